@@ -5,12 +5,22 @@
 //! It reads nothing of what passes: the server speaks HTTP and SOCKS with the program, decides and connects. It runs as
 //! the program's user and is trusted with nothing.
 //!
+//! When the server ends the channels, each connection is reset, and each later one is answered that there are none.
+//!
 //! **Who opens a channel.** The server does, so that it has as many as it wants. It opens the first one, on which this
 //! process writes one byte for each connection that waits, and one more channel for each such byte.
 
 mod channel;
+mod refusal;
 
-use std::{collections::VecDeque, future::poll_fn, io, os::fd::AsFd, process::ExitCode};
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    net::Shutdown,
+    os::{fd::AsFd, unix::net::UnixStream as Socket},
+    process::ExitCode,
+};
 
 use futures_util::AsyncWriteExt;
 use tokio::{
@@ -33,7 +43,11 @@ const PIECE_BYTES: usize = (64 << 10) - 64;
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.and_then(|runtime| LocalSet::new().block_on(&runtime, serve())) {
+    let served = async {
+        let (listener, server) = sockets()?;
+        serve(listener, server).await
+    };
+    match runtime.and_then(|runtime| LocalSet::new().block_on(&runtime, served)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sandbox-channels: {error}");
@@ -42,17 +56,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn sockets() -> io::Result<(TcpListener, UnixStream)> {
+fn sockets() -> io::Result<(TcpListener, Socket)> {
     let listener = std::net::TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let server = std::os::unix::net::UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let server = Socket::from(io::stdout().as_fd().try_clone_to_owned()?);
     listener.set_nonblocking(true)?;
     server.set_nonblocking(true)?;
-    Ok((TcpListener::from_std(listener)?, UnixStream::from_std(server)?))
+    Ok((TcpListener::from_std(listener)?, server))
 }
 
-/// Serves until the server closes its end.
-async fn serve() -> io::Result<()> {
-    let (listener, server) = sockets()?;
+/// Serves until the sandbox ends.
+async fn serve(listener: TcpListener, server: Socket) -> io::Result<()> {
+    let waiting = carry_all(&listener, UnixStream::from_std(server.try_clone()?)?).await?;
+    // Where it was not the server that ended the channels, it has to learn it.
+    let _ = server.shutdown(Shutdown::Both);
+    refusal::serve(&listener, waiting).await
+}
+
+/// Carries connections until the channels end; those that wait for one then.
+async fn carry_all(listener: &TcpListener, server: UnixStream) -> io::Result<VecDeque<TcpStream>> {
     let mut config = Config::default();
     // The server opens the first one besides. One that has ended counts until the multiplexer can write, which may be
     // after another one was asked for in its place.
@@ -61,12 +82,13 @@ async fn serve() -> io::Result<()> {
     let (asked, asks) = mpsc::unbounded_channel();
     let mut asks = Some(asks);
     let mut waiting = VecDeque::new();
+    // Its tasks end before they see the end of the multiplexer, which would look like that of an answer.
     let mut channels = JoinSet::new();
     loop {
         let can_accept = waiting.len() < WAITING_MAX && channels.len() + waiting.len() < CHANNELS_MAX;
         tokio::select! {
             opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => match (opened, asks.take()) {
-                (None | Some(Err(_)), _) => return Ok(()),
+                (None | Some(Err(_)), _) => return Ok(waiting),
                 (Some(Ok(first)), Some(asks)) => drop(tokio::task::spawn_local(ask(first, asks))),
                 (Some(Ok(channel)), None) => {
                     if let Some(client) = waiting.pop_front() {
@@ -95,13 +117,32 @@ async fn ask(mut first: Stream, mut asks: mpsc::UnboundedReceiver<()>) {
     }
 }
 
+/// A connection of a program. It is reset unless both of its directions have ended.
+struct Client {
+    stream: TcpStream,
+    has_ended: bool,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
 /// Carries both directions to their ends; each end is passed on by itself.
-async fn carry(mut client: TcpStream, channel: Stream) {
+async fn carry(stream: TcpStream, channel: Stream) {
+    let mut client = Client { stream, has_ended: false };
     let mut channel = Channel::new(channel.compat());
     // The server's first byte opens the channel.
     if channel.read_u8().await.is_err() {
         return;
     }
     // An error ends both: the connection is reset, and so is the channel.
-    let _ = copy_bidirectional_with_sizes(&mut client, &mut channel, PIECE_BYTES, PIECE_BYTES).await;
+    let copied = copy_bidirectional_with_sizes(&mut client.stream, &mut channel, PIECE_BYTES, PIECE_BYTES).await;
+    client.has_ended = copied.is_ok();
 }
+
+#[cfg(test)]
+mod tests;

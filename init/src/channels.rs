@@ -30,6 +30,8 @@ pub struct Channels {
     port: Option<TcpListener>,
     socket: Option<UnixStream>,
     inbox: Inbox,
+    /// The server has ended the channels. The process learns it from the end of its socket.
+    is_over: bool,
 }
 
 impl Channels {
@@ -41,7 +43,7 @@ impl Channels {
         let explained = |error: io::Error| io::Error::other(format!("the channels of the sandbox: {error}"));
         fs::metadata(PROGRAM).map_err(explained)?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).map_err(explained)?;
-        Ok(Self { port: Some(port), socket: None, inbox: Inbox::default() })
+        Ok(Self { port: Some(port), socket: None, inbox: Inbox::default(), is_over: false })
     }
 
     /// Where the first connection is waited for.
@@ -57,13 +59,17 @@ impl Channels {
         let mut starting = Command::new(PROGRAM);
         starting.env_clear().stdin(OwnedFd::from(port)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
         signals::with_empty_mask(|| starting.spawn())?;
-        self.socket = Some(ours);
+        self.socket = Some(ours).filter(|_| !self.is_over);
         self.write();
         Ok(())
     }
 
-    /// Bytes from the server.
+    /// Bytes from the server; none end the channels.
     pub fn push(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            self.is_over = true;
+            return self.ended();
+        }
         match &self.socket {
             Some(socket) if self.inbox.write_all(bytes, socket) == Progress::Closed => self.ended(),
             None if self.port.is_some() => self.inbox.push(bytes),
@@ -97,9 +103,28 @@ impl Channels {
         self.inbox.is_full()
     }
 
-    /// The process has closed its end, or could not be started.
+    /// The process or the server has closed its end, or there is no process.
     pub fn ended(&mut self) {
         self.socket = None;
         self.inbox.discard();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn process_learns_the_end_of_the_channels_from_its_socket() {
+        let (mut theirs, ours) = UnixStream::pair().expect("a socket");
+        let mut channels = Channels { port: None, socket: Some(ours), inbox: Inbox::default(), is_over: false };
+        channels.push(b"ab");
+        channels.push(b"");
+        let mut got = Vec::new();
+        theirs.read_to_end(&mut got).expect("its end");
+        assert_eq!(got, b"ab");
+        assert!(channels.output().is_none());
     }
 }

@@ -26,7 +26,7 @@ pub enum InputFrame {
     StdinEnd,
     /// A signal for the program.
     Signal,
-    /// Bytes for the process that has the channels.
+    /// Bytes for the process that has the channels; none when the server has ended them.
     Channels,
     /// The server reads from here on.
     Attached,

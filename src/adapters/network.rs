@@ -30,7 +30,7 @@ mod upstream;
 
 use std::{future::poll_fn, io, sync::Arc, time::Duration};
 
-use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _, StreamExt as _, future::BoxFuture};
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, FutureExt as _, future::BoxFuture};
 use rustls::ClientConfig;
 use tokio::{
     sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc},
@@ -39,7 +39,7 @@ use tokio::{
 };
 use tokio_util::{compat::TokioAsyncReadCompatExt as _, io::StreamReader};
 use tracing::debug;
-use yamux::{Config, Connection, DEFAULT_CREDIT, Mode, Stream};
+use yamux::{Config, Connection, ConnectionError, DEFAULT_CREDIT, FrameDecodeError, Mode, Stream};
 
 use self::{
     authority::LeafCertificates,
@@ -47,7 +47,7 @@ use self::{
 };
 pub use self::{resolver::SystemResolver, trust::TrustError};
 use crate::{
-    domain::network::Host,
+    domain::network::{Host, NetworkUse, Refusal},
     ports::network::{Authority, Carrier, ChannelPipe, Gate},
 };
 
@@ -108,6 +108,10 @@ impl Carrier for Multiplexer {
             let mut tasks = JoinSet::new();
             if let Err(error) = serve(pipe, &sandbox, permits, &mut tasks).await {
                 debug!(%error, "the channels of a sandbox ended");
+                // A sandbox that has ended takes no more, and may have been killed within a frame.
+                if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof) {
+                    sandbox.gate.over(NetworkUse::of(String::new(), Some(Refusal::ChannelsBroken)));
+                }
             }
             // Each connection is recorded when its task has ended.
             tasks.shutdown().await;
@@ -122,7 +126,7 @@ async fn serve(
     permits: Arc<Semaphore>,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()> {
-    let reader = StreamReader::new(pipe.incoming.map(Ok::<_, io::Error>));
+    let reader = StreamReader::new(pipe.incoming);
     let writer = Outgoing::new(pipe.outgoing);
     let mut config = Config::default();
     // So that no window grows beyond the one that each channel begins with.
@@ -130,7 +134,7 @@ async fn serve(
     config.set_max_num_streams(STREAMS_MAX).set_max_connection_receive_window(Some(window));
     config.set_split_send_size(PIECE_BYTES);
     let mut connection = Connection::new(tokio::io::join(reader, writer).compat(), config, Mode::Client);
-    let first = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
+    let first = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(cause)?;
     let (granted, mut grants) = mpsc::channel(1);
     tasks.spawn(grant(first, [pipe.share, permits], granted));
     loop {
@@ -139,11 +143,11 @@ async fn serve(
             // First, since it takes channels that have ended from the multiplexer.
             opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => return match opened {
                 Some(Ok(_)) => Err(io::Error::other("the sandbox opened a channel by itself")),
-                Some(Err(error)) => Err(io::Error::other(error)),
+                Some(Err(error)) => Err(cause(error)),
                 None => Ok(()),
             },
             Some(grant) = grants.recv() => {
-                let channel = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(io::Error::other)?;
+                let channel = poll_fn(|cx| connection.poll_new_outbound(cx)).await.map_err(cause)?;
                 let sandbox = Arc::clone(sandbox);
                 tasks.spawn(async move {
                     if grant.shared.is_some() {
@@ -156,6 +160,14 @@ async fn serve(
             }
             Some(_) = tasks.join_next() => {}
         }
+    }
+}
+
+/// What went wrong with the bytes themselves, or that they broke the rules.
+fn cause(error: ConnectionError) -> io::Error {
+    match error {
+        ConnectionError::Io(error) | ConnectionError::Decode(FrameDecodeError::Io(error)) => error,
+        error => io::Error::other(error),
     }
 }
 

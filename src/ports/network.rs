@@ -1,6 +1,7 @@
 //! The network port: what carries the connections of sandboxes, and what decides on each.
 
 use std::{
+    io,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
     sync::Arc,
@@ -18,8 +19,8 @@ pub const CHANNELS_MAX: usize = 192;
 
 /// The server's end of the bytes between it and the process in a sandbox that has the channels.
 pub struct ChannelPipe {
-    /// Ends with the sandbox. Untrusted.
-    pub incoming: BoxStream<'static, Bytes>,
+    /// Ends with the sandbox, or in an error when that sends too much. Untrusted.
+    pub incoming: BoxStream<'static, io::Result<Bytes>>,
     /// Pieces that fit into one frame.
     pub outgoing: mpsc::Sender<Bytes>,
     /// Channels that all sandboxes of the owner may have.

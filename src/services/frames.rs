@@ -216,7 +216,7 @@ pub(crate) fn signal(number: u8) -> Bytes {
     frame(SIGNAL, &[number])
 }
 
-/// Bytes for the process that has the channels, at most [`PAYLOAD_BYTES_MAX`].
+/// Bytes for the process that has the channels, at most [`PAYLOAD_BYTES_MAX`]; none end them.
 pub(crate) fn channels(piece: &[u8]) -> Bytes {
     frame(TO_CHANNELS, piece)
 }

@@ -328,7 +328,7 @@ impl Network {
         }
         let (sender, received) = mpsc::unbounded_channel();
         // Room is given back when the bytes are read.
-        let incoming = UnboundedReceiverStream::new(received).map(|(bytes, _room)| bytes).boxed();
+        let incoming = UnboundedReceiverStream::new(received).map(|piece| piece.map(|(bytes, _room)| bytes)).boxed();
         let (to_sandbox, outgoing) = mpsc::channel(OUTGOING_MAX);
         let told = Arc::new(ConnectionReporter::default());
         let policies: Vec<_> = self.0.policies_of(&access).collect();

@@ -4,8 +4,7 @@ use std::{net::SocketAddr, sync::Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::stream::BoxStream;
-use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, StreamExt as _, stream::BoxStream};
 use tokio::{
     sync::mpsc,
     time::{Duration, sleep, timeout},
@@ -122,7 +121,7 @@ pub(super) fn sandbox(multiplexer: &Multiplexer) -> Sandbox {
 pub(super) fn sandbox_of(multiplexer: &Multiplexer, gate: Arc<dyn Gate>) -> Sandbox {
     let (to_server, incoming) = mpsc::unbounded_channel();
     let (outgoing, from_server) = mpsc::channel(4);
-    let incoming = UnboundedReceiverStream::new(incoming).boxed();
+    let incoming = UnboundedReceiverStream::new(incoming).map(Ok).boxed();
     let pipe = ChannelPipe { incoming, outgoing, share: Arc::new(Semaphore::new(1000)), authority: None };
     let carried = tokio::spawn(multiplexer.carry(pipe, gate));
     Sandbox { to_server, from_server, carried }
@@ -178,6 +177,23 @@ async fn sandbox_that_opens_a_channel_itself_loses_all() {
     // SYN of stream 2, with a window update of nothing.
     drop(sandbox.to_server.send(Bytes::from_static(&[0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0])));
     timeout(LONG, sandbox.carried).await.expect("it ends").expect("without a panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_that_breaks_the_rules_is_recorded_and_one_that_ends_within_a_frame_is_not() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let opens = [0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0];
+    let broken = &["channels_broken"][..];
+    for (sent, words) in [(&opens[..], broken), (&[0xff; 12][..], broken), (&[0; 3][..], &[][..])] {
+        let gate = Arc::new(AllowingGate::at(([127, 0, 0, 1], 1).into()));
+        let sandbox = sandbox_of(&carrier, gate.clone());
+        drop(sandbox.to_server.send(Bytes::copy_from_slice(sent)));
+        drop(sandbox.to_server);
+        timeout(LONG, sandbox.carried).await.expect("it ends").expect("without a panic");
+        let used = gate.used.lock().expect("a lock").clone();
+        let found: Vec<_> = used.iter().filter_map(|used| used.refusal.as_ref()).map(Refusal::word).collect();
+        assert_eq!(found, words);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

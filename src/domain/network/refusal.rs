@@ -64,6 +64,8 @@ pub enum Refusal {
     Untrusted(Target),
     #[error("{0} answers compressed or in parts, which cannot be searched for secrets")]
     Unsearchable(Target),
+    #[error("the sandbox broke the rules of its channels, which ended all of its connections; restart the session")]
+    ChannelsBroken,
     #[error("the connection to {0} carried nothing for too long")]
     Idle(Target),
     #[error("the policy for {0} changed in a way that needs a new sandbox: restart the session")]
@@ -92,6 +94,7 @@ impl Refusal {
             Self::Upgrade(_) => "upgrade",
             Self::Untrusted(_) => "untrusted",
             Self::Unsearchable(_) => "unsearchable",
+            Self::ChannelsBroken => "channels_broken",
             Self::Idle(_) => "idle",
             Self::PolicyChanged(_) => "policy_changed",
         }
@@ -107,6 +110,7 @@ impl Refusal {
                 | Self::TooFast { .. }
                 | Self::Untrusted(_)
                 | Self::Unsearchable(_)
+                | Self::ChannelsBroken
                 | Self::Idle(_)
         )
     }

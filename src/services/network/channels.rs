@@ -1,6 +1,6 @@
 //! The channels of one sandbox, between the service that reads and writes its streams and what carries them.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -60,12 +60,14 @@ pub(in crate::services) async fn time_up(deadline: Instant, told: Option<&Connec
     }
 }
 
-/// The next piece for the channels; never, where there are none.
-pub(in crate::services) async fn next_of(outgoing: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
-    match outgoing {
-        Some(receiver) => receiver.recv().await,
-        None => std::future::pending().await,
+/// The next piece for the channels. An empty one, once, when the server has ended them; never, where there are none.
+pub(in crate::services) async fn next_of(outgoing: &mut Option<mpsc::Receiver<Bytes>>) -> Bytes {
+    let Some(receiver) = outgoing else { return std::future::pending().await };
+    let piece = receiver.recv().await;
+    if piece.is_none() {
+        *outgoing = None;
     }
+    piece.unwrap_or_default()
 }
 
 /// What is left of the channels beside their bytes.
@@ -77,18 +79,20 @@ pub(in crate::services) struct ChannelsLink {
 /// Takes what the sandbox sends. Never waits, since the sandbox is read however slowly its channels are.
 #[derive(Debug)]
 pub(in crate::services) struct Incoming {
-    pub(super) sender: Option<mpsc::UnboundedSender<(Bytes, OwnedSemaphorePermit)>>,
+    pub(super) sender: Option<mpsc::UnboundedSender<io::Result<(Bytes, OwnedSemaphorePermit)>>>,
     pub(super) room: Arc<Semaphore>,
 }
 
 impl Incoming {
-    /// Takes some bytes; none end the channels.
+    /// Takes some bytes; none end the channels, and so do more than there is room for.
     pub(in crate::services) fn push(&mut self, bytes: &Bytes) {
+        let Some(sender) = self.sender.take().filter(|_| !bytes.is_empty()) else { return };
         let wanted = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).try_acquire_many_owned(wanted).ok().filter(|_| !bytes.is_empty());
-        let sent = self.sender.as_ref().zip(room).map(|(sender, room)| sender.send((bytes.clone(), room)));
-        if !matches!(sent, Some(Ok(()))) {
-            self.sender = None;
+        let room = Arc::clone(&self.room).try_acquire_many_owned(wanted);
+        let fits = room.is_ok();
+        let piece = room.map(|room| (bytes.clone(), room)).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
+        if sender.send(piece).is_ok() && fits {
+            self.sender = Some(sender);
         }
     }
 }
@@ -101,5 +105,37 @@ impl ChannelsLink {
             self.task.abort();
         }
         self.told.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn sandbox_that_sends_more_than_there_is_room_for_breaks_its_channels() {
+        let (sender, mut received) = mpsc::unbounded_channel();
+        let mut incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(4)) };
+        for piece in [&b"1234"[..], b"5", b"6"] {
+            incoming.push(&Bytes::from_static(piece));
+        }
+        let (first, _room) = received.try_recv().expect("a piece").expect("it fits");
+        assert_eq!(first, &b"1234"[..]);
+        let error = received.try_recv().expect("an error").expect_err("there is no room");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(received.try_recv().err(), Some(mpsc::error::TryRecvError::Disconnected));
+    }
+
+    #[tokio::test]
+    async fn end_of_the_channels_is_one_empty_piece() {
+        let (sender, receiver) = mpsc::channel(1);
+        let mut outgoing = Some(receiver);
+        sender.send(Bytes::from_static(b"x")).await.expect("taken");
+        drop(sender);
+        assert_eq!(next_of(&mut outgoing).await, &b"x"[..]);
+        assert_eq!(next_of(&mut outgoing).await, &b""[..]);
+        assert!(next_of(&mut outgoing).now_or_never().is_none());
     }
 }

@@ -150,7 +150,7 @@ pub(super) async fn write(
         let (frame, _piece) = tokio::select! {
             biased;
             Some(frame) = control.recv() => (frame, None),
-            Some(piece) = next_of(&mut channels) => (frames::channels(&piece), None),
+            piece = next_of(&mut channels) => (frames::channels(&piece), None),
             piece = next_piece(&mut input) => {
                 (piece.as_ref().map_or_else(frames::stdin_end, |piece| frames::stdin(&piece.bytes)), piece)
             }

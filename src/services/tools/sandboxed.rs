@@ -301,7 +301,7 @@ async fn write((mut stdin, request, mut channels): Input, mut from_client: ReadH
                 Ok(length @ 1..) => frames::stdin(&buffer[..length]),
                 _ => break,
             },
-            Some(piece) = next_of(&mut channels) => frames::channels(&piece),
+            piece = next_of(&mut channels) => frames::channels(&piece),
         };
     }
     // Nothing is left to be done where it is gone.

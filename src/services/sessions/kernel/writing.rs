@@ -26,7 +26,7 @@ pub(super) async fn write(
         let frame = tokio::select! {
             message = outgoing.recv() => Err(message),
             Some(frame) = files.recv() => Ok(frame),
-            Some(piece) = next_of(&mut channels) => Ok(frames::channels(&piece)),
+            piece = next_of(&mut channels) => Ok(frames::channels(&piece)),
         };
         let message = match frame {
             Err(message) => message,
