@@ -41,12 +41,25 @@ const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0], 16);
 /// Leads to the IPv4 address in its last two groups (RFC 6052). The local prefix `64:ff9b:1::/48` is not public.
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 
-/// Whether an address is of a public host: a server that fetches an address of a client connects to no other. An
-/// address that carries an IPv4 address inside is judged by that one.
+/// Where a connection to an address ends: the IPv4 address that some IPv6 addresses carry inside, or itself.
+pub fn destination(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(outer) = address else { return address };
+    let groups = outer.segments();
+    let inner = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)).into();
+    if outer.to_ipv4_mapped().is_some() || NAT64.contains(&outer) {
+        inner(groups[6], groups[7])
+    } else if SIX_TO_FOUR.contains(&outer) {
+        inner(groups[1], groups[2])
+    } else {
+        address
+    }
+}
+
+/// Whether an address is of a public host: a server that fetches an address of a client connects to no other.
 pub fn is_public(address: IpAddr) -> bool {
-    match address {
+    match destination(address) {
         IpAddr::V4(address) => !NOT_PUBLIC_V4.iter().any(|net| net.contains(&address)),
-        IpAddr::V6(address) => is_public_v6(address),
+        IpAddr::V6(address) => PUBLIC_V6.contains(&address) && !NOT_PUBLIC_V6.iter().any(|net| net.contains(&address)),
     }
 }
 
@@ -62,21 +75,6 @@ pub fn network(address: IpAddr) -> IpAddr {
 pub fn networks(list: &str) -> Option<Vec<IpNet>> {
     let each = list.split(',').map(str::trim).filter(|text| !text.is_empty());
     each.map(|text| text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))).collect()
-}
-
-fn is_public_v6(address: Ipv6Addr) -> bool {
-    let groups = address.segments();
-    let inner = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        is_public(Ipv4Addr::new(a, b, c, d).into())
-    };
-    if address.to_ipv4_mapped().is_some() || NAT64.contains(&address) {
-        return inner(groups[6], groups[7]);
-    }
-    if SIX_TO_FOUR.contains(&address) {
-        return inner(groups[1], groups[2]);
-    }
-    PUBLIC_V6.contains(&address) && !NOT_PUBLIC_V6.iter().any(|net| net.contains(&address))
 }
 
 const fn v4([a, b, c, d]: [u8; 4], length: u8) -> Ipv4Net {

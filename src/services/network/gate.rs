@@ -12,7 +12,7 @@ use futures_util::{StreamExt as _, stream::BoxStream};
 use super::{Access, ConnectionReporter, Decision, Inner, Program};
 use crate::{
     domain::{
-        address::is_public,
+        address::{destination, is_public},
         id::Language,
         network::{Broken, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
         owner::ConversationKey,
@@ -98,7 +98,7 @@ impl SandboxGate {
             return Err(Refusal::NotPublic(target.clone(), address));
         }
         let resolver = self.network.parts.resolver.as_ref();
-        if resolver.is_own(address) || self.network.own.has(&target.host, address, resolver).await {
+        if resolver.is_own(destination(address)) || self.network.own.has(&target.host, address, resolver).await {
             return Err(Refusal::OwnAddress(target.clone()));
         }
         Ok(())

@@ -11,7 +11,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{domain::network::Host, ports::network::Resolver};
+use crate::{
+    domain::{address::destination, network::Host},
+    ports::network::Resolver,
+};
 
 /// How long addresses are used before their names are looked up again.
 const FRESH: Duration = Duration::from_mins(1);
@@ -30,7 +33,7 @@ impl OwnHosts {
 
     /// Whether a connection to a host at this address would be one to the server.
     pub(super) async fn has(&self, host: &Host, address: IpAddr, resolver: &dyn Resolver) -> bool {
-        self.hosts.contains(host) || self.addresses(resolver).await.contains(&address.to_canonical())
+        self.hosts.contains(host) || self.addresses(resolver).await.contains(&destination(address))
     }
 
     /// Two that find old ones both look them up.
@@ -47,7 +50,7 @@ impl OwnHosts {
                 Host::Name(name) => resolver.resolve(name).await,
             };
             is_whole &= !found.is_empty();
-            addresses.extend(found.iter().map(IpAddr::to_canonical));
+            addresses.extend(found.into_iter().map(destination));
         }
         // A look-up that fails forgets nothing.
         if !is_whole {
