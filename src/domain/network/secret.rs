@@ -207,6 +207,11 @@ impl SandboxSecret {
         self.targets.contains(target)
     }
 
+    /// Whether a policy gives it to this host. Policies may have changed since the sandbox began.
+    pub fn is_given_by(&self, policy: &Policy, target: &Target) -> bool {
+        self.secret.rule.is_for(policy, target)
+    }
+
     /// The name of its header, in lower case.
     pub fn header(&self) -> &str {
         &self.secret.rule.header

@@ -39,7 +39,15 @@ pub(super) struct SandboxGate {
 impl SandboxGate {
     /// The policies that allow a host.
     fn allowing(&self, target: &Target) -> impl Iterator<Item = Arc<Policy>> {
-        self.network.policies_of(&self.access).filter(move |policy| policy.allows(target))
+        let is_allowing = move |policy: &Arc<Policy>| policy.is_for(&self.language) && policy.allows(target);
+        self.network.policies_of(&self.access).filter(is_allowing)
+    }
+
+    /// Whether the sandbox has a secret for a host that only other policies allow now.
+    fn has_lost_secret(&self, target: &Target) -> bool {
+        let policies: Vec<_> = self.allowing(target).collect();
+        let is_given = |secret: &SandboxSecret| policies.iter().any(|policy| secret.is_given_by(policy, target));
+        !policies.is_empty() && self.secrets.iter().any(|secret| secret.is_for(target) && !is_given(secret))
     }
 
     /// A request passes where one policy lets it. Otherwise the first one's reason is told, and of a rate the shortest
@@ -130,7 +138,12 @@ impl Gate for SandboxGate {
     }
 
     fn admit(&self, target: &Target, request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
-        let admitted = self.admitted(target, request);
+        let admitted = if self.has_lost_secret(target) {
+            // Without it a request means another thing, and an answer may hold what was stored with it before.
+            Err(Refusal::PolicyChanged(target.clone()))
+        } else {
+            self.admitted(target, request)
+        };
         admitted.inspect_err(|refusal| self.over(NetworkUse::of(target.to_string(), Some(refusal.clone()))))
     }
 
