@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::Either;
 use hyper::{
-    body::Incoming,
+    body::{Body as _, Incoming},
     client::conn::http1::{Builder, SendRequest},
 };
 use hyper_util::rt::TokioIo;
@@ -109,7 +109,7 @@ impl Forwarder {
         let has_length = headers.contains_key(header::CONTENT_LENGTH);
         let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
         let is_tunnel = request.method() == Method::CONNECT;
-        let is_ambiguous = is_chunked && (has_length || is_tunnel);
+        let is_ambiguous = is_chunked && has_length || is_tunnel && !request.body().is_end_stream();
         let hosts = headers.get_all(header::HOST).iter().count();
         let Some(target) = target.filter(|_| !is_ambiguous && hosts <= 1) else {
             let text = request.uri().to_string().chars().take(200).collect();

@@ -46,6 +46,7 @@ for name, data in [
     ("https in the clear", f"GET https://{{http}}/hello HTTP/1.1\r\nHost: {{http}}\r\n\r\n"),
     ("user in the URL", f"GET http://{{http}}@{{other}}/hello HTTP/1.1\r\nHost: {{other}}\r\n\r\n"),
     ("tunnel with a body", f"CONNECT {{http}} HTTP/1.1\r\nHost: {{http}}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"),
+    ("tunnel with a length", f"CONNECT {{http}} HTTP/1.1\r\nHost: {{http}}\r\nContent-Length: 3\r\n\r\nabc"),
     ("tunnel without a port", f"CONNECT {{http.split(':')[0]}} HTTP/1.1\r\nHost: {{http}}\r\n\r\n"),
     ("header injection", f"GET http://{{http}}/hello HTTP/1.1\r\nHost: {{http}}\r\nX: a\rHost: {{other}}\r\n\r\n"),
     ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
@@ -60,7 +61,7 @@ for name, data in [
 "#
     );
     let (stdout, stderr) = printed(&server, "python", &code).await;
-    assert_eq!(stdout.lines().count(), 16, "{stdout}{stderr}");
+    assert_eq!(stdout.lines().count(), 17, "{stdout}{stderr}");
     // The one with two lengths that HTTP ranks (RFC 9112, section 6.3) is written anew with the one that counts.
     assert_eq!(stdout.matches("REACHED").count(), 1, "{stdout}");
     assert!(stdout.starts_with("both lengths REACHED"), "{stdout}");
