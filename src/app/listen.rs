@@ -169,7 +169,7 @@ async fn answer(
     jupyter::access::take_token(&mut request);
     librechat::access::take_token(&mut request);
     let class = Class::of(&surface.tokens, request.uri().path(), request.headers());
-    let mut busy = connection.begin(class).await;
+    let mut busy = connection.begin(&class).await;
     request.extensions_mut().insert(ClientAddress(connection.address()));
     if !busy.is_answered() {
         request.extensions_mut().insert(NoAnswerPermit);

@@ -1,11 +1,13 @@
 //! Places of the listener: clients without a token, clients that read slowly or not at all, and idle connections.
 
+mod tokens;
+
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -97,7 +99,11 @@ async fn ask(address: SocketAddr, path: &str, more: &str) -> String {
 }
 
 fn with_token() -> String {
-    format!("authorization: Bearer {TOKEN}\r\n")
+    bearer(TOKEN)
+}
+
+fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}\r\n")
 }
 
 /// The path and query of a link to a large file.
@@ -333,7 +339,7 @@ async fn the_least_recently_used_idle_session_makes_room_for_another() {
             let request = server.post(body.to_string()).header("accept", BOTH);
             session.into_iter().fold(request, |request, id| request.header("mcp-session-id", id)).send()
         };
-        let initialize = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        let initialize = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
         let open = async || {
             let answer = post(None, initialize.clone()).await.expect("an answer");
@@ -341,18 +347,18 @@ async fn the_least_recently_used_idle_session_makes_room_for_another() {
             let status = answer.status().as_u16();
             drop(answer.text().await);
             if let Some(id) = &id {
-                let ready = serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+                let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
                 post(Some(id), ready).await.expect("an answer");
             }
             id.ok_or(status)
         };
         let lives = async |id: &str| {
-            let ping = serde_json::json!({"jsonrpc": "2.0", "id": 2, "method": "ping"});
+            let ping = json!({"jsonrpc": "2.0", "id": 2, "method": "ping"});
             post(Some(id), ping).await.expect("an answer").status() == 200
         };
         let call = |code: &str| {
-            let arguments = serde_json::json!({"conversationId": "c", "language": "python", "code": code});
-            serde_json::json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call",
+            let arguments = json!({"conversationId": "c", "language": "python", "code": code});
+            json!({"jsonrpc": "2.0", "id": 3, "method": "tools/call",
                 "params": {"name": "sandbox.run_code", "arguments": arguments}})
         };
         let mut ids = Vec::new();

@@ -26,6 +26,8 @@ use crate::{
     domain::{
         address::network,
         error::{Code, Failure},
+        id::TokenId,
+        owner::Principal,
     },
     services::tokens::{Caller, Tokens},
 };
@@ -45,12 +47,15 @@ const CONNECTING: HeaderName = HeaderName::from_static("cf-connecting-ip");
 pub struct NoAnswerPermit;
 
 /// The class of a request's sender, which decides about room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
     /// A health probe.
     Probe,
     /// With a valid token.
-    Holder,
+    Holder {
+        owner: Principal,
+        token: TokenId,
+    },
     Guest,
 }
 
@@ -58,7 +63,7 @@ impl Class {
     pub fn of(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Self {
         match caller(tokens, path, headers) {
             _ if health::PATHS.contains(&path) => Self::Probe,
-            Some(_) => Self::Holder,
+            Some(Caller { owner, token }) => Self::Holder { owner, token: token.record.id },
             None => Self::Guest,
         }
     }
@@ -99,7 +104,7 @@ pub async fn turn(request: Request, next: Next) -> Response {
     if request.extensions().get::<NoAnswerPermit>().is_none() {
         return next.run(request).await;
     }
-    let why = "The server has no room for requests without a token: send it again in a moment.";
+    let why = "The server has no room for another request of this sender: send it again in a moment.";
     ApiError::new(Code::QueueFull, why).into_response()
 }
 

@@ -137,11 +137,11 @@ impl Connection {
 
     /// Notes that a request has arrived, and waits for its turn. The connection waits for its client again when the
     /// result is dropped.
-    pub(super) async fn begin(self: &Arc<Self>, class: Class) -> Busy {
+    pub(super) async fn begin(self: &Arc<Self>, class: &Class) -> Busy {
         let now = Instant::now();
         {
             let mut state = locked(&self.state);
-            (state.class, state.phase, state.window) = (class, Phase::Answering, None);
+            (state.class, state.phase, state.window) = (class.clone(), Phase::Answering, None);
             state.requests = state.requests.saturating_add(1);
         }
         let mut busy = Busy { connection: Arc::clone(self), turn: None };
@@ -171,13 +171,17 @@ impl Connection {
         requests >= REQUESTS_MAX || self.opened.elapsed() >= AGE_MAX || self.places.are_short()
     }
 
-    /// From when on it may be asked to make room, after what: a guest's before a holder's, a request last.
+    /// From when on it may be asked to make room, after what: a guest's before a holder's, a request last, that of a
+    /// holder only when every place is taken.
     pub(super) fn may_go(&self) -> Option<(u8, Instant)> {
         let state = locked(&self.state);
         match state.phase {
             Phase::Waiting { since, .. } if state.requests == 0 => Some((0, since + NEW_MIN)),
-            Phase::Waiting { since, .. } => Some((u8::from(state.class == Class::Holder), since + IDLE_MIN)),
+            Phase::Waiting { since, .. } => {
+                Some((u8::from(matches!(state.class, Class::Holder { .. })), since + IDLE_MIN))
+            }
             Phase::Queued(since) if state.class == Class::Guest => Some((2, since + NEW_MIN)),
+            Phase::Queued(since) if self.places.are_taken() => Some((3, since + NEW_MIN)),
             Phase::Queued(_) | Phase::Answering | Phase::Upgraded => None,
         }
     }

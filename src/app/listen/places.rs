@@ -2,14 +2,16 @@
 //!
 //! A place is an open connection. A quarter of the places is never taken by answers to requests without a token
 //! (guests), and some are left even by those with one (holders), so a new connection can be read and a health probe
-//! or a holder answered. One address has a share of what guests may take. A guest beyond that waits.
+//! or a holder answered. One address has a share of what guests may take. One token may take as many places as it
+//! leaves to others, and the tokens of one owner together twice as many as they leave: so half and two thirds of them,
+//! or less beside others, and a token that has no place gets one. A request beyond its share waits.
 //!
 //! When every place is taken, the connection that has waited longest for its client makes room, those of guests
-//! first, then a guest's request that waits for its turn. Each has a short time first in which its client is likely
-//! to send a request, or an answer to end. One connection is asked at a time.
+//! first, then a request that waits for its turn, again a guest's first. Each has a short time first in which its
+//! client is likely to send a request, or an answer to end. One connection is asked at a time.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -24,7 +26,10 @@ use tokio::{
 };
 
 use super::connection::Connection;
-use crate::api::http::auth::Class;
+use crate::{
+    api::http::auth::Class,
+    domain::{id::TokenId, owner::Principal},
+};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -44,24 +49,37 @@ impl Limits {
         self.connections_max / 4
     }
 
-    /// Whether one more request of a class is answered beside these.
-    fn admit(&self, class: Class, answers: &Answers, address: IpAddr) -> bool {
+    /// Whose answers a request counts among beside so many others, and how many each may have with it.
+    fn shares(&self, class: &Class, address: IpAddr, answers: usize) -> Vec<(Sender, usize)> {
         let places = self.connections_max;
-        let of_address = answers.guests.get(&address).copied().unwrap_or_default();
         match class {
-            Class::Probe => true,
-            Class::Holder => answers.all < places - self.reserve().div_ceil(4),
+            Class::Probe => Vec::new(),
+            Class::Holder { owner, token } => {
+                let left = (places - self.reserve().div_ceil(4)).saturating_sub(answers);
+                vec![(Sender::Owner(owner.clone()), left * 2), (Sender::Token(*token), left)]
+            }
             Class::Guest => {
-                answers.all < places - self.reserve() && of_address < (places * self.address_percent / 100).max(1)
+                let share = (places * self.address_percent / 100).max(1);
+                vec![(Sender::Address(address), if answers < places - self.reserve() { share } else { 0 })]
             }
         }
     }
 }
 
+/// Whose answers are counted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Sender {
+    /// Of requests without a token.
+    Address(IpAddr),
+    Owner(Principal),
+    Token(TokenId),
+}
+
 #[derive(Debug, Default)]
 struct Answers {
     all: usize,
-    guests: HashMap<IpAddr, usize>,
+    /// Of those that have some.
+    senders: HashMap<Sender, usize>,
 }
 
 #[derive(Debug)]
@@ -83,7 +101,7 @@ pub(super) struct Places {
 #[derive(Debug)]
 pub(super) struct AnswerPermit {
     places: Arc<Places>,
-    guest: Option<IpAddr>,
+    senders: Vec<Sender>,
 }
 
 impl Places {
@@ -130,18 +148,25 @@ impl Places {
         self.free.available_permits() < self.limits.reserve() || self.queued.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether no place is left.
+    pub(super) fn are_taken(&self) -> bool {
+        self.free.available_permits() == 0
+    }
+
     /// The right to be answered now.
-    pub(super) fn turn(self: &Arc<Self>, class: Class, address: IpAddr) -> Option<AnswerPermit> {
+    pub(super) fn turn(self: &Arc<Self>, class: &Class, address: IpAddr) -> Option<AnswerPermit> {
         let mut answers = locked(&self.answers);
-        if !self.limits.admit(class, &answers, address) {
+        let shares = self.limits.shares(class, address, answers.all);
+        let held = |sender: &Sender| answers.senders.get(sender).copied().unwrap_or_default();
+        if shares.iter().any(|(sender, most)| held(sender) >= *most) {
             return None;
         }
         answers.all += 1;
-        let guest = (class == Class::Guest).then_some(address);
-        if let Some(address) = guest {
-            *answers.guests.entry(address).or_default() += 1;
+        let senders: Vec<_> = shares.into_iter().map(|(sender, _)| sender).collect();
+        for sender in &senders {
+            *answers.senders.entry(sender.clone()).or_default() += 1;
         }
-        Some(AnswerPermit { places: Arc::clone(self), guest })
+        Some(AnswerPermit { places: Arc::clone(self), senders })
     }
 
     /// Asks a connection to make room, if one can. Returns when the next try makes sense.
@@ -173,12 +198,12 @@ impl Drop for AnswerPermit {
     fn drop(&mut self) {
         let mut answers = locked(&self.places.answers);
         answers.all -= 1;
-        if let Some(address) = self.guest
-            && let Some(count) = answers.guests.get_mut(&address)
-        {
-            *count -= 1;
-            if *count == 0 {
-                answers.guests.remove(&address);
+        for sender in self.senders.drain(..) {
+            if let Entry::Occupied(mut held) = answers.senders.entry(sender) {
+                *held.get_mut() -= 1;
+                if *held.get() == 0 {
+                    held.remove();
+                }
             }
         }
         drop(answers);
@@ -201,6 +226,10 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const THERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
+    fn holder(owner: &str) -> Class {
+        Class::Holder { owner: owner.parse().expect("an owner"), token: TokenId::new() }
+    }
+
     fn places(connections_max: usize) -> Arc<Places> {
         let header_read_max = Duration::from_secs(10);
         let (idle_max, write_stall_max) = (Duration::from_mins(2), Duration::from_secs(30));
@@ -218,15 +247,15 @@ mod tests {
         sleep(Duration::from_millis(600)).await;
         let is_next = |expected: &Arc<Connection>| all.next_to_go().is_ok_and(|next| Arc::ptr_eq(&next, expected));
         assert!(is_next(&open[0]));
-        let busy = open[0].begin(Class::Guest).await;
+        let busy = open[0].begin(&Class::Guest).await;
         assert!(is_next(&open[1]), "the answer of the first is not sent yet");
         drop(busy);
         assert!(is_next(&open[1]), "the first became idle later");
-        drop(open[1].begin(Class::Holder).await);
+        drop(open[1].begin(&holder("ann")).await);
         sleep(Duration::from_millis(600)).await;
         drop(open.remove(2));
         assert!(is_next(&open[0]), "the connection of a holder stays longest");
-        let late = open[0].begin(Class::Guest).await;
+        let late = open[0].begin(&Class::Guest).await;
         drop(open);
         assert!(matches!(all.next_to_go(), Err(None)), "a closed connection makes no room");
         drop(late);
@@ -239,7 +268,7 @@ mod tests {
         // Its request is read only after it was asked to make room.
         let connection = async {
             sleep(Duration::from_millis(101)).await;
-            let busy = asks.begin(Class::Guest).await;
+            let busy = asks.begin(&Class::Guest).await;
             sleep(Duration::from_secs(1)).await;
             drop(busy);
         };
@@ -260,12 +289,12 @@ mod tests {
     async fn an_upgraded_connection_keeps_its_place_and_its_turn_until_its_end() {
         let all = places(8);
         let open = all.open(HERE).await.expect("a place");
-        let mut busy = open.begin(Class::Guest).await;
+        let mut busy = open.begin(&Class::Guest).await;
         busy.upgrade();
         drop(busy);
         sleep(Duration::from_hours(2)).await;
         assert!(matches!(all.next_to_go(), Err(None)), "it makes no room");
-        assert_eq!(locked(&all.answers).guests.get(&HERE), Some(&1));
+        assert_eq!(locked(&all.answers).senders.get(&Sender::Address(HERE)), Some(&1));
         drop(open);
         assert_eq!((locked(&all.answers).all, all.free.available_permits()), (0, 8));
     }
@@ -273,22 +302,54 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn guests_leave_places_to_holders_and_holders_to_probes() {
         let all = places(16);
-        let turns = |class, address| std::iter::from_fn(|| all.turn(class, address)).collect::<Vec<_>>();
-        let (here, there) = (turns(Class::Guest, HERE), turns(Class::Guest, THERE));
+        let turns = |address| std::iter::from_fn(|| all.turn(&Class::Guest, address)).collect::<Vec<_>>();
+        let (here, there) = (turns(HERE), turns(THERE));
         assert_eq!((here.len(), there.len()), (8, 4), "half for one address, three quarters for all");
-        let holders = turns(Class::Holder, HERE);
+        let holders: Vec<_> = ["a", "b", "c", "d"].iter().filter_map(|owner| all.turn(&holder(owner), HERE)).collect();
         assert_eq!(holders.len(), 3);
-        assert!(all.turn(Class::Probe, HERE).is_some());
+        assert!(all.turn(&Class::Probe, HERE).is_some());
         let waiting = all.open(HERE).await.expect("a place");
-        let (refused, ()) = tokio::join!(waiting.begin(Class::Guest), async {
+        let guest = Class::Guest;
+        let (refused, ()) = tokio::join!(waiting.begin(&guest), async {
             sleep(Duration::from_secs(1)).await;
             drop(there);
         });
         assert!(!refused.is_answered(), "its address has its share");
         drop((here, holders, refused));
-        let served = waiting.begin(Class::Guest).await;
+        let served = waiting.begin(&guest).await;
         assert!(served.is_answered() && !all.are_short());
         assert_eq!(locked(&all.answers).all, 1);
-        assert_eq!(locked(&all.answers).guests.len(), 1);
+        assert_eq!(locked(&all.answers).senders.len(), 1);
+    }
+
+    #[test]
+    fn tokens_and_owners_leave_places_to_others() {
+        let all = places(16);
+        let turns = |class: &Class| std::iter::from_fn(|| all.turn(class, HERE)).collect::<Vec<_>>();
+        // 15 of them are for holders.
+        let (one, same_owner) = (turns(&holder("ann")), turns(&holder("ann")));
+        assert_eq!((one.len(), same_owner.len()), (8, 2), "half for one token, two thirds for one owner");
+        let others = ["bob", "carol", "dave"].map(|owner| turns(&holder(owner)));
+        assert_eq!(others.each_ref().map(Vec::len), [3, 1, 1], "each newcomer gets one");
+        assert!(all.turn(&Class::Probe, HERE).is_some());
+        drop((one, same_owner, others));
+        let answers = locked(&all.answers);
+        assert!(answers.all == 0 && answers.senders.is_empty(), "{answers:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_of_a_holder_beyond_its_share_makes_room_only_when_every_place_is_taken() {
+        let (all, ann, from) = (places(2), holder("ann"), Instant::now());
+        let answer = all.turn(&ann, HERE);
+        let waits = all.open(HERE).await.expect("a place");
+        let newcomer = async {
+            sleep(Duration::from_millis(200)).await;
+            assert!(all.next_to_go().is_err(), "a place is free");
+            all.open(HERE).await
+        };
+        let request = waits.drive(async { waits.begin(&ann).await.is_answered() });
+        let (last, refused) = tokio::join!(newcomer, request);
+        assert_eq!((answer.is_some(), last.is_some(), refused), (true, true, Ok(false)));
+        assert!(from.elapsed() < Duration::from_secs(1), "it is refused as soon as the last place is taken");
     }
 }
