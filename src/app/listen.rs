@@ -12,6 +12,7 @@
 
 mod connection;
 mod places;
+mod socket;
 
 use std::{convert::Infallible, net::Ipv6Addr, sync::Arc, time::Duration};
 
@@ -34,10 +35,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 pub use self::places::Limits;
-use self::{
-    connection::{Connection, Watched},
-    places::Places,
-};
+use self::{connection::Connection, places::Places, socket::Watched};
 use crate::{
     api::http::{
         auth::{Class, ClientAddress, NoAnswerPermit},
@@ -160,7 +158,7 @@ fn prepare(stream: &TcpStream) {
     drop(SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
 }
 
-/// Answers one request. The connection is busy until the body of the answer was sent.
+/// Answers one request. The connection is busy until the answer was sent.
 async fn answer(
     connection: Arc<Connection>,
     mut request: Request<Incoming>,

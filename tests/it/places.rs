@@ -1,5 +1,6 @@
 //! Places of the listener: clients without a token, clients that read slowly or not at all, and idle connections.
 
+mod pieces;
 mod tokens;
 
 use std::{

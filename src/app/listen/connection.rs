@@ -1,27 +1,26 @@
 //! One connection: what it does now, until when it may, and how it ends.
 //!
 //! It waits for its client, or a request waits for its turn, or an answer is sent: from the head of a request until
-//! the last byte of the answer's body is handed to the socket. [`Watched`] tells what the socket does. A connection
-//! that is asked to make room first reads what has arrived, because on a busy machine a request can wait in the
-//! socket of a connection that still counts as idle.
+//! the last byte of the answer is handed to the socket, which is later than the end of its body: hyper takes a body of
+//! one piece at once. [`super::socket`] tells what the socket does. A connection that is asked to make room first reads
+//! what has arrived, because on a busy machine a request can wait in the socket of a connection that still counts as
+//! idle.
 
 use std::{
     future::poll_fn,
-    io,
+    io, mem,
     net::IpAddr,
     pin::{Pin, pin},
     sync::{Arc, Mutex, atomic::Ordering},
-    task::{Context, Poll},
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     sync::{Notify, OwnedSemaphorePermit},
     time::{Instant, interval, sleep, sleep_until},
 };
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 
 use super::places::{AnswerPermit, Places, locked};
 use crate::api::http::auth::Class;
@@ -56,7 +55,7 @@ pub(super) struct Connection {
     /// The request that waits for its turn is refused.
     refuse: Notify,
     /// The socket is gone, or is to be.
-    over: CancellationToken,
+    pub(super) over: CancellationToken,
     _place: OwnedSemaphorePermit,
 }
 
@@ -70,8 +69,8 @@ struct State {
     blocked: Option<Instant>,
     /// The bytes that it took since then, from a time at which it took none.
     window: Option<(Instant, u64)>,
-    /// That of the request by which it was upgraded.
-    upgraded: Option<AnswerPermit>,
+    /// Of an answer whose body has ended, until it is flushed; of an upgraded connection until its end.
+    permit: Option<AnswerPermit>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -83,11 +82,13 @@ enum Phase {
     },
     Queued(Instant),
     Answering,
+    /// The body has ended, and a part of the answer waits for the socket.
+    Flushing,
     /// It speaks another protocol, until its end.
     Upgraded,
 }
 
-/// While it lives, the connection is busy.
+/// While it lives, a request is answered.
 #[derive(Debug)]
 pub(super) struct Busy {
     connection: Arc<Connection>,
@@ -103,17 +104,19 @@ impl Busy {
     /// The connection keeps its turn until its end, for another protocol.
     pub(super) fn upgrade(&mut self) {
         let mut state = locked(&self.connection.state);
-        (state.phase, state.upgraded) = (Phase::Upgraded, self.turn.take());
+        (state.phase, state.permit) = (Phase::Upgraded, self.turn.take());
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        if matches!(locked(&self.connection.state).phase, Phase::Upgraded) {
-            return;
+        let mut state = locked(&self.connection.state);
+        if !matches!(state.phase, Phase::Upgraded) {
+            state.phase = Phase::Flushing;
+            // That of an answer before, whose client has sent two requests at once.
+            let before = mem::replace(&mut state.permit, self.turn.take());
+            drop((state, before));
         }
-        self.connection.set(Phase::Waiting { since: Instant::now(), head: None });
-        self.connection.places.changed.notify_one();
     }
 }
 
@@ -122,7 +125,7 @@ impl Connection {
         let opened = Instant::now();
         let phase = Phase::Waiting { since: opened, head: None };
         let class = Class::Guest;
-        let state = State { phase, requests: 0, class, blocked: None, window: None, upgraded: None };
+        let state = State { phase, requests: 0, class, blocked: None, window: None, permit: None };
         let (make_room, refuse, over) = (Notify::new(), Notify::new(), CancellationToken::new());
         Self { places, address, opened, state: Mutex::new(state), make_room, refuse, over, _place: place }
     }
@@ -136,7 +139,7 @@ impl Connection {
     }
 
     /// Notes that a request has arrived, and waits for its turn. The connection waits for its client again when the
-    /// result is dropped.
+    /// result is dropped and the answer is flushed.
     pub(super) async fn begin(self: &Arc<Self>, class: &Class) -> Busy {
         let now = Instant::now();
         {
@@ -182,7 +185,7 @@ impl Connection {
             }
             Phase::Queued(since) if state.class == Class::Guest => Some((2, since + NEW_MIN)),
             Phase::Queued(since) if self.places.are_taken() => Some((3, since + NEW_MIN)),
-            Phase::Queued(_) | Phase::Answering | Phase::Upgraded => None,
+            Phase::Queued(_) | Phase::Answering | Phase::Flushing | Phase::Upgraded => None,
         }
     }
 
@@ -255,7 +258,7 @@ impl Connection {
     }
 
     /// When the next limit passes; an error when one has passed.
-    fn next_limit(&self) -> Result<Option<Instant>, Ended> {
+    pub(super) fn next_limit(&self) -> Result<Option<Instant>, Ended> {
         let (now, limits) = (Instant::now(), &self.places.limits);
         let mut state = locked(&self.state);
         let due = |limit: Instant, ended| if limit > now { Ok(limit) } else { Err(ended) };
@@ -281,13 +284,13 @@ impl Connection {
         Ok(next)
     }
 
-    fn has_read(&self) {
+    pub(super) fn has_read(&self) {
         if let Phase::Waiting { head: head @ None, .. } = &mut locked(&self.state).phase {
             *head = Some(Instant::now());
         }
     }
 
-    fn has_written(&self, written: &Poll<io::Result<usize>>) {
+    pub(super) fn has_written(&self, written: &Poll<io::Result<usize>>) {
         let mut state = locked(&self.state);
         match written {
             Poll::Pending => {
@@ -299,6 +302,17 @@ impl Connection {
                 state.window = state.window.map(|(since, bytes)| (since, bytes + *more as u64));
             }
             Poll::Ready(Err(_)) => {}
+        }
+    }
+
+    /// The socket has taken all that was to be sent.
+    pub(super) fn has_flushed(&self) {
+        let mut state = locked(&self.state);
+        if matches!(state.phase, Phase::Flushing) {
+            state.phase = Phase::Waiting { since: Instant::now(), head: None };
+            let permit = state.permit.take();
+            drop((state, permit));
+            self.places.changed.notify_one();
         }
     }
 }
@@ -315,74 +329,5 @@ impl<'a> Queued<'a> {
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.0.queued.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A socket that tells its connection what it reads and writes.
-pub(super) struct Watched {
-    stream: TcpStream,
-    connection: Arc<Connection>,
-    over: Pin<Box<WaitForCancellationFutureOwned>>,
-}
-
-impl Watched {
-    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
-        let over = Box::pin(connection.over.clone().cancelled_owned());
-        Self { stream, connection, over }
-    }
-
-    /// An error once the connection is to end. Reading and writing are polled by one task, which is woken.
-    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.over.as_mut().poll(cx).is_ready() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.connection.over.cancel();
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.connection.has_read();
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.connection.has_written(&polled);
-        polled
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.connection.has_written(&polled);
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -250,8 +250,10 @@ mod tests {
         let busy = open[0].begin(&Class::Guest).await;
         assert!(is_next(&open[1]), "the answer of the first is not sent yet");
         drop(busy);
+        open[0].has_flushed();
         assert!(is_next(&open[1]), "the first became idle later");
         drop(open[1].begin(&holder("ann")).await);
+        open[1].has_flushed();
         sleep(Duration::from_millis(600)).await;
         drop(open.remove(2));
         assert!(is_next(&open[0]), "the connection of a holder stays longest");
@@ -297,6 +299,28 @@ mod tests {
         assert_eq!(locked(&all.answers).senders.get(&Sender::Address(HERE)), Some(&1));
         drop(open);
         assert_eq!((locked(&all.answers).all, all.free.available_permits()), (0, 8));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_ends_when_the_socket_has_taken_all_of_it() {
+        let all = places(8);
+        let answers = || locked(&all.answers).all;
+        let open = all.open(HERE).await.expect("a place");
+        open.has_flushed();
+        drop(open.begin(&Class::Guest).await);
+        sleep(Duration::from_hours(1)).await;
+        assert!(matches!(all.next_to_go(), Err(None)) && open.next_limit() == Ok(None), "it is not idle");
+        assert_eq!(answers(), 1);
+        // The client has sent another request meanwhile.
+        let second = open.begin(&Class::Guest).await;
+        open.has_flushed();
+        assert!(matches!(all.next_to_go(), Err(None)), "the second is being answered");
+        drop(second);
+        assert_eq!(answers(), 1);
+        open.has_flushed();
+        assert_eq!(answers(), 0);
+        sleep(Duration::from_secs(1)).await;
+        assert!(all.next_to_go().is_ok());
     }
 
     #[tokio::test(start_paused = true)]
