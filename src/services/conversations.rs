@@ -47,8 +47,8 @@ impl Conversations {
         debug!(who = who.name(), "list conversations");
         // One more than requested shows whether there is another page.
         let owner = who.clone();
-        let known =
-            self.files.blocking(move |store| Ok(store.list(&owner, after.as_ref(), limit.saturating_add(1))?));
+        let step = move |store: &dyn Storage| Ok(store.list(&owner, after.as_ref(), limit.saturating_add(1))?);
+        let known = self.files.owner_step(who, step);
         let mut conversations = known.await?;
         let more = conversations.len() > limit;
         conversations.truncate(limit);

@@ -15,9 +15,8 @@ pub(super) mod tests;
 mod write;
 
 use std::{
-    collections::HashMap,
     io::{Read as _, Seek as _, SeekFrom},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -36,6 +35,7 @@ pub use self::{
 use super::{
     links::{URL_TTL_S_MAX, UrlSigner},
     quota::{Quota, QuotaOptions},
+    shares::Shares,
 };
 pub use crate::domain::{
     file::{Change, FileEntry},
@@ -45,7 +45,7 @@ use crate::{
     domain::{
         clock::Clock,
         error::{Code, Failure},
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
         path::SafePath,
         text::chain,
     },
@@ -55,7 +55,8 @@ use crate::{
 /// Concurrent steps on disk: enough to keep a disk busy, few enough to leave threads and descriptors to others.
 const STEPS_MAX: usize = 16;
 
-/// The same for one conversation.
+/// The same for one owner, and for one conversation.
+const OWNER_STEPS_MAX: usize = STEPS_MAX / 2;
 const CONVERSATION_STEPS_MAX: usize = 4;
 
 /// The limits of one answer.
@@ -102,8 +103,8 @@ pub struct Files {
     clock: Arc<dyn Clock>,
     options: FilesOptions,
     steps: Arc<Semaphore>,
-    /// Of conversations with steps in progress.
-    shares: Mutex<HashMap<ConversationKey, Weak<Semaphore>>>,
+    owner_steps: Shares<Principal>,
+    conversation_steps: Shares<ConversationKey>,
     quota: Arc<Quota>,
     changes: changes::Changes,
 }
@@ -123,7 +124,8 @@ impl Files {
             clock,
             options,
             steps: Arc::new(Semaphore::new(STEPS_MAX)),
-            shares: Mutex::default(),
+            owner_steps: Shares::new(OWNER_STEPS_MAX),
+            conversation_steps: Shares::new(CONVERSATION_STEPS_MAX),
             quota,
             changes: changes::Changes::default(),
         }
@@ -202,15 +204,21 @@ impl Files {
         conversation: &ConversationKey,
         step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let share = {
-            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-            shares.retain(|_, share| share.strong_count() > 0);
-            let known = shares.get(conversation).and_then(Weak::upgrade);
-            let share = known.unwrap_or_else(|| Arc::new(Semaphore::new(CONVERSATION_STEPS_MAX)));
-            shares.insert(conversation.clone(), Arc::downgrade(&share));
-            share
-        };
-        let permit = share.acquire_owned().await;
+        let permit = self.conversation_steps.of(conversation).acquire_owned().await;
+        let done = self.owner_step(&conversation.owner, move |store| {
+            let _permit = permit;
+            step(store)
+        });
+        done.await
+    }
+
+    /// A step on the storage for an owner, which counts against [`OWNER_STEPS_MAX`] too.
+    pub(super) async fn owner_step<T: Send + 'static>(
+        &self,
+        owner: &Principal,
+        step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let permit = self.owner_steps.of(owner).acquire_owned().await;
         let done = self.blocking(move |store| {
             let _permit = permit;
             step(store)

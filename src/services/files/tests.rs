@@ -221,15 +221,18 @@ async fn a_writer_blocks_its_own_conversation_only() {
     waits.await.expect("it ended").expect("written");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_steps_of_one_conversation_leave_steps_to_others() {
+/// Steps that stand still in these conversations, in turn, take `most` of all, and another conversation has one.
+async fn assert_steps_are_left(slow: &[&str], most: usize) {
     let (_root, _, files) = files(FilesOptions::default());
     let files = Arc::new(files);
-    let [slow, other] = ["slow", "other"].map(|id| id.parse::<ConversationKey>().expect("an id"));
+    let key = |id: &str| id.parse::<ConversationKey>().expect("an id");
     let is_open = Arc::new(AtomicBool::new(false));
-    let blocked: Vec<_> = (0..STEPS_MAX)
-        .map(|_| {
-            let (files, slow, is_open) = (Arc::clone(&files), slow.clone(), Arc::clone(&is_open));
+    let blocked: Vec<_> = slow
+        .iter()
+        .cycle()
+        .take(STEPS_MAX)
+        .map(|slow| {
+            let (files, slow, is_open) = (Arc::clone(&files), key(slow), Arc::clone(&is_open));
             tokio::spawn(async move {
                 let step = move |_: &dyn Storage| {
                     while !is_open.load(Ordering::SeqCst) {
@@ -241,15 +244,25 @@ async fn slow_steps_of_one_conversation_leave_steps_to_others() {
             })
         })
         .collect();
-    while files.steps.available_permits() > STEPS_MAX - CONVERSATION_STEPS_MAX {
+    while files.steps.available_permits() > STEPS_MAX - most {
         tokio::task::yield_now().await;
     }
-    let listed = tokio::time::timeout(Duration::from_secs(20), files.list(&other)).await;
-    assert_eq!(files.steps.available_permits(), STEPS_MAX - CONVERSATION_STEPS_MAX, "the others still wait");
+    let listed = tokio::time::timeout(Duration::from_secs(20), files.list(&key("other"))).await;
+    assert_eq!(files.steps.available_permits(), STEPS_MAX - most, "the others still wait");
     is_open.store(true, Ordering::SeqCst);
     listed.expect("it does not wait for the other").expect("a list");
     for step in blocked {
         step.await.expect("a step").expect("it ends");
     }
     assert_eq!(files.steps.available_permits(), STEPS_MAX);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_steps_of_one_conversation_leave_steps_to_others() {
+    assert_steps_are_left(&["slow"], CONVERSATION_STEPS_MAX).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_steps_of_one_owner_leave_steps_to_others() {
+    assert_steps_are_left(&["@ann/a", "@ann/b", "@ann/c", "@ann/d"], OWNER_STEPS_MAX).await;
 }
