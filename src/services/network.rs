@@ -15,8 +15,7 @@ mod reporter;
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -48,7 +47,7 @@ use crate::{
         network::{CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
         observer::Observer,
     },
-    services::{tokens::Tokens, waits::WAITS_MAX},
+    services::{shares::Shares, tokens::Tokens, waits::WAITS_MAX},
 };
 
 /// Pieces for the sandbox that were not written yet.
@@ -94,7 +93,7 @@ struct Inner {
     requests: OnceLock<Weak<dyn Requests>>,
     calls: OnceLock<Weak<dyn Calls>>,
     /// Room for the channels of each owner that has any.
-    shares: Mutex<HashMap<Principal, Weak<Semaphore>>>,
+    shares: Shares<Principal>,
 }
 
 pub struct NetworkParts {
@@ -176,16 +175,6 @@ impl Inner {
     fn calls(&self) -> Option<Arc<dyn Calls>> {
         self.calls.get().and_then(Weak::upgrade)
     }
-
-    fn share(&self, owner: &Principal) -> Arc<Semaphore> {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        shares.retain(|_, share| share.strong_count() > 0);
-        shares.get(owner).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let share = Arc::new(Semaphore::new(SHARE_MAX));
-            shares.insert(owner.clone(), Arc::downgrade(&share));
-            share
-        })
-    }
 }
 
 /// Whether a policy holds for a token that names these.
@@ -197,7 +186,7 @@ impl Network {
     pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, mut parts: NetworkParts) -> Self {
         let own = OwnHosts::new(std::mem::take(&mut parts.own_hosts));
         let secrets = secrets.into_iter().map(Arc::new).collect();
-        let (rates, decisions, shares) = (Rates::default(), Decisions::default(), Mutex::default());
+        let (rates, decisions, shares) = (Rates::default(), Decisions::default(), Shares::new(SHARE_MAX));
         let (requests, calls) = (OnceLock::new(), OnceLock::new());
         Self(Arc::new(Inner { policies, secrets, rates, own, parts, decisions, requests, calls, shares }))
     }
@@ -347,7 +336,7 @@ impl Network {
             told: Arc::clone(&told),
             secrets,
         };
-        let share = self.0.share(&conversation.owner);
+        let share = self.0.shares.of(&conversation.owner);
         let pipe = ChannelPipe { incoming, outgoing: to_sandbox, share, authority: authority.clone() };
         let task = tokio::spawn(self.0.parts.carrier.carry(pipe, Arc::new(gate)));
         let incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(INCOMING_BYTES_MAX)) };

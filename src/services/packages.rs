@@ -18,9 +18,8 @@ mod requests;
 mod work;
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -32,7 +31,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use self::admit::{Count, Job};
-use super::{files::Files, isolation_check::IsolationState, network::Network, sandbox::Sandboxes, tokens::Tokens};
+use super::{
+    files::Files, isolation_check::IsolationState, network::Network, sandbox::Sandboxes, shares::Shares, tokens::Tokens,
+};
 use crate::{
     domain::{
         clock::Clock,
@@ -112,7 +113,7 @@ struct Inner {
     /// `None` where it is off.
     options: Option<PackagesOptions>,
     /// One installation at a time for each owner, so that the second of two for the same finds what the first made.
-    turns: Mutex<HashMap<Principal, Weak<Semaphore>>>,
+    turns: Shares<Principal>,
     at_once: Semaphore,
     made: AtomicU64,
     reused: AtomicU64,
@@ -164,7 +165,7 @@ impl Packages {
         let made = Self(Arc::new(Inner {
             parts,
             options,
-            turns: Mutex::default(),
+            turns: Shares::new(1),
             at_once: Semaphore::new(AT_ONCE_MAX),
             made: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -261,7 +262,7 @@ impl Inner {
     }
 
     async fn run(&self, job: Job, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<Installed, Failure> {
-        let turn = self.turn(&job.wanted.conversation.owner);
+        let turn = self.turns.of(&job.wanted.conversation.owner);
         if Arc::strong_count(&turn) > WAITING_MAX {
             let why = "Too many installations of this token wait: try again when some have ended.";
             return Err(Failure::new(Code::QueueFull, why).retry_after(10));
@@ -288,17 +289,6 @@ impl Inner {
             self.trim().await;
         }
         Ok(Installed { tool, packages: Note::of(&tree).installed, reused, usage: tree.usage })
-    }
-
-    /// The right of an owner to install.
-    fn turn(&self, owner: &Principal) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        turns.get(owner).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let turn = Arc::new(Semaphore::new(1));
-            turns.insert(owner.clone(), Arc::downgrade(&turn));
-            turn
-        })
     }
 
     /// Puts a tree into the conversation, where its quota has room for it.

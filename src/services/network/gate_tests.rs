@@ -320,14 +320,14 @@ async fn refusals_are_told_once_and_in_bounded_number() {
 fn owner_has_one_share_while_any_of_its_sandboxes_has_channels() {
     let gate = gate(Arc::default(), &policy(&["a.example.com"], &[]));
     let owner: Principal = "ann".parse().expect("an owner");
-    let (first, second) = (gate.network.share(&owner), gate.network.share(&owner));
-    let other = gate.network.share(&Principal::default());
+    let (first, second) = (gate.network.shares.of(&owner), gate.network.shares.of(&owner));
+    let other = gate.network.shares.of(&Principal::default());
     assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &other));
     let taken = first.try_acquire_many(96).expect("half of all");
     assert!(second.try_acquire().is_err() && other.try_acquire().is_ok());
     drop((taken, other));
     drop((first, second));
-    assert_eq!(gate.network.share(&owner).available_permits(), 96, "nothing of it is kept");
+    assert_eq!(gate.network.shares.of(&owner).available_permits(), 96, "nothing of it is kept");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex as Lock, OnceLock, PoisonError, Weak,
+        Arc, Mutex as Lock, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -26,6 +26,7 @@ use crate::{
         tools::{Endpoint, Schema, ServerName, ServerText, Tool, ToolServer, module_names},
     },
     ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},
+    services::shares::Shares,
 };
 
 /// Calls of one server at once, of all owners and of one; more wait.
@@ -59,7 +60,7 @@ pub(super) struct Live {
     is_stale: Arc<AtomicBool>,
     at_once: Semaphore,
     /// Of each owner that has calls under way, so that none waits for the calls of another.
-    shares: Lock<HashMap<Principal, Weak<Semaphore>>>,
+    shares: Shares<Principal>,
     ended: CancellationToken,
 }
 
@@ -139,7 +140,7 @@ impl Live {
             definitions: Mutex::new(None),
             is_stale: Arc::default(),
             at_once: Semaphore::new(AT_ONCE_MAX),
-            shares: Lock::default(),
+            shares: Shares::new(OWNER_AT_ONCE_MAX),
             ended: CancellationToken::new(),
         }
     }
@@ -234,16 +235,6 @@ impl Live {
         }
     }
 
-    fn share(&self, owner: &Principal) -> Arc<Semaphore> {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        shares.retain(|_, share| share.strong_count() > 0);
-        shares.get(owner).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let share = Arc::new(Semaphore::new(OWNER_AT_ONCE_MAX));
-            shares.insert(owner.clone(), Arc::downgrade(&share));
-            share
-        })
-    }
-
     /// Calls a tool, once.
     pub(super) async fn call(
         &self,
@@ -254,7 +245,7 @@ impl Live {
     ) -> Result<Answer, UpstreamError> {
         let removed = || UpstreamError::Away("it was removed".to_owned());
         // In this order, so that what waits for its owner's room takes none of the others'.
-        let share = self.share(owner);
+        let share = self.shares.of(owner);
         let _own = share.acquire().await.map_err(|_| removed())?;
         let _one = self.at_once.acquire().await.map_err(|_| removed())?;
         let upstream = self.connected().await?;
