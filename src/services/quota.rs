@@ -3,8 +3,8 @@
 //!
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
 //! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
-//! ended, its usage is checked once more, since a program can name large files as its last act. `rest` measures between
-//! the cells of a session.
+//! ended, its usage is checked once more, since a program can name large files as its last act. `between` measures
+//! between the cells of a session.
 //!
 //! An owner may have a quota for all conversations together. It is checked in the same places, from what was measured
 //! of each, but stops no program: one that runs exceeds it by what its own conversation may take at most.
@@ -14,6 +14,7 @@
 mod arriving;
 mod between;
 mod owners;
+mod schedule;
 mod watch;
 
 use std::{

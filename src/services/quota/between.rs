@@ -8,7 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Quota, signed, watch::Look};
+use super::{
+    Quota,
+    schedule::{Pace, Schedule},
+    signed,
+    watch::Look,
+};
 use crate::{
     domain::{outcome::DiskLimit, owner::ConversationKey},
     ports::storage::{StorageError, Usage},
@@ -18,13 +23,9 @@ use crate::{
 const TICK: Duration = Duration::from_millis(500);
 /// How long after a program of the conversation the first walk comes: one that was stopped may take that long to end.
 const SETTLE: Duration = Duration::from_secs(3);
-/// The shortest and the longest pause between two walks.
-const PAUSE_MIN: Duration = Duration::from_secs(2);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The pause is this many times the duration of the walk: a hundredth of a core.
-const PAUSE_FACTOR: u32 = 100;
-/// As above, beyond a limit and while the disk loses space quickly.
-const HASTY_FACTOR: u32 = 20;
+/// Walks use at most a hundredth of a core, and a twentieth beyond a limit and while the disk loses space quickly.
+const PACE: Pace =
+    Pace { factor: 100, pause_min: Duration::from_secs(2), pause_max: Duration::from_secs(30), hasty_factor: 20 };
 /// Growth beyond a limit that ends a session. Less may be the file system's own, which writes its records late.
 const GROWTH_MAX: i64 = 1 << 20;
 /// What a name counts as, in bytes.
@@ -32,18 +33,14 @@ const ENTRY_BYTES: i64 = 4096;
 /// A walk that ended at the quota would show no growth beyond it.
 const WHOLE: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
 
-/// The time since the last program of a conversation.
-pub(super) struct Rest {
+/// The files of a conversation since its last program.
+pub(super) struct BetweenPrograms {
     quota: Arc<Quota>,
     id: ConversationKey,
     last: Option<Look>,
     /// The growth since the first walk that found a limit exceeded, in bytes.
     grown: Option<i64>,
-    /// Walks in a row that met a closed folder.
-    closed: u32,
-    due: Instant,
-    /// When the next walk may begin while the disk loses space quickly.
-    soonest: Instant,
+    schedule: Schedule,
 }
 
 impl Quota {
@@ -53,14 +50,14 @@ impl Quota {
         id: ConversationKey,
         is_busy: impl Fn() -> bool,
     ) -> DiskLimit {
-        let is_over = move |rest: &Rest| is_busy() || rest.quota.known().is_watched(&rest.id);
-        let mut rest = Rest::begin(self, id);
+        let is_over = move |files: &BetweenPrograms| is_busy() || files.quota.known().is_watched(&files.id);
+        let mut files = BetweenPrograms::begin(self, id);
         loop {
             sleep(TICK).await;
-            let limit = if is_over(&rest) { None } else { rest.look().await };
+            let limit = if is_over(&files) { None } else { files.look().await };
             // A program that began meanwhile has a watch of its own.
-            if is_over(&rest) {
-                rest = Rest::begin(rest.quota, rest.id);
+            if is_over(&files) {
+                files = BetweenPrograms::begin(files.quota, files.id);
             } else if let Some(limit) = limit {
                 return limit;
             }
@@ -80,43 +77,22 @@ impl Quota {
     }
 }
 
-impl Rest {
+impl BetweenPrograms {
     pub(super) fn begin(quota: Arc<Quota>, id: ConversationKey) -> Self {
-        let due = Instant::now() + SETTLE;
-        Self { quota, id, last: None, grown: None, closed: 0, due, soonest: due }
+        Self { quota, id, last: None, grown: None, schedule: Schedule::new(&PACE, Instant::now() + SETTLE) }
     }
 
     /// Walks the tree if that is due, and judges what was found.
     async fn look(&mut self) -> Option<DiskLimit> {
-        let due = if self.is_urgent() { self.soonest } else { self.due };
-        if Instant::now() < due {
+        if !self.schedule.is_due(self.quota.is_urgent(self.last)) {
             return None;
         }
         let (quota, id, begun) = (Arc::clone(&self.quota), self.id.clone(), Instant::now());
-        let looked = tokio::task::spawn_blocking(move || quota.look_at(&id)).await;
-        let (now, took) = (Instant::now(), begun.elapsed());
-        self.soonest = now + (took * HASTY_FACTOR).min(PAUSE_MIN);
-        self.due = now + (took * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
-        match looked {
-            Ok(Ok(look)) => self.judge(look),
-            Ok(Err(StorageError::Denied { .. })) => {
-                self.closed += 1;
-                (self.closed >= 2).then_some(DiskLimit::Closed)
-            }
-            // A failed measurement ends no session.
-            _ => None,
-        }
-    }
-
-    /// Whether the disk is nearly full, or lost half of what the conversation may still take since the last walk.
-    fn is_urgent(&self) -> bool {
-        let (Some(last), Ok(free)) = (self.last, self.quota.store.free()) else { return false };
-        let room = self.quota.options.bytes_max.saturating_sub(last.usage.bytes);
-        last.free.bytes.saturating_sub(free.bytes) > room / 2 || self.quota.is_full(&free)
+        let walk = tokio::task::spawn_blocking(move || quota.look_at(&id)).await;
+        self.schedule.walked(begun, walk).map_or_else(|limit| limit, |look| self.judge(look))
     }
 
     pub(super) fn judge(&mut self, now: Look) -> Option<DiskLimit> {
-        self.closed = 0;
         let last = self.last.replace(now);
         let free = DiskLimit::Free { min: self.quota.options.free_bytes_min };
         let limit = self.quota.limit(&now.usage).or_else(|| self.quota.is_full(&now.free).then_some(free));
@@ -127,7 +103,7 @@ impl Rest {
         let growth = last.map_or(0, |last| weight(&now.usage).saturating_sub(weight(&last.usage)));
         let grown = self.grown.map_or(0, |grown| grown.saturating_add(growth).max(0));
         self.grown = Some(grown);
-        self.due = self.soonest;
+        self.schedule.due = self.schedule.soonest;
         (grown >= GROWTH_MAX).then_some(limit)
     }
 }

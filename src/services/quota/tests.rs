@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use super::{
-    between::Rest,
+    between::BetweenPrograms,
     watch::{Look, TICK, Watch},
     *,
 };
@@ -152,8 +152,8 @@ fn growth_that_is_seen_beyond_a_limit_ends_a_session_and_nothing_else_does() {
         ([(1, 1, 90), (2, 1, 4), (3, 1, 3)], Some(free)),
     ];
     for (walks, expected) in rows {
-        let mut rest = Rest::begin(Arc::clone(&quota), id());
-        let judged = walks.map(|(used, entries, free)| rest.judge(look(used * MIB, entries, free * MIB)));
+        let mut files = BetweenPrograms::begin(Arc::clone(&quota), id());
+        let judged = walks.map(|(used, entries, free)| files.judge(look(used * MIB, entries, free * MIB)));
         assert_eq!(judged, [None, None, expected], "{walks:?}");
     }
 }
@@ -251,15 +251,19 @@ async fn loss_of_free_space_ends_the_pause_between_two_walks() {
     let mut watch = Watch::begin(quota, id());
     assert_eq!(watch.look().await, None);
     let hour = tokio::time::Instant::now() + Duration::from_hours(1);
-    watch.due = hour;
+    watch.schedule.due = hour;
     let file = File::create(data.join("f")).expect("a file");
     let grow = |mib: u64| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mib * MIB).expect("its space");
     grow(4);
-    assert_eq!((watch.look().await, watch.due), (None, hour), "a walk for half of the quota or less is not due");
+    assert_eq!(
+        (watch.look().await, watch.schedule.due),
+        (None, hour),
+        "a walk for half of the quota or less is not due"
+    );
     grow(9);
-    watch.soonest = hour;
+    watch.schedule.soonest = hour;
     assert_eq!(watch.look().await, None, "walks in haste have a pause too");
-    watch.soonest = tokio::time::Instant::now();
+    watch.schedule.soonest = tokio::time::Instant::now();
     assert_eq!(watch.look().await, Some(DiskLimit::Bytes { max: 8 * MIB }));
 }
 

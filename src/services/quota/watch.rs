@@ -13,7 +13,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{FREE_ENTRIES_MIN, Quota, QuotaOptions, signed};
+use super::{
+    FREE_ENTRIES_MIN, Quota, QuotaOptions,
+    schedule::{Pace, Schedule},
+    signed,
+};
 use crate::{
     domain::{outcome::DiskLimit, owner::ConversationKey},
     ports::storage::{StorageError, Usage},
@@ -21,12 +25,8 @@ use crate::{
 
 /// How often the free space is read; the time until the first walk, and the shortest pause between two.
 pub(super) const TICK: Duration = Duration::from_millis(250);
-/// The longest pause between two walks, however long they take.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The pause is this many times the duration of the walk, which so uses at most a twentieth of a core.
-const PAUSE_FACTOR: u32 = 20;
-/// As above, while the disk loses space quickly: at most a third of a core.
-const HASTY_FACTOR: u32 = 2;
+/// Walks use at most a twentieth of a core, and a third while the disk loses space quickly.
+const PACE: Pace = Pace { factor: 20, pause_min: TICK, pause_max: Duration::from_secs(2), hasty_factor: 2 };
 
 /// The state of the disk and of one conversation on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,15 +45,10 @@ pub(super) struct Watch {
     last: Option<Look>,
     /// Walks in a row that left too much unexplained.
     unexplained: u32,
-    /// Walks in a row that met a closed folder.
-    closed: u32,
     pub(super) number: u64,
     /// No other program was watched when this one began.
     alone: bool,
-    /// When the next walk is due.
-    pub(super) due: Instant,
-    /// When the next walk may begin while the disk loses space quickly.
-    pub(super) soonest: Instant,
+    pub(super) schedule: Schedule,
 }
 
 impl Quota {
@@ -100,6 +95,13 @@ impl Quota {
         free.bytes < self.options.free_bytes_min || free.entries < FREE_ENTRIES_MIN
     }
 
+    /// Whether the disk is nearly full, or lost half of what the conversation may still take since `before`.
+    pub(super) fn is_urgent(&self, before: Option<Look>) -> bool {
+        let (Some(before), Ok(free)) = (before, self.store.free()) else { return false };
+        let room = self.options.bytes_max.saturating_sub(before.usage.bytes);
+        before.free.bytes.saturating_sub(free.bytes) > room / 2 || self.is_full(&free)
+    }
+
     /// Whether the disk lost more since `first` than the growth that was shown, the remaining quota of this
     /// conversation and the reserve, which is the operator's allowance for other users of the disk.
     pub(super) fn is_unexplained(&self, first: &Look, now: &Look) -> bool {
@@ -120,45 +122,22 @@ impl Watch {
         let usage = known.usages.get(&id).copied().unwrap_or_default();
         let first = free.ok().map(|free| Look { usage, free, growth_bytes: known.growth_bytes });
         drop(known);
-        let now = Instant::now();
-        Self { quota, id, first, last: None, unexplained: 0, closed: 0, number, alone, due: now, soonest: now }
+        let schedule = Schedule::new(&PACE, Instant::now());
+        Self { quota, id, first, last: None, unexplained: 0, number, alone, schedule }
     }
 
     /// Walks the tree if that is due, and judges what was found.
     pub(super) async fn look(&mut self) -> Option<DiskLimit> {
-        let due = if self.is_urgent() { self.soonest } else { self.due };
-        if Instant::now() < due {
+        let is_urgent = self.unexplained > 0 || self.quota.is_urgent(self.last.or(self.first));
+        if !self.schedule.is_due(is_urgent) {
             return None;
         }
         let (quota, id, number, begun) = (Arc::clone(&self.quota), self.id.clone(), self.number, Instant::now());
-        let sampled = tokio::task::spawn_blocking(move || quota.sample(&id, number)).await;
-        let (now, took) = (Instant::now(), begun.elapsed());
-        self.due = now + (took * PAUSE_FACTOR).clamp(TICK, PAUSE_MAX);
-        self.soonest = now + (took * HASTY_FACTOR).min(PAUSE_MAX);
-        match sampled {
-            Ok(Ok(look)) => self.judge(look),
-            // A program that is just closing a folder is not yet stopped for it.
-            Ok(Err(StorageError::Denied { .. })) => {
-                self.closed += 1;
-                (self.closed >= 2).then_some(DiskLimit::Closed)
-            }
-            // A failed measurement does not stop a program.
-            _ => None,
-        }
-    }
-
-    /// Whether the disk is nearly full, or lost half of what the conversation may still take since the last walk, or
-    /// the last walk did not explain what it lost.
-    fn is_urgent(&self) -> bool {
-        let (Some(before), Ok(free)) = (self.last.or(self.first), self.quota.store.free()) else { return false };
-        let QuotaOptions { bytes_max, free_bytes_min, .. } = self.quota.options;
-        let room = bytes_max.saturating_sub(before.usage.bytes);
-        let lost = before.free.bytes.saturating_sub(free.bytes);
-        lost > room / 2 || free.bytes < free_bytes_min || self.unexplained > 0
+        let walk = tokio::task::spawn_blocking(move || quota.sample(&id, number)).await;
+        self.schedule.walked(begun, walk).map_or_else(|limit| limit, |look| self.judge(look))
     }
 
     fn judge(&mut self, now: Look) -> Option<DiskLimit> {
-        self.closed = 0;
         let limit = self.quota.judge(self.last.as_ref(), &now);
         self.last = Some(now);
         let alone = self.alone && self.quota.known().newest == self.number;
