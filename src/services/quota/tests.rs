@@ -239,6 +239,31 @@ async fn space_that_is_lost_unseen_stops_a_program_that_runs_alone() {
     assert_eq!(one.await, DiskLimit::Bytes { max: 8 * MIB });
 }
 
+#[tokio::test(start_paused = true)]
+async fn space_that_is_lost_during_a_walk_stops_a_program_before_its_end() {
+    if !as_root() {
+        return;
+    }
+    let disk = OwnDisk::mount();
+    let (store, quota) = on(&disk, 8 * MIB);
+    let data = store.create(&id()).expect("a conversation").data().path;
+    let mut watch = Watch::begin(Arc::clone(&quota), id());
+    let mut follow = async || {
+        let endless = tokio::spawn(std::future::pending());
+        let followed = watch.follow(tokio::time::Instant::now(), endless);
+        tokio::time::timeout(Duration::from_secs(10), followed).await.ok()
+    };
+    let within = unnamed(&data, 11);
+    assert_eq!(follow().await, None, "it fits into the quota and the reserve");
+    let beyond = unnamed(&data, 5);
+    assert_eq!(follow().await, Some(Some(DiskLimit::Bytes { max: 8 * MIB })));
+    let other = Watch::begin(quota, "other".parse().expect("an id"));
+    assert_eq!(follow().await, None, "it may be the other's");
+    let full = unnamed(&data, 46);
+    assert_eq!(follow().await, Some(Some(DiskLimit::Free { min: 4 * MIB })));
+    drop((within, beyond, full, other));
+}
+
 /// A walk of a large tree takes long, and so does the pause after it.
 #[tokio::test]
 async fn loss_of_free_space_ends_the_pause_between_two_walks() {

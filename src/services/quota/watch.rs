@@ -1,8 +1,8 @@
 //! Watches the files of one running program.
 //!
 //! The free space of the disk is read every [`TICK`]. The tree is walked after a pause that grows with the duration of
-//! a walk, and at once when the disk lost so much since the last walk that the quota may be used up. So a tree that is
-//! slow to walk delays no verdict.
+//! a walk, and at once when the disk lost so much since the last walk that the quota may be used up. While a walk goes
+//! on, the free space alone is judged. So a tree that is slow to walk delays no verdict.
 //!
 //! A walk misses unlinked open files and folders that are moved meanwhile. Free space that no conversation's growth
 //! explains may be theirs, or another process' on the same disk. It stops a program only when two walks in a row leave
@@ -11,7 +11,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     FREE_ENTRIES_MIN, Quota, QuotaOptions,
@@ -133,13 +136,38 @@ impl Watch {
             return None;
         }
         let (quota, id, number, begun) = (Arc::clone(&self.quota), self.id.clone(), self.number, Instant::now());
-        let walk = tokio::task::spawn_blocking(move || quota.sample(&id, number)).await;
-        self.schedule.walked(begun, walk).map_or_else(|limit| limit, |look| self.judge(look))
+        self.follow(begun, spawn_blocking(move || quota.sample(&id, number))).await
     }
 
-    fn judge(&mut self, now: Look) -> Option<DiskLimit> {
-        let limit = self.quota.judge(self.last.as_ref(), &now);
-        self.last = Some(now);
+    /// Judges by a walk; until it ends, by the free space with the usage that the walk before it found.
+    pub(super) async fn follow(
+        &mut self,
+        begun: Instant,
+        mut walk: JoinHandle<Result<Look, StorageError>>,
+    ) -> Option<DiskLimit> {
+        let mut last = self.last.or(self.first);
+        let end = loop {
+            if let Ok(end) = timeout(TICK, &mut walk).await {
+                break end;
+            }
+            let (Some(before), Ok(free)) = (last, self.quota.store.free()) else { continue };
+            let now = Look { free, growth_bytes: self.quota.known().growth_bytes, ..before };
+            last = Some(now);
+            if let Some(limit) = self.judge(Some(before), now) {
+                return Some(limit);
+            }
+        };
+        match self.schedule.walked(begun, end) {
+            Ok(now) => {
+                let before = self.last.replace(now);
+                self.judge(before, now)
+            }
+            Err(limit) => limit,
+        }
+    }
+
+    fn judge(&mut self, before: Option<Look>, now: Look) -> Option<DiskLimit> {
+        let limit = self.quota.judge(before.as_ref(), &now);
         let alone = self.alone && self.quota.known().newest == self.number;
         let suspect = alone && self.first.is_some_and(|first| self.quota.is_unexplained(&first, &now));
         self.unexplained = if suspect { self.unexplained + 1 } else { 0 };
