@@ -148,7 +148,7 @@ section! {
     pub struct Server("server") {
         /// Largest request body, in bytes. Uploads are base64, so a file can be three quarters of it.
         body_bytes_max: u64 = 12 << 20 => 4096..=256 << 20,
-        /// Memory for all request bodies that are being read or processed, in bytes.
+        /// Memory for all request bodies that are being read or processed, in bytes; one owner has half of it.
         bodies_bytes_max: u64 = 256 << 20 => 4096..=1 << 40,
         /// Time to send the head of a request, in milliseconds.
         header_read_ms: u64 = 10_000 => 100..=600_000,

@@ -30,7 +30,7 @@ pub mod retention;
 pub mod runs;
 pub mod sandbox;
 pub mod sessions;
-mod shares;
+pub mod shares;
 pub mod sign_in;
 pub mod skills;
 pub mod standby;

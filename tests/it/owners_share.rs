@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::{
     operations::{metrics, value},
@@ -144,6 +145,36 @@ async fn finished_runs_of_one_owner_drop_none_of_another() {
     }
     let (_, found) = bob.call(Method::GET, &kept, None).await;
     assert_eq!((&found["result"]["stdout"], &found["fromHistory"]), (&json!("kept\n"), &Value::Null), "{found}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_one_owner_leave_memory_to_others() {
+    let settings = [("SANDBOX_SERVER__BODY_BYTES_MAX", "65536"), ("SANDBOX_SERVER__BODIES_BYTES_MAX", "262144")];
+    let server = FakeServer::with(&settings).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let run = async |owner: &Owner<'_>| {
+        let code = format!("print {}", "x".repeat(16 << 10));
+        let body = json!({"conversationId": "c", "language": "python", "code": code});
+        owner.call(Method::POST, "/v1/runs", Some(body)).await
+    };
+    let head = format!(
+        "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 65536\r\n\r\n",
+        ann.token
+    );
+    // Bodies whose ends never come.
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(server.address).await.expect("connected");
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        stream.write_all(" ".repeat(60 << 10).as_bytes()).await.expect("sent");
+        held.push(stream);
+    }
+    until("her share is used up", async || run(&ann).await.1["code"] == "queue_full").await;
+    let (status, answered) = run(&bob).await;
+    assert_eq!(status, 200, "{answered}");
+    drop(held);
     server.stop().await;
 }
 

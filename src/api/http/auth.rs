@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{coderunner, e2b, error::ApiError, health, librechat};
+use super::{body, coderunner, e2b, error::ApiError, health, librechat};
 use crate::{
     domain::{
         address::network,
@@ -139,12 +139,12 @@ pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, nex
     if let Err(failure) = scopes::check(&token, request.method(), request.uri().path()) {
         return ApiError::from(failure).into_response();
     }
-    request.extensions_mut().insert(owner);
+    request.extensions_mut().insert(owner.clone());
     request.extensions_mut().insert(Arc::clone(&token));
     // Who only listens can do so again with a new token; the answer of anything else would be lost.
     let end = if request.method() == Method::GET { token.expired() } else { token.ended() }.clone();
     let answer = tokio::select! {
-        answer = next.run(request) => answer,
+        answer = body::counted_for(owner, next.run(request)) => answer,
         () = end.cancelled() => return ended().into_response(),
     };
     // A whole body is on its way already.

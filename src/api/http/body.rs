@@ -28,7 +28,11 @@ use tokio::{
 use super::json;
 use crate::{
     api::schema::parse::by_size,
-    domain::error::{Code, Failure},
+    domain::{
+        error::{Code, Failure},
+        owner::Principal,
+    },
+    services::shares::Shares,
 };
 
 /// Values in one JSON body, keys and values of objects counted one each.
@@ -113,6 +117,16 @@ impl Drop for Returned {
     }
 }
 
+tokio::task_local! {
+    /// Whose request a task serves. Bodies are read at many places, none of which decides whose memory they take.
+    static SENDER: Principal;
+}
+
+/// Serves a request whose body counts for this owner.
+pub async fn counted_for<T>(owner: Principal, serving: impl Future<Output = T>) -> T {
+    SENDER.scope(owner, serving).await
+}
+
 /// How bodies are read, and the memory that they share. A clone shares it too.
 #[derive(Debug, Clone)]
 pub struct Bodies {
@@ -121,12 +135,39 @@ pub struct Bodies {
     /// A permit for each started [`UNIT_BYTES`].
     room: Arc<Semaphore>,
     units: usize,
+    /// The same for each owner: half of it, and at least one of the largest bodies.
+    shares: Arc<Shares<Principal>>,
+}
+
+/// What one body has of the memory for all, or for those of its owner.
+struct Room {
+    all: Arc<Semaphore>,
+    held: OwnedSemaphorePermit,
+}
+
+impl Room {
+    fn new(all: Arc<Semaphore>) -> Result<Self, Failure> {
+        Ok(Self { held: Self::take(&all, 0)?, all })
+    }
+
+    fn take(all: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, Failure> {
+        let taken = u32::try_from(units).ok().and_then(|units| Arc::clone(all).try_acquire_many_owned(units).ok());
+        taken.ok_or_else(|| {
+            let why = "Too much is being sent to the server at once: send it again in a moment.";
+            Failure::new(Code::QueueFull, why)
+        })
+    }
+
+    fn grow_to(&mut self, units: usize) -> Result<(), Failure> {
+        self.held.merge(Self::take(&self.all, units.saturating_sub(self.held.num_permits()))?);
+        Ok(())
+    }
 }
 
 /// A body, and its part of the memory until the last reference to it is dropped.
 struct AccountedBody {
     bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    _rooms: Vec<Room>,
 }
 
 impl AsRef<[u8]> for AccountedBody {
@@ -139,8 +180,10 @@ impl Bodies {
     /// The largest body, in bytes; how long a client may take to send it; and the memory of all bodies together, in
     /// bytes, which is at least one of the largest.
     pub fn new(bytes_max: usize, read_max: Duration, together_bytes_max: usize) -> Self {
-        let units = together_bytes_max.max(bytes_max).div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
-        Self { bytes_max, read_max, room: Arc::new(Semaphore::new(units)), units }
+        let units = |bytes: usize| bytes.div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
+        let (largest, units) = (units(bytes_max), units(together_bytes_max.max(bytes_max)));
+        let shares = Arc::new(Shares::new(largest.max(units / 2)));
+        Self { bytes_max, read_max, room: Arc::new(Semaphore::new(units)), units, shares }
     }
 
     /// The largest, in bytes.
@@ -205,12 +248,9 @@ impl Bodies {
     }
 
     async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Failure> {
-        let full = || {
-            let why = "Too much is being sent to the server at once: send it again in a moment.";
-            Failure::new(Code::QueueFull, why)
-        };
-        let room = |units| Arc::clone(&self.room).try_acquire_many_owned(units).map_err(|_| full());
-        let (mut held, mut length, mut pieces) = (room(0)?, 0_usize, Vec::new());
+        let share = SENDER.try_with(|owner| self.shares.of(owner)).ok();
+        let rooms = [share, Some(Arc::clone(&self.room))].into_iter().flatten().map(Room::new);
+        let (mut rooms, mut length, mut pieces) = (rooms.collect::<Result<Vec<_>, _>>()?, 0_usize, Vec::new());
         let (mut window, mut length_before) = (Instant::now() + WINDOW, 0);
         loop {
             let Ok(frame) = timeout_at(window, body.frame()).await else {
@@ -226,12 +266,13 @@ impl Bodies {
                 frame.map_err(|error| if error.is::<LengthLimitError>() { self.too_large() } else { broken() })?;
             let Ok(piece) = frame.into_data() else { continue };
             length += piece.len();
-            let more = length.div_ceil(UNIT_BYTES).saturating_sub(held.num_permits());
-            held.merge(room(u32::try_from(more).map_err(|_| full())?)?);
+            for room in &mut rooms {
+                room.grow_to(length.div_ceil(UNIT_BYTES))?;
+            }
             pieces.push(piece);
         }
         let bytes = if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() };
-        Ok(Bytes::from_owner(AccountedBody { bytes, _room: held }))
+        Ok(Bytes::from_owner(AccountedBody { bytes, _rooms: rooms }))
     }
 
     fn too_large(&self) -> Failure {
@@ -297,101 +338,4 @@ fn plain(headers: &HeaderMap) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::StreamExt as _;
-
-    use super::*;
-
-    fn bodies() -> Bodies {
-        Bodies::new(4096, Duration::from_secs(5), 8192)
-    }
-
-    async fn read(bodies: &Bodies, bytes: usize) -> Result<Bytes, Code> {
-        bodies.read(&HeaderMap::new(), Body::from(vec![b'x'; bytes])).await.map_err(|failure| failure.code)
-    }
-
-    #[tokio::test]
-    async fn bodies_reserve_shared_memory_and_release_it() {
-        let bodies = bodies();
-        let first = read(&bodies, 4096).await.expect("it fits");
-        let second = read(&bodies.at_most(9999), 4096).await.expect("it fits");
-        assert_eq!(read(&bodies, 1).await, Err(Code::QueueFull));
-        assert_eq!(read(&bodies, 0).await, Ok(Bytes::new()));
-        let kept = first.slice(..10);
-        drop(first);
-        assert_eq!(read(&bodies, 1).await, Err(Code::QueueFull), "a part of it is still held");
-        drop((kept, second));
-        assert_eq!(read(&bodies, 4096).await.map(|bytes| bytes.len()), Ok(4096));
-        assert_eq!(bodies.room.available_permits(), 8);
-    }
-
-    #[tokio::test]
-    async fn refused_bodies_reserve_no_memory() {
-        let bodies = bodies();
-        assert_eq!(read(&bodies, 4097).await, Err(Code::TooLarge));
-        assert_eq!(read(&bodies.at_most(10), 11).await, Err(Code::TooLarge));
-        let pieces = [Ok("some"), Err(std::io::Error::other("gone"))];
-        let broken = bodies.read(&HeaderMap::new(), Body::from_stream(stream::iter(pieces))).await;
-        assert_eq!(broken.map_err(|failure| failure.code), Err(Code::InvalidRequest));
-        assert_eq!(bodies.room.available_permits(), 8);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn slow_bodies_release_their_memory_when_it_is_short() {
-        let bodies = Bodies::new(4096, Duration::from_mins(1), 8192);
-        // All but the last piece at once, then a byte now and then.
-        let slow = |bytes: usize| {
-            let first = stream::once(async move { Ok::<_, std::io::Error>(vec![b'x'; bytes]) });
-            let rest = stream::unfold((), |()| async {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                Some((Ok(vec![b'x']), ()))
-            });
-            Body::from_stream(first.chain(rest))
-        };
-        let read = async |bytes| {
-            let from = Instant::now();
-            let read = bodies.read(&HeaderMap::new(), slow(bytes)).await;
-            (read.map_err(|failure| failure.code), from.elapsed().as_secs())
-        };
-        assert_eq!(read(1000).await, (Err(Code::BodyTimeout), 60), "alone it has all the time");
-        let (one, two) = tokio::join!(read(4000), read(3000));
-        assert_eq!((one.0, two.0), (Err(Code::BodyTimeout), Err(Code::BodyTimeout)));
-        assert_eq!((one.1.min(two.1), one.1.max(two.1)), (5, 60), "the first makes room for the other");
-        assert_eq!(bodies.room.available_permits(), 8);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_long_body_may_be_slow_and_may_not_stand_still() {
-        let bodies = Bodies::new(4096, Duration::from_mins(1), 8192);
-        let slow = stream::iter(0..8).then(|_| async {
-            tokio::time::sleep(Duration::from_secs(20)).await;
-            Ok::<_, std::io::Error>(vec![b'x'; 2 << 20])
-        });
-        // Empty pieces are a pause too.
-        let empty = stream::repeat_with(|| Ok(Vec::<u8>::new())).then(|piece| async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            piece
-        });
-        let body = Body::from_stream(slow.chain(empty));
-        let headers = HeaderMap::new();
-        let (announced, pieces) = bodies.stream(&headers, body).expect("a stream");
-        let (mut pieces, mut received) = (std::pin::pin!(pieces), 0);
-        let ended = loop {
-            // Far less than the time that the bytes before it have gained.
-            match timeout(Duration::from_secs(45), pieces.next()).await.expect("it is ended") {
-                Some(Ok(piece)) => received += piece.len(),
-                Some(Err(failure)) => break failure,
-                None => panic!("it has no end"),
-            }
-        };
-        assert_eq!((announced, received, ended.code), (None, 16 << 20, Code::BodyTimeout));
-        assert!(ended.message.contains("pause"), "{ended}");
-    }
-
-    #[tokio::test]
-    async fn chunks_are_joined() {
-        let pieces = ["one ", "", "two"].map(Ok::<_, std::io::Error>);
-        let read = bodies().read(&HeaderMap::new(), Body::from_stream(stream::iter(pieces))).await;
-        assert_eq!(read.expect("a body"), "one two");
-    }
-}
+mod tests;
