@@ -2,7 +2,9 @@
 //!
 //! A measurement does not say who wrote. So what counts is growth that was seen beyond a limit, where clients write
 //! nothing more and no run or cell begins, and only while no other program of the conversation is watched. Files that
-//! stay as a cell left them end no session, nor does a disk that others fill.
+//! stay as a cell left them end no session, nor does a disk that others fill. So the loss of free space alone ends none
+//! either, and files without a name are found by no walk: below the minimum of free space no cell begins, and the
+//! session that has them ends for its idleness.
 
 use std::{sync::Arc, time::Duration};
 
