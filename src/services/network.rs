@@ -15,13 +15,14 @@ mod reporter;
 
 use std::{
     borrow::Cow,
+    io,
     sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use self::{channels::INCOMING_BYTES_MAX, gate::SandboxGate, opened::Opened, own::OwnHosts, rates::Rates};
@@ -317,7 +318,8 @@ impl Network {
         }
         let (sender, received) = mpsc::unbounded_channel();
         // Room is given back when the bytes are read.
-        let incoming = UnboundedReceiverStream::new(received).map(|piece| piece.map(|(bytes, _room)| bytes)).boxed();
+        let read = |piece: io::Result<(Bytes, OwnedSemaphorePermit)>| piece.map(|(bytes, _room)| bytes);
+        let incoming = UnboundedReceiverStream::new(received).map(read).boxed();
         let (to_sandbox, outgoing) = mpsc::channel(OUTGOING_MAX);
         let told = Arc::new(ConnectionReporter::default());
         let policies: Vec<_> = self.0.policies_of(&access).collect();

@@ -168,7 +168,7 @@ impl Tokens {
         let Some(store) = self.store.clone() else { return };
         let mut rounds = interval(FOLLOW_EVERY);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut round, mut is_away) = (1, false);
+        let (mut round, mut is_away) = (1_u64, false);
         loop {
             tokio::select! {
                 _ = rounds.tick() => {}

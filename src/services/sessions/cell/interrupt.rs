@@ -49,13 +49,13 @@ impl Execution<'_> {
             };
             tokio::select! {
                 biased;
-                message = self.following.next() => match message {
-                    Some(message) => self.record(&message),
-                    None => {
+                message = self.following.next() => {
+                    let Some(message) = message else {
                         let end = self.session.kernel.ended().await;
                         return self.end_session(inner, end);
-                    }
-                },
+                    };
+                    self.record(&message);
+                }
                 () = sleep_until(begun + next) => match (is_woken, is_repeated) {
                     (false, _) => {
                         is_woken = true;
