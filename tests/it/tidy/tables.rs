@@ -119,7 +119,15 @@ pub const VENDORS: [(&str, &[&str]); 32] = [
     ("hyper", &["app", "api/http/peers", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"]),
     (
         "hyper_util",
-        &["app", "api/http/peers", "cli", "adapters/engine/docker/proxy", "adapters/network", "adapters/traces"],
+        &[
+            "app",
+            "api/http/peers",
+            "cli",
+            "adapters/engine/docker/proxy",
+            "adapters/engine/kubernetes/client",
+            "adapters/network",
+            "adapters/traces",
+        ],
     ),
     ("rustls", &["adapters/engine/docker", "adapters/network", "adapters/tools/http", "adapters/web"]),
     ("rustls_native_certs", &["adapters/network/trust"]),
