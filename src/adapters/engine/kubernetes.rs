@@ -8,7 +8,7 @@
 //! state     what a pod's status says, pure               attach    the streams over a WebSocket
 //! call      one call with its time limit, its errors     watch     the states of one pod, one after another
 //! templates runners and their changes                    ending    how a sandbox ended
-//! isolation what a sandbox must show from inside
+//! isolation what a sandbox must show from inside         client    the connections to the API server
 //! ```
 //!
 //! No task is spawned here or in the children: everything runs in the caller's future and ends when that is dropped.
@@ -18,6 +18,7 @@
 
 mod attach;
 mod call;
+mod client;
 mod ending;
 mod isolation;
 mod pod;
@@ -96,7 +97,8 @@ pub struct TimeLimits {
     pub unscheduled: Duration,
     /// Removing a pod.
     pub remove: Duration,
-    /// How long the API server may be away before a sandbox counts as lost.
+    /// How long the API server may be away before a sandbox counts as lost, and how long a connection may be dead
+    /// before it is closed.
     pub lost: Duration,
 }
 
@@ -159,13 +161,12 @@ impl KubernetesEngine {
     /// # Errors
     /// When there is no such configuration, or nothing answers.
     pub async fn connect(options: KubernetesOptions) -> Result<Self, ConnectError> {
-        let mut config = Config::infer().await.map_err(|error| ConnectError::Config(Box::new(error)))?;
-        // Sessions and watches are silent for long.
-        config.read_timeout = None;
+        let config = Config::infer().await.map_err(|error| ConnectError::Config(Box::new(error)))?;
         let host = config.cluster_url.to_string();
         let forbidden = isolation::forbidden(&config.cluster_url, options.own_port).await;
         let namespace = config.default_namespace.clone();
-        let client = Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+        let client = client::client(config, options.time.lost);
+        let client = client.map_err(|error| ConnectError::Client(Box::new(error)))?;
         let limit = options.time.answer;
         let answered = call::within("ping", limit, client.apiserver_version()).await;
         answered.map_err(|source| ConnectError::Api { host, source })?;

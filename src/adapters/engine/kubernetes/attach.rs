@@ -1,28 +1,40 @@
 //! The streams of an attached container over one WebSocket, in the protocols `v4` and `v5.channel.k8s.io`: the first
 //! byte of each message is its channel. Spawns nothing; both halves end when they are dropped.
 //!
+//! While the server is silent it is sent pings, so that no proxy in between takes the connection for idle. One that leads
+//! nowhere any more ends as an error: its pings are not answered. A server whose container does not read its input reads
+//! no ping either, so pings count only from when one was answered after the last input.
+//!
 //! Version 4 cannot close the input alone: closing the connection would lose the output. So a `shutdown` of the input
 //! sends what is left and leaves it open there; a framed runner needs no end of its input.
 
 use std::{
+    future::poll_fn,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{
-    Sink, Stream, StreamExt,
+    Sink, SinkExt as _, Stream, StreamExt,
     future::ready as now,
-    stream::{self, BoxStream, SplitSink},
+    stream::{self, BoxStream},
 };
 use kube::{
     client::Connection,
     core::{Status, response::StatusSummary},
 };
-use tokio::io::AsyncWrite;
-use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio::{io::AsyncWrite, time::timeout};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Error, Message,
+        protocol::{Role, WebSocketConfig},
+    },
+};
 
 use super::{call, ending::Life};
 use crate::{
@@ -38,17 +50,83 @@ const STATUS: u8 = 3;
 const CLOSE: u8 = 255;
 /// The longest message of input, in bytes.
 const PIECE_MAX: usize = 32 << 10;
+/// Unanswered pings after which the server is gone.
+const PINGS_MAX: u32 = 3;
 
 type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
 type Stdout = BoxStream<'static, Result<Output, EngineError>>;
 
-/// The input and the output of a sandbox. `greeting` is sent before any other input.
-pub(super) fn streams(connection: Connection, id: SandboxId, greeting: &[u8], life: Arc<Life>) -> (Stdin, Stdout) {
+/// The connection, which both halves share. Each locks it for a poll, never across an await.
+type Shared<S> = Arc<Mutex<Socket<S>>>;
+
+struct Socket<S> {
+    stream: S,
+    /// Messages of input so far.
+    inputs: u64,
+}
+
+/// The input and the output of a sandbox. `greeting` is sent before any other input. The output ends with an error when
+/// the server answers no ping for `silence_max`.
+pub(super) async fn streams(
+    connection: Connection,
+    id: SandboxId,
+    greeting: &[u8],
+    life: Arc<Life>,
+    silence_max: Duration,
+) -> (Stdin, Stdout) {
     let half_close = connection.supports_stream_close();
-    let (sink, messages) = connection.into_stream().split();
+    // Nothing was read yet. Without a buffer a ping is written at once: the half that reads must not flush, since only
+    // one task at a time can wait for room.
+    let (io, config) = (connection.into_stream().into_inner(), WebSocketConfig::default().write_buffer_size(0));
+    let stream = WebSocketStream::from_raw_socket(io, Role::Client, Some(config)).await;
+    let socket = Arc::new(Mutex::new(Socket { stream, inputs: 0 }));
+    let messages = messages(Arc::clone(&socket), silence_max / (PINGS_MAX + 1));
     let first = (!greeting.is_empty()).then(|| input(greeting));
-    let stdin = Input { sink, half_close, first, taken: 0, closed: false };
+    let stdin = Input { socket, half_close, first, taken: 0, closed: false };
     (Box::pin(stdin), output(messages, id, life))
+}
+
+fn locked<S>(socket: &Mutex<Socket<S>>) -> MutexGuard<'_, Socket<S>> {
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The messages of the server, which is sent a ping after each silent `interval`.
+fn messages<S>(socket: Shared<S>, interval: Duration) -> impl Stream<Item = Result<Message, Error>> + Send + 'static
+where
+    S: Stream<Item = Result<Message, Error>> + Sink<Message, Error = Error> + Unpin + Send + 'static,
+{
+    // With how many messages of input the server had taken when it last answered.
+    stream::unfold((socket, None), move |(socket, mut taken)| async move {
+        for unanswered in 0.. {
+            let received = timeout(interval, next(&socket)).await;
+            if let Ok(message) = received {
+                let message = message?;
+                if let Ok(Message::Pong(inputs)) = &message {
+                    taken = inputs[..].try_into().ok().map(u64::from_be_bytes);
+                }
+                return Some((message, (socket, taken)));
+            }
+            let pinged = locked(&socket).ping(unanswered, taken);
+            if let Err(error) = pinged {
+                return Some((Err(error), (socket, taken)));
+            }
+        }
+        None
+    })
+}
+
+async fn next<S: Stream + Unpin>(socket: &Mutex<Socket<S>>) -> Option<S::Item> {
+    poll_fn(|context| locked(socket).stream.poll_next_unpin(context)).await
+}
+
+impl<S: Sink<Message, Error = Error> + Unpin> Socket<S> {
+    /// Sends a ping that says how much input came before it.
+    fn ping(&mut self, unanswered: u32, taken: Option<u64>) -> Result<(), Error> {
+        if unanswered >= PINGS_MAX && taken == Some(self.inputs) {
+            return Err(Error::Io(io::ErrorKind::TimedOut.into()));
+        }
+        self.stream.start_send_unpin(Message::Ping(Bytes::copy_from_slice(&self.inputs.to_be_bytes())))
+    }
 }
 
 fn input(bytes: &[u8]) -> Message {
@@ -60,7 +138,7 @@ fn input(bytes: &[u8]) -> Message {
 
 /// Writes messages, each of which is flushed before the next is taken.
 struct Input<S> {
-    sink: SplitSink<S, Message>,
+    socket: Shared<S>,
     half_close: bool,
     first: Option<Message>,
     /// Bytes of the caller's that are in the sink and not yet flushed.
@@ -69,10 +147,11 @@ struct Input<S> {
 }
 
 impl<S: Sink<Message, Error = Error> + Unpin> Input<S> {
-    fn poll_send(&mut self, context: &mut Context<'_>, message: Message) -> Poll<io::Result<()>> {
-        let mut sink = Pin::new(&mut self.sink);
-        ready!(sink.as_mut().poll_ready(context)).map_err(broken)?;
-        Poll::Ready(sink.start_send(message).map_err(broken))
+    fn poll_send(&self, context: &mut Context<'_>, message: Message) -> Poll<io::Result<()>> {
+        let mut socket = locked(&self.socket);
+        ready!(socket.stream.poll_ready_unpin(context)).map_err(broken)?;
+        socket.inputs += 1;
+        Poll::Ready(socket.stream.start_send_unpin(message).map_err(broken))
     }
 
     fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -81,6 +160,10 @@ impl<S: Sink<Message, Error = Error> + Unpin> Input<S> {
             self.first = None;
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        locked(&self.socket).stream.poll_flush_unpin(context).map_err(broken)
     }
 }
 
@@ -98,13 +181,13 @@ impl<S: Sink<Message, Error = Error> + Unpin> AsyncWrite for Input<S> {
             ready!(self.poll_send(context, input(piece)))?;
             self.taken = piece.len();
         }
-        ready!(Pin::new(&mut self.sink).poll_flush(context)).map_err(broken)?;
+        ready!(self.poll_sent(context))?;
         Poll::Ready(Ok(std::mem::take(&mut self.taken).min(bytes.len())))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_first(context))?;
-        Pin::new(&mut self.sink).poll_flush(context).map_err(broken)
+        self.poll_sent(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -113,7 +196,7 @@ impl<S: Sink<Message, Error = Error> + Unpin> AsyncWrite for Input<S> {
             ready!(self.poll_send(context, Message::Binary(Bytes::from_static(&[CLOSE, STDIN]))))?;
         }
         self.closed = true;
-        Pin::new(&mut self.sink).poll_flush(context).map_err(broken)
+        self.poll_sent(context)
     }
 }
 

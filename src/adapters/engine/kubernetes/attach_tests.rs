@@ -1,6 +1,6 @@
 //! Against a small server that speaks the protocol of attaching over real sockets.
 
-use std::{sync::Mutex, time::Duration};
+use std::future::pending;
 
 use axum::{
     Router,
@@ -11,12 +11,14 @@ use axum::{
     routing::get,
 };
 use kube::Config;
-use tokio::{io::AsyncWriteExt, net::TcpListener, sync::oneshot, time::timeout};
+use tokio::{io::AsyncWriteExt, net::TcpListener, sync::oneshot};
 
 use super::*;
-use crate::adapters::engine::kubernetes::ending::OwnEndings;
+use crate::adapters::engine::kubernetes::{client::client, ending::OwnEndings};
 
 const SOON: Duration = Duration::from_secs(10);
+/// Of a server that is tested for its silence.
+const SILENCE_MAX: Duration = Duration::from_millis(200);
 
 type Server = Box<dyn FnOnce(WebSocket) -> futures_util::future::BoxFuture<'static, ()> + Send>;
 
@@ -36,9 +38,22 @@ async fn attached<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    type Shared = Arc<Mutex<Option<Server>>>;
+    attached_for(Duration::from_mins(2), protocol, greeting, play).await
+}
+
+/// The same with the silence after which the server is gone.
+async fn attached_for<F>(
+    silence_max: Duration,
+    protocol: &'static str,
+    greeting: &[u8],
+    play: impl FnOnce(WebSocket) -> F + Send + 'static,
+) -> Attached
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    type Once = Arc<Mutex<Option<Server>>>;
     async fn answer(
-        State((protocol, play)): State<(&'static str, Shared)>,
+        State((protocol, play)): State<(&'static str, Once)>,
         upgrade: WebSocketUpgrade,
     ) -> axum::response::Response {
         let play = play.lock().expect("unpoisoned").take().expect("attached once");
@@ -50,11 +65,11 @@ where
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move { axum::serve(listener, router).await });
     let config = Config::new(format!("http://{address}").parse().expect("an address"));
-    let client = kube::Client::try_from(config).expect("a client");
+    let client = client(config, silence_max).expect("a client");
     let request = http::Request::get("/attach").body(Vec::new()).expect("a request");
     let connection = client.connect(request).await.expect("attached");
     let (id, lives) = (SandboxId::new(), OwnEndings::default());
-    let (stdin, output) = streams(connection, id, greeting, lives.begin(id));
+    let (stdin, output) = streams(connection, id, greeting, lives.begin(id), silence_max).await;
     Attached { stdin, output, lives, id }
 }
 
@@ -190,4 +205,41 @@ async fn the_greeting_is_sent_by_a_flush() {
     attached.stdin.flush().await.expect("flushed");
     let first = timeout(SOON, told).await.expect("soon").expect("told");
     assert_eq!(first, message(STDIN, b"hello"));
+}
+
+#[tokio::test]
+async fn a_server_that_answers_no_more_pings_is_gone() {
+    let mut attached = attached_for(SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+        let ping = socket.recv().await.expect("a message").expect("a message");
+        assert!(matches!(ping, ws::Message::Ping(_)), "{ping:?}");
+        socket.send(message(STDOUT, b"answered")).await.expect("sent");
+        pending().await
+    })
+    .await;
+    let first = timeout(SOON, attached.output.next()).await.expect("soon").expect("output").expect("output");
+    assert_eq!(&first.bytes[..], b"answered");
+    let error = timeout(SOON, attached.output.next()).await.expect("soon").expect("an error").expect_err("an error");
+    assert!(matches!(error, EngineError::Unavailable { act: "read", .. }), "{error:?}");
+    assert!(timeout(SOON, attached.output.next()).await.expect("soon").is_none());
+}
+
+#[tokio::test]
+async fn a_server_whose_container_reads_no_input_is_not_gone_and_neither_is_one_that_answers_pings() {
+    let (go, slow) = oneshot::channel::<()>();
+    let mut attached = attached_for(SILENCE_MAX, "v5.channel.k8s.io", b"", async move |mut socket: WebSocket| {
+        slow.await.expect("told");
+        let mut pings = 0;
+        while pings < 8 * PINGS_MAX {
+            let message = socket.recv().await.expect("a message").expect("a message");
+            pings += u32::from(matches!(message, ws::Message::Ping(_)));
+        }
+        socket.send(message(STDOUT, b"late")).await.expect("sent");
+        pending().await
+    })
+    .await;
+    attached.stdin.write_all(b"input").await.expect("written");
+    assert!(timeout(3 * SILENCE_MAX, attached.output.next()).await.is_err(), "it is blocked by its input");
+    go.send(()).expect("awaited");
+    let late = timeout(SOON, attached.output.next()).await.expect("soon").expect("output").expect("output");
+    assert_eq!(&late.bytes[..], b"late");
 }

@@ -40,7 +40,7 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     timeout_at(until, running).await.map_err(|_| late())??;
     let connection = attach_to(engine, spec).await?;
     let greeting = if spec.own_init { &ATTACHED[..] } else { &[] };
-    let (mut stdin, output) = attach::streams(connection, spec.id, greeting, life.clone());
+    let (mut stdin, output) = attach::streams(connection, spec.id, greeting, life.clone(), engine.time.lost).await;
     let greeted = timeout_at(Instant::now() + engine.time.answer, stdin.flush()).await.map_err(|_| late())?;
     greeted.map_err(|error| EngineError::Unavailable { act: "attach", source: Box::new(error) })?;
     let ending = Ending { id: spec.id, watch, life };

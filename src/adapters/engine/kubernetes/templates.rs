@@ -28,6 +28,7 @@ use tracing::warn;
 use super::{
     call,
     pod::{self, TemplateError},
+    watch::WATCH_MAX,
 };
 use crate::ports::{
     engine::{EngineError, ImageId},
@@ -161,7 +162,7 @@ impl Following {
                 // Begins with an event for each template that there is.
                 let params = WatchParams::default().labels(&selector());
                 if let Ok(events) = self.templates.watch(&params, "0").await {
-                    let mut events = events.boxed();
+                    let mut events = events.take_until(sleep(WATCH_MAX)).boxed();
                     if settle(&mut events).await {
                         self.events = Some(events);
                         return;

@@ -20,6 +20,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// The API server ends a watch after this, in seconds.
 const WATCH_S: u32 = 290;
+/// A watch that the API server has not ended by now is given up: its end was lost on the way.
+pub(super) const WATCH_MAX: Duration = Duration::from_mins(5);
 
 /// What is known of the pod now.
 #[derive(Debug)]
@@ -99,7 +101,8 @@ impl PodWatch {
             self.opened = Some(Instant::now());
             match call::within("watch", answer, self.pods.watch(&params, version)).await {
                 Ok(events) => {
-                    (self.events, self.failing, self.was_allowed) = (Some(events.boxed()), None, true);
+                    let events = events.take_until(sleep(WATCH_MAX)).boxed();
+                    (self.events, self.failing, self.was_allowed) = (Some(events), None, true);
                 }
                 Err(error) if call::status(&error) == Some(410) => self.version = None,
                 Err(error) => self.pause(error).await?,

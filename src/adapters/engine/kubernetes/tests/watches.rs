@@ -1,0 +1,150 @@
+//! Watches that end, break or stay silent, of one pod and of the templates.
+
+use futures_util::{StreamExt, stream};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::time::timeout;
+
+use super::{watch::PodState, *};
+
+/// The watch of the templates.
+const CHANGES: &str = "/api/v1/namespaces/boxes/podtemplates?&watch=true&timeoutSeconds=290\
+                       &labelSelector=sandbox.runner%3Dtrue&allowWatchBookmarks=true&resourceVersion=0";
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let running = json!({"phase": "Running"});
+    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), engine.0.time);
+    let answers = async {
+        let event = |version| json!({"type": "MODIFIED", "object": pod(id, version, &running)});
+        let mark = json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"resourceVersion": "15"}}});
+        answer_lines(&mut server, Method::GET, &watch_path(id, "10"), 200, &[event("11"), mark]).await;
+        // An end, then an API server that is away, then one that has forgotten the version.
+        answer(&mut server, Method::GET, &watch_path(id, "15"), 503, &refusal(503, "ServiceUnavailable", "away")).await;
+        let old = json!({"type": "ERROR", "object": refusal(410, "Expired", "too old")});
+        answer(&mut server, Method::GET, &watch_path(id, "15"), 200, &old).await;
+        let path = format!("/api/v1/namespaces/boxes/pods/{id}");
+        answer(&mut server, Method::GET, &path, 200, &pod(id, "90", &running)).await;
+        let deleted = json!({"type": "DELETED", "object": pod(id, "91", &running)});
+        answer(&mut server, Method::GET, &watch_path(id, "90"), 200, &deleted).await;
+    };
+    let seen = async {
+        let mut versions = Vec::new();
+        loop {
+            match watch.next().await.expect("a state") {
+                PodState::Pod(pod) => versions.push(pod.metadata.resource_version.expect("a version")),
+                PodState::Gone(last) => return (versions, last.is_some()),
+            }
+        }
+    };
+    let ((versions, with_last), ()) = tokio::join!(seen, answers);
+    assert_eq!((versions, with_last), (vec!["11".to_owned(), "90".to_owned()], true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_after_refusals_of_an_api_server_that_comes_back() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let (id, time) = (SandboxId::new(), engine.0.time);
+    let watched = || watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), time);
+    let mut watch = watched();
+    let answers = async {
+        answer_lines(&mut server, Method::GET, &watch_path(id, "10"), 200, &[]).await;
+        for (code, reason) in [(500, "InternalError"), (403, "Forbidden"), (401, "Unauthorized")] {
+            answer(&mut server, Method::GET, &watch_path(id, "10"), code, &refusal(code, reason, "not yet")).await;
+        }
+        let deleted = json!({"type": "DELETED", "object": pod(id, "11", &Value::Null)});
+        answer(&mut server, Method::GET, &watch_path(id, "10"), 200, &deleted).await;
+    };
+    let (seen, ()) = tokio::join!(watch.next(), answers);
+    assert!(matches!(seen, Ok(PodState::Gone(Some(_)))), "{seen:?}");
+
+    // A right that was never there does not come back.
+    let mut watch = watched();
+    let refused = refusal(403, "Forbidden", "no right");
+    let path = watch_path(id, "10");
+    let (seen, _) = tokio::join!(watch.next(), answer(&mut server, Method::GET, &path, 403, &refused));
+    assert!(matches!(seen, Err(EngineError::Refused { .. })), "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_is_lost_only_after_the_api_server_was_away_for_long() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, None, engine.0.time);
+    let begun = tokio::time::Instant::now();
+    let away = async {
+        loop {
+            let path = format!("/api/v1/namespaces/boxes/pods/{id}");
+            answer(&mut server, Method::GET, &path, 503, &refusal(503, "ServiceUnavailable", "away")).await;
+        }
+    };
+    let error = tokio::select! {
+        seen = watch.next() => seen.expect_err("lost"),
+        () = away => unreachable!("it goes on"),
+    };
+    assert!(matches!(error, EngineError::Unavailable { .. }), "{error:?}");
+    assert!(begun.elapsed() >= engine.0.time.lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_yields_once_on_subscribe_then_for_each_group_and_after_a_break() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let mut changes = engine.changes();
+    let event = json!({"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "1"}}});
+    for _ in 0..2 {
+        let (go, more) = tokio::sync::oneshot::channel();
+        let lines = stream::iter(vec![event.clone(), event.clone()]);
+        // Open until it is told: then one more event, and the connection ends.
+        let late = event.clone();
+        let lines = lines.chain(stream::once(async move { more.await.map(|()| late).unwrap_or_default() }));
+        let opened = async {
+            let (request, reply) = server.next_request().await.expect("a call");
+            assert_eq!(request.uri().path_and_query().expect("a path").as_str(), CHANGES);
+            let frames = lines.map(|line| Ok::<_, io::Error>(Frame::data(Bytes::from(format!("{line}\n")))));
+            reply.send_response(Response::new(StreamBody::new(frames).boxed_unsync()));
+        };
+        let (first, ()) = tokio::join!(changes.next(), opened);
+        assert_eq!(first, Some(()), "one for the watch, whatever it begins with");
+        assert!(timeout(Duration::from_mins(1), changes.next()).await.is_err(), "nothing changes");
+        go.send(()).expect("told");
+        assert_eq!(timeout(Duration::from_mins(1), changes.next()).await.expect("soon"), Some(()));
+    }
+}
+
+/// Answers the next call, which has to be this watch, with a connection over which nothing comes.
+async fn answer_silence(server: &mut ApiServer, path: &str) {
+    let (request, reply) = server.next_request().await.expect("a call");
+    assert_eq!(request.uri().path_and_query().expect("a path").as_str(), path);
+    let silence = StreamBody::new(stream::pending::<io::Result<Frame<Bytes>>>());
+    reply.send_response(Response::new(silence.boxed_unsync()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_end_is_lost_is_opened_again() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), engine.0.time);
+    let answers = async {
+        answer_silence(&mut server, &watch_path(id, "10")).await;
+        let deleted = json!({"type": "DELETED", "object": pod(id, "11", &Value::Null)});
+        answer(&mut server, Method::GET, &watch_path(id, "10"), 200, &deleted).await;
+    };
+    let both = async { tokio::join!(watch.next(), answers) };
+    let (seen, ()) = timeout(2 * watch::WATCH_MAX, both).await.expect("an end");
+    assert!(matches!(seen, Ok(PodState::Gone(Some(_)))), "{seen:?}");
+
+    let mut changes = engine.changes();
+    for _ in 0..2 {
+        let next = timeout(2 * watch::WATCH_MAX, changes.next());
+        let (next, ()) = tokio::join!(next, answer_silence(&mut server, CHANGES));
+        assert_eq!(next.expect("an end"), Some(()));
+    }
+}
