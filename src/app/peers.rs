@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(super) fn parts(config: &Config, instance: InstanceId, database: Option<&Database>) -> Peers {
-    let url = config.server.peer_url.trim_end_matches('/').to_owned();
+    let url = config.peer_url();
     match database.filter(|_| !url.is_empty()) {
         Some(database) => Peers::new(Peer { instance, url }, Arc::new(database.clone()), &SystemClock),
         None => Peers::default(),

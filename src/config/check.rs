@@ -100,11 +100,11 @@ impl Config {
     }
 
     fn check_peer(&self) -> Result<(), ConfigError> {
-        let url = &self.server.peer_url;
+        let url = self.peer_url();
         if url.is_empty() {
             return Ok(());
         }
-        ensure(url.starts_with("http://") && is_origin(url), || {
+        ensure(url.starts_with("http://") && is_origin(&url), || {
             "SANDBOX_SERVER__PEER_URL must be an address such as http://10.0.0.7:8080, without a path.".to_owned()
         })?;
         ensure(self.database_url().expose_secret().starts_with("postgres"), || {

@@ -1,5 +1,7 @@
 //! What follows from several settings, or from the text of one.
 
+use std::net::Ipv6Addr;
+
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{BaseUrl, Config, ConfigError, RunLimits, value::is_weak};
@@ -37,6 +39,16 @@ impl Config {
             return url.clone();
         }
         format!("sqlite://{}/.state/sandbox.db", self.root.display()).into()
+    }
+
+    /// How other servers reach this one. An IPv6 address gets its brackets here: Kubernetes names that of a pod without.
+    pub fn peer_url(&self) -> String {
+        let url = &self.server.peer_url;
+        let address = url.strip_prefix("http://").and_then(|address| address.rsplit_once(':'));
+        match address.and_then(|(ip, port)| Some((ip.parse::<Ipv6Addr>().ok()?, port))) {
+            Some((ip, port)) => format!("http://[{ip}]:{port}"),
+            None => url.clone(),
+        }
     }
 
     /// The secrets of links: the first signs, all verify.

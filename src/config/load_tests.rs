@@ -257,3 +257,21 @@ fn an_error_does_not_repeat_the_value() {
         assert!(!error.contains(value), "{error}");
     }
 }
+
+#[test]
+fn a_peer_url_may_be_an_ipv6_address_with_brackets_or_without() {
+    let at = |url: &'static str| {
+        load(&sources(&[("SANDBOX_SERVER__PEER_URL", url), ("DATABASE_URL", "postgres://u@db.test/sandbox")]))
+    };
+    for (url, expected) in [
+        ("http://fd00:10:244::5:8080", "http://[fd00:10:244::5]:8080"),
+        ("http://[fd00:10:244::5]:8080", "http://[fd00:10:244::5]:8080"),
+        ("http://10.0.0.7:8080", "http://10.0.0.7:8080"),
+        ("http://sandbox-0.test:8080", "http://sandbox-0.test:8080"),
+    ] {
+        assert_eq!(at(url).expect("settings").peer_url(), expected);
+    }
+    for wrong in ["http://fd00::8080", "http://10.0.0.7:8080/below", "https://10.0.0.7:8080"] {
+        assert!(at(wrong).expect_err(wrong).0.contains("SANDBOX_SERVER__PEER_URL"), "{wrong}");
+    }
+}

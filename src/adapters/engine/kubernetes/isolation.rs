@@ -3,7 +3,7 @@
 //! No field of a pod takes its network away: a network policy does, if the cluster enforces it, or a runtime class. So
 //! a sandbox tries addresses that it must not reach.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use http::Uri;
 
@@ -13,11 +13,14 @@ use crate::{
     ports::engine::{Expectation, Fact, Severity},
 };
 
-/// The metadata service of clouds, which hands out the node's credentials, and two public addresses.
-const USUAL: [SocketAddr; 3] = [
+/// The metadata service of clouds, which hands out the node's credentials, and two public services, in both families.
+const USUAL: [SocketAddr; 6] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80),
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)), 443),
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)), 53),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)), 80),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2606, 0x4700, 0x4700, 0, 0, 0, 0, 0x1111)), 443),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0x4860, 0x4860, 0, 0, 0, 0, 0x8888)), 53),
 ];
 const DNS_PORT: u16 = 53;
 
@@ -29,8 +32,9 @@ pub(super) async fn forbidden(api: &Uri, own_port: u16) -> Vec<SocketAddr> {
     if let Some(host) = api.host() {
         let found = tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await;
         for address in found.into_iter().flatten() {
+            let any = if address.is_ipv6() { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
             // No datagram is sent by this.
-            let here = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect(address).map(|()| socket));
+            let here = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address).map(|()| socket));
             let here = here.and_then(|socket| socket.local_addr());
             all.extend(here.map(|here| SocketAddr::new(here.ip(), own_port)));
             all.push(address);
@@ -125,4 +129,18 @@ pub(super) fn expectations(profile: &Profile, limits: &Limits, users: &RunnerUse
         },
     ];
     all.to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_of_both_families_are_forbidden() {
+        let api = "https://[2001:db8::1]:6443".parse().expect("an address");
+        let all = forbidden(&api, 8080).await;
+        assert!(all.contains(&"[2001:db8::1]:6443".parse().expect("an address")), "{all:?}");
+        let public = |is_ipv6| all.iter().any(|one| one.is_ipv6() == is_ipv6 && one.port() == 53);
+        assert!(public(true) && public(false), "{all:?}");
+    }
 }
