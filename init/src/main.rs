@@ -13,6 +13,7 @@ mod flow;
 mod frame;
 #[cfg(test)]
 mod fuzz;
+mod inspection;
 mod process_tree;
 mod request;
 mod signals;
@@ -35,7 +36,11 @@ const REFUSED: u8 = 125;
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    match options(std::env::args_os().skip(1)).ok_or_else(|| USAGE.to_owned()).and_then(live) {
+    let mut words = std::env::args_os().skip(1).peekable();
+    if words.next_if(|word| word == inspection::FLAG).is_some() {
+        return inspection::print(words);
+    }
+    match options(words).ok_or_else(|| USAGE.to_owned()).and_then(live) {
         Ok(Verdict::Done) => ExitCode::SUCCESS,
         Ok(Verdict::Failed) => ExitCode::from(REFUSED),
         Err(message) => {

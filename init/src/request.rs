@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use rustix::process::Signal;
 use serde::Deserialize;
 
-use crate::frame::InputFrame;
+use crate::{frame::InputFrame, inspection};
 
 /// All pieces of a program together.
 pub const PROGRAM_MAX_BYTES: usize = 64 << 20;
@@ -32,6 +32,9 @@ pub struct Config {
     pub channels: bool,
     /// A certificate that programs have to trust, in PEM.
     pub authority: Option<String>,
+    /// The addresses that the report of [`inspection`] tries, where that is the program.
+    #[serde(skip)]
+    pub inspection: Option<Vec<String>>,
 }
 
 impl Config {
@@ -102,6 +105,7 @@ impl fmt::Display for RequestError {
 #[derive(Debug, Default)]
 pub struct Request {
     config: Option<Config>,
+    inspection: Option<Vec<String>>,
     program_bytes: usize,
     early_bytes: usize,
     started: bool,
@@ -155,6 +159,9 @@ impl Request {
     }
 
     fn program<'a>(&mut self, payload: &'a [u8]) -> Result<Action<'a>, RequestError> {
+        if self.program_bytes == 0 {
+            self.inspection = inspection::targets(payload);
+        }
         self.program_bytes += payload.len();
         if self.program_bytes > PROGRAM_MAX_BYTES {
             return Err(RequestError::ProgramLength);
@@ -167,7 +174,8 @@ impl Request {
             return Err(RequestError::Payload(InputFrame::Go));
         }
         self.started = true;
-        Ok(Action::Start(self.config.clone().unwrap_or_default()))
+        let config = self.config.clone().unwrap_or_default();
+        Ok(Action::Start(Config { inspection: self.inspection.take(), ..config }))
     }
 
     fn input<'a>(&mut self, payload: &'a [u8]) -> Result<Action<'a>, RequestError> {

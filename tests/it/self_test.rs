@@ -264,6 +264,31 @@ async fn a_language_without_a_check_is_not_served_where_runners_differ() {
     server.ended().await.expect("it served");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn process_1_makes_the_check_of_a_language_without_a_program_for_it() {
+    let engine = differing();
+    engine.answer("#!/sandbox-init --inspect 192.0.2.1/443", INSIDE);
+    engine.add_kernel("ruby");
+    let server = Testing::start(engine).await;
+    until("Ruby has passed", async || server.ready().await.0 == 200).await;
+    assert_eq!(server.run("ruby").await["outcome"]["ended"], "exited");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+
+    // An image of before, whose interpreter takes it for a comment.
+    let engine = differing();
+    engine.answer("== ", INSIDE);
+    engine.answer("#!/sandbox-init", "");
+    engine.add_runner("bash");
+    engine.add_kernel("ruby");
+    let server = Testing::start(engine).await;
+    until("Bash has passed", async || excepts(&server.ready().await, "ruby")).await;
+    let refused = server.run("ruby").await;
+    assert!(refused["detail"].as_str().is_some_and(|why| why.contains("build its image again")), "{refused}");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
 /// An engine whose runners differ, as pods of different templates do.
 fn differing() -> FakeEngine {
     let engine = FakeEngine::default();

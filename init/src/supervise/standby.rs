@@ -14,7 +14,7 @@ use crate::{
     channels::Channels,
     child::{Child, WarmMessage},
     frame::OutputFrame,
-    process_tree,
+    inspection, process_tree,
     request::Config,
     trust,
 };
@@ -26,7 +26,8 @@ impl Sandbox {
     pub(super) fn start(&mut self, config: &Config) -> io::Result<()> {
         let can_take = self.child.as_ref().is_some_and(|child| child.control().is_some());
         let kernel_program = self.options.kernel_program.as_ref().filter(|_| config.kernel.is_some() && can_take);
-        let bridge = config.kernel.as_ref().filter(|_| kernel_program.is_none());
+        // Without it, something else than the interpreter is started: the bridge, or the report of an inspection.
+        let is_interpreted = config.inspection.is_none() && (config.kernel.is_none() || kernel_program.is_some());
         if let Some(file) = kernel_program {
             let code = fs::read(file).map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?;
             self.program_file()?.write_all(&code)?;
@@ -44,17 +45,20 @@ impl Sandbox {
         }
         // Before the program runs, so that its first connection finds the port open; after a kill of all processes.
         let open_channels = || config.channels.then(Channels::open).transpose();
-        let can_hand_over = bridge.is_none() && self.child.as_ref().is_some_and(|child| child.control().is_some());
+        let can_hand_over = is_interpreted && self.child.as_ref().is_some_and(|child| child.control().is_some());
         if can_hand_over {
             self.channels = open_channels()?;
         }
-        let handed_over =
-            bridge.is_none() && self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
+        let handed_over = is_interpreted && self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
         if !handed_over {
             // A warm child that cannot be reached, or cannot be the kernel, is killed before anything starts cold.
             process_tree::kill_all();
             self.channels = open_channels()?;
-            let command = config.kernel.as_ref().map(|kernel| vec![BRIDGE.into(), kernel.into()]);
+            let command = match (&config.kernel, &config.inspection) {
+                (Some(kernel), _) => Some(vec![BRIDGE.into(), kernel.into()]),
+                (None, Some(targets)) => Some(inspection::command(targets)?),
+                (None, None) => None,
+            };
             self.child = Some(Child::cold(command.as_ref().unwrap_or(&self.options.command), config, has_input)?);
         }
         let allowed = Duration::from_millis(config.wall_ms.saturating_add(config.grace_ms));

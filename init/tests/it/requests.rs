@@ -1,8 +1,10 @@
 //! Requests that are whole, cut in pieces, broken or given up.
 
+use std::net::TcpListener;
+
 use serde_json::json;
 
-use crate::client::{Init, frame, request};
+use crate::client::{Init, Reply, frame, request};
 
 #[test]
 fn request_is_accepted_when_split_anywhere() {
@@ -106,4 +108,25 @@ fn exit_reports_the_figures_that_are_known() {
         assert!(["status", "cpuMs", "memoryPeakBytes", "oomKills", "forksRefused"].contains(&name.as_str()), "{name}");
         assert!(value.is_u64(), "{name}");
     }
+}
+
+#[test]
+fn inspection_is_printed_by_the_init_whatever_the_interpreter_is() {
+    let closed = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let program = format!("#!/sandbox-init --inspect 127.0.0.1/{port} 127.0.0.1/{}\nexit 3\n", closed.port());
+    for flags in [&[][..], &["--warm"]] {
+        let mut init = Init::start(flags, &["cat"]);
+        init.send(&request("{}", &program));
+        let Reply { stdout, exit, .. } = init.reply();
+        let text = String::from_utf8_lossy(&stdout);
+        assert_eq!(exit.expect("an EXIT")["status"], json!(0), "{text}");
+        assert!(text.starts_with("== variables\n"), "{text}");
+        assert!(text.contains(&format!("== reached\n127.0.0.1/{port}\ntried\n== /proc/self/status\nName:")), "{text}");
+        assert!(text.contains("\n== writable\n") && text.contains("\n== groups\n"), "{text}");
+    }
+    let mut init = Init::cold("cat");
+    init.send(&request("{}", "#!/sandbox-init --inspect localhost/1\n"));
+    assert_eq!(init.reply().exit.expect("an EXIT")["status"], json!(1), "what cannot be tried is no pass");
 }

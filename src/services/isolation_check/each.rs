@@ -70,6 +70,8 @@ impl IsolationCheck {
             return Isolation::NoProgram(no_program(&runner.language));
         };
         match self.programs.run_to_end(&runner.language, program).await {
+            // The interpreter was given what is for process 1.
+            Ok(report) if !report.starts_with("== ") => Isolation::NoProgram(old_process_1(&runner.language)),
             Ok(report) => {
                 let Findings { violations, notes } = self.findings(&report);
                 if violations.is_empty() {
@@ -90,7 +92,15 @@ impl IsolationCheck {
 fn no_program(language: &Language) -> String {
     format!(
         "The isolation check has no program for {language}, whose sandboxes may differ from those of other languages, \
-         so no program of it is run: if its runner runs bash, sh, python, javascript or typescript, name one of them \
-         in sandbox.aliases; otherwise use another engine for it, such as Docker."
+         so no program of it is run: make its image speak protocol 1 or 2 (sandbox.protocol), whose process 1 makes \
+         the check, or, if it runs bash, sh, python, javascript or typescript, name one of them in sandbox.aliases; \
+         otherwise use another engine for it, such as Docker."
+    )
+}
+
+fn old_process_1(language: &Language) -> String {
+    format!(
+        "The isolation check of {language} printed nothing, so no program of it is run: build its image again, whose \
+         process 1 (sandbox-init) is older than the check that it has to make."
     )
 }

@@ -1,11 +1,18 @@
 //! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same:
 //! a line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open`
 //! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment,
-//! and `== reached` with each target that a connection was made to, and `tried` at the end. Pure.
+//! and `== reached` with each target that a connection was made to, and `tried` at the end. Process 1 prints the same
+//! for a framed runner of another language. Pure.
 
 use std::net::SocketAddr;
 
-use crate::{domain::id::Language, ports::runner::Runner};
+use crate::{
+    domain::id::Language,
+    ports::runner::{Protocol, Runner},
+};
+
+/// The program that process 1 executes itself (`runners/README.md`); the targets follow.
+const BY_PROCESS_1: &str = "#!/sandbox-init --inspect";
 
 /// The files to print. A missing file is an empty part.
 const FILES: [&str; 8] = [
@@ -81,11 +88,13 @@ console.log("== groups");
 try { fs.mkdirSync("/sys/fs/cgroup/self-test"); console.log("open"); } catch {}
 "#;
 
-/// The program for a runner: in its language, or in one that it has as an alias.
+/// The program for a runner: in its language, in one that it has as an alias, or for its process 1.
 pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<String> {
     let names = std::iter::once(&runner.language).chain(&runner.aliases).map(Language::as_str);
     // The image of the browser runs Python.
-    names.map(|name| if name == "browser" { "python" } else { name }).find_map(|name| of(name, targets))
+    let known = names.map(|name| if name == "browser" { "python" } else { name }).find_map(|name| of(name, targets));
+    let by_process_1 = || format!("{BY_PROCESS_1} {}\n", listed(targets));
+    known.or_else(|| (runner.protocol == Protocol::Framed).then(by_process_1))
 }
 
 /// The program for a language, if there is one. It tries to connect to the targets.
@@ -96,8 +105,12 @@ pub(super) fn of(language: &str, targets: &[SocketAddr]) -> Option<String> {
         "javascript" | "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
         _ => return None,
     };
+    Some(text.replace("FILES", &FILES.join(" ")).replace("TARGETS", &listed(targets)))
+}
+
+fn listed(targets: &[SocketAddr]) -> String {
     let targets: Vec<_> = targets.iter().map(|target| format!("{}/{}", target.ip(), target.port())).collect();
-    Some(text.replace("FILES", &FILES.join(" ")).replace("TARGETS", &targets.join(" ")))
+    targets.join(" ")
 }
 
 #[cfg(test)]
@@ -105,23 +118,27 @@ mod tests {
     use super::*;
     use crate::ports::{
         engine::ImageId,
-        runner::{LABEL_ALIASES, LABEL_LANGUAGE, LABEL_RUNNER, RunnerImage},
+        runner::{LABEL_ALIASES, LABEL_LANGUAGE, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
     };
 
-    fn found(language: &str, aliases: &str) -> Option<String> {
-        let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language), (LABEL_ALIASES, aliases)];
-        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    fn found(language: &str, more: &[(&str, &str)]) -> Option<String> {
+        let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
+        let labels = labels.iter().chain(more).map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let image = RunnerImage { id: ImageId("x@1".to_owned()), reference: None, created_unix_s: 0, labels };
         of_runner(&Runner::from_image(&image).expect("a runner"), &[([192, 0, 2, 1], 443).into()])
     }
 
     #[test]
-    fn a_runner_has_the_program_of_its_language_or_of_an_alias() {
-        let python = found("python", "").expect("a program");
+    fn a_runner_has_the_program_of_its_language_or_of_an_alias_or_of_its_process_1() {
+        let python = found("python", &[]).expect("a program");
         assert!(python.contains("192.0.2.1/443"), "{python}");
-        for (language, aliases) in [("python-gpu", "py3,python"), ("browser", "")] {
-            assert_eq!(found(language, aliases).as_ref(), Some(&python), "{language}");
+        let framed = (LABEL_PROTOCOL, "1");
+        let same = [("python-gpu", vec![(LABEL_ALIASES, "py3,python")]), ("browser", vec![]), ("python", vec![framed])];
+        for (language, more) in same {
+            assert_eq!(found(language, &more).as_ref(), Some(&python), "{language}");
         }
-        assert_eq!(found("ruby", "rb"), None);
+        assert_eq!(found("ruby", &[(LABEL_ALIASES, "rb")]), None, "a plain runner has no process 1 of ours");
+        let inspection = found("ruby", &[framed]);
+        assert_eq!(inspection.as_deref(), Some("#!/sandbox-init --inspect 192.0.2.1/443\n"));
     }
 }

@@ -1,0 +1,125 @@
+//! What the kernel reports of a process in this sandbox, for a server that checks its isolation before it runs any
+//! program. It is printed by this binary, started as a program is, so the check needs no interpreter. The server's
+//! `services/isolation_check` reads the report.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    io::{self, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+    path::Path,
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+/// The first argument of this binary when it prints the report; the addresses to try follow.
+pub const FLAG: &str = "--inspect";
+
+/// How a program begins that is this report. The rest of its line are addresses, such as `192.0.2.1/443`.
+const LINE: &str = "#!/sandbox-init --inspect";
+
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// The files to print. A missing file is an empty part.
+const FILES: [&str; 8] = [
+    "/proc/self/status",
+    "/proc/net/dev",
+    "/proc/self/mountinfo",
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    "/sys/fs/cgroup/pids.max",
+    "/sys/fs/cgroup/pids/pids.max",
+    "/proc/sys/kernel/core_pattern",
+];
+
+/// A control group of this name can be made only where their folder is open.
+const GROUP: &str = "/sys/fs/cgroup/self-test";
+
+/// The addresses to try, if a program is this report.
+pub fn targets(program: &[u8]) -> Option<Vec<String>> {
+    let line = program.strip_prefix(LINE.as_bytes())?.split(|byte| *byte == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?;
+    (line.is_empty() || line.starts_with(' ')).then(|| line.split_whitespace().map(str::to_owned).collect())
+}
+
+/// What is started for the report in place of the interpreter.
+pub fn command(targets: &[String]) -> io::Result<Vec<OsString>> {
+    let mut command: Vec<OsString> = vec![env::current_exe()?.into(), FLAG.into()];
+    command.extend(targets.iter().map(OsString::from));
+    Ok(command)
+}
+
+/// Prints the report. It fails when an address cannot be parsed or nothing can be printed.
+pub fn print(targets: impl Iterator<Item = OsString>) -> ExitCode {
+    let targets: Option<Vec<_>> = targets.map(|target| address(target.to_str()?)).collect();
+    let printed = targets.map(|targets| report(&targets, Path::new("/data"), &mut io::stdout().lock()));
+    if matches!(printed, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.rsplit_once('/')?;
+    Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?, port.parse().ok()?))
+}
+
+fn report(targets: &[SocketAddr], data: &Path, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "== variables")?;
+    for (name, _) in env::vars_os() {
+        writeln!(out, "{}", name.to_string_lossy())?;
+    }
+    writeln!(out, "== reached")?;
+    for target in reached(targets) {
+        writeln!(out, "{}/{}", target.ip(), target.port())?;
+    }
+    writeln!(out, "tried")?;
+    for file in FILES {
+        writeln!(out, "== {file}")?;
+        out.write_all(&fs::read(file).unwrap_or_default())?;
+        writeln!(out)?;
+    }
+    writeln!(out, "== writable")?;
+    let file = data.join("self-test");
+    if fs::write(&file, "").is_ok() {
+        fs::remove_file(&file)?;
+        writeln!(out, "yes")?;
+    }
+    writeln!(out, "== groups")?;
+    if fs::create_dir(GROUP).is_ok() {
+        fs::remove_dir(GROUP)?;
+        writeln!(out, "open")?;
+    }
+    out.flush()
+}
+
+/// The addresses to which a connection was made, all tried at once.
+fn reached(targets: &[SocketAddr]) -> Vec<SocketAddr> {
+    thread::scope(|scope| {
+        let tries = targets.iter().map(|target| (*target, scope.spawn(move || connects(target))));
+        let tries: Vec<_> = tries.collect();
+        // What is not known counts as reached.
+        tries.into_iter().filter_map(|(target, tried)| tried.join().unwrap_or(true).then_some(target)).collect()
+    })
+}
+
+fn connects(target: &SocketAddr) -> bool {
+    TcpStream::connect_timeout(target, CONNECT_MAX).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_program_with_this_first_line_is_a_report() {
+        let found = |program: &str| targets(program.as_bytes());
+        assert_eq!(found("#!/sandbox-init --inspect"), Some(Vec::new()));
+        let two = ["192.0.2.1/443", "2001:db8::1/53"].map(str::to_owned);
+        assert_eq!(found("#!/sandbox-init --inspect 192.0.2.1/443 2001:db8::1/53\nmore"), Some(two.to_vec()));
+        for other in ["", "#!/sandbox-init", "#!/sandbox-init --inspects\n", " #!/sandbox-init --inspect", "puts 1\n"] {
+            assert_eq!(found(other), None, "{other}");
+        }
+        assert_eq!(address("2001:db8::1/53"), "[2001:db8::1]:53".parse().ok());
+        assert!(["", "192.0.2.1", "192.0.2.1/x", "localhost/53"].into_iter().all(|text| address(text).is_none()));
+    }
+}
