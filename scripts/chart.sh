@@ -90,11 +90,12 @@ check() {
   refuses "a runner without a language" \
     'runners: {more: [{name: perl, image: runner-perl, labels: {sandbox.runner: "true"}}]}'
   refuses "a runner that is not ours" 'runners: {names: [perl]}'
-  printf '%s\n' 'sandboxes: {namespace: other, runtimeClass: gvisor, nodeSelector: {pool: sandbox}}' \
+  printf '%s\n' 'sandboxes: {namespace: other, runtimeClass: gvisor, userNamespaces: true,' '  nodeSelector: {pool: sandbox}}' \
     'settings: {SANDBOX_ADMISSION__SLOTS: 40}' 'runners: {more: [{name: perl, image: runner-perl, labels:' \
     '  {sandbox.runner: "true", sandbox.language: perl}}]}' >"$WORK/other.yaml"
   render -f "$WORK/other.yaml" >"$WORK/other"
-  for text in 'namespace: other' 'runtimeClassName: gvisor' 'pool: sandbox' 'value: "40"' 'name: runner-perl'; do
+  for text in 'namespace: other' 'runtimeClassName: gvisor' 'pool: sandbox' 'hostUsers: false' 'value: "40"' \
+    'name: runner-perl'; do
     grep -q "$text" "$WORK/other" || die "a value of an operator does not arrive in the manifests: $text."
   done
   printf '%s\n' 'replicas: 1' 'monitoring: {enabled: true}' >"$WORK/one.yaml"

@@ -80,6 +80,16 @@ fn runners_of_the_chart_are_those_of_the_images() {
     assert_eq!(stored, runners, "run UPDATE=1 cargo test --test it chart, then scripts/chart.sh render");
 }
 
+/// Older clusters and most shared file systems cannot do it, so it is asked for.
+#[test]
+fn sandboxes_have_user_namespaces_where_the_operator_says_so() {
+    let runners = read(&format!("{CHART}/templates/runners.yaml"));
+    let asked = "{{- if $.Values.sandboxes.userNamespaces }}\n    hostUsers: false\n    {{- end }}\n";
+    assert!(runners.contains(asked), "{runners}");
+    assert!(read(&format!("{CHART}/values.yaml")).contains("\n  userNamespaces: false\n"));
+    assert!(!read("deploy/kubernetes/manifests/sandbox.yaml").contains("hostUsers"));
+}
+
 #[test]
 fn one_server_ends_before_its_successor_starts() {
     let read = |name: &str| read(&format!("{CHART}/templates/{name}.yaml"));
