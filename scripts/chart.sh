@@ -87,6 +87,7 @@ check() {
   refuses "a secret among the settings" 'settings: {MCP_API_TOKEN: abc}'
   refuses "a secret of programs among the settings" 'settings: {SANDBOX_SECRETS__KEY: abc}'
   refuses "a setting that the chart makes" 'settings: {SANDBOX_ENGINE__NAMESPACE: other}'
+  refuses "a setting that the chart makes of another value" 'settings: {SANDBOX_SERVER__SHUTDOWN_GRACE_MS: 1}'
   refuses "a runner without a language" \
     'runners: {more: [{name: perl, image: runner-perl, labels: {sandbox.runner: "true"}}]}'
   refuses "a runner that is not ours" 'runners: {names: [perl]}'

@@ -10,6 +10,7 @@ use mcp_sandbox_server::{
     domain::text::hex,
     ports::runner::{LABEL_LANGUAGE, LABEL_RUNNER},
 };
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 const CHART: &str = "deploy/kubernetes/chart";
@@ -78,6 +79,27 @@ fn runners_of_the_chart_are_those_of_the_images() {
     }
     let stored: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_str(&read(&path)).expect("JSON");
     assert_eq!(stored, runners, "run UPDATE=1 cargo test --test it chart, then scripts/chart.sh render");
+}
+
+/// A second variable of one name would hide the first, and a secret would be in the values that Helm stores.
+#[test]
+fn settings_that_the_chart_makes_and_secrets_are_refused() {
+    let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).expect("JSON");
+    let schema = jsonschema::validator_for(&schema).expect("a schema");
+    let accepts = |name: &str| {
+        let (files, image, settings) = (json!({}), json!({}), json!({name: "1"}));
+        let values = json!({"secret": "s", "publicUrl": "http://x", "files": files, "image": image,
+                            "settings": settings});
+        schema.is_valid(&values)
+    };
+    let server = read(&format!("{CHART}/templates/server.yaml"));
+    let made: Vec<_> = server.split("{name: SANDBOX_").skip(1).filter_map(|rest| rest.split(',').next()).collect();
+    assert!(made.contains(&"ENGINE__FILES") && made.len() >= 8, "{made:?}");
+    let secrets = ["SECRETS__KEY", "SIGN_IN__OPENID_CLIENT_SECRET", "TRACES__OTLP_HEADERS"];
+    for name in made.iter().chain(&secrets) {
+        assert!(!accepts(&format!("SANDBOX_{name}")), "{name}");
+    }
+    assert!(accepts("SANDBOX_ADMISSION__SLOTS") && accepts("SANDBOX_SIGN_IN__OPENID_CLIENT_SECRET_FILE"));
 }
 
 /// Older clusters and most shared file systems cannot do it, so it is asked for.
