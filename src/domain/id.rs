@@ -43,6 +43,11 @@ impl ConversationId {
         Self(format!("c-{}", Uuid::now_v7().simple()), MadeHere(true))
     }
 
+    /// A new, unused id that tells nothing of its time and begins as an interface wants it: with a letter.
+    pub fn random(prefix: &str) -> Self {
+        Self(format!("{prefix}{}", Uuid::new_v4().simple()), MadeHere(true))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

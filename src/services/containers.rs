@@ -3,11 +3,16 @@
 //! Owns which there are and until when. They are known in memory only: after a restart a client learns that its machine
 //! is gone, and its files stay until retention deletes them. What has expired is ended when anything is asked of this
 //! service; sessions and programs have limits of their own, so nothing runs on for that. Starts no task.
+//!
+//! Of several servers, the one that knows a container has its conversation for as long.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{
     conversations::Conversations,
@@ -67,7 +72,7 @@ impl Containers {
         Self(Arc::new(Inner { runs, sessions, conversations, clock, held: Mutex::default() }))
     }
 
-    /// Holds a conversation for `life_s` seconds. Nothing is started.
+    /// Holds a conversation that was made here, for `life_s` seconds. Nothing is started.
     ///
     /// # Errors
     /// [`Code::RateLimited`] when there are too many.
@@ -79,6 +84,7 @@ impl Containers {
                 let why = format!("There are too many: remove one, or wait until one expires ({OWNER_MAX} at most).");
                 return Err(Failure::new(Code::RateLimited, why));
             }
+            self.0.runs.peers().check(key)?;
             let container = Container {
                 key: key.clone(),
                 maker,
@@ -91,6 +97,7 @@ impl Containers {
                 idle_s: None,
             };
             held.insert(key.clone(), container.clone());
+            self.keep(&container, now);
             Ok(container)
         })
     }
@@ -115,6 +122,7 @@ impl Containers {
             if let Some(idle_s) = container.idle_s {
                 container.ends_unix_s = now.saturating_add(idle_s);
             }
+            self.keep(container, now);
             Ok(Container { key: key.clone(), ..container.clone() })
         })
     }
@@ -148,6 +156,7 @@ impl Containers {
         self.get(key, maker)?;
         self.0.runs.peers().check(key)?;
         self.with(|held| held.remove(key));
+        self.0.runs.peers().keep(key, Instant::now());
         for view in self.0.runs.list(&key.owner, Some(&key.id), None, RUNS_MAX).runs {
             if let Ok(run) = self.0.runs.get(&key.owner, view.run) {
                 run.cancel();
@@ -160,6 +169,12 @@ impl Containers {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Keeps its conversation at this server.
+    fn keep(&self, container: &Container, now: i64) {
+        let life = Duration::from_secs(container.ends_unix_s.saturating_sub(now).try_into().unwrap_or_default());
+        self.0.runs.peers().keep(&container.key, Instant::now() + life);
     }
 
     /// A step on those that have not expired.

@@ -88,6 +88,8 @@ struct OwnRecord {
     used: Instant,
     /// `None` until it is stored.
     stamp: Option<i64>,
+    /// Not given back before, unless the server stops.
+    kept_until: Instant,
 }
 
 /// What is at a server.
@@ -154,6 +156,15 @@ impl Peers {
             return Ok(());
         }
         Err(elsewhere(conversation))
+    }
+
+    /// Gives a conversation that is here back only after this time, or when the server stops.
+    pub fn keep(&self, conversation: &ConversationKey, until: Instant) {
+        if let Some(inner) = &self.0
+            && let Some(held) = inner.held().get_mut(conversation)
+        {
+            held.kept_until = until;
+        }
     }
 
     /// Takes a conversation, unless another server has it: which one.
@@ -258,7 +269,8 @@ impl Inner {
 
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
         let mut held = self.held();
-        held.insert(conversation.clone(), OwnRecord { used: Instant::now(), stamp });
+        let now = Instant::now();
+        held.insert(conversation.clone(), OwnRecord { used: now, stamp, kept_until: now });
         if stamp.is_none() {
             self.has_unstored.store(true, Ordering::Release);
         }
@@ -325,7 +337,9 @@ impl Inner {
         let unused: Vec<_> = {
             let held = self.held();
             held.iter()
-                .filter(|(_, held)| held.used.elapsed() >= idle_max)
+                .filter(|(_, held)| {
+                    held.used.elapsed() >= idle_max && (is_leaving || held.kept_until <= Instant::now())
+                })
                 .map(|(key, held)| (key.clone(), *held))
                 .collect()
         };

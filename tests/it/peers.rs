@@ -157,7 +157,28 @@ async fn sessions_keep_their_variables_whichever_server_is_asked() {
     pair.stop().await;
 }
 
-/// Nothing began in them, so no server holds their conversations yet.
+/// Each server is asked to begin something in it first.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_of_a_container_run_where_it_is_and_it_is_removed_through_any_server() {
+    let pair = Pair::start().await;
+    let (a, b) = (&pair.a, &pair.b);
+    for (containers, id, removed) in [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)] {
+        for server in [a, b] {
+            let (_, made) = call(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
+            let id = made[id].as_str().expect("an id");
+            let before = pair.started();
+            let (status, ran) = call(b, Method::POST, "/v1/runs", Some(run(id, "write f 1"))).await;
+            assert_eq!((status, &ran["state"]), (200, &json!("finished")), "{ran}");
+            assert_eq!(pair.started().1, before.1, "the other server has the container");
+            let path = format!("{containers}/{id}");
+            assert_eq!(call(server, Method::DELETE, &path, None).await.0, removed, "{path}");
+            let file = format!("http://{}/v1/conversations/{id}/files/f", b.address);
+            assert_eq!(b.http.get(&file).bearer_auth(TOKEN).send().await.expect("an answer").status(), 404, "{path}");
+        }
+    }
+    pair.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_are_removed_with_their_files_through_any_server() {
     let pair = Pair::start().await;

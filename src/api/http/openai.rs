@@ -15,7 +15,6 @@ use axum::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::{body::Bodies, error::ApiError};
 use crate::{
@@ -113,8 +112,7 @@ async fn create(
             return Err(Failure::argument(argument, why).into());
         }
     }
-    let id = format!("cntr_{}", Uuid::new_v4().simple()).parse().unwrap_or_else(|_| ConversationId::fresh());
-    let key = ConversationKey::new(who, id);
+    let key = ConversationKey::new(who, ConversationId::random("cntr_"));
     parts.containers.create(&key, Maker::OpenAi, minutes * 60)?;
     let container = parts.containers.change(&key, Maker::OpenAi, |container| {
         container.name = name;

@@ -12,7 +12,6 @@ use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::E2bParts;
 use crate::{
@@ -67,8 +66,7 @@ pub(super) async fn create(
     parts.runs.check_capacity(&who)?;
     let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
     let Create { template, timeout, metadata, env } = parse::parse(members, Source::Lenient)?;
-    let id = format!("i{}", Uuid::new_v4().simple()).parse().unwrap_or_else(|_| ConversationId::fresh());
-    let key = ConversationKey::new(who, id);
+    let key = ConversationKey::new(who, ConversationId::random("i"));
     parts.containers.create(&key, Maker::E2b, seconds(timeout))?;
     let container = parts.containers.change(&key, Maker::E2b, |container| {
         container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
