@@ -255,11 +255,21 @@ impl Engine for KubernetesEngine {
     /// Deletes the pod: it is the only way to end everything in it without a right to execute in pods.
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         let Signal::Kill = signal;
+        self.0.lives.killing(id);
         self.0.delete("kill", id, KILL_GRACE_S).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
-        self.0.delete("remove", id, 0).await
+        let lives = &self.0.lives;
+        let is_left = match lives.killed_at(id) {
+            Some(killed) => ending::is_left(&self.0, id, killed).await?,
+            None => true,
+        };
+        if is_left {
+            self.0.delete("remove", id, 0).await?;
+        }
+        lives.forget(id);
+        Ok(())
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {

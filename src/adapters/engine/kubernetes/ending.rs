@@ -7,28 +7,41 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
+use k8s_openapi::api::core::v1::Pod;
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::{
+    Inner, KILL_GRACE_S, call, pod,
     state::{self, End, State},
     watch::{PodState, PodWatch},
 };
 use crate::{
-    domain::id::SandboxId,
+    domain::{
+        clock::{Clock as _, SystemClock},
+        id::SandboxId,
+    },
     ports::engine::{EngineError, Exit},
 };
 
 /// The status of a process that was killed.
 const KILLED: i32 = 137;
+/// How long a kubelet that answers takes to report the end of a container that was killed.
+pub(super) const REPORT_MAX: Duration = Duration::from_secs(5);
 
 /// Which sandboxes this process ended itself. A pod that was deleted leaves no state behind.
 #[derive(Debug, Default)]
-pub(super) struct OwnEndings(Mutex<HashMap<SandboxId, Weak<Life>>>);
+pub(super) struct OwnEndings {
+    lives: Mutex<HashMap<SandboxId, Weak<Life>>>,
+    /// When those were killed that are not destroyed yet.
+    killed: Mutex<HashMap<SandboxId, Instant>>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Life(AtomicBool);
@@ -42,7 +55,7 @@ impl Life {
 impl OwnEndings {
     pub(super) fn begin(&self, id: SandboxId) -> Arc<Life> {
         let life = Arc::new(Life::default());
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
         // Those of dropped sandboxes go when the map would grow.
         if all.len() == all.capacity() {
             all.retain(|_, life| life.strong_count() > 0);
@@ -53,10 +66,28 @@ impl OwnEndings {
 
     /// Called before the pod is deleted.
     pub(super) fn ending(&self, id: SandboxId) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(life) = all.get(&id).and_then(Weak::upgrade) {
             life.0.store(true, Ordering::Release);
         }
+    }
+
+    /// Called before a sandbox is killed.
+    pub(super) fn killing(&self, id: SandboxId) {
+        self.killed().entry(id).or_insert_with(Instant::now);
+    }
+
+    pub(super) fn killed_at(&self, id: SandboxId) -> Option<Instant> {
+        self.killed().get(&id).copied()
+    }
+
+    /// Called when a sandbox is destroyed.
+    pub(super) fn forget(&self, id: SandboxId) {
+        self.killed().remove(&id);
+    }
+
+    fn killed(&self) -> MutexGuard<'_, HashMap<SandboxId, Instant>> {
+        self.killed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,6 +121,47 @@ impl Ending {
             }
         }
     }
+}
+
+/// Whether a killed sandbox has left a pod. Until this is known its conversation is not used again: a node that is cut
+/// off goes on with its programs, and deleting their pods at once would only hide them. Waits for the kubelet only soon
+/// after the kill, so that many such pods do not hold up the deletion of others.
+///
+/// # Errors
+/// While its program may go on: neither has the kubelet reported the end of the container, nor is the time past after
+/// which process 1 and the kubelet end it without the server.
+pub(super) async fn is_left(engine: &Inner, id: SandboxId, killed: Instant) -> Result<bool, EngineError> {
+    let pod = match call::within("read", engine.time.answer, engine.pods().get(&id.to_string())).await {
+        Err(error) if call::status(&error) == Some(404) => return Ok(false),
+        answer => answer?,
+    };
+    let late_s = i64::try_from(engine.time.start.as_secs()).unwrap_or_default() * 2;
+    let is_past =
+        pod::listed(&pod).is_some_and(|one| one.deadline_unix_s.saturating_add(late_s) < SystemClock.unix_s());
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let Some(node) = node.filter(|_| !is_past && !is_over(&pod)) else { return Ok(true) };
+    if pod.metadata.deletion_timestamp.is_none() {
+        engine.delete("kill", id, KILL_GRACE_S).await?;
+    }
+    let version = pod.metadata.resource_version.clone();
+    let mut watch = PodWatch::new(engine.client.clone(), &engine.namespace, id, version, engine.time);
+    while let Ok(Ok(state)) = timeout_at(killed + REPORT_MAX, watch.next()).await {
+        match state {
+            PodState::Gone(_) => return Ok(false),
+            PodState::Pod(pod) if is_over(&pod) => return Ok(true),
+            PodState::Pod(_) => {}
+        }
+    }
+    let why = format!(
+        "the node {node} has not reported the end of its container, so its program may go on: make the node ready, or \
+         delete the Node when its machine is off"
+    );
+    Err(call::refused("remove", why))
+}
+
+/// Whether the kubelet, or the cluster in its place, has reported the end of the container.
+fn is_over(pod: &Pod) -> bool {
+    matches!(state::read(pod), State::Ended(_) | State::Evicted(_))
 }
 
 fn exit(status: i32, oom_killed: bool) -> Exit {

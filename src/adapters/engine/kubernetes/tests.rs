@@ -255,3 +255,71 @@ async fn killing_leaves_the_pod_until_its_container_has_ended() {
     assert!(killed.is_ok(), "{killed:?}");
     assert_eq!(asked["gracePeriodSeconds"], json!(1));
 }
+
+/// Its node may be cut off and go on with the program.
+#[tokio::test(start_paused = true)]
+async fn a_killed_sandbox_is_destroyed_when_its_end_is_known_or_its_time_is_past() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let id = SandboxId::new();
+    let path = format!("/api/v1/namespaces/boxes/pods/{id}");
+    let (delete, success) = (format!("{path}?"), json!({"kind": "Status", "status": "Success"}));
+    let on_node = |state: Value, deadline: i64| {
+        let status = json!({"phase": "Running", "containerStatuses": [{"name": "sandbox", "image": "", "imageID": "",
+            "ready": false, "restartCount": 0, "state": state}]});
+        let mut pod = pod(id, "11", &status);
+        pod["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
+        pod["metadata"]["labels"] = json!({"sandbox.id": id.to_string(), "sandbox.deadline": deadline.to_string(),
+            "sandbox.instance": InstanceId::new().to_string()});
+        pod["spec"] = json!({"nodeName": "node-7", "containers": []});
+        pod
+    };
+    let (running, later) = (json!({"running": {}}), SystemClock.unix_s() + 3600);
+    let over = on_node(json!({"terminated": {"exitCode": 137}}), later);
+
+    // A node that answers.
+    let killed = answer(&mut server, Method::DELETE, &delete, 200, &success);
+    assert!(tokio::join!(engine.signal(id, Signal::Kill), killed).0.is_ok());
+    let reported = async {
+        answer(&mut server, Method::GET, &path, 200, &on_node(running.clone(), later)).await;
+        // The first one did not arrive, since there is no time of deletion.
+        let again = answer(&mut server, Method::DELETE, &delete, 200, &success).await;
+        let event = json!({"type": "MODIFIED", "object": over});
+        answer(&mut server, Method::GET, &watch_path(id, "11"), 200, &event).await;
+        (again, answer(&mut server, Method::DELETE, &delete, 200, &success).await)
+    };
+    let (destroyed, (again, last)) = tokio::join!(engine.destroy(id), reported);
+    assert!(destroyed.is_ok(), "{destroyed:?}");
+    assert_eq!((&again["gracePeriodSeconds"], &last["gracePeriodSeconds"]), (&json!(1), &json!(0)));
+
+    // One that does not.
+    for over in [over, on_node(running.clone(), 1_700_000_000)] {
+        let killed = answer(&mut server, Method::DELETE, &delete, 200, &success);
+        assert!(tokio::join!(engine.signal(id, Signal::Kill), killed).0.is_ok());
+        tokio::time::advance(ending::REPORT_MAX).await;
+        let unknown = async {
+            let mut leaving = on_node(running.clone(), later);
+            leaving["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:06Z");
+            answer(&mut server, Method::GET, &path, 200, &leaving).await;
+            // Whatever is watched is not answered.
+            std::future::pending::<()>().await;
+        };
+        let left = tokio::select! {
+            left = engine.destroy(id) => left,
+            () = unknown => unreachable!("it waits"),
+        };
+        assert!(sentence(&left.expect_err("it may go on")).contains("node-7"));
+        let known = async {
+            answer(&mut server, Method::GET, &path, 200, &over).await;
+            answer(&mut server, Method::DELETE, &delete, 200, &success).await
+        };
+        let (destroyed, asked) = tokio::join!(engine.destroy(id), known);
+        assert!(destroyed.is_ok(), "{destroyed:?}");
+        assert_eq!(asked["gracePeriodSeconds"], json!(0));
+    }
+    let killed = answer(&mut server, Method::DELETE, &delete, 200, &success);
+    assert!(tokio::join!(engine.signal(id, Signal::Kill), killed).0.is_ok());
+    let gone = refusal(404, "NotFound", "no pod");
+    let (destroyed, _) = tokio::join!(engine.destroy(id), answer(&mut server, Method::GET, &path, 404, &gone));
+    assert!(destroyed.is_ok(), "its pod is gone: {destroyed:?}");
+}
