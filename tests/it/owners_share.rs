@@ -164,17 +164,17 @@ async fn bodies_of_one_owner_leave_memory_to_others() {
         ann.token
     );
     // Bodies whose ends never come.
-    let mut held = Vec::new();
+    let mut sockets = Vec::new();
     for _ in 0..2 {
         let mut stream = TcpStream::connect(server.address).await.expect("connected");
         stream.write_all(head.as_bytes()).await.expect("sent");
         stream.write_all(" ".repeat(60 << 10).as_bytes()).await.expect("sent");
-        held.push(stream);
+        sockets.push(stream);
     }
     until("her share is used up", async || run(&ann).await.1["code"] == "queue_full").await;
     let (status, answered) = run(&bob).await;
     assert_eq!(status, 200, "{answered}");
-    drop(held);
+    drop(sockets);
     server.stop().await;
 }
 

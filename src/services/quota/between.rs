@@ -91,7 +91,7 @@ impl BetweenPrograms {
         }
         let (quota, id, begun) = (Arc::clone(&self.quota), self.id.clone(), Instant::now());
         let walk = tokio::task::spawn_blocking(move || quota.look_at(&id)).await;
-        self.schedule.walked(begun, walk).map_or_else(|limit| limit, |look| self.judge(look))
+        self.schedule.walked(begun, &walk).map_or_else(|limit| limit, |look| self.judge(look))
     }
 
     pub(super) fn judge(&mut self, now: Look) -> Option<DiskLimit> {

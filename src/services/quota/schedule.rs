@@ -45,7 +45,7 @@ impl Schedule {
     pub(super) fn walked(
         &mut self,
         begun: Instant,
-        end: Result<Result<Look, StorageError>, JoinError>,
+        end: &Result<Result<Look, StorageError>, JoinError>,
     ) -> Result<Look, Option<DiskLimit>> {
         let (now, took) = (Instant::now(), begun.elapsed());
         let Pace { factor, pause_min, pause_max, hasty_factor } = *self.pace;
@@ -54,7 +54,7 @@ impl Schedule {
         match end {
             Ok(Ok(look)) => {
                 self.closed = 0;
-                Ok(look)
+                Ok(*look)
             }
             // A program that is just closing a folder is not yet stopped for it.
             Ok(Err(StorageError::Denied { .. })) => {

@@ -157,7 +157,7 @@ impl Watch {
                 return Some(limit);
             }
         };
-        match self.schedule.walked(begun, end) {
+        match self.schedule.walked(begun, &end) {
             Ok(now) => {
                 let before = self.last.replace(now);
                 self.judge(before, now)

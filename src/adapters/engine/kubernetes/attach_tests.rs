@@ -213,7 +213,7 @@ async fn a_server_that_answers_no_more_pings_is_gone() {
         let ping = socket.recv().await.expect("a message").expect("a message");
         assert!(matches!(ping, ws::Message::Ping(_)), "{ping:?}");
         socket.send(message(STDOUT, b"answered")).await.expect("sent");
-        pending().await
+        pending::<()>().await;
     })
     .await;
     let first = timeout(SOON, attached.output.next()).await.expect("soon").expect("output").expect("output");
@@ -234,7 +234,7 @@ async fn a_server_whose_container_reads_no_input_is_not_gone_and_neither_is_one_
             pings += u32::from(matches!(message, ws::Message::Ping(_)));
         }
         socket.send(message(STDOUT, b"late")).await.expect("sent");
-        pending().await
+        pending::<()>().await;
     })
     .await;
     attached.stdin.write_all(b"input").await.expect("written");
