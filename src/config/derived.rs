@@ -41,8 +41,8 @@ impl Config {
         format!("sqlite://{}/.state/sandbox.db", self.root.display()).into()
     }
 
-    /// How other servers reach this one. An IPv6 address gets its brackets here, since Kubernetes gives the address of a
-    /// pod without them.
+    /// How other servers reach this one. An IPv6 address gets its brackets here, since Kubernetes gives a pod's address
+    /// without them.
     pub fn peer_url(&self) -> String {
         let url = &self.server.peer_url;
         let address = url.strip_prefix("http://").and_then(|address| address.rsplit_once(':'));
