@@ -1,6 +1,8 @@
 //! Bodies of requests: bounded in bytes and in time, checked for their media type, and drained when an answer does not
 //! need them.
 
+mod request;
+
 use std::{
     pin::Pin,
     sync::Arc,
@@ -25,6 +27,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
+pub(super) use self::request::RequestBody;
 use super::json;
 use crate::{
     api::schema::parse::by_size,
@@ -223,7 +226,7 @@ impl Bodies {
         &self,
         headers: &HeaderMap,
         body: Body,
-    ) -> Result<(Option<u64>, impl Stream<Item = Result<Bytes, Failure>> + Send), Failure> {
+    ) -> Result<(Option<u64>, impl Stream<Item = Result<Bytes, Failure>> + Send + use<>), Failure> {
         plain(headers)?;
         let announced = body.size_hint().exact();
         let read_max = self.read_max;

@@ -10,13 +10,12 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 pub(super) use self::{listed::*, network::*};
-use super::call::{Call, Query};
+use super::call::Call;
 use crate::{
     api::{
         http::error::ApiError,
         schema::{
             admin::{ActivityResult, FindingList, FindingResult, OverviewResult, OwnerList, OwnerResult},
-            arguments::NoArguments,
             parse,
         },
     },
@@ -54,7 +53,7 @@ pub(super) struct OfOwner {
     get, path = "/v1/owners", tag = "admin", operation_id = "listOwners",
     responses((status = 200, description = "The owners.", body = OwnerList)),
 )]
-pub(super) async fn owners(State(admin): State<Admin>, _: Query<NoArguments>) -> Result<Json<OwnerList>, ApiError> {
+pub(super) async fn owners(State(admin): State<Admin>, _: Call) -> Result<Json<OwnerList>, ApiError> {
     let owners = admin.owners().await?;
     Ok(Json(OwnerList { owners: owners.iter().map(OwnerResult::from).collect() }))
 }
@@ -66,7 +65,7 @@ pub(super) async fn owners(State(admin): State<Admin>, _: Query<NoArguments>) ->
     get, path = "/v1/admin/overview", tag = "admin", operation_id = "getOverview",
     responses((status = 200, description = "What goes on now.", body = OverviewResult)),
 )]
-pub(super) async fn overview(State(admin): State<Admin>, _: Query<NoArguments>) -> Json<OverviewResult> {
+pub(super) async fn overview(State(admin): State<Admin>, _: Call) -> Json<OverviewResult> {
     Json(OverviewResult::from(&admin.overview()))
 }
 
@@ -78,8 +77,8 @@ pub(super) async fn overview(State(admin): State<Admin>, _: Query<NoArguments>) 
     params(OfActivity),
     responses((status = 200, description = "The counts.", body = ActivityResult)),
 )]
-pub(super) async fn activity(State(admin): State<Admin>, Query(query): Query<OfActivity>) -> Json<ActivityResult> {
-    Json(ActivityResult::from(&admin.activity(query.span.unwrap_or(Span::Hour)).await))
+pub(super) async fn activity(State(admin): State<Admin>, call: Call<OfActivity>) -> Json<ActivityResult> {
+    Json(ActivityResult::from(&admin.activity(call.query.span.unwrap_or(Span::Hour)).await))
 }
 
 /// Check the server and its machine.
@@ -89,11 +88,7 @@ pub(super) async fn activity(State(admin): State<Admin>, Query(query): Query<OfA
     get, path = "/v1/admin/doctor", tag = "admin", operation_id = "checkServer",
     responses((status = 200, description = "What was found.", body = FindingList)),
 )]
-pub(super) async fn doctor(
-    State(admin): State<Admin>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<FindingList>, ApiError> {
+pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Result<Json<FindingList>, ApiError> {
     let findings = admin.check(&call.who).await?;
     Ok(Json(FindingList { findings: findings.into_iter().map(FindingResult::from).collect() }))
 }
@@ -106,11 +101,7 @@ pub(super) async fn doctor(
     params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
     responses((status = 204, description = "It is being cancelled, or was over.")),
 )]
-pub(super) async fn cancel(
-    State(admin): State<Admin>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
     admin.cancel(&call.who, call.name(4, "runId")?)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -123,11 +114,7 @@ pub(super) async fn cancel(
     params(("sessionId" = String, Path, description = "The session.", pattern = "^session-[0-9a-f]{32}$")),
     responses((status = 204, description = "It has ended.")),
 )]
-pub(super) async fn end_session(
-    State(admin): State<Admin>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
     admin.end_session(&call.who, call.name(4, "sessionId")?)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -141,11 +128,7 @@ pub(super) async fn end_session(
     params(OfOwner),
     responses((status = 204, description = "It was deleted.")),
 )]
-pub(super) async fn remove_conversation(
-    State(admin): State<Admin>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove_conversation(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
     let key = ConversationKey::new(call.name(4, "owner")?, call.name(5, "conversationId")?);
     admin.remove_conversation(&call.who, &key).await?;
     Ok(StatusCode::NO_CONTENT)

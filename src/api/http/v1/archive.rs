@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::{Json, body::Body, extract::State, response::Response};
+use axum::{Json, extract::State, response::Response};
 
-use super::call::{Call, InConversation, Query};
+use super::call::{Call, InConversation};
 use crate::{
     api::{
         http::{
-            body::{Bodies, media_type},
+            body::{RequestBody, media_type},
             error::ApiError,
             files as downloads,
         },
-        schema::{ArchiveLink, Binary, ImportResult, arguments::NoArguments},
+        schema::{ArchiveLink, Binary, ImportResult},
     },
     domain::{error::Code, text::rfc3339},
     services::files::Files,
@@ -26,11 +26,7 @@ use crate::{
     params(InConversation),
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = Binary)),
 )]
-pub(super) async fn read(
-    State(files): State<Arc<Files>>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
     let archive = files.archive(&conversation).await?;
     Ok(downloads::archive(&conversation, archive))
@@ -44,11 +40,7 @@ pub(super) async fn read(
     params(InConversation),
     responses((status = 200, description = "The link.", body = ArchiveLink)),
 )]
-pub(super) async fn link(
-    State(files): State<Arc<Files>>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<ArchiveLink>, ApiError> {
+pub(super) async fn link(State(files): State<Arc<Files>>, call: Call) -> Result<Json<ArchiveLink>, ApiError> {
     let (url, expires_unix_s) = files.archive_url(&call.conversation()?).await?;
     Ok(Json(ArchiveLink { url, url_expires_at: rfc3339(expires_unix_s) }))
 }
@@ -68,16 +60,14 @@ pub(super) async fn link(
 )]
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
-    State(limits): State<Bodies>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<ImportResult>, ApiError> {
     let conversation = call.conversation()?;
     if !matches!(media_type(&call.headers)?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
         let why = "The body must be a plain tar: send the header `Content-Type: application/x-tar`.";
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
-    let bytes = limits.read(&call.headers, body).await?;
+    let bytes = body.read().await?;
     Ok(Json(ImportResult::from(files.import(&conversation, bytes).await?)))
 }

@@ -1,19 +1,12 @@
 //! The browser of a conversation. A call is a cell of its browser session, so what [`super::runs`] says of runs holds.
 
-use axum::{Json, body::Body, extract::State};
+use axum::{Json, extract::State};
 
-use super::{
-    V1Parts,
-    call::{Call, Query},
-};
+use super::{V1Parts, call::Call};
 use crate::{
     api::{
-        http::error::ApiError,
-        schema::{
-            arguments::NoArguments,
-            browse::{Browse, PageResult},
-            parse::{Source, parse},
-        },
+        http::{body::RequestBody, error::ApiError},
+        schema::browse::{Browse, PageResult},
     },
     domain::{id::ConversationId, owner::ConversationKey},
     services::{browser, runs::RunRequest},
@@ -31,12 +24,11 @@ use crate::{
 )]
 pub(super) async fn browse(
     State(parts): State<V1Parts>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<PageResult>, ApiError> {
     parts.runs.check_capacity(&call.who)?;
-    let asked: Browse = parse(parts.bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let asked: Browse = body.json().await?;
     let conversation = asked.conversation.clone().unwrap_or_else(ConversationId::fresh);
     let request = browser::request(&parts.runs, ConversationKey::new(call.who, conversation), &asked.into_call())?;
     let run = parts.runs.begin(RunRequest { detach: Some(false), within: call.trace, ..request })?;

@@ -15,7 +15,10 @@ use utoipa::IntoParams;
 use crate::{
     api::{
         http::{error::ApiError, peers::MayBeElsewhere},
-        schema::parse::{Source, parse},
+        schema::{
+            arguments::NoArguments,
+            parse::{Source, parse},
+        },
     },
     domain::{
         error::{Code, Failure},
@@ -77,9 +80,10 @@ pub(super) struct IfMatch {
     if_match: Option<String>,
 }
 
-/// A request without its body.
-pub(super) struct Call {
+/// A request without its body. An unknown or repeated argument of its query is refused.
+pub(super) struct Call<Q = NoArguments> {
     pub who: Principal,
+    pub query: Q,
     pub method: Method,
     pub headers: HeaderMap,
     pub trace: Option<TraceContext>,
@@ -88,13 +92,11 @@ pub(super) struct Call {
     uri: Uri,
 }
 
-/// The query. An unknown or repeated argument is refused.
-pub(super) struct Query<T>(pub T);
-
-impl<S: Send + Sync> FromRequestParts<S> for Call {
+impl<S: Send + Sync, Q: DeserializeOwned + JsonSchema> FromRequestParts<S> for Call<Q> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let query = arguments(parts.uri.query().unwrap_or_default())?;
         // The middleware in front of every route puts it there.
         let who = parts.extensions.get::<Principal>().cloned();
         let who = who.ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))?;
@@ -102,11 +104,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
         let trace = parts.extensions.get::<TraceContext>().copied();
         let (method, headers) = (parts.method.clone(), parts.headers.clone());
         let others_may_know = parts.extensions.get::<MayBeElsewhere>().is_some();
-        Ok(Self { who, method, headers, trace, others_may_know, uri })
+        Ok(Self { who, query, method, headers, trace, others_may_know, uri })
     }
 }
 
-impl Call {
+impl<Q> Call<Q> {
     /// The conversation in `/v1/conversations/{id}…`.
     pub fn conversation(&self) -> Result<ConversationKey, Failure> {
         Ok(ConversationKey::new(self.who.clone(), self.name(3, "conversationId")?))
@@ -139,23 +141,19 @@ impl Call {
     }
 }
 
-impl<S: Send + Sync, T: DeserializeOwned + JsonSchema> FromRequestParts<S> for Query<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut arguments = Map::new();
-        for part in parts.uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            // As forms are encoded, and so by most clients.
-            let value = value.replace('+', " ");
-            let text = percent_encoding::percent_decode_str(&value).decode_utf8();
-            let text = text.map_err(|_| Failure::argument(name, "it is not UTF-8"))?.into_owned();
-            if arguments.insert(name.to_owned(), Value::String(text)).is_some() {
-                return Err(Failure::argument(name, "it is there twice: give it once").into());
-            }
+fn arguments<Q: DeserializeOwned + JsonSchema>(query: &str) -> Result<Q, Failure> {
+    let mut arguments = Map::new();
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        // As forms are encoded, and so by most clients.
+        let value = value.replace('+', " ");
+        let text = percent_encoding::percent_decode_str(&value).decode_utf8();
+        let text = text.map_err(|_| Failure::argument(name, "it is not UTF-8"))?.into_owned();
+        if arguments.insert(name.to_owned(), Value::String(text)).is_some() {
+            return Err(Failure::argument(name, "it is there twice: give it once"));
         }
-        Ok(Self(parse(arguments, Source::Query)?))
     }
+    parse(arguments, Source::Query)
 }
 
 /// How long a page may be.

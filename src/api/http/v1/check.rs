@@ -1,18 +1,11 @@
 //! Programs, formatted and checked.
 
-use axum::{Json, body::Body, extract::State};
+use axum::{Json, extract::State};
 
-use super::{
-    V1Parts,
-    call::{Call, Query},
-};
+use super::{V1Parts, call::Call};
 use crate::api::{
-    http::error::ApiError,
-    schema::{
-        arguments::NoArguments,
-        check::{CheckProgram, CheckedProgram},
-        parse::{Source, parse},
-    },
+    http::{body::RequestBody, error::ApiError},
+    schema::check::{CheckProgram, CheckedProgram},
 };
 
 /// Format and check a program.
@@ -26,13 +19,12 @@ use crate::api::{
     responses((status = 200, description = "It is checked.", body = CheckedProgram)),
 )]
 pub(super) async fn check(
-    State(V1Parts { checker, bodies, .. }): State<V1Parts>,
-    _: Query<NoArguments>,
+    State(V1Parts { checker, .. }): State<V1Parts>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<CheckedProgram>, ApiError> {
     // Without capacity the body is not read.
     checker.check_capacity(&call.who)?;
-    let CheckProgram { language, code } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let CheckProgram { language, code } = body.json().await?;
     Ok(Json(checker.check(&call.who, &language, &code.0).await?.into()))
 }

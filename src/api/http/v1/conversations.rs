@@ -5,11 +5,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, InConversation, Query, page};
+use super::call::{Call, InConversation, page};
 use crate::{
     api::{
         http::error::ApiError,
-        schema::{ConversationList, arguments::NoArguments, parse},
+        schema::{ConversationList, parse},
     },
     domain::id::ConversationId,
     services::conversations::Conversations,
@@ -38,10 +38,9 @@ pub(super) struct ListConversations {
 )]
 pub(super) async fn list(
     State(conversations): State<Conversations>,
-    Query(query): Query<ListConversations>,
-    call: Call,
+    call: Call<ListConversations>,
 ) -> Result<Json<ConversationList>, ApiError> {
-    let page = conversations.list(&call.who, query.after, page(query.limit)?).await?;
+    let page = conversations.list(&call.who, call.query.after, page(call.query.limit)?).await?;
     Ok(Json(ConversationList::from(&page)))
 }
 
@@ -53,11 +52,7 @@ pub(super) async fn list(
     params(InConversation),
     responses((status = 204, description = "It was deleted.")),
 )]
-pub(super) async fn remove(
-    State(conversations): State<Conversations>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Result<StatusCode, ApiError> {
     conversations.remove(&call.conversation()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
 
-use super::call::{Call, Query};
+use super::call::Call;
 use crate::{
     api::{
         http::{error::ApiError, sse},
@@ -47,13 +47,9 @@ pub(super) struct WatchRun {
         (status = 204, description = "The run is over and nothing follows."),
     ),
 )]
-pub(super) async fn watch(
-    State(runs): State<Runs>,
-    Query(query): Query<WatchRun>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(super) async fn watch(State(runs): State<Runs>, call: Call<WatchRun>) -> Result<Response, ApiError> {
     let run = call.run()?;
-    let after = last_event_id(&call)?.or(query.after).unwrap_or(0);
+    let after = last_event_id(&call)?.or(call.query.after).unwrap_or(0);
     let run = runs.get(&call.who, run)?;
     let view = run.view();
     if view.state == RunState::Finished && after >= view.newest {
@@ -66,7 +62,7 @@ pub(super) async fn watch(
     Ok(sse::answer(events))
 }
 
-fn last_event_id(call: &Call) -> Result<Option<u64>, Failure> {
+fn last_event_id(call: &Call<WatchRun>) -> Result<Option<u64>, Failure> {
     let Some(value) = call.headers.get("last-event-id") else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     number.map(Some).ok_or_else(|| Failure::argument("Last-Event-ID", "it is not the number of an event"))

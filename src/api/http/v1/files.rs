@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Body,
     extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -14,20 +13,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{AtPath, Call, Conditions, IfMatch, InConversation, Query};
+use super::call::{AtPath, Call, Conditions, IfMatch, InConversation};
 use crate::{
     api::{
         http::{
-            body::Bodies,
+            body::RequestBody,
             error::{ApiError, Problem},
             files as downloads,
         },
-        schema::{
-            Binary, File, FileListing, MoveFile, Moved,
-            arguments::NoArguments,
-            file_query,
-            parse::{Source, parse},
-        },
+        schema::{Binary, File, FileListing, MoveFile, Moved, file_query},
     },
     domain::{error::Failure, owner::ConversationKey, path::SafePath},
     services::files::{Change, FileQuery, Files},
@@ -69,10 +63,9 @@ impl ListFiles {
 )]
 pub(super) async fn list(
     State(files): State<Arc<Files>>,
-    Query(query): Query<ListFiles>,
-    call: Call,
+    call: Call<ListFiles>,
 ) -> Result<Json<FileListing>, ApiError> {
-    let list = files.page(&call.conversation()?, query.checked()?).await?;
+    let list = files.page(&call.conversation()?, call.query.checked()?).await?;
     Ok(Json(FileListing::from(&list)))
 }
 
@@ -93,11 +86,7 @@ pub(super) async fn list(
         (status = 416, description = "The part begins beyond the end."),
     ),
 )]
-pub(super) async fn read(
-    State(files): State<Arc<Files>>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, ApiError> {
     let download = files.open(&call.conversation()?, &call.path()?).await?;
     Ok(downloads::present_to(&call.method, &call.headers, download))
 }
@@ -120,14 +109,12 @@ pub(super) async fn read(
 )]
 pub(super) async fn write(
     State(files): State<Arc<Files>>,
-    State(limits): State<Bodies>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
     let (conversation, path) = (call.conversation()?, call.path()?);
     let condition = downloads::condition(&call.headers);
-    let (announced, pieces) = limits.stream(&call.headers, body)?;
+    let (announced, pieces) = body.stream()?;
     let entry = files.upload(&conversation, &path, condition, announced, pieces).await?;
     let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = (status, Json(File::from(&entry))).into_response();
@@ -165,13 +152,11 @@ async fn validate(response: &mut Response, files: &Files, conversation: &Convers
 )]
 pub(super) async fn rename(
     State(files): State<Arc<Files>>,
-    State(bodies): State<Bodies>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
     let conversation = call.conversation()?;
-    let wanted: MoveFile = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let wanted: MoveFile = body.json().await?;
     let (from, to) = wanted.paths()?;
     let condition = downloads::condition_on_source(&call.headers);
     let entry = files.rename(&conversation, &from, &to, wanted.replace, condition).await?;
@@ -194,11 +179,7 @@ pub(super) async fn rename(
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn remove(
-    State(files): State<Arc<Files>>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, ApiError> {
     files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::IntoParams;
 
-use super::call::{Query, page};
+use super::call::{Call, page};
 use crate::{
     api::{
         http::error::ApiError,
@@ -99,17 +99,17 @@ pub(super) struct ListUsage {
 )]
 pub(super) async fn list(
     State(history): State<Arc<History>>,
-    Query(query): Query<ListHistory>,
+    call: Call<ListHistory>,
 ) -> Result<Json<HistoryList>, ApiError> {
-    let limit = page(query.limit)?;
+    let limit = page(call.query.limit)?;
     let filter = LineFilter {
-        owner: query.owner,
-        conversation: query.conversation,
-        language: query.language,
-        ended: query.ended,
-        from: query.from.map(|from| from.0),
-        to: query.to.map(|to| to.0),
-        after: query.cursor,
+        owner: call.query.owner,
+        conversation: call.query.conversation,
+        language: call.query.language,
+        ended: call.query.ended,
+        from: call.query.from.map(|from| from.0),
+        to: call.query.to.map(|to| to.0),
+        after: call.query.cursor,
     };
     Ok(Json(HistoryList::from(&history.page(&filter, limit).await?)))
 }
@@ -124,9 +124,9 @@ pub(super) async fn list(
 )]
 pub(super) async fn usage(
     State(history): State<Arc<History>>,
-    Query(query): Query<ListUsage>,
+    call: Call<ListUsage>,
 ) -> Result<Json<UsageList>, ApiError> {
-    let (from, to) = (query.from.map(|from| from.0), query.to.map(|to| to.0));
-    let (lines, truncated) = history.usage(&UsageFilter { owner: query.owner, from, to }, USAGE_MAX).await?;
+    let (from, to) = (call.query.from.map(|from| from.0), call.query.to.map(|to| to.0));
+    let (lines, truncated) = history.usage(&UsageFilter { owner: call.query.owner, from, to }, USAGE_MAX).await?;
     Ok(Json(UsageList { usage: lines.iter().map(UsageResult::from).collect(), truncated }))
 }

@@ -1,14 +1,14 @@
 //! The standard input of a running program: unchanged bytes, one piece for each request.
 
-use axum::{body::Body, extract::State, http::StatusCode};
+use axum::{extract::State, http::StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, Query};
+use super::call::Call;
 use crate::{
     api::{
-        http::{body::Bodies, error::ApiError},
+        http::{body::RequestBody, error::ApiError},
         schema::Binary,
     },
     services::runs::{INPUT_BYTES_MAX, Runs},
@@ -38,16 +38,13 @@ pub(super) struct SendInput {
 )]
 pub(super) async fn send(
     State(runs): State<Runs>,
-    State(bodies): State<Bodies>,
-    Query(query): Query<SendInput>,
-    call: Call,
-    body: Body,
+    call: Call<SendInput>,
+    body: RequestBody,
 ) -> Result<StatusCode, ApiError> {
-    let last = query.eof.unwrap_or(false);
+    let last = call.query.eof.unwrap_or(false);
     // No body is read for a run that does not exist.
     let run = runs.get(&call.who, call.run()?)?;
-    let limits = bodies.at_most(INPUT_BYTES_MAX);
-    let bytes = limits.read(&call.headers, body).await?;
+    let bytes = body.at_most(INPUT_BYTES_MAX).read().await?;
     run.send_input(bytes, last).await?;
     Ok(StatusCode::ACCEPTED)
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, Query, page};
+use super::call::{Call, page};
 use crate::{
     api::{
         http::error::ApiError,
@@ -32,9 +32,8 @@ pub(super) struct ListDecisions {
 )]
 pub(super) async fn decisions(
     State(network): State<Network>,
-    Query(query): Query<ListDecisions>,
-    call: Call,
+    call: Call<ListDecisions>,
 ) -> Result<Json<NetworkDecisions>, ApiError> {
-    let newest = network.decisions().newest(&call.who, page(query.limit)?);
+    let newest = network.decisions().newest(&call.who, page(call.query.limit)?);
     Ok(Json(NetworkDecisions { decisions: newest.iter().map(NetworkDecision::from).collect() }))
 }

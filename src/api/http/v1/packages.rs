@@ -1,19 +1,15 @@
 //! Packages of conversations.
 
-use axum::{Json, body::Body, extract::State};
+use axum::{Json, extract::State};
 
 use super::{
     V1Parts,
-    call::{Call, InConversation, Query},
+    call::{Call, InConversation},
 };
 use crate::{
     api::{
-        http::error::ApiError,
-        schema::{
-            arguments::NoArguments,
-            packages::{CreatePackages, InstalledPackages},
-            parse::{Source, parse},
-        },
+        http::{body::RequestBody, error::ApiError},
+        schema::packages::{CreatePackages, InstalledPackages},
     },
     services::packages::InstallRequest,
 };
@@ -30,13 +26,11 @@ use crate::{
 )]
 pub(super) async fn install(
     State(parts): State<V1Parts>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<InstalledPackages>, ApiError> {
     let conversation = call.conversation()?;
-    let body = parts.bodies.json(&call.headers, body).await?.0;
-    let CreatePackages { language, packages } = parse(body, Source::Json)?;
+    let CreatePackages { language, packages } = body.json().await?;
     let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
     let installed = parts.packages.install(wanted, |_| {}).await?;
     Ok(Json(InstalledPackages::from(&installed)))

@@ -2,11 +2,11 @@
 
 use axum::{Json, extract::State};
 
-use super::call::{Call, Query};
+use super::call::Call;
 use crate::{
     api::{
         http::error::ApiError,
-        schema::{RunnerList, arguments::NoArguments, session::ModuleSource},
+        schema::{RunnerList, session::ModuleSource},
     },
     domain::{
         error::{Code, Failure},
@@ -42,11 +42,7 @@ const MODULE_NAME_CHARS_MAX: usize = 200;
     get, path = "/v1/runners", tag = "runners", operation_id = "listRunners",
     responses((status = 200, description = "The languages, ordered by name.", body = RunnerList)),
 )]
-pub(super) async fn list(
-    State(runs): State<Runs>,
-    State(skills): State<Skills>,
-    _: Query<NoArguments>,
-) -> Json<RunnerList> {
+pub(super) async fn list(State(runs): State<Runs>, State(skills): State<Skills>, _: Call) -> Json<RunnerList> {
     Json(RunnerList { skills: Some(skills.is_on()), ..RunnerList::from(&runs) })
 }
 
@@ -61,11 +57,7 @@ pub(super) async fn list(
     ),
     responses((status = 200, description = "Its source.", body = ModuleSource)),
 )]
-pub(super) async fn module(
-    State(runs): State<Runs>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<ModuleSource>, ApiError> {
+pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Result<Json<ModuleSource>, ApiError> {
     let (language, name): (Language, String) = (call.name(3, "language")?, call.name(5, "name")?);
     let none = || Failure::new(Code::NotFound, "There is no module of that name whose source could be read.");
     let runners = runs.runners();

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use axum::{
     Json,
-    body::Body,
     extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -20,13 +19,13 @@ use utoipa::IntoParams;
 
 use super::{
     V1Parts,
-    call::{Call, Query, page},
+    call::{Call, page},
 };
 use crate::{
     api::{
-        http::error::ApiError,
+        http::{body::RequestBody, error::ApiError},
         schema::{
-            arguments::{NoArguments, WAIT_S_MAX, Wait},
+            arguments::{WAIT_S_MAX, Wait},
             create_run::CreateRun,
             parse::{self, Source, by_size},
             run::{RunList, RunStatus},
@@ -65,12 +64,7 @@ const KEY_CHARS_MAX: usize = 255;
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn create(
-    State(parts): State<V1Parts>,
-    _: Query<NoArguments>,
-    call: Call,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub(super) async fn create(State(parts): State<V1Parts>, call: Call, body: RequestBody) -> Result<Response, ApiError> {
     let call = &call;
     begin(&parts, call, "", body, |members| {
         let create: CreateRun = parse::parse(members, Source::Json)?;
@@ -95,10 +89,10 @@ pub(super) struct PendingRequest<'a> {
 
 /// Begins a run and waits for its end. `place` is what a request means beside its body.
 pub(super) async fn begin<'a>(
-    V1Parts { runs, keys, history: recorder, bodies, .. }: &V1Parts,
+    V1Parts { runs, keys, history: recorder, .. }: &V1Parts,
     call: &Call,
     place: &str,
-    body: Body,
+    body: RequestBody,
     read: impl FnOnce(Map<String, Value>) -> Result<PendingRequest<'a>, Failure>,
 ) -> Result<Response, ApiError> {
     let key = idempotency_key(call)?;
@@ -107,7 +101,7 @@ pub(super) async fn begin<'a>(
     if !again {
         runs.check_capacity(&call.who)?;
     }
-    let (members, bytes) = bodies.json(&call.headers, body).await?;
+    let (members, bytes) = body.members().await?;
     let digest = if key.is_some() {
         let hasher = Sha256::new().chain_update(place);
         Some(by_size(bytes.len(), move || hasher.chain_update(&bytes).finalize().into()).await)
@@ -244,12 +238,8 @@ pub(super) struct WaitForRun {
     params(ListRuns),
     responses((status = 200, description = "A page of runs, without output and files.", body = RunList)),
 )]
-pub(super) async fn list(
-    State(runs): State<Runs>,
-    Query(query): Query<ListRuns>,
-    call: Call,
-) -> Result<Json<RunList>, ApiError> {
-    let page = runs.list(&call.who, query.conversation_id.as_ref(), query.after, page(query.limit)?);
+pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Result<Json<RunList>, ApiError> {
+    let page = runs.list(&call.who, call.query.conversation_id.as_ref(), call.query.after, page(call.query.limit)?);
     Ok(Json(RunList::from(&page)))
 }
 
@@ -267,10 +257,9 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(
     State(V1Parts { runs, history, .. }): State<V1Parts>,
-    Query(query): Query<WaitForRun>,
-    call: Call,
+    call: Call<WaitForRun>,
 ) -> Result<Json<RunStatus>, ApiError> {
-    let (wait, id) = (query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);
+    let (wait, id) = (call.query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);
     match runs.get(&call.who, id) {
         Ok(run) => Ok(Json(RunStatus::with_source(&run.wait(wait).await))),
         Err(failure) if call.others_may_know => Err(failure.into()),
@@ -286,11 +275,7 @@ pub(super) async fn get(
     params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
-pub(super) async fn cancel(
-    State(runs): State<Runs>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<RunStatus>, ApiError> {
+pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Result<Json<RunStatus>, ApiError> {
     let run = runs.get(&call.who, call.run()?)?;
     run.cancel();
     Ok(Json(RunStatus::whole(&run.wait(CANCEL_WAIT).await)))

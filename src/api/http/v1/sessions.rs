@@ -2,7 +2,6 @@
 
 use axum::{
     Json,
-    body::{Body, HttpBody as _},
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
@@ -14,14 +13,13 @@ use utoipa::IntoParams;
 
 use super::{
     V1Parts,
-    call::{Call, Query},
+    call::Call,
     runs::{PendingRequest, begin, request},
 };
 use crate::{
     api::{
-        http::{body::Bodies, coderunner, error::ApiError},
+        http::{body::RequestBody, coderunner, error::ApiError},
         schema::{
-            arguments::NoArguments,
             parse::{Source, parse},
             run::RunStatus,
             session::{CodePosition, CreateCell, CreateSession, InspectCode, SessionList, SessionStatus},
@@ -66,13 +64,12 @@ pub(super) struct InSession {
         headers(("location" = String, description = "The session.")))),
 )]
 pub(super) async fn create(
-    State(V1Parts { runs, sessions, bodies, .. }): State<V1Parts>,
-    _: Query<NoArguments>,
+    State(V1Parts { runs, sessions, .. }): State<V1Parts>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
     runs.check_capacity(&call.who)?;
-    let members = if body.is_end_stream() { Map::new() } else { bodies.json(&call.headers, body).await?.0 };
+    let members = if body.is_empty() { Map::new() } else { body.members().await?.0 };
     let create: CreateSession = parse(coderunner::without_its_members(members), Source::Json)?;
     let conversation = ConversationKey::new(call.who, create.conversation.unwrap_or_else(ConversationId::fresh));
     let language = create.language.unwrap_or_default();
@@ -90,12 +87,8 @@ pub(super) async fn create(
     params(ListSessions),
     responses((status = 200, description = "The sessions.", body = SessionList)),
 )]
-pub(super) async fn list(
-    State(sessions): State<Sessions>,
-    Query(query): Query<ListSessions>,
-    call: Call,
-) -> Json<SessionList> {
-    Json(SessionList::from(&*sessions.list(&call.who, query.conversation_id.as_ref())))
+pub(super) async fn list(State(sessions): State<Sessions>, call: Call<ListSessions>) -> Json<SessionList> {
+    Json(SessionList::from(&*sessions.list(&call.who, call.query.conversation_id.as_ref())))
 }
 
 /// Read a session.
@@ -106,11 +99,7 @@ pub(super) async fn list(
     params(InSession),
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
-pub(super) async fn get(
-    State(sessions): State<Sessions>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<SessionStatus>, ApiError> {
+pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Result<Json<SessionStatus>, ApiError> {
     Ok(Json(SessionStatus::from(&sessions.get(&call.who, call.session()?)?)))
 }
 
@@ -122,11 +111,7 @@ pub(super) async fn get(
     params(InSession),
     responses((status = 200, description = "It is closed.", body = SessionStatus)),
 )]
-pub(super) async fn close(
-    State(sessions): State<Sessions>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<SessionStatus>, ApiError> {
+pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Result<Json<SessionStatus>, ApiError> {
     let view = sessions.get(&call.who, call.session()?)?;
     sessions.close(&call.who, view.session)?;
     Ok(Json(SessionStatus::ended(&view)))
@@ -150,9 +135,8 @@ pub(super) async fn close(
 )]
 pub(super) async fn run_cell(
     State(parts): State<V1Parts>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
     let (id, parts, call) = (call.session()?, &parts, &call);
     begin(parts, call, &id.to_string(), body, |members| {
@@ -177,11 +161,7 @@ pub(super) async fn run_cell(
     params(InSession),
     responses((status = 204, description = "It was interrupted.")),
 )]
-pub(super) async fn interrupt(
-    State(sessions): State<Sessions>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Result<StatusCode, ApiError> {
     sessions.interrupt(&call.who, call.session()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -194,11 +174,7 @@ pub(super) async fn interrupt(
     params(InSession),
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
-pub(super) async fn restart(
-    State(sessions): State<Sessions>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<SessionStatus>, ApiError> {
+pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Result<Json<SessionStatus>, ApiError> {
     Ok(Json(SessionStatus::from(&sessions.restart(&call.who, call.session()?).await?)))
 }
 
@@ -213,13 +189,11 @@ pub(super) async fn restart(
 )]
 pub(super) async fn complete(
     State(sessions): State<Sessions>,
-    State(bodies): State<Bodies>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
     let id = sessions.get(&call.who, call.session()?)?.session;
-    let CodePosition { code, cursor } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let CodePosition { code, cursor } = body.json().await?;
     let cursor = within(&code, cursor);
     Ok(Json(sessions.complete(&call.who, id, &code, cursor).await?))
 }
@@ -235,13 +209,11 @@ pub(super) async fn complete(
 )]
 pub(super) async fn inspect(
     State(sessions): State<Sessions>,
-    State(bodies): State<Bodies>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
     let id = sessions.get(&call.who, call.session()?)?.session;
-    let InspectCode { code, cursor, detailed } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let InspectCode { code, cursor, detailed } = body.json().await?;
     let cursor = within(&code, cursor);
     Ok(Json(sessions.inspect(&call.who, id, &code, cursor, detailed.unwrap_or(false)).await?))
 }

@@ -2,7 +2,6 @@
 
 use axum::{
     Json,
-    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
@@ -11,14 +10,16 @@ use utoipa::IntoParams;
 
 use super::{
     V1Parts,
-    call::{AtPath, Call, Query},
+    call::{AtPath, Call},
 };
 use crate::{
     api::{
-        http::{body::media_type, error::ApiError},
+        http::{
+            body::{RequestBody, media_type},
+            error::ApiError,
+        },
         schema::{
             Binary,
-            arguments::NoArguments,
             skills::{Skill, SkillDetails, SkillList},
         },
     },
@@ -50,11 +51,7 @@ fn name(call: &Call) -> Result<SkillName, Failure> {
     get, path = "/v1/skills", tag = "skills", operation_id = "listSkills",
     responses((status = 200, description = "The skills.", body = SkillList)),
 )]
-pub(super) async fn list(
-    State(skills): State<Skills>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<SkillList>, ApiError> {
+pub(super) async fn list(State(skills): State<Skills>, call: Call) -> Result<Json<SkillList>, ApiError> {
     let skills = skills.list(&call.who).await?;
     Ok(Json(SkillList { skills: skills.iter().map(Skill::from).collect() }))
 }
@@ -67,11 +64,7 @@ pub(super) async fn list(
     params(OfSkill),
     responses((status = 200, description = "The skill.", body = SkillDetails)),
 )]
-pub(super) async fn get(
-    State(skills): State<Skills>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Json<SkillDetails>, ApiError> {
+pub(super) async fn get(State(skills): State<Skills>, call: Call) -> Result<Json<SkillDetails>, ApiError> {
     let (skill, files) = skills.files(&call.who, &name(&call)?).await?;
     Ok(Json(SkillDetails { skill: Skill::from(&skill), files: files.iter().map(Into::into).collect() }))
 }
@@ -86,11 +79,7 @@ pub(super) async fn get(
         (status = 200, description = "The file.", content_type = "application/octet-stream", body = Binary),
     ),
 )]
-pub(super) async fn file(
-    State(skills): State<Skills>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<Response, ApiError> {
+pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Result<Response, ApiError> {
     let content = skills.file(&call.who, &name(&call)?, &call.path()?, SKILL_BYTES_MAX).await?;
     // Never a page of this origin, whatever was uploaded.
     let headers = [
@@ -120,16 +109,15 @@ pub(super) async fn file(
 )]
 pub(super) async fn put(
     State(parts): State<V1Parts>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<(StatusCode, Json<Skill>), ApiError> {
     let name = name(&call)?;
     if !matches!(media_type(&call.headers)?.as_str(), "" | "application/zip" | "application/octet-stream") {
         let why = "The body must be a zip: send the header `Content-Type: application/zip`.";
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
-    let bytes = parts.bodies.read(&call.headers, body).await?;
+    let bytes = body.read().await?;
     let (skill, replaced) = parts.skills.upload(&call.who, &name, bytes).await?;
     let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Skill::from(&skill))))
@@ -143,11 +131,7 @@ pub(super) async fn put(
     params(OfSkill),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove(
-    State(skills): State<Skills>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(skills): State<Skills>, call: Call) -> Result<StatusCode, ApiError> {
     skills.remove(&call.who, &name(&call)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
@@ -15,18 +14,11 @@ use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
 
-use super::{
-    V1Parts,
-    call::{Call, Query},
-};
+use super::{V1Parts, call::Call};
 use crate::{
     api::{
-        http::error::ApiError,
-        schema::{
-            arguments::NoArguments,
-            parse::{Source, parse},
-            token::{CreateToken, TokenCreated, TokenList, TokenStatus},
-        },
+        http::{body::RequestBody, error::ApiError},
+        schema::token::{CreateToken, TokenCreated, TokenList, TokenStatus},
     },
     domain::{id::TokenId, owner::Principal},
     services::{
@@ -64,12 +56,11 @@ pub(super) struct OfToken {
     responses((status = 201, description = "The token.", body = TokenCreated)),
 )]
 pub(super) async fn create(
-    State(V1Parts { tokens, admin, bodies, .. }): State<V1Parts>,
-    _: Query<NoArguments>,
+    State(V1Parts { tokens, admin, .. }): State<V1Parts>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
-    let create: CreateToken = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let create: CreateToken = body.json().await?;
     let (owner, grant) = (create.owner()?, create.grant()?);
     let expires_unix_ms = create.expires()?.map(|left| tokens.in_seconds(left));
     let (record, token) = admin
@@ -91,9 +82,9 @@ pub(super) async fn create(
 )]
 pub(super) async fn list(
     State(tokens): State<Arc<Tokens>>,
-    Query(query): Query<ListTokens>,
+    call: Call<ListTokens>,
 ) -> Result<Json<TokenList>, ApiError> {
-    let tokens = tokens.list(query.owner.as_ref()).await?;
+    let tokens = tokens.list(call.query.owner.as_ref()).await?;
     Ok(Json(TokenList { tokens: tokens.iter().map(TokenStatus::from).collect() }))
 }
 
@@ -105,11 +96,7 @@ pub(super) async fn list(
     params(OfToken),
     responses((status = 204, description = "It is revoked.")),
 )]
-pub(super) async fn revoke(
-    State(admin): State<Admin>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn revoke(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
     let id: TokenId = call.name(3, "tokenId")?;
     admin.revoke_token(&call.who, id).await?;
     info!(token = %id, by = call.who.name(), "a token was revoked");

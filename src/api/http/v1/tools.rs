@@ -1,20 +1,16 @@
 //! Tools of MCP servers: what programs may call, and questions about their calls.
 
-use axum::{Json, body::Body, extract::State, http::StatusCode};
+use axum::{Json, extract::State, http::StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{
-    V1Parts,
-    call::{Call, Query},
-};
+use super::{V1Parts, call::Call};
 use crate::{
     api::{
-        http::error::ApiError,
+        http::{body::RequestBody, error::ApiError},
         schema::{
-            arguments::NoArguments,
-            parse::{self, Source, parse},
+            parse,
             tools::{
                 AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
                 ToolServerStates, ToolSource,
@@ -107,7 +103,7 @@ pub(super) struct OfApproval {
 }
 
 /// Asks an operator's rights once.
-fn by(call: &Call, token: &Token) -> Decider {
+fn by<Q>(call: &Call<Q>, token: &Token) -> Decider {
     Decider { who: call.who.clone(), is_operator: token.check_scope(Scope::Admin).is_ok(), by: "api" }
 }
 
@@ -123,7 +119,7 @@ fn question(call: &Call) -> Result<ApprovalId, Failure> {
     get, path = "/v1/tools", tag = "tools", operation_id = "listTools",
     responses((status = 200, description = "The servers.", body = ToolServerStates)),
 )]
-pub(super) async fn servers(State(tools): State<Tools>, _: Query<NoArguments>, call: Call) -> Json<ToolServerStates> {
+pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<ToolServerStates> {
     let servers = tools.servers(&call.who).await;
     Json(ToolServerStates { servers: servers.into_iter().map(Into::into).collect() })
 }
@@ -136,12 +132,8 @@ pub(super) async fn servers(State(tools): State<Tools>, _: Query<NoArguments>, c
     params(Search),
     responses((status = 200, description = "The tools.", body = FoundTools)),
 )]
-pub(super) async fn search(
-    State(tools): State<Tools>,
-    Query(query): Query<Search>,
-    call: Call,
-) -> Result<Json<FoundTools>, ApiError> {
-    let found = tools.search(&call.who, &query.query, limit(query.limit)?).await?;
+pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Result<Json<FoundTools>, ApiError> {
+    let found = tools.search(&call.who, &call.query.query, limit(call.query.limit)?).await?;
     Ok(Json(FoundTools { tools: found.into_iter().map(Into::into).collect() }))
 }
 
@@ -163,11 +155,10 @@ fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
 )]
 pub(super) async fn source(
     State(tools): State<Tools>,
-    Query(query): Query<ModuleLanguageQuery>,
-    call: Call,
+    call: Call<ModuleLanguageQuery>,
 ) -> Result<Json<ToolSource>, ApiError> {
     let (server, tool): (String, String) = (call.name(3, "server")?, call.name(4, "tool")?);
-    let tongue = query.language.unwrap_or(ModuleLanguage::Python);
+    let tongue = call.query.language.unwrap_or(ModuleLanguage::Python);
     Ok(Json(tools.source(&call.who, &server, Some(&tool), tongue).await?.into()))
 }
 
@@ -182,12 +173,11 @@ pub(super) async fn source(
 pub(super) async fn approvals(
     State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    Query(query): Query<WhichApprovals>,
-    call: Call,
+    call: Call<WhichApprovals>,
 ) -> Result<Json<ApprovalList>, ApiError> {
     let by = by(&call, &token);
     let of = (!by.is_operator).then_some(&by.who);
-    let approvals = tools.approvals().list(of, query.open.unwrap_or(false)).await?;
+    let approvals = tools.approvals().list(of, call.query.open.unwrap_or(false)).await?;
     Ok(Json(ApprovalList { approvals: approvals.iter().map(Into::into).collect() }))
 }
 
@@ -202,7 +192,6 @@ pub(super) async fn approvals(
 pub(super) async fn approval(
     State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    _: Query<NoArguments>,
     call: Call,
 ) -> Result<Json<ApprovalResult>, ApiError> {
     let found = tools.approvals().get(&by(&call, &token), question(&call)?).await?;
@@ -221,12 +210,11 @@ pub(super) async fn approval(
 pub(super) async fn answer(
     State(parts): State<V1Parts>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    _: Query<NoArguments>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<ApprovalResult>, ApiError> {
     let id = question(&call)?;
-    let AnswerBody { answer } = parse(parts.bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let AnswerBody { answer } = body.json().await?;
     let answered = parts.tools.approvals().answer(&by(&call, &token), id, answer).await?;
     Ok(Json((&answered).into()))
 }
@@ -242,7 +230,6 @@ pub(super) async fn answer(
 pub(super) async fn revoke(
     State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    _: Query<NoArguments>,
     call: Call,
 ) -> Result<StatusCode, ApiError> {
     tools.approvals().revoke(&by(&call, &token), question(&call)?).await?;
@@ -256,7 +243,7 @@ pub(super) async fn revoke(
     get, path = "/v1/tool-servers", tag = "admin", operation_id = "listToolServers",
     responses((status = 200, description = "The servers.", body = ToolServerList)),
 )]
-pub(super) async fn list(State(tools): State<Tools>, _: Query<NoArguments>) -> Json<ToolServerList> {
+pub(super) async fn list(State(tools): State<Tools>, _: Call) -> Json<ToolServerList> {
     Json(ToolServerList { servers: tools.directory().list().iter().map(ToolServerResult::from).collect() })
 }
 
@@ -270,13 +257,12 @@ pub(super) async fn list(State(tools): State<Tools>, _: Query<NoArguments>) -> J
     responses((status = 204, description = "It holds.")),
 )]
 pub(super) async fn put(
-    State(V1Parts { admin, bodies, .. }): State<V1Parts>,
-    _: Query<NoArguments>,
+    State(V1Parts { admin, .. }): State<V1Parts>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<StatusCode, ApiError> {
     let name: String = call.name(3, "name")?;
-    let ToolServerBody { server, secret } = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let ToolServerBody { server, secret } = body.json().await?;
     admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -289,11 +275,7 @@ pub(super) async fn put(
     params(OfServer),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove(
-    State(admin): State<Admin>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
     let name: String = call.name(3, "name")?;
     admin.remove_tool_server(&call.who, &name).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::super::call::{Query, page};
+use super::super::call::{Call, page};
 use crate::{
     api::{
         http::error::ApiError,
@@ -85,10 +85,10 @@ impl FromStr for WhichNotable {
 )]
 pub(in super::super) async fn conversations(
     State(admin): State<Admin>,
-    Query(query): Query<ListSizes>,
+    call: Call<ListSizes>,
 ) -> Result<Json<SizeList>, ApiError> {
-    let limit = page(query.limit)?;
-    let page = admin.conversations(query.owner.as_ref(), query.cursor.as_ref(), limit).await?;
+    let limit = page(call.query.limit)?;
+    let page = admin.conversations(call.query.owner.as_ref(), call.query.cursor.as_ref(), limit).await?;
     Ok(Json(SizeList::from(&page)))
 }
 
@@ -102,10 +102,10 @@ pub(in super::super) async fn conversations(
 )]
 pub(in super::super) async fn runs(
     State(admin): State<Admin>,
-    Query(query): Query<ListNotable>,
+    call: Call<ListNotable>,
 ) -> Result<Json<NotableList>, ApiError> {
-    let which = query.which.map_or(Notable::Slowest, |which| which.0);
-    let from = query.from.map_or(0, |from| from.0);
-    let lines = admin.notable(which, from, page(query.limit)?).await?;
+    let which = call.query.which.map_or(Notable::Slowest, |which| which.0);
+    let from = call.query.from.map_or(0, |from| from.0);
+    let lines = admin.notable(which, from, page(call.query.limit)?).await?;
     Ok(Json(NotableList { runs: lines.iter().map(HistoryRun::from).collect() }))
 }

@@ -1,20 +1,18 @@
 //! Policies for the network access of programs: listed, made, deleted.
 
-use axum::{Json, body::Body, extract::State, http::StatusCode};
+use axum::{Json, extract::State, http::StatusCode};
 use utoipa::IntoParams;
 
 use super::super::{
     V1Parts,
-    call::{Call, Query, page},
+    call::{Call, page},
     network::ListDecisions,
 };
 use crate::{
     api::{
-        http::error::ApiError,
+        http::{body::RequestBody, error::ApiError},
         schema::{
-            arguments::NoArguments,
             network::{OwnedDecision, OwnedDecisions},
-            parse::{Source, parse},
             policy::{PolicyBody, PolicyList, PolicyResult},
         },
     },
@@ -38,7 +36,7 @@ pub struct OfPolicy {
     get, path = "/v1/admin/network", tag = "admin", operation_id = "listNetworkPolicies",
     responses((status = 200, description = "The policies.", body = PolicyList)),
 )]
-pub async fn policies(State(admin): State<Admin>, _: Query<NoArguments>) -> Json<PolicyList> {
+pub async fn policies(State(admin): State<Admin>, _: Call) -> Json<PolicyList> {
     let policies = admin.policies();
     let all = policies.all();
     let results = all.iter().map(|policy| PolicyResult::new(policy, policies.is_configured(&policy.name)));
@@ -55,9 +53,9 @@ pub async fn policies(State(admin): State<Admin>, _: Query<NoArguments>) -> Json
 )]
 pub async fn decisions(
     State(network): State<Network>,
-    Query(query): Query<ListDecisions>,
+    call: Call<ListDecisions>,
 ) -> Result<Json<OwnedDecisions>, ApiError> {
-    let newest = network.decisions().newest_of_all(page(query.limit)?);
+    let newest = network.decisions().newest_of_all(page(call.query.limit)?);
     Ok(Json(OwnedDecisions { decisions: newest.iter().map(OwnedDecision::from).collect() }))
 }
 
@@ -71,13 +69,12 @@ pub async fn decisions(
     responses((status = 204, description = "It holds.")),
 )]
 pub async fn put_policy(
-    State(V1Parts { admin, bodies, .. }): State<V1Parts>,
-    _: Query<NoArguments>,
+    State(V1Parts { admin, .. }): State<V1Parts>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<StatusCode, ApiError> {
     let name: String = call.name(4, "name")?;
-    let policy: PolicyBody = parse(bodies.json(&call.headers, body).await?.0, Source::Json)?;
+    let policy: PolicyBody = body.json().await?;
     admin.put_policy(&call.who, &name, &policy.text()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -90,11 +87,7 @@ pub async fn put_policy(
     params(OfPolicy),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub async fn remove_policy(
-    State(admin): State<Admin>,
-    _: Query<NoArguments>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub async fn remove_policy(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
     let name: String = call.name(4, "name")?;
     admin.remove_policy(&call.who, &name).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,0 +1,69 @@
+//! A body that has not been read, with what its reading depends on, so that a handler takes them as one value.
+
+use std::convert::Infallible;
+
+use axum::{
+    body::{Body, Bytes, HttpBody as _},
+    extract::{FromRef, FromRequest, Request},
+    http::HeaderMap,
+};
+use futures_util::Stream;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::Bodies;
+use crate::{
+    api::schema::parse::{Source, parse},
+    domain::error::Failure,
+};
+
+pub(in crate::api::http) struct RequestBody {
+    bodies: Bodies,
+    headers: HeaderMap,
+    body: Body,
+}
+
+impl<S: Send + Sync> FromRequest<S> for RequestBody
+where
+    Bodies: FromRef<S>,
+{
+    type Rejection = Infallible;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Infallible> {
+        let (head, body) = request.into_parts();
+        Ok(Self { bodies: Bodies::from_ref(state), headers: head.headers, body })
+    }
+}
+
+impl RequestBody {
+    pub fn is_empty(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    /// As [`Bodies::at_most`].
+    #[must_use]
+    pub fn at_most(self, bytes_max: usize) -> Self {
+        Self { bodies: self.bodies.at_most(bytes_max), ..self }
+    }
+
+    /// As [`Bodies::read`].
+    pub async fn read(self) -> Result<Bytes, Failure> {
+        self.bodies.read(&self.headers, self.body).await
+    }
+
+    /// As [`Bodies::stream`].
+    pub fn stream(self) -> Result<(Option<u64>, impl Stream<Item = Result<Bytes, Failure>> + Send), Failure> {
+        self.bodies.stream(&self.headers, self.body)
+    }
+
+    /// As [`Bodies::json`].
+    pub async fn members(self) -> Result<(Map<String, Value>, Bytes), Failure> {
+        self.bodies.json(&self.headers, self.body).await
+    }
+
+    /// A JSON object without unknown members.
+    pub async fn json<T: DeserializeOwned + JsonSchema>(self) -> Result<T, Failure> {
+        parse(self.members().await?.0, Source::Json)
+    }
+}
