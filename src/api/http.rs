@@ -25,6 +25,7 @@ pub mod jupyter;
 pub mod librechat;
 pub mod mcp;
 pub mod metrics;
+mod multipart;
 pub mod openai;
 pub mod openapi;
 pub mod page;

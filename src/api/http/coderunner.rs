@@ -16,7 +16,7 @@ use axum::{
     Router,
     body::Body,
     extract::{FromRef, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
+    http::{HeaderName, HeaderValue, Method, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -24,8 +24,12 @@ use axum::{
 use serde_json::{Map, Value};
 
 pub use self::answer::CodeRunnerRefusal;
-pub(super) use self::{answer::stderr, files::broken as broken_form};
-use super::{body::Bodies, error::ApiError, json};
+pub(super) use self::answer::stderr;
+use super::{
+    body::{Bodies, RequestBody},
+    error::ApiError,
+    json,
+};
 use crate::{
     domain::error::{Code, Failure},
     services::{files::Files, runs::Runs, sessions::Sessions},
@@ -128,11 +132,11 @@ pub async fn key_from_body(State(bodies): State<Bodies>, request: Request, next:
 }
 
 /// The members of a body in JSON or, as the SDK sends some, in the form of a page.
-async fn members(bodies: &Bodies, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, Failure> {
-    if super::body::media_type(headers)? != "application/x-www-form-urlencoded" {
-        return Ok(bodies.json(headers, body).await?.0);
+async fn members(body: RequestBody) -> Result<Map<String, Value>, Failure> {
+    if body.media_type()? != "application/x-www-form-urlencoded" {
+        return Ok(body.members().await?.0);
     }
-    let bytes = bodies.at_most(KEY_BODY_BYTES_MAX).read(headers, body).await?;
+    let bytes = body.at_most(KEY_BODY_BYTES_MAX).read().await?;
     let form = std::str::from_utf8(&bytes).map_err(|_| Failure::new(Code::InvalidRequest, "The body is not UTF-8."))?;
     let text = |part: &str| percent_encoding::percent_decode_str(&part.replace('+', " ")).decode_utf8_lossy().into();
     let pairs = form.split('&').filter_map(|pair| pair.split_once('='));

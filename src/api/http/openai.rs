@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json, Router,
-    body::Body,
     extract::{FromRef, Path, Query, State},
-    http::HeaderMap,
     routing::{get, post},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{body::Bodies, error::ApiError};
+use super::{
+    body::{Bodies, RequestBody},
+    error::ApiError,
+};
 use crate::{
-    api::schema::parse::{self, Source},
     domain::{
         error::{Code, Failure},
         id::ConversationId,
@@ -94,11 +94,10 @@ struct PageQuery {
 async fn create(
     State(parts): State<OpenAiParts>,
     Extension(who): Extension<Principal>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
-    let Create { name, expires_after, file_ids, network_policy, skills } = parse::parse(members, Source::Lenient)?;
+    let body = body.at_most(BODY_BYTES_MAX);
+    let Create { name, expires_after, file_ids, network_policy, skills } = body.lenient().await?;
     let minutes = expires_after.map_or(MINUTES_MAX, |after| after.minutes);
     let is_open = network_policy.is_some_and(|policy| policy.kind != "disabled");
     for (argument, wrong, why) in [

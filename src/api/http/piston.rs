@@ -12,9 +12,7 @@ mod selector;
 
 use axum::{
     Json, Router,
-    body::Body,
     extract::{FromRef, State},
-    http::HeaderMap,
 };
 use futures_util::StreamExt as _;
 use serde::Serialize;
@@ -22,7 +20,10 @@ use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{answer::Executed, request::Execute, selector::version};
-use super::{body::Bodies, error::ApiError};
+use super::{
+    body::{Bodies, RequestBody},
+    error::ApiError,
+};
 use crate::{
     api::schema::parse::by_size,
     domain::{
@@ -133,16 +134,14 @@ async fn no_packages() -> ApiError {
 )]
 async fn execute(
     State(runs): State<Runs>,
-    State(bodies): State<Bodies>,
     State(limits): State<Limits>,
     axum::Extension(who): axum::Extension<Principal>,
     trace: Option<axum::Extension<TraceContext>>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Executed>, ApiError> {
     // Without capacity the body is not read.
     runs.check_capacity(&who)?;
-    let (members, bytes) = bodies.json(&headers, body).await?;
+    let (members, bytes) = body.members().await?;
     let mut execute = Execute::parse(members)?;
     let limits = execute.limits(&limits)?;
     let (execute, files) = by_size(bytes.len(), move || {

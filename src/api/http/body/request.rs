@@ -5,14 +5,14 @@ use std::convert::Infallible;
 use axum::{
     body::{Body, Bytes, HttpBody as _},
     extract::{FromRef, FromRequest, Request},
-    http::HeaderMap,
+    http::{HeaderMap, header},
 };
 use futures_util::Stream;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::Bodies;
+use super::{Bodies, media_type};
 use crate::{
     api::schema::parse::{Source, parse},
     domain::error::Failure,
@@ -41,6 +41,16 @@ impl RequestBody {
         self.body.is_end_stream()
     }
 
+    /// As [`media_type`].
+    pub fn media_type(&self) -> Result<String, Failure> {
+        media_type(&self.headers)
+    }
+
+    /// What separates the members of a form; `None` for a body that is announced as something else.
+    pub fn boundary(&self) -> Option<String> {
+        multer::parse_boundary(self.headers.get(header::CONTENT_TYPE)?.to_str().ok()?).ok()
+    }
+
     /// As [`Bodies::at_most`].
     #[must_use]
     pub fn at_most(self, bytes_max: usize) -> Self {
@@ -65,5 +75,10 @@ impl RequestBody {
     /// A JSON object without unknown members.
     pub async fn json<T: DeserializeOwned + JsonSchema>(self) -> Result<T, Failure> {
         parse(self.members().await?.0, Source::Json)
+    }
+
+    /// A JSON object whose unknown members are ignored.
+    pub async fn lenient<T: DeserializeOwned + JsonSchema>(self) -> Result<T, Failure> {
+        parse(self.members().await?.0, Source::Lenient)
     }
 }

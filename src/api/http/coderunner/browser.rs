@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::{Path, State},
-    http::{HeaderMap, StatusCode},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -21,11 +20,8 @@ use serde_json::{Value, json};
 use super::{CodeRunnerParts, sessions::named};
 use crate::{
     api::{
-        http::error::ApiError,
-        schema::{
-            parse::{self, Source},
-            session::SessionStatus,
-        },
+        http::{body::RequestBody, error::ApiError},
+        schema::session::SessionStatus,
     },
     domain::{
         error::{Code, Failure},
@@ -94,15 +90,14 @@ impl BrowserCall {
         parts: CodeRunnerParts,
         who: Principal,
         trace: Option<Extension<TraceContext>>,
-        headers: &HeaderMap,
-        body: Body,
+        body: RequestBody,
     ) -> Result<Self, ApiError> {
         browser::check(&parts.runs, &who).map_err(|failure| {
             let is_missing = failure.code == Code::RunnerNotFound;
             ApiError { status: is_missing.then_some(StatusCode::NOT_IMPLEMENTED), ..ApiError::from(failure) }
         })?;
         parts.runs.check_capacity(&who)?;
-        let asked = parse::parse(parts.bodies.json(headers, body).await?.0, Source::Lenient)?;
+        let asked = body.lenient().await?;
         Ok(Self { parts, who, trace: trace.map(|trace| trace.0), asked })
     }
 
@@ -154,10 +149,9 @@ macro_rules! handlers {
                 State(parts): State<CodeRunnerParts>,
                 Extension(who): Extension<Principal>,
                 trace: Option<Extension<TraceContext>>,
-                headers: HeaderMap,
-                body: Body,
+                body: RequestBody,
             ) -> Result<Response, ApiError> {
-                let $call = BrowserCall::read(parts, who, trace, &headers, body).await?;
+                let $call = BrowserCall::read(parts, who, trace, body).await?;
                 let answer: Json<Value> = $body;
                 Ok(answer.into_response())
             }

@@ -2,9 +2,7 @@
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::{Path, State},
-    http::HeaderMap,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -17,8 +15,8 @@ use super::{
 };
 use crate::{
     api::{
-        http::error::ApiError,
-        schema::parse::{self, Source},
+        http::{body::RequestBody, error::ApiError},
+        schema::parse,
     },
     domain::{
         error::{Code, Failure},
@@ -46,10 +44,9 @@ pub(super) async fn execute(
     State(parts): State<CodeRunnerParts>,
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Executed>, ApiError> {
-    let run = start(&parts, who, trace, &headers, body).await?;
+    let run = start(&parts, who, trace, body).await?;
     let report = run.finished().await?;
     Ok(Json(Executed::from(&*report)))
 }
@@ -59,10 +56,9 @@ pub(super) async fn begin(
     State(parts): State<CodeRunnerParts>,
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let run = start(&parts, who, trace, &headers, body).await?;
+    let run = start(&parts, who, trace, body).await?;
     let task = run.id().to_string();
     run.detach();
     Ok(Json(json!({"task_id": task})))
@@ -82,13 +78,11 @@ async fn start(
     parts: &CodeRunnerParts,
     who: Principal,
     trace: Option<Extension<TraceContext>>,
-    headers: &HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<RunHandle, Failure> {
     // Without capacity the body is not read.
     parts.runs.check_capacity(&who)?;
-    let members = parts.bodies.json(headers, body).await?.0;
-    let Execute { code, command, session_id, language, timeout } = parse::parse(members, Source::Lenient)?;
+    let Execute { code, command, session_id, language, timeout } = body.lenient().await?;
     let program = code.or(command).filter(|program| !program.is_empty());
     let program = program.ok_or_else(|| Failure::argument("code", "it is missing: give the program's text"))?;
     let limits = timeout.map(|seconds| parse::time_limit("timeout", seconds)).transpose()?;

@@ -2,20 +2,18 @@
 //!
 //! CodeRunner's clients name absolute paths; here each is below `/data`, and the answer says where.
 
-use axum::{
-    Extension, Json,
-    body::Body,
-    extract::State,
-    http::{HeaderMap, header},
-};
+use axum::{Extension, Json, extract::State};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use futures_util::{StreamExt as _, stream};
-use multer::{Constraints, Field, Multipart, SizeLimit};
+use multer::{Constraints, Field, SizeLimit};
 use serde_json::{Value, json};
 
 use super::{CodeRunnerParts, members, sessions::named};
 use crate::{
-    api::http::error::ApiError,
+    api::http::{
+        body::RequestBody,
+        error::ApiError,
+        multipart::{self, Form},
+    },
     domain::{
         error::{Code, Failure},
         owner::{ConversationKey, Principal},
@@ -35,24 +33,17 @@ const DATA: [&str; 2] = ["/app/uploads/", "/data/"];
 pub(super) async fn upload(
     State(parts): State<CodeRunnerParts>,
     Extension(who): Extension<Principal>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let boundary = multer::parse_boundary(kind)
-        .map_err(|_| Failure::new(Code::UnsupportedMediaType, "The body is not announced as multipart/form-data."))?;
-    let (_, pieces) = parts.bodies.stream(&headers, body)?;
-    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
     let names = ["remote_path", "session_id", "recursive"];
     let limits = names.iter().fold(SizeLimit::new(), |limits, name| limits.for_field(*name, MEMBER_BYTES_MAX));
-    let constraints = Constraints::new().size_limit(limits);
-    let mut form = Multipart::with_constraints(pieces, boundary, constraints);
+    let mut form = Form::announced(body, Constraints::new().size_limit(limits))?;
     let (mut session, mut path) = (None, None);
     for _ in 0..MEMBERS_MAX {
-        let Some(field) = form.next_field().await.map_err(|error| broken(&error))? else { break };
+        let Some(field) = form.next_field().await? else { break };
         match field.name() {
-            Some("session_id") => session = Some(field.text().await.map_err(|error| broken(&error))?),
-            Some("remote_path") => path = Some(field.text().await.map_err(|error| broken(&error))?),
+            Some("session_id") => session = Some(multipart::text(field).await?),
+            Some("remote_path") => path = Some(multipart::text(field).await?),
             Some("file") => {
                 let early = |name: &str| Failure::argument(name, "it is missing: send it before the file");
                 let session = session.ok_or_else(|| early("session_id"))?;
@@ -76,11 +67,7 @@ async fn write(
     let folder = path.ends_with('/');
     let name = field.file_name().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
     let path = below_data("remote_path", &if folder { format!("{path}{name}") } else { path.to_owned() })?;
-    let bytes = stream::unfold(field, |mut field| async {
-        let piece = field.chunk().await.map_err(|error| broken(&error)).transpose()?;
-        Some((piece, field))
-    });
-    let entry = parts.files.upload(&conversation, &path, None, None, bytes).await?;
+    let entry = parts.files.upload(&conversation, &path, None, None, multipart::pieces(field)).await?;
     let path = format!("/data/{}", path.display());
     Ok(Json(json!({"status": "success", "path": path, "size": entry.size})))
 }
@@ -89,10 +76,9 @@ async fn write(
 pub(super) async fn download(
     State(parts): State<CodeRunnerParts>,
     Extension(who): Extension<Principal>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let body = members(&parts.bodies, &headers, body).await?;
+    let body = members(body).await?;
     let member = |name: &str| {
         let text = body.get(name).and_then(Value::as_str);
         text.ok_or_else(|| Failure::argument(name, "it is missing: give a text"))
@@ -115,12 +101,4 @@ fn conversation(parts: &CodeRunnerParts, who: &Principal, session: &str) -> Resu
 fn below_data(name: &str, path: &str) -> Result<SafePath, Failure> {
     let within = DATA.iter().find_map(|folder| path.strip_prefix(folder)).unwrap_or(path);
     SafePath::from_text(within.trim_start_matches('/')).map_err(|why| Failure::argument(name, why))
-}
-
-/// Why a form cannot be read.
-pub(in crate::api::http) fn broken(error: &multer::Error) -> Failure {
-    match error {
-        multer::Error::FieldSizeExceeded { .. } => Failure::new(Code::TooLarge, "A member of the form is too long."),
-        _ => Failure::new(Code::InvalidRequest, "The body is not a whole multipart form: send it again."),
-    }
 }

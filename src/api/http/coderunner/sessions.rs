@@ -2,16 +2,17 @@
 
 use axum::{
     Extension, Json,
-    body::{Body, HttpBody as _},
     extract::{Path, Query, State},
-    http::HeaderMap,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{CodeRunnerParts, members};
 use crate::{
-    api::{http::error::ApiError, schema::session::SessionStatus},
+    api::{
+        http::{body::RequestBody, error::ApiError},
+        schema::session::SessionStatus,
+    },
     domain::{
         error::{Code, Failure},
         id::{ConversationId, Language, SessionId},
@@ -87,10 +88,9 @@ pub(super) async fn close_named(
     State(parts): State<CodeRunnerParts>,
     Extension(who): Extension<Principal>,
     Query(query): Query<OfSession>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<SessionStatus>, ApiError> {
-    let body = if body.is_end_stream() { Map::new() } else { members(&parts.bodies, &headers, body).await? };
+    let body = if body.is_empty() { Map::new() } else { members(body).await? };
     let id = body.get("session_id").and_then(Value::as_str).or(query.session_id.as_deref());
     let id = id.ok_or_else(|| Failure::argument("session_id", "it is missing: name the session to close"))?;
     let view = parts.sessions.get(&who, named(id)?)?;

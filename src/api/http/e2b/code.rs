@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 use super::{E2bParts, InSandbox, below_data};
 use crate::{
     api::{
-        http::error::ApiError,
-        schema::parse::{self, Source},
+        http::{body::RequestBody, error::ApiError},
+        schema::parse,
     },
     domain::{
         error::Failure,
@@ -68,14 +68,13 @@ struct Open {
 /// Runs a cell. A client that goes away interrupts it.
 pub(super) async fn execute(
     State(parts): State<E2bParts>,
-    InSandbox { container, headers, trace }: InSandbox,
-    body: Body,
+    InSandbox { container, trace, .. }: InSandbox,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
     let key = container.key.clone();
     // Without capacity the body is not read.
     parts.runs.check_capacity(&key.owner)?;
-    let members = parts.bodies.json(&headers, body).await?.0;
-    let Execute { code, context_id, language, env_vars } = parse::parse(members, Source::Lenient)?;
+    let Execute { code, context_id, language, env_vars } = body.lenient().await?;
     if env_vars.is_some_and(|variables| !variables.is_empty()) {
         let why = "a cell takes none: set them when the sandbox is created, or in the code";
         return Err(Failure::argument("env_vars", why).into());
@@ -180,12 +179,11 @@ fn result(display: &Display) -> Value {
 /// Opens the session of a language.
 pub(super) async fn open(
     State(parts): State<E2bParts>,
-    InSandbox { container, headers, .. }: InSandbox,
-    body: Body,
+    InSandbox { container, .. }: InSandbox,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
     parts.runs.check_capacity(&container.key.owner)?;
-    let members = parts.bodies.json(&headers, body).await?.0;
-    let Open { language, cwd } = parse::parse(members, Source::Lenient)?;
+    let Open { language, cwd } = body.lenient().await?;
     if cwd.as_deref().map(below_data).transpose()?.flatten().is_some() {
         return Err(Failure::argument("cwd", "it must be /home/user: change the folder in the code").into());
     }

@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 
 use axum::{
     Json,
-    body::Body,
     extract::{Query, State},
-    http::{Method, StatusCode, header},
+    http::{Method, StatusCode},
     response::Response,
 };
-use futures_util::{StreamExt as _, stream};
-use multer::Multipart;
+use multer::Constraints;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{E2bParts, InSandbox, a_file, below_data, process::quoted};
 use crate::{
-    api::{
-        http::{coderunner::broken_form, error::ApiError, files as downloads},
-        schema::parse::{self, Source},
+    api::http::{
+        body::RequestBody,
+        error::ApiError,
+        files as downloads,
+        multipart::{self, Form},
     },
     domain::{
         error::{Code, Failure},
@@ -64,30 +64,24 @@ pub(super) async fn read(
 /// Writes the body, or each file of a form.
 pub(super) async fn write(
     State(parts): State<E2bParts>,
-    InSandbox { container, headers, .. }: InSandbox,
+    InSandbox { container, .. }: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Vec<Value>>, ApiError> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
-    let (announced, pieces) = parts.bodies.stream(&headers, body)?;
-    let Ok(boundary) = multer::parse_boundary(&kind) else {
+    let Some(boundary) = body.boundary() else {
+        let (announced, pieces) = body.stream()?;
         let path = a_file(&path.unwrap_or_default())?;
         let entry = parts.files.upload(&container.key, &path, None, announced, pieces).await?;
         return Ok(Json(vec![written(&entry.path)]));
     };
-    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
-    let mut form = Multipart::new(pieces, boundary);
+    let mut form = Form::new(body, boundary, Constraints::new())?;
     let mut files = Vec::new();
     for _ in 0..FILES_MAX {
-        let Some(field) = form.next_field().await.map_err(|error| broken_form(&error))? else {
+        let Some(field) = form.next_field().await? else {
             return Ok(Json(files));
         };
         let path = a_file(path.as_deref().or(field.file_name()).unwrap_or_default())?;
-        let bytes = stream::unfold(field, |mut field| async {
-            let piece = field.chunk().await.map_err(|error| broken_form(&error)).transpose()?;
-            Some((piece, field))
-        });
-        let entry = parts.files.upload(&container.key, &path, None, None, bytes).await?;
+        let entry = parts.files.upload(&container.key, &path, None, None, multipart::pieces(field)).await?;
         files.push(written(&entry.path));
     }
     Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into())
@@ -109,17 +103,13 @@ fn absent(failure: Failure) -> Failure {
     }
 }
 
-async fn arguments(parts: &E2bParts, headers: &header::HeaderMap, body: Body) -> Result<Named, Failure> {
-    parse::parse(parts.bodies.json(headers, body).await?.0, Source::Lenient)
-}
-
 /// What is in a folder, to a depth.
 pub(super) async fn list(
     State(parts): State<E2bParts>,
-    InSandbox { container, headers, .. }: InSandbox,
-    body: Body,
+    InSandbox { container, .. }: InSandbox,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let Named { path, depth, .. } = arguments(&parts, &headers, body).await?;
+    let Named { path, depth, .. } = body.lenient().await?;
     let folder = below_data(&path.unwrap_or_default())?;
     let above = folder.as_ref().map_or(0, |folder| folder.components().count());
     let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
@@ -143,10 +133,10 @@ pub(super) async fn list(
 /// A file or a folder.
 pub(super) async fn stat(
     State(parts): State<E2bParts>,
-    InSandbox { container, headers, .. }: InSandbox,
-    body: Body,
+    InSandbox { container, .. }: InSandbox,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let path = a_file(&arguments(&parts, &headers, body).await?.path.unwrap_or_default())?;
+    let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
     let entry = match parts.files.open(&container.key, &path).await.map_err(absent) {
         Ok(file) => entry(&path, "FILE_TYPE_FILE", file.size, file.modified_unix_s),
         Err(failure) if matches!(failure.code, Code::NotAFile | Code::FileNotFound) => {
@@ -164,10 +154,10 @@ pub(super) async fn stat(
 /// Deletes a file, or a folder with all it holds.
 pub(super) async fn remove(
     State(parts): State<E2bParts>,
-    InSandbox { container, headers, .. }: InSandbox,
-    body: Body,
+    InSandbox { container, .. }: InSandbox,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let path = a_file(&arguments(&parts, &headers, body).await?.path.unwrap_or_default())?;
+    let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
     parts.files.delete(&container.key, &path, None).await.map_err(absent)?;
     Ok(Json(json!({})))
 }
@@ -176,9 +166,9 @@ pub(super) async fn remove(
 pub(super) async fn make_dir(
     State(parts): State<E2bParts>,
     sandbox: InSandbox,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let path = a_file(&arguments(&parts, &sandbox.headers, body).await?.path.unwrap_or_default())?;
+    let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
     let name = quoted(&path.display());
     command(&parts, sandbox, format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}")).await?;
     Ok(Json(json!({"entry": of_folder(&path)})))
@@ -188,9 +178,9 @@ pub(super) async fn make_dir(
 pub(super) async fn rename(
     State(parts): State<E2bParts>,
     sandbox: InSandbox,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let Named { source, destination, .. } = arguments(&parts, &sandbox.headers, body).await?;
+    let Named { source, destination, .. } = body.lenient().await?;
     let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
     let (old, new) = (quoted(&from.display()), quoted(&to.display()));
     command(

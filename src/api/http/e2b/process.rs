@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::{E2bParts, InSandbox, below_data};
 use crate::{
     api::{
-        http::{error::ApiError, json},
+        http::{body::RequestBody, error::ApiError, json},
         schema::parse::{self, Source},
     },
     domain::{
@@ -56,10 +56,10 @@ struct Process {
 pub(super) async fn start(
     State(parts): State<E2bParts>,
     InSandbox { container, headers, trace }: InSandbox,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
     parts.runs.check_capacity(&container.key.owner)?;
-    let bytes = parts.bodies.read(&headers, body).await?;
+    let bytes = body.read().await?;
     let broken = || Failure::new(Code::InvalidRequest, "The body is not one message of Connect in JSON.");
     let message = bytes.get(HEAD_BYTES..).filter(|_| bytes[0] == 0).ok_or_else(broken)?;
     let Value::Object(members) = json::read(message, VALUES_MAX).map_err(|_| broken())? else {

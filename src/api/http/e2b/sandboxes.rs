@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::{Path, RawQuery, State},
     http::{HeaderMap, StatusCode, header},
 };
@@ -15,10 +14,7 @@ use serde_json::{Value, json};
 
 use super::E2bParts;
 use crate::{
-    api::{
-        http::{coderunner::KEY, error::ApiError},
-        schema::parse::{self, Source},
-    },
+    api::http::{body::RequestBody, coderunner::KEY, error::ApiError},
     domain::{
         environment::Environment,
         error::{Code, Failure},
@@ -61,11 +57,10 @@ pub(super) async fn create(
     State(parts): State<E2bParts>,
     Extension(who): Extension<Principal>,
     headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     parts.runs.check_capacity(&who)?;
-    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
-    let Create { template, timeout, metadata, env } = parse::parse(members, Source::Lenient)?;
+    let Create { template, timeout, metadata, env } = body.at_most(BODY_BYTES_MAX).lenient().await?;
     let key = ConversationKey::new(who, ConversationId::random("i"));
     parts.containers.create(&key, Maker::E2b, seconds(timeout))?;
     let container = parts.containers.change(&key, Maker::E2b, |container| {
@@ -82,10 +77,9 @@ pub(super) async fn connect(
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
     headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
-    let Timeout { timeout } = parse::parse(members, Source::Lenient)?;
+    let Timeout { timeout } = body.at_most(BODY_BYTES_MAX).lenient().await?;
     let until = parts.containers.now_unix_s().saturating_add(seconds(timeout));
     let extend = |container: &mut Container| container.ends_unix_s = container.ends_unix_s.max(until);
     let container = parts.containers.change(&named(who, &id)?, Maker::E2b, extend)?;
@@ -97,11 +91,9 @@ pub(super) async fn set_timeout(
     State(parts): State<E2bParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<StatusCode, ApiError> {
-    let members = parts.bodies.at_most(BODY_BYTES_MAX).json(&headers, body).await?.0;
-    let Timeout { timeout } = parse::parse(members, Source::Lenient)?;
+    let Timeout { timeout } = body.at_most(BODY_BYTES_MAX).lenient().await?;
     let until = parts.containers.now_unix_s().saturating_add(seconds(timeout));
     parts.containers.change(&named(who, &id)?, Maker::E2b, |container| container.ends_unix_s = until)?;
     Ok(StatusCode::NO_CONTENT)

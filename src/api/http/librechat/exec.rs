@@ -1,17 +1,14 @@
 //! A program and what came of it. Each program is a run of its own; the files that it names are copied into its session
 //! first, so that a program cannot change what another session holds.
 
-use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
+use axum::{Extension, Json, extract::State};
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{LibreChatParts, file_id, files::find, fresh, of_hint, session};
 use crate::{
-    api::{
-        http::{coderunner::stderr, error::ApiError},
-        schema::parse::{self, Source},
-    },
+    api::http::{body::RequestBody, coderunner::stderr, error::ApiError},
     domain::{
         error::{Code, Failure},
         file::Change,
@@ -79,13 +76,11 @@ pub(super) async fn exec(
     State(parts): State<LibreChatParts>,
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Executed>, ApiError> {
     // Without capacity the body is not read.
     parts.runs.check_capacity(&who)?;
-    let members = parts.bodies.json(&headers, body).await?.0;
-    let exec: Exec = parse::parse(members, Source::Lenient)?;
+    let exec: Exec = body.lenient().await?;
     let id = match (&exec.session_id, &exec.runtime_session_hint) {
         (Some(id), _) if !id.is_empty() => session(id)?,
         (_, Some(hint)) if !hint.is_empty() => of_hint(hint),

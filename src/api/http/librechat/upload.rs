@@ -1,18 +1,16 @@
 //! Files for later programs. Each upload is a session of its own, whose files programs are given by name.
 
-use axum::{
-    Extension, Json,
-    body::Body,
-    extract::State,
-    http::{HeaderMap, header},
-};
-use futures_util::{StreamExt as _, stream};
-use multer::{Field, Multipart};
+use axum::{Extension, Json, extract::State};
+use multer::{Constraints, Field};
 use serde_json::{Value, json};
 
 use super::{LibreChatParts, file_id, fresh};
 use crate::{
-    api::http::{coderunner::broken_form, error::ApiError},
+    api::http::{
+        body::RequestBody,
+        error::ApiError,
+        multipart::{self, Form},
+    },
     domain::{
         error::{Code, Failure},
         id::ConversationId,
@@ -33,10 +31,9 @@ struct Received {
 pub(super) async fn one(
     State(parts): State<LibreChatParts>,
     Extension(who): Extension<Principal>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let Received { session, files } = receive(&parts, who, &headers, body).await?;
+    let Received { session, files } = receive(&parts, who, body).await?;
     let mut shown = Vec::new();
     for (filename, written) in files {
         shown.push(json!({"fileId": written?, "filename": filename}));
@@ -49,10 +46,9 @@ pub(super) async fn one(
 pub(super) async fn batch(
     State(parts): State<LibreChatParts>,
     Extension(who): Extension<Principal>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
-    let Received { session, files } = receive(&parts, who, &headers, body).await?;
+    let Received { session, files } = receive(&parts, who, body).await?;
     let succeeded = files.iter().filter(|(_, written)| written.is_ok()).count();
     let failed = files.len() - succeeded;
     let shown: Vec<_> = files
@@ -72,22 +68,12 @@ pub(super) async fn batch(
         "succeeded": succeeded, "failed": failed})))
 }
 
-async fn receive(
-    parts: &LibreChatParts,
-    who: Principal,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Received, ApiError> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let boundary = multer::parse_boundary(kind)
-        .map_err(|_| Failure::new(Code::UnsupportedMediaType, "The body is not announced as multipart/form-data."))?;
-    let (_, pieces) = parts.bodies.stream(headers, body)?;
-    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
-    let mut form = Multipart::new(pieces, boundary);
+async fn receive(parts: &LibreChatParts, who: Principal, body: RequestBody) -> Result<Received, ApiError> {
+    let mut form = Form::announced(body, Constraints::new())?;
     let conversation = ConversationKey::new(who, fresh());
     let mut files = Vec::new();
     for _ in 0..MEMBERS_MAX {
-        let Some(field) = form.next_field().await.map_err(|error| broken_form(&error))? else {
+        let Some(field) = form.next_field().await? else {
             if files.is_empty() {
                 return Err(Failure::argument("file", "it is missing: send the file").into());
             }
@@ -107,10 +93,6 @@ async fn write(
     field: Field<'_>,
 ) -> Result<String, Failure> {
     let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
-    let bytes = stream::unfold(field, |mut field| async {
-        let piece = field.chunk().await.map_err(|error| broken_form(&error)).transpose()?;
-        Some((piece, field))
-    });
-    let entry = parts.files.upload(conversation, &path, None, None, bytes).await?;
+    let entry = parts.files.upload(conversation, &path, None, None, multipart::pieces(field)).await?;
     Ok(file_id(&entry.path))
 }

@@ -2,18 +2,21 @@
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::{Path, Query, State},
-    http::{HeaderMap, Method, header},
+    http::{HeaderMap, Method},
     response::Response,
 };
-use futures_util::{StreamExt as _, stream};
-use multer::Multipart;
+use multer::Constraints;
 use serde_json::{Value, json};
 
 use super::{OpenAiParts, PageQuery, named};
 use crate::{
-    api::http::{coderunner::broken_form, error::ApiError, files as downloads},
+    api::http::{
+        body::RequestBody,
+        error::ApiError,
+        files as downloads,
+        multipart::{self, Form},
+    },
     domain::{
         error::{Code, Failure},
         file::FileEntry,
@@ -31,25 +34,17 @@ pub(super) async fn create(
     State(parts): State<OpenAiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
     let key = named(&parts, who, &id)?.key;
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let boundary = multer::parse_boundary(kind)
-        .map_err(|_| Failure::argument("file_id", "there is no /files here: send the file as multipart/form-data"))?;
-    let (_, pieces) = parts.bodies.stream(&headers, body)?;
-    let pieces = pieces.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message)));
-    let mut form = Multipart::new(pieces, boundary);
+    let why = "there is no /files here: send the file as multipart/form-data";
+    let boundary = body.boundary().ok_or_else(|| Failure::argument("file_id", why))?;
+    let mut form = Form::new(body, boundary, Constraints::new())?;
     for _ in 0..MEMBERS_MAX {
-        let Some(field) = form.next_field().await.map_err(|error| broken_form(&error))? else { break };
+        let Some(field) = form.next_field().await? else { break };
         let Some(name) = field.file_name() else { continue };
         let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
-        let bytes = stream::unfold(field, |mut field| async {
-            let piece = field.chunk().await.map_err(|error| broken_form(&error)).transpose()?;
-            Some((piece, field))
-        });
-        let entry = parts.files.upload(&key, &path, None, None, bytes).await?;
+        let entry = parts.files.upload(&key, &path, None, None, multipart::pieces(field)).await?;
         return Ok(Json(shown(&key, &entry)));
     }
     Err(Failure::argument("file", "it is missing: send the file").into())

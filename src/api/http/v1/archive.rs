@@ -7,11 +7,7 @@ use axum::{Json, extract::State, response::Response};
 use super::call::{Call, InConversation};
 use crate::{
     api::{
-        http::{
-            body::{RequestBody, media_type},
-            error::ApiError,
-            files as downloads,
-        },
+        http::{body::RequestBody, error::ApiError, files as downloads},
         schema::{ArchiveLink, Binary, ImportResult},
     },
     domain::{error::Code, text::rfc3339},
@@ -64,7 +60,7 @@ pub(super) async fn write(
     body: RequestBody,
 ) -> Result<Json<ImportResult>, ApiError> {
     let conversation = call.conversation()?;
-    if !matches!(media_type(&call.headers)?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
+    if !matches!(body.media_type()?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
         let why = "The body must be a plain tar: send the header `Content-Type: application/x-tar`.";
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }

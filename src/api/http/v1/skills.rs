@@ -14,10 +14,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{
-            body::{RequestBody, media_type},
-            error::ApiError,
-        },
+        http::{body::RequestBody, error::ApiError},
         schema::{
             Binary,
             skills::{Skill, SkillDetails, SkillList},
@@ -113,7 +110,7 @@ pub(super) async fn put(
     body: RequestBody,
 ) -> Result<(StatusCode, Json<Skill>), ApiError> {
     let name = name(&call)?;
-    if !matches!(media_type(&call.headers)?.as_str(), "" | "application/zip" | "application/octet-stream") {
+    if !matches!(body.media_type()?.as_str(), "" | "application/zip" | "application/octet-stream") {
         let why = "The body must be a zip: send the header `Content-Type: application/zip`.";
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
