@@ -54,7 +54,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::{
-    caller::Caller,
+    caller::{Caller, ToolCall},
     repeating::Returned,
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink},
 };
@@ -190,8 +190,9 @@ impl ServerHandler for McpServer {
         };
         let entered = self.calls.enter(context.id.clone(), (context.ct.clone(), caller.session.clone()), returned);
         let arguments = request.arguments.unwrap_or_default();
+        let call = ToolCall { caller: &caller, entry: &entered, context: &context };
         // A panic in rmcp's task would leave the client without an answer.
-        let answer = AssertUnwindSafe(self.parts.call(tool, &caller, arguments, &entered, &context));
+        let answer = AssertUnwindSafe(self.parts.call(tool, call, arguments));
         let failure = match answer.catch_unwind().await {
             Ok(Ok(result)) => return Ok(result),
             Ok(Err(failure)) => failure,

@@ -3,22 +3,20 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
+use rmcp::model::ContentBlock;
 
 use super::{
-    Caller, McpParts,
-    cancellation::Call,
+    McpParts,
+    caller::{ToolCall, ToolResult},
     compatible::own_conversation,
     content::{REST_BYTES, answer, link, listed, plain, section},
     picture::{self, Pictures},
     shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, shorten},
-    waiting::ToolContext,
 };
 use crate::{
     api::schema::{
         browse::{Browse, NavigateText, PageResult},
         json_len,
-        parse::{Source, parse},
     },
     domain::{error::Failure, id::ConversationId, owner::ConversationKey},
     services::{
@@ -31,39 +29,25 @@ use crate::{
 const LIST_BYTES_MAX: usize = 16 << 10;
 
 impl McpParts {
-    pub(super) async fn browse(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
-        let browse: Browse = parse(arguments, Source::Json)?;
+    pub(super) async fn browse(&self, call: ToolCall<'_>, browse: Browse) -> ToolResult {
         let is_new = browse.conversation.is_none();
-        let conversation = caller.key(browse.conversation.clone().unwrap_or_else(ConversationId::fresh));
-        let report = self.browsed(caller, conversation, &browse.into_call(), call, context).await?;
+        let conversation = call.caller.key(browse.conversation.clone().unwrap_or_else(ConversationId::fresh));
+        let report = self.browsed(call, conversation, &browse.into_call()).await?;
         let page = PageResult::new(&report, browser::page(&report));
         let mut blocks = vec![ContentBlock::text(page_text(&page, is_new))];
         let links: Vec<_> = page.files.iter().map(link).collect();
-        let used = json_len(&blocks) + json_len(&links) + if caller.view.structured { json_len(&page) } else { 0 };
+        let used = json_len(&blocks) + json_len(&links) + if call.caller.view.structured { json_len(&page) } else { 0 };
         let Pictures { blocks: pictures, .. } =
-            picture::of_run(self, caller.view, &report, ANSWER_BYTES_MAX.saturating_sub(used + REST_BYTES)).await;
+            picture::of_run(self, call.caller.view, &report, ANSWER_BYTES_MAX.saturating_sub(used + REST_BYTES)).await;
         blocks.extend(pictures);
         blocks.extend(links);
-        Ok(answer(caller, blocks, &page, page.error.is_some()))
+        Ok(answer(call.caller, blocks, &page, page.error.is_some()))
     }
 
-    pub(super) async fn navigate_text(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
-        let NavigateText { url } = parse(arguments, Source::Json)?;
+    pub(super) async fn navigate_text(&self, call: ToolCall<'_>, NavigateText { url }: NavigateText) -> ToolResult {
         let browse = browser::Browse { url: Some(url), read: vec![Part::Text], ..browser::Browse::default() };
-        let conversation = caller.key(own_conversation(caller)?);
-        let report = self.browsed(caller, conversation, &browse, call, context).await?;
+        let conversation = call.caller.key(own_conversation(call.caller)?);
+        let report = self.browsed(call, conversation, &browse).await?;
         let page = browser::page(&report);
         let mut text = shorten(&page.text, OUTPUT_BYTES_MAX, left_out);
         if let Some(error) = &page.error {
@@ -75,14 +59,12 @@ impl McpParts {
 
     async fn browsed(
         &self,
-        caller: &Caller,
+        call: ToolCall<'_>,
         conversation: ConversationKey,
         browse: &browser::Browse,
-        call: &Call,
-        context: ToolContext<'_>,
     ) -> Result<Arc<Report>, Failure> {
         let request = browser::request(&self.runs, conversation, browse)?;
-        self.whole(caller, request, call, context).await
+        self.whole(call, request).await
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use rmcp::{RoleServer, model::CallToolResult, service::RequestContext};
 use tokio_util::sync::CancellationToken;
 
-use super::{describe::ToolName, view::View};
+use super::{cancellation::Call, describe::ToolName, view::View};
 use crate::{
     domain::{
         error::Failure,
@@ -30,6 +31,21 @@ pub(super) struct Caller {
     pub session: Option<CancellationToken>,
     /// For tools that name none: that of the client's session, otherwise of the owner.
     pub conversation: Option<ConversationId>,
+}
+
+/// The call without its arguments.
+pub(super) type ToolContext<'a> = &'a RequestContext<RoleServer>;
+
+/// The answer of a tool, or a failure of ours. A program that fails is an answer.
+pub(super) type ToolResult = Result<CallToolResult, Failure>;
+
+/// One call of a tool.
+#[derive(Clone, Copy)]
+pub(super) struct ToolCall<'a> {
+    pub caller: &'a Caller,
+    /// Whether the client has given it up.
+    pub entry: &'a Call,
+    pub context: ToolContext<'a>,
 }
 
 impl Caller {

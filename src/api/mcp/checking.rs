@@ -1,17 +1,15 @@
 //! The tool that formats a program and names its problems.
 
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
+use rmcp::model::ContentBlock;
 
 use super::{
     Caller, McpParts,
+    caller::ToolResult,
     content::{answer, section},
     shown::{OUTPUT_BYTES_MAX, fitting, shorten},
 };
 use crate::{
-    api::schema::{
-        check::{CheckProgram, CheckReport, ProgramProblem},
-        parse::{Source, parse},
-    },
+    api::schema::check::{CheckProgram, CheckReport, ProgramProblem},
     domain::error::Failure,
 };
 
@@ -19,8 +17,8 @@ use crate::{
 const PROBLEMS_BYTES_MAX: usize = 16 << 10;
 
 impl McpParts {
-    pub(super) async fn check_code(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let CheckProgram { language, code } = parse(arguments, Source::Json)?;
+    pub(super) async fn check_code(&self, caller: &Caller, arguments: CheckProgram) -> ToolResult {
+        let CheckProgram { language, code } = arguments;
         let report = CheckReport::from(self.checker.check(&caller.principal, &language, &code.0).await?);
         // A part of a program is of no use.
         if report.code.as_ref().is_some_and(|formatted| fitting(formatted, OUTPUT_BYTES_MAX) < formatted.len()) {

@@ -3,13 +3,15 @@
 //! They name no conversation: each session of a client has one of its own; clients without a session share one with
 //! the same token.
 
-use rmcp::model::{CallToolResult, JsonObject};
-
-use super::{Caller, McpParts, cancellation::Call, content, waiting::ToolContext};
+use super::{
+    Caller, McpParts,
+    caller::{ToolCall, ToolResult},
+    content,
+};
 use crate::{
     api::schema::{
         arguments::{ExecuteCommand, ExecuteIpythonCell, NoArguments, Program},
-        parse::{Source, parse, time_limit},
+        parse::time_limit,
         session::SessionList,
     },
     domain::{error::Failure, id::ConversationId},
@@ -22,39 +24,29 @@ pub const SHARED_CONVERSATION: &str = "mcp";
 impl McpParts {
     pub(super) async fn execute_command(
         &self,
+        call: ToolCall<'_>,
         language: &str,
-        caller: &Caller,
-        arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
-        let ExecuteCommand { command } = parse(arguments, Source::Json)?;
-        let request = cell(caller, command, Some(language))?;
-        Ok(content::plain_run(&*self.whole(caller, request, call, context).await?, usize::MAX))
+        arguments: ExecuteCommand,
+    ) -> ToolResult {
+        let ExecuteCommand { command } = arguments;
+        let request = cell(call.caller, command, Some(language))?;
+        Ok(content::plain_run(&*self.whole(call, request).await?, usize::MAX))
     }
 
-    pub(super) fn kernel_status(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let NoArguments {} = parse(arguments, Source::Json)?;
+    pub(super) fn kernel_status(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {
         let sessions = self.open_sessions(caller, &own_conversation(caller)?);
         Ok(content::plain(content::session_lines(&SessionList::from(&*sessions)), false))
     }
 
-    pub(super) async fn execute_ipython_cell(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
-        let ExecuteIpythonCell { code, timeout, max_output_chars } = parse(arguments, Source::Json)?;
+    pub(super) async fn execute_ipython_cell(&self, call: ToolCall<'_>, arguments: ExecuteIpythonCell) -> ToolResult {
+        let ExecuteIpythonCell { code, timeout, max_output_chars } = arguments;
         let limits = timeout.map(|seconds| time_limit("timeout", seconds)).transpose()?;
-        let request = RunRequest { limits, ..cell(caller, code, None)? };
+        let request = RunRequest { limits, ..cell(call.caller, code, None)? };
         let shown = max_output_chars.map_or(usize::MAX, |chars| usize::try_from(chars).unwrap_or(usize::MAX));
-        Ok(content::plain_run(&*self.whole(caller, request, call, context).await?, shown))
+        Ok(content::plain_run(&*self.whole(call, request).await?, shown))
     }
 
-    pub(super) fn reset(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let NoArguments {} = parse(arguments, Source::Json)?;
+    pub(super) fn reset(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {
         self.end_sessions(caller, &own_conversation(caller)?)?;
         Ok(content::plain("All variables are gone; the files in /data are still there.".to_owned(), false))
     }

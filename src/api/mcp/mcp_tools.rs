@@ -3,17 +3,14 @@
 
 use std::fmt::Write as _;
 
-use rmcp::model::{CallToolResult, JsonObject};
-
 use super::{
-    Caller, McpParts, content,
+    Caller, McpParts,
+    caller::ToolResult,
+    content,
     shown::{ANSWER_BYTES_MAX, shorten},
 };
 use crate::{
-    api::schema::{
-        parse::{Source, parse},
-        tools::{GetToolSource, RegisterMcpServer, SearchTools},
-    },
+    api::schema::tools::{GetToolSource, RegisterMcpServer, SearchTools},
     domain::{
         error::{Code, Failure},
         token::Scope,
@@ -28,8 +25,7 @@ const FOUND_MAX: u64 = 50;
 const SOURCE_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
 
 impl McpParts {
-    pub(super) async fn search_tools(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let SearchTools { query, limit } = parse(arguments, Source::Json)?;
+    pub(super) async fn search_tools(&self, caller: &Caller, SearchTools { query, limit }: SearchTools) -> ToolResult {
         let limit = limit.unwrap_or(FOUND);
         if !(1..=FOUND_MAX).contains(&limit) {
             return Err(Failure::argument("limit", format!("it must be a whole number from 1 to {FOUND_MAX}")));
@@ -55,8 +51,8 @@ impl McpParts {
         Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "…\n".to_owned()), false))
     }
 
-    pub(super) async fn tool_source(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let GetToolSource { server, tool, language } = parse(arguments, Source::Json)?;
+    pub(super) async fn tool_source(&self, caller: &Caller, arguments: GetToolSource) -> ToolResult {
+        let GetToolSource { server, tool, language } = arguments;
         let tongue = language.unwrap_or(ModuleLanguage::Python);
         let source = self.tools.source(&caller.principal, &server, Some(&tool), tongue).await?;
         let text = source.types.unwrap_or(source.text);
@@ -64,12 +60,8 @@ impl McpParts {
     }
 
     /// For the caller's own programs. Answers as ipybox does: the names of the tools, each in a text of its own.
-    pub(super) async fn register_mcp_server(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-    ) -> Result<CallToolResult, Failure> {
-        let RegisterMcpServer { server_name, server_params } = parse(arguments, Source::Json)?;
+    pub(super) async fn register_mcp_server(&self, caller: &Caller, arguments: RegisterMcpServer) -> ToolResult {
+        let RegisterMcpServer { server_name, server_params } = arguments;
         if caller.check_scope(Scope::Admin).is_err() {
             let why = "Registering tool servers needs the scope admin: ask the operator to add the server.";
             return Err(Failure::new(Code::InsufficientScope, why));

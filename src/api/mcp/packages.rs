@@ -1,39 +1,25 @@
 //! The tools that install packages: our own, and ipybox's.
 
-use rmcp::model::{CallToolResult, JsonObject};
-
-use super::{Caller, McpParts, compatible::own_conversation, content};
+use super::{Caller, McpParts, caller::ToolResult, compatible::own_conversation, content};
 use crate::{
     api::schema::{
         arguments::InstallPackage,
         packages::{InstallPackages, InstalledPackages},
-        parse::{Source, parse},
     },
-    domain::{
-        error::{Code, Failure},
-        id::Language,
-    },
+    domain::{error::Code, id::Language},
     services::packages::{InstallRequest, Installed},
 };
 
 impl McpParts {
-    pub(super) async fn install_packages(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-    ) -> Result<CallToolResult, Failure> {
-        let InstallPackages { conversation, language, packages } = parse(arguments, Source::Json)?;
+    pub(super) async fn install_packages(&self, caller: &Caller, arguments: InstallPackages) -> ToolResult {
+        let InstallPackages { conversation, language, packages } = arguments;
         let wanted = InstallRequest { conversation: caller.key(conversation), language, tool: None, packages };
         let installed = self.packages.install(wanted, |_| {}).await?;
         Ok(content::installed(caller, sentence(&installed), &InstalledPackages::from(&installed)))
     }
 
-    pub(super) async fn install_package(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-    ) -> Result<CallToolResult, Failure> {
-        let InstallPackage { package_name } = parse(arguments, Source::Json)?;
+    pub(super) async fn install_package(&self, caller: &Caller, arguments: InstallPackage) -> ToolResult {
+        let InstallPackage { package_name } = arguments;
         let conversation = caller.key(own_conversation(caller)?);
         let packages = vec![package_name];
         let wanted = InstallRequest { conversation, language: Language::default(), tool: None, packages };

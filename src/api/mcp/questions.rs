@@ -20,7 +20,7 @@ use rmcp::{
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::{Caller, waiting::ToolContext};
+use super::{Caller, caller::ToolContext};
 use crate::{
     domain::{
         event::{Event, EventKind},

@@ -1,14 +1,8 @@
 //! The tools for sessions, except the cells, which are runs: see [`super::waiting`].
 
-use rmcp::model::{CallToolResult, JsonObject};
-
-use super::{Caller, McpParts, content};
+use super::{Caller, McpParts, caller::ToolResult, content};
 use crate::{
-    api::schema::{
-        arguments::OfSessions,
-        parse::{Source, parse},
-        session::SessionList,
-    },
+    api::schema::{arguments::OfSessions, session::SessionList},
     domain::{
         error::{Code, Failure},
         id::ConversationId,
@@ -17,8 +11,7 @@ use crate::{
 };
 
 impl McpParts {
-    pub(super) async fn interrupt(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let OfSessions { conversation: id } = parse(arguments, Source::Json)?;
+    pub(super) async fn interrupt(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> ToolResult {
         let sessions = self.open_sessions(caller, &id);
         for session in &sessions {
             there(self.sessions.interrupt(&caller.principal, session.session).await)?;
@@ -26,14 +19,12 @@ impl McpParts {
         Ok(content::sessions_changed(caller, sessions.len(), "Interrupted; variables are still there."))
     }
 
-    pub(super) fn reset_session(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let OfSessions { conversation: id } = parse(arguments, Source::Json)?;
+    pub(super) fn reset_session(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> ToolResult {
         let ended = self.end_sessions(caller, &id)?;
         Ok(content::sessions_changed(caller, ended, "All variables are gone; the files in /data are still there."))
     }
 
-    pub(super) fn list_sessions(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let OfSessions { conversation: id } = parse(arguments, Source::Json)?;
+    pub(super) fn list_sessions(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> ToolResult {
         let sessions = self.open_sessions(caller, &id);
         Ok(content::sessions(caller, &SessionList::from(&*sessions)))
     }

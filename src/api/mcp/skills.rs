@@ -6,19 +6,20 @@ use std::fmt::Write as _;
 use rmcp::{
     ErrorData,
     model::{
-        CallToolResult, GetSkillResult, JsonObject, ListSkillsResult, ReadResourceResult, Resource, ResourceContents,
+        CallToolResult, GetSkillResult, ListSkillsResult, ReadResourceResult, Resource, ResourceContents,
         ResourceTemplate, Skill as Entry, SkillFrontmatter, SkillResource, SkillResources,
     },
 };
 
 use super::{
-    Caller, McpParts, content,
+    Caller, McpParts,
+    caller::ToolResult,
+    content,
     shown::{ANSWER_BYTES_MAX, shorten},
 };
 use crate::{
     api::schema::{
         arguments::NoArguments,
-        parse::{Source, parse},
         skills::{GetSkillFile, GetSkillInfo},
     },
     domain::{
@@ -48,8 +49,7 @@ const PAGE_MAX: usize = 10;
 const NO_FILE: &str = "uri: it names no file of a skill: resources/list names the skills";
 
 impl McpParts {
-    pub(super) async fn list_skills(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let NoArguments {} = parse(arguments, Source::Json)?;
+    pub(super) async fn list_skills(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {
         let skills = self.skills.list(&caller.principal).await?;
         let mut text = "Available Skills:\n\n".to_owned();
         for (title, label) in [("Public", "public"), ("User", "user")] {
@@ -66,14 +66,13 @@ impl McpParts {
         Ok(content::plain(text, false))
     }
 
-    pub(super) async fn skill_info(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let GetSkillInfo { skill_name } = parse(arguments, Source::Json)?;
+    pub(super) async fn skill_info(&self, caller: &Caller, GetSkillInfo { skill_name }: GetSkillInfo) -> ToolResult {
         let Ok(name) = skill_name.parse() else { return Ok(missing(&skill_name, SKILL_FILE)) };
         answer(self.skills.info(&caller.principal, &name).await, &skill_name, None)
     }
 
-    pub(super) async fn skill_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let GetSkillFile { skill_name, filename } = parse(arguments, Source::Json)?;
+    pub(super) async fn skill_file(&self, caller: &Caller, arguments: GetSkillFile) -> ToolResult {
+        let GetSkillFile { skill_name, filename } = arguments;
         let (Ok(name), Ok(path)) = (skill_name.parse::<SkillName>(), SafePath::from_text(&filename)) else {
             return Ok(missing(&skill_name, &filename));
         };
@@ -186,7 +185,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// A file in CodeRunner's words.
-fn answer(found: Result<SkillContent, Failure>, name: &str, file: Option<&str>) -> Result<CallToolResult, Failure> {
+fn answer(found: Result<SkillContent, Failure>, name: &str, file: Option<&str>) -> ToolResult {
     let SkillContent { skill, bytes } = match found {
         Ok(found) => found,
         Err(failure) if matches!(failure.code, Code::SkillNotFound | Code::FileNotFound) => {

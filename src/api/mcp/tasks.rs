@@ -10,7 +10,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::{Caller, McpParts, describe::ToolName, waiting::ToolContext};
+use super::{Caller, McpParts, caller::ToolContext, describe::ToolName};
 use crate::{
     domain::{
         error::{Code, Failure},

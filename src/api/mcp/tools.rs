@@ -1,15 +1,16 @@
 //! Each tool: its arguments, one call of a service, its answer. Those that wait for a run are in [`super::waiting`].
 
-use rmcp::model::{CallToolResponse, CallToolResult, JsonObject};
+use rmcp::model::{CallToolResponse, JsonObject};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 
 use super::{
     Caller, McpParts,
-    cancellation::Call,
+    caller::{ToolCall, ToolResult},
     content,
     describe::ToolName,
     picture,
     shown::{ANSWER_BYTES_MAX, fitting},
-    waiting::ToolContext,
 };
 use crate::{
     api::schema::{
@@ -35,53 +36,51 @@ impl McpParts {
     pub(super) async fn call(
         &self,
         tool: ToolName,
-        caller: &Caller,
+        call: ToolCall<'_>,
         arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
     ) -> Result<CallToolResponse, Failure> {
+        let caller = call.caller;
         let result = match tool {
-            ToolName::RunCode => return self.run_code(caller, arguments, call, context).await,
-            ToolName::GetRun => self.get_run(caller, arguments, call, context).await,
-            ToolName::CancelRun => self.cancel_run(caller, arguments).await,
-            ToolName::ListRunners => self.list_runners(caller, arguments),
-            ToolName::ListFiles => self.list_files(caller, arguments).await,
-            ToolName::ReadFile => self.read_file(caller, arguments).await,
-            ToolName::WriteFile => self.write_file(caller, arguments).await,
-            ToolName::EditFile => self.edit_file(caller, arguments).await,
-            ToolName::UploadUrl => self.upload_url(caller, arguments),
-            ToolName::DeleteFile => self.delete_file(caller, arguments).await,
-            ToolName::RunCell => return self.run_cell(caller, arguments, call, context).await,
-            ToolName::Interrupt => self.interrupt(caller, arguments).await,
-            ToolName::ResetSession => self.reset_session(caller, arguments),
-            ToolName::ListSessions => self.list_sessions(caller, arguments),
-            ToolName::InstallPackages => self.install_packages(caller, arguments).await,
-            ToolName::ExecutePythonCode => self.execute_command("python", caller, arguments, call, context).await,
-            ToolName::ExecuteBashCode => self.execute_command("bash", caller, arguments, call, context).await,
-            ToolName::GetKernelStatus => self.kernel_status(caller, arguments),
-            ToolName::ExecuteIpythonCell => self.execute_ipython_cell(caller, arguments, call, context).await,
-            ToolName::Browse => self.browse(caller, arguments, call, context).await,
-            ToolName::NavigateText => self.navigate_text(caller, arguments, call, context).await,
-            ToolName::InstallPackage => self.install_package(caller, arguments).await,
-            ToolName::ListSkills => self.list_skills(caller, arguments).await,
-            ToolName::GetSkillInfo => self.skill_info(caller, arguments).await,
-            ToolName::GetSkillFile => self.skill_file(caller, arguments).await,
-            ToolName::SearchTools => self.search_tools(caller, arguments).await,
-            ToolName::GetToolSource => self.tool_source(caller, arguments).await,
-            ToolName::RegisterMcpServer => self.register_mcp_server(caller, arguments).await,
-            ToolName::CheckCode => self.check_code(caller, arguments).await,
-            ToolName::Reset => self.reset(caller, arguments),
+            ToolName::RunCode => return self.run_code(call, read(arguments)?).await,
+            ToolName::GetRun => self.get_run(call, read(arguments)?).await,
+            ToolName::CancelRun => self.cancel_run(caller, read(arguments)?).await,
+            ToolName::ListRunners => self.list_runners(caller, read(arguments)?),
+            ToolName::ListFiles => self.list_files(caller, read(arguments)?).await,
+            ToolName::ReadFile => self.read_file(caller, read(arguments)?).await,
+            ToolName::WriteFile => self.write_file(caller, read(arguments)?).await,
+            ToolName::EditFile => self.edit_file(caller, read(arguments)?).await,
+            ToolName::UploadUrl => self.upload_url(caller, read(arguments)?),
+            ToolName::DeleteFile => self.delete_file(caller, read(arguments)?).await,
+            ToolName::RunCell => return self.run_cell(call, read(arguments)?).await,
+            ToolName::Interrupt => self.interrupt(caller, read(arguments)?).await,
+            ToolName::ResetSession => self.reset_session(caller, read(arguments)?),
+            ToolName::ListSessions => self.list_sessions(caller, read(arguments)?),
+            ToolName::InstallPackages => self.install_packages(caller, read(arguments)?).await,
+            ToolName::ExecutePythonCode => self.execute_command(call, "python", read(arguments)?).await,
+            ToolName::ExecuteBashCode => self.execute_command(call, "bash", read(arguments)?).await,
+            ToolName::GetKernelStatus => self.kernel_status(caller, read(arguments)?),
+            ToolName::ExecuteIpythonCell => self.execute_ipython_cell(call, read(arguments)?).await,
+            ToolName::Browse => self.browse(call, read(arguments)?).await,
+            ToolName::NavigateText => self.navigate_text(call, read(arguments)?).await,
+            ToolName::InstallPackage => self.install_package(caller, read(arguments)?).await,
+            ToolName::ListSkills => self.list_skills(caller, read(arguments)?).await,
+            ToolName::GetSkillInfo => self.skill_info(caller, read(arguments)?).await,
+            ToolName::GetSkillFile => self.skill_file(caller, read(arguments)?).await,
+            ToolName::SearchTools => self.search_tools(caller, read(arguments)?).await,
+            ToolName::GetToolSource => self.tool_source(caller, read(arguments)?).await,
+            ToolName::RegisterMcpServer => self.register_mcp_server(caller, read(arguments)?).await,
+            ToolName::CheckCode => self.check_code(caller, read(arguments)?).await,
+            ToolName::Reset => self.reset(caller, read(arguments)?),
         };
         result.map(Into::into)
     }
 
-    fn list_runners(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let NoArguments {} = parse(arguments, Source::Json)?;
+    fn list_runners(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {
         Ok(content::runners(caller, &RunnerList::from(&self.runs)))
     }
 
-    async fn list_files(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let ListFiles { conversation_id: Conversation(conversation), folder, cursor } = parse(arguments, Source::Json)?;
+    async fn list_files(&self, caller: &Caller, arguments: ListFiles) -> ToolResult {
+        let ListFiles { conversation_id: Conversation(conversation), folder, cursor } = arguments;
         let top = |folder: &str| matches!(folder.trim_end_matches('/'), "" | "." | "/data");
         let folder = folder.as_deref().filter(|folder| !top(folder));
         let query = file_query(folder, ("cursor", cursor.as_deref()), None)?;
@@ -90,8 +89,7 @@ impl McpParts {
         Ok(content::listing(caller, &key.id, &list))
     }
 
-    async fn read_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let request: ReadFile = parse(arguments, Source::Json)?;
+    async fn read_file(&self, caller: &Caller, request: ReadFile) -> ToolResult {
         let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
         let offset = request.offset.unwrap_or(0);
         if request.limit == Some(0) {
@@ -117,17 +115,15 @@ impl McpParts {
         Ok(content::file(caller, piece(), picture))
     }
 
-    async fn write_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let file: WriteFile = parse(arguments, Source::Json)?;
+    async fn write_file(&self, caller: &Caller, file: WriteFile) -> ToolResult {
         let bytes_max = self.options.write_bytes_max;
         let (conversation, path, content) = by_size(file.content.len(), move || file.decode(bytes_max)).await?;
         let entry = self.files.write(&caller.key(conversation), &path, content).await?;
         Ok(content::written(caller, "Wrote", &File::from(&entry)))
     }
 
-    async fn edit_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let EditFile { conversation_id, path, old_text, new_text, replace_all, append } =
-            parse(arguments, Source::Json)?;
+    async fn edit_file(&self, caller: &Caller, arguments: EditFile) -> ToolResult {
+        let EditFile { conversation_id, path, old_text, new_text, replace_all, append } = arguments;
         let change = match (old_text, new_text, append) {
             (Some(old), Some(new), None) if !old.is_empty() => {
                 TextChange::Replace { old, new, all: replace_all.unwrap_or(false) }
@@ -142,19 +138,22 @@ impl McpParts {
         Ok(content::written(caller, "Edited", &File::from(&entry)))
     }
 
-    fn upload_url(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let UploadUrl { conversation_id: Conversation(conversation), path } = parse(arguments, Source::Json)?;
+    fn upload_url(&self, caller: &Caller, arguments: UploadUrl) -> ToolResult {
+        let UploadUrl { conversation_id: Conversation(conversation), path } = arguments;
         let (url, expires_unix_s, bytes_max) =
             self.files.upload_url(&caller.key(conversation), &path).ok_or_else(no_uploads)?;
         Ok(content::upload(caller, &Upload { url, url_expires_at: rfc3339(expires_unix_s), bytes_max }))
     }
 
-    async fn delete_file(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let request: DeleteFile = parse(arguments, Source::Json)?;
+    async fn delete_file(&self, caller: &Caller, request: DeleteFile) -> ToolResult {
         let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
         self.files.delete(&caller.key(request.conversation_id.0), &path, None).await?;
         Ok(content::deleted(caller, &path.display()))
     }
+}
+
+fn read<T: DeserializeOwned + JsonSchema>(arguments: JsonObject) -> Result<T, Failure> {
+    parse(arguments, Source::Json)
 }
 
 fn no_uploads() -> Failure {

@@ -5,15 +5,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rmcp::{
-    RoleServer,
-    model::{CallToolResponse, CallToolResult, InputRequiredResult, JsonObject},
-    service::RequestContext,
-};
+use rmcp::model::{CallToolResponse, InputRequiredResult};
 
 use super::{
     Caller, McpParts,
-    cancellation::Call,
+    caller::{ToolCall, ToolContext, ToolResult},
     content::{self, RunAnswer},
     picture::{self, Pictures},
     progress::Progress,
@@ -24,7 +20,6 @@ use crate::{
     api::schema::{
         arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
         create_run::check_args,
-        parse::{Source, parse},
         report::RunReport,
     },
     domain::{
@@ -41,9 +36,6 @@ use crate::{
 /// How long to wait for a cancelled program; a working engine takes less.
 const STOP_WAIT: Duration = Duration::from_secs(15);
 
-/// The call without its arguments.
-pub(super) type ToolContext<'a> = &'a RequestContext<RoleServer>;
-
 /// Which part of a run an answer shows.
 #[derive(Default)]
 struct OutputPart {
@@ -55,17 +47,11 @@ struct OutputPart {
 }
 
 impl McpParts {
-    pub(super) async fn run_code(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<CallToolResponse, Failure> {
+    pub(super) async fn run_code(&self, call: ToolCall<'_>, arguments: RunCode) -> Result<CallToolResponse, Failure> {
         let RunCode { conversation, language, code, stdin, args, env, timeout_seconds, wait_seconds, detach } =
-            parse(arguments, Source::Json)?;
+            arguments;
         let shown = OutputPart { new_conversation: conversation.is_none(), ..OutputPart::default() };
-        let conversation = caller.key(conversation.unwrap_or_else(ConversationId::fresh));
+        let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
         let args = args.unwrap_or_default();
         check_args(&args)?;
         let request = RunRequest {
@@ -76,20 +62,13 @@ impl McpParts {
             detach,
             ..RunRequest::new(conversation, language, code.0)
         };
-        self.begin(caller, request, shown, wait_seconds, call, context).await
+        self.begin(call, request, shown, wait_seconds).await
     }
 
-    pub(super) async fn run_cell(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<CallToolResponse, Failure> {
-        let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } =
-            parse(arguments, Source::Json)?;
+    pub(super) async fn run_cell(&self, call: ToolCall<'_>, arguments: RunCell) -> Result<CallToolResponse, Failure> {
+        let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } = arguments;
         let shown = OutputPart { new_conversation: conversation.is_none(), ..OutputPart::default() };
-        let conversation = caller.key(conversation.unwrap_or_else(ConversationId::fresh));
+        let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
         let request = RunRequest {
             session: Some(CellSession::Any),
             stdin: stdin.unwrap_or_default().into(),
@@ -97,23 +76,21 @@ impl McpParts {
             detach,
             ..RunRequest::new(conversation, language.unwrap_or_default(), code.0)
         };
-        self.begin(caller, request, shown, wait_seconds, call, context).await
+        self.begin(call, request, shown, wait_seconds).await
     }
 
     /// Begins a run, or returns to the one that a repeated call is about, and waits for its end, or until the call is
     /// given up or, where it `may_repeat`, answered with a question.
     async fn begun(
         &self,
-        caller: &Caller,
+        ToolCall { caller, entry, context }: ToolCall<'_>,
         request: RunRequest,
         (wait, may_repeat): (Option<Wait>, bool),
-        call: &Call,
-        context: ToolContext<'_>,
     ) -> Result<(RunHandle, RunView, Option<InputRequiredResult>), Failure> {
         let asks = ClientAbilities::of(caller, &request, &self.tools, context);
         let asks = if asks.by_repeating && !may_repeat { ClientAbilities::default() } else { asks };
         let stdin_open = request.stdin_open || asks.input;
-        let (run, first) = match &call.returned {
+        let (run, first) = match &entry.returned {
             Some(returned) => {
                 let run = self.runs.hold(&caller.principal, returned.run, request.detach == Some(true))?;
                 let first = returned.deliver(&run, &asks).await;
@@ -126,7 +103,7 @@ impl McpParts {
         let view = tokio::select! {
             view = self.watch(&run, 0, wait, context) => view,
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
-            () = call.ended(run.is_detached()) => stop(&run).await,
+            () = entry.ended(run.is_detached()) => stop(&run).await,
             (event, asked) = asking.serve(&run, &asks, context), if asks.any() => {
                 question = repeating::required(run.id(), event, &asked);
                 run.view()
@@ -139,38 +116,30 @@ impl McpParts {
     }
 
     /// A run from its beginning to its end.
-    pub(super) async fn whole(
-        &self,
-        caller: &Caller,
-        request: RunRequest,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<Arc<Report>, Failure> {
+    pub(super) async fn whole(&self, call: ToolCall<'_>, request: RunRequest) -> Result<Arc<Report>, Failure> {
         let wait = Wait(Duration::from_secs(WAIT_S_MAX));
-        let (run, ..) = self.begun(caller, request, (Some(wait), false), call, context).await?;
+        let (run, ..) = self.begun(call, request, (Some(wait), false)).await?;
         run.finished().await
     }
 
     async fn begin(
         &self,
-        caller: &Caller,
+        call: ToolCall<'_>,
         request: RunRequest,
         shown: OutputPart,
         wait: Option<Wait>,
-        call: &Call,
-        context: ToolContext<'_>,
     ) -> Result<CallToolResponse, Failure> {
-        let (run, view, question) = self.begun(caller, request, (wait, true), call, context).await?;
+        let (run, view, question) = self.begun(call, request, (wait, true)).await?;
         if let Some(question) = question {
             // The client repeats the call, so the end of this one must not cancel the run.
             run.detach();
             return Ok(question.into());
         }
-        if view.state != RunState::Finished && tasks::are_known(context) {
+        if view.state != RunState::Finished && tasks::are_known(call.context) {
             run.detach();
             return Ok(tasks::begun(&view));
         }
-        let answer = self.answer(caller, &run, &view, shown).await;
+        let answer = self.answer(call.caller, &run, &view, shown).await;
         if view.state != RunState::Finished {
             // The client can return to the run, so its disconnecting must not cancel it.
             run.detach();
@@ -178,26 +147,20 @@ impl McpParts {
         answer.map(Into::into)
     }
 
-    pub(super) async fn get_run(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        call: &Call,
-        context: ToolContext<'_>,
-    ) -> Result<CallToolResult, Failure> {
-        let GetRun { run, after_event, output_offset: offset, wait_seconds } = parse(arguments, Source::Json)?;
+    pub(super) async fn get_run(&self, call: ToolCall<'_>, arguments: GetRun) -> ToolResult {
+        let GetRun { run, after_event, output_offset: offset, wait_seconds } = arguments;
         let shown = OutputPart { after_event: after_event.unwrap_or(0), offset, new_conversation: false };
-        let Ok(run) = self.runs.get(&caller.principal, run) else { return self.recorded(caller, run).await };
+        let Ok(run) = self.runs.get(&call.caller.principal, run) else { return self.recorded(call.caller, run).await };
         let view = tokio::select! {
-            view = self.watch(&run, shown.after_event, wait_seconds, context) => view,
+            view = self.watch(&run, shown.after_event, wait_seconds, call.context) => view,
             // Cancelling the call does not stop the run.
-            () = call.left() => run.view(),
+            () = call.entry.left() => run.view(),
         };
-        self.answer(caller, &run, &view, shown).await
+        self.answer(call.caller, &run, &view, shown).await
     }
 
     /// A run that is no longer in memory.
-    pub(super) async fn recorded(&self, caller: &Caller, run: RunId) -> Result<CallToolResult, Failure> {
+    pub(super) async fn recorded(&self, caller: &Caller, run: RunId) -> ToolResult {
         let line = self.history.run(&caller.principal, run).await?;
         match line.end.as_ref().and_then(history::failure) {
             Some(failure) => Err(failure),
@@ -205,8 +168,7 @@ impl McpParts {
         }
     }
 
-    pub(super) async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Failure> {
-        let CancelRun { run } = parse(arguments, Source::Json)?;
+    pub(super) async fn cancel_run(&self, caller: &Caller, CancelRun { run }: CancelRun) -> ToolResult {
         let run = self.runs.get(&caller.principal, run)?;
         let mut result = self.answer(caller, &run, &stop(&run).await, OutputPart::default()).await?;
         // The program did not succeed, but the cancellation did.
@@ -229,22 +191,11 @@ impl McpParts {
     }
 
     /// The whole result of a run that has ended.
-    pub(super) async fn result_of(
-        &self,
-        caller: &Caller,
-        run: &Run,
-        view: &RunView,
-    ) -> Result<CallToolResult, Failure> {
+    pub(super) async fn result_of(&self, caller: &Caller, run: &Run, view: &RunView) -> ToolResult {
         self.answer(caller, run, view, OutputPart::default()).await
     }
 
-    async fn answer(
-        &self,
-        caller: &Caller,
-        run: &Run,
-        view: &RunView,
-        shown: OutputPart,
-    ) -> Result<CallToolResult, Failure> {
+    async fn answer(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
         let so_far;
         let (output, offset, finished): ((&CapturedOutput, &CapturedOutput), _, _) = match &view.result {
             Some(Ok(report)) => ((&report.stdout, &report.stderr), shown.offset, Some(report)),
