@@ -16,40 +16,45 @@ use crate::domain::{
     trace::TraceContext,
 };
 
-/// Receives facts. Every method may be called concurrently and returns at once.
-pub trait Observer: Send + Sync + 'static {
+/// The trait, and several observers as one, from the list of what is observed.
+macro_rules! observer {
+    ($($(#[$doc:meta])* fn $name:ident($($fact:ident: $type:ty),+);)+) => {
+        /// Receives facts. Every method may be called concurrently and returns at once.
+        pub trait Observer: Send + Sync + 'static {
+            $($(#[$doc])* fn $name(&self, $(_: $type),+) {})+
+        }
+
+        impl Observer for Observers {
+            $(fn $name(&self, $($fact: $type),+) {
+                self.0.iter().for_each(|observer| observer.$name($($fact),+));
+            })+
+        }
+    };
+}
+
+observer! {
     /// A run was begun: it waits for its turn. A notebook's own code is only reported when it is over.
-    fn run_begun(&self, _run: &BeginFacts<'_>) {}
-
+    fn run_begun(run: &BeginFacts<'_>);
     /// A run is over: it has its outcome, or the server failed it. Called once for each run that was begun.
-    fn run_over(&self, _run: &RunFacts<'_>) {}
-
+    fn run_over(run: &RunFacts<'_>);
     /// A run was refused before it began.
-    fn refused(&self, _code: Code) {}
-
+    fn refused(code: Code);
     /// A client registered, got tokens or lost its connection.
-    fn signed_in(&self, _step: &SignInFacts<'_>) {}
-
+    fn signed_in(step: &SignInFacts<'_>);
     /// An operator changed something.
-    fn administered(&self, _act: &AdminFacts<'_>) {}
-
+    fn administered(act: &AdminFacts<'_>);
     /// A connection of a sandbox is over, or was refused.
-    fn connected(&self, _connection: &NetworkFacts<'_>) {}
-
+    fn connected(connection: &NetworkFacts<'_>);
     /// A call of a tool by a program is over.
-    fn tool_called(&self, _call: &ToolFacts<'_>) {}
-
+    fn tool_called(call: &ToolFacts<'_>);
     /// A language is served by another image than before.
-    fn runner_changed(&self, _language: &Language) {}
-
+    fn runner_changed(language: &Language);
     /// A run got a sandbox. Called before the engine starts it, or when a standby is taken.
-    fn sandbox_held(&self, _run: TraceContext, _sandbox: SandboxId) {}
-
+    fn sandbox_held(run: TraceContext, sandbox: SandboxId);
     /// An engine call ended.
-    fn engine_called(&self, _call: &CallFacts) {}
-
+    fn engine_called(call: &CallFacts);
     /// An HTTP request was answered.
-    fn answered(&self, _answer: &AnswerFacts<'_>) {}
+    fn answered(answer: &AnswerFacts<'_>);
 }
 
 /// One step of sign-in.
@@ -322,51 +327,5 @@ impl Observers {
     pub fn with(mut self, another: Arc<dyn Observer>) -> Self {
         self.0.push(another);
         self
-    }
-}
-
-impl Observer for Observers {
-    fn run_begun(&self, run: &BeginFacts<'_>) {
-        self.0.iter().for_each(|observer| observer.run_begun(run));
-    }
-
-    fn run_over(&self, run: &RunFacts<'_>) {
-        self.0.iter().for_each(|observer| observer.run_over(run));
-    }
-
-    fn refused(&self, code: Code) {
-        self.0.iter().for_each(|observer| observer.refused(code));
-    }
-
-    fn signed_in(&self, step: &SignInFacts<'_>) {
-        self.0.iter().for_each(|observer| observer.signed_in(step));
-    }
-
-    fn administered(&self, act: &AdminFacts<'_>) {
-        self.0.iter().for_each(|observer| observer.administered(act));
-    }
-
-    fn runner_changed(&self, language: &Language) {
-        self.0.iter().for_each(|observer| observer.runner_changed(language));
-    }
-
-    fn sandbox_held(&self, run: TraceContext, sandbox: SandboxId) {
-        self.0.iter().for_each(|observer| observer.sandbox_held(run, sandbox));
-    }
-
-    fn engine_called(&self, call: &CallFacts) {
-        self.0.iter().for_each(|observer| observer.engine_called(call));
-    }
-
-    fn connected(&self, connection: &NetworkFacts<'_>) {
-        self.0.iter().for_each(|observer| observer.connected(connection));
-    }
-
-    fn tool_called(&self, call: &ToolFacts<'_>) {
-        self.0.iter().for_each(|observer| observer.tool_called(call));
-    }
-
-    fn answered(&self, answer: &AnswerFacts<'_>) {
-        self.0.iter().for_each(|observer| observer.answered(answer));
     }
 }
