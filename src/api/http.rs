@@ -29,6 +29,7 @@ mod multipart;
 pub mod openai;
 pub mod openapi;
 pub mod page;
+mod parts;
 pub mod peers;
 pub mod piston;
 pub mod sign_in;
@@ -41,11 +42,9 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
+pub use self::parts::ApiParts;
 use self::sign_in::connections::ConnectionsParts;
-use crate::{
-    ports::observer::Observer,
-    services::{admin::Admin, readiness::Readiness, tokens::Tokens},
-};
+use crate::{ports::observer::Observer, services::readiness::Readiness};
 
 /// The parts of the router.
 pub struct HttpParts {
@@ -53,23 +52,12 @@ pub struct HttpParts {
     pub relay: peers::Relay,
     /// `/mcp`, behind the bearer token.
     pub mcp: Router,
-    /// `/v1`, behind the bearer token.
-    pub v1: Router,
-    /// CodeRunner's paths, behind the bearer token.
-    pub coderunner: coderunner::CodeRunnerParts,
     /// `/jupyter`, behind the bearer token.
     pub jupyter: Router,
-    /// The interfaces of other products that need nothing else of this module: Piston's at `/api/v2`, E2B's,
-    /// LibreChat's and OpenAI's, behind the bearer token.
-    pub doors: Router,
-    /// `/files`.
-    pub files: Router,
+    /// For `/v1`, `/files` and the interfaces of other products.
+    pub api: ApiParts,
     /// `None` where sign-in is off: its paths do not exist then.
     pub sign_in: Option<sign_in::SignInParts>,
-    /// What operators change.
-    pub admin: Admin,
-    /// Knows the tokens.
-    pub tokens: Arc<Tokens>,
     /// Whether a run can start.
     pub readiness: Arc<Readiness>,
     /// What is measured.
@@ -84,23 +72,25 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { mcp, v1, coderunner, jupyter, doors, files, sign_in, .. } = parts;
-    let HttpParts { admin, tokens, readiness, metrics, observer, names, proxies, relay, .. } = parts;
-    let bodies = coderunner.bodies.clone();
+    let HttpParts { relay, mcp, jupyter, api, sign_in, readiness, metrics, observer, names, proxies } = parts;
+    let ApiParts { admin, tokens, bodies, .. } = api.clone();
     let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
     let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
     // Behind the token, but not behind the check of names: scrapers address machines by number.
     let measured = metrics::router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
     let measured = measured.merge(health::router(readiness, Arc::clone(&tokens))).layer(recognize());
     let authorized = mcp
-        .merge(v1)
+        .merge(v1::router(api.clone()))
         .merge(sign_in::connections::router(ConnectionsParts {
             connections: sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)),
             admin,
         }))
-        .merge(coderunner::router(coderunner))
+        .merge(coderunner::router(api.clone()))
         .merge(jupyter)
-        .merge(doors)
+        .merge(piston::router(api.clone()))
+        .merge(e2b::router(api.clone()))
+        .merge(openai::router(api.clone()))
+        .merge(librechat::router(api.clone()))
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(relay, peers::send_on))
         .layer(middleware::from_fn_with_state(tokens, auth::bearer))
@@ -111,7 +101,7 @@ pub fn router(parts: HttpParts) -> Router {
     let router = Router::new()
         .merge(page::router())
         .merge(openapi::router())
-        .merge(files)
+        .merge(files::router(api.files, api.bodies))
         .merge(authorized)
         .merge(sign_in.as_ref().map_or_else(Router::new, sign_in::pages))
         .fallback(any(error::not_found))

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::Router;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -10,21 +9,15 @@ use super::listen::Limits;
 use crate::{
     api::{
         http::{
-            self,
+            ApiParts,
             auth::Proxies,
             body::Bodies,
-            coderunner::CodeRunnerParts,
-            e2b::E2bParts,
             guard::Names,
             jupyter::JupyterParts,
-            librechat::LibreChatParts,
             mcp::{McpHttpOptions, SessionLimits},
-            openai::OpenAiParts,
             peers::Relay,
-            piston::PistonParts,
-            v1::V1Parts,
         },
-        mcp::{McpOptions, View},
+        mcp::{McpOptions, McpParts, Smaller, View},
     },
     config::{BaseUrl, Config},
     domain::{address::networks, clock::SystemClock, environment::AllowedVariables},
@@ -171,7 +164,7 @@ fn view(config: &Config) -> View {
     view.with_groups(&config.mcp.tools).unwrap_or(view)
 }
 
-pub(super) fn mcp(config: &Config) -> McpOptions {
+fn mcp(config: &Config) -> McpOptions {
     McpOptions {
         image_bytes_max: config.files.image_bytes_max,
         images_max: config.files.images_max as usize,
@@ -183,6 +176,22 @@ pub(super) fn mcp(config: &Config) -> McpOptions {
         folders: config.shared_folders().unwrap_or_default(),
         variables: variables(config),
         view: view(config),
+    }
+}
+
+/// The parts of the tools.
+pub(super) fn tools(config: &Config, api: &ApiParts) -> McpParts {
+    McpParts {
+        runs: api.runs.clone(),
+        history: Arc::clone(&api.history),
+        files: Arc::clone(&api.files),
+        sessions: api.sessions.clone(),
+        packages: api.packages.clone(),
+        skills: api.skills.clone(),
+        tools: api.tools.clone(),
+        checker: api.checker.clone(),
+        pictures: Smaller::default(),
+        options: mcp(config),
     }
 }
 
@@ -213,23 +222,23 @@ pub(super) fn history(config: &Config) -> HistoryOptions {
     }
 }
 
-pub(super) fn v1(
+pub(super) fn api(
     config: &Config,
     bodies: Bodies,
-    runs: &Runs,
-    files: &Arc<Files>,
-    sessions: &Sessions,
+    (runs, files, sessions): (&Runs, &Arc<Files>, &Sessions),
     (tokens, network, (packages, skills, tools, checker)): (
         &Arc<Tokens>,
         &Network,
         (&Packages, &Skills, &Tools, &Checker),
     ),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
-) -> V1Parts {
-    V1Parts {
+) -> ApiParts {
+    let conversations = Conversations::new(Arc::clone(files), runs.clone());
+    ApiParts {
         runs: runs.clone(),
         files: Arc::clone(files),
-        conversations: Conversations::new(Arc::clone(files), runs.clone()),
+        containers: Containers::new(runs.clone(), sessions.clone(), conversations.clone(), Arc::new(SystemClock)),
+        conversations,
         history: Arc::clone(history),
         keys: Arc::clone(keys),
         sessions: sessions.clone(),
@@ -271,43 +280,8 @@ pub(super) fn admin(
     })
 }
 
-/// Beside `/v1`, with the same parts.
-pub(super) fn coderunner(v1: &V1Parts) -> CodeRunnerParts {
-    CodeRunnerParts {
-        runs: v1.runs.clone(),
-        sessions: v1.sessions.clone(),
-        files: Arc::clone(&v1.files),
-        bodies: v1.bodies.clone(),
-    }
-}
-
-/// The interfaces of other products, over the same parts.
-pub(super) fn doors(config: &Config, v1: &V1Parts) -> Router {
-    let (runs, sessions, files, bodies) = (&v1.runs, &v1.sessions, &v1.files, &v1.bodies);
-    let conversations = v1.conversations.clone();
-    let containers = Containers::new(runs.clone(), sessions.clone(), conversations, Arc::new(SystemClock));
-    http::piston::router(piston(config, bodies.clone(), runs))
-        .merge(http::e2b::router(E2bParts {
-            containers: containers.clone(),
-            runs: runs.clone(),
-            sessions: sessions.clone(),
-            files: Arc::clone(files),
-            bodies: bodies.clone(),
-        }))
-        .merge(http::openai::router(OpenAiParts { containers, files: Arc::clone(files), bodies: bodies.clone() }))
-        .merge(http::librechat::router(LibreChatParts {
-            runs: runs.clone(),
-            files: Arc::clone(files),
-            bodies: bodies.clone(),
-        }))
-}
-
-pub(super) fn jupyter(v1: &V1Parts, kernels: &Kernels) -> JupyterParts {
-    JupyterParts { kernels: kernels.clone(), files: Arc::clone(&v1.files), bodies: v1.bodies.clone() }
-}
-
-fn piston(config: &Config, bodies: Bodies, runs: &Runs) -> PistonParts {
-    PistonParts { runs: runs.clone(), bodies, limits: config.limits.limits() }
+pub(super) fn jupyter(api: &ApiParts, kernels: &Kernels) -> JupyterParts {
+    JupyterParts { kernels: kernels.clone(), files: Arc::clone(&api.files), bodies: api.bodies.clone() }
 }
 
 pub(super) fn bodies(config: &Config) -> Bodies {

@@ -18,7 +18,7 @@ use crate::{
     adapters::storage::{DiskStorage, RootError},
     api::{
         http::{self, HttpParts, peers::Relay},
-        mcp::{McpParts, Smaller},
+        mcp::McpParts,
     },
     config::Config,
     domain::{clock::SystemClock, id::InstanceId, users::RunnerUsers},
@@ -209,25 +209,20 @@ impl Parts {
         let stats = StatsSnapshot::new((&runs, &janitor, &standbys, &sessions), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation)?;
-        let mcp = mcp(config, (&runs, &history), &files, (&sessions, &packages, &skills, &tools), &checker);
         let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
         let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
         let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
         let admin = options::admin((&runs, &sessions, &files), told, known, &tools, stats.clone(), checks);
         let (known, kept) = ((&tokens, &network, (&packages, &skills, &tools, &checker)), (&history, &keys, &admin));
-        let v1 = options::v1(config, bodies.clone(), &runs, &files, &sessions, known, kept);
+        let api = options::api(config, bodies.clone(), (&runs, &files, &sessions), known, kept);
+        let mcp = options::tools(config, &api);
         let relay = Relay::new(peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, (&bodies, &relay), stop.clone())),
             relay,
-            coderunner: options::coderunner(&v1),
-            jupyter: http::jupyter::router(options::jupyter(&v1, &kernels)),
-            doors: options::doors(config, &v1),
-            v1: http::v1::router(v1),
+            jupyter: http::jupyter::router(options::jupyter(&api, &kernels)),
+            api,
             sign_in: sign_in.clone(),
-            files: http::files::router(Arc::clone(&files), bodies),
-            admin,
-            tokens: Arc::clone(&tokens),
             readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
             metrics: exposition.clone(),
             observer,
@@ -300,28 +295,6 @@ fn recorders(config: &Config, instance: InstanceId, database: Option<&Database>)
     let history = History::new(of_history, instance, clock.clone(), options::history(config));
     let keys = Idempotency::new(stored.map(|stored| stored as Arc<dyn KeyStore>), clock);
     (Arc::new(history), Arc::new(keys))
-}
-
-/// The parts of the tools.
-fn mcp(
-    config: &Config,
-    (runs, history): (&Runs, &Arc<History>),
-    files: &Arc<Files>,
-    (sessions, packages, skills, tools): (&Sessions, &Packages, &Skills, &Tools),
-    checker: &Checker,
-) -> McpParts {
-    McpParts {
-        runs: runs.clone(),
-        history: Arc::clone(history),
-        files: Arc::clone(files),
-        sessions: sessions.clone(),
-        packages: packages.clone(),
-        skills: skills.clone(),
-        tools: tools.clone(),
-        checker: checker.clone(),
-        pictures: Smaller::default(),
-        options: options::mcp(config),
-    }
 }
 
 /// Reads the runners.

@@ -10,12 +10,10 @@ mod execute;
 mod files;
 mod sessions;
 
-use std::sync::Arc;
-
 use axum::{
     Router,
     body::Body,
-    extract::{FromRef, Request, State},
+    extract::{Request, State},
     http::{HeaderName, HeaderValue, Method, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -26,14 +24,12 @@ use serde_json::{Map, Value};
 pub use self::answer::CodeRunnerRefusal;
 pub(super) use self::answer::stderr;
 use super::{
+    ApiParts,
     body::{Bodies, RequestBody},
     error::ApiError,
     json,
 };
-use crate::{
-    domain::error::{Code, Failure},
-    services::{files::Files, runs::Runs, sessions::Sessions},
-};
+use crate::domain::error::{Code, Failure};
 
 /// A token, instead of `Authorization`.
 pub const KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -44,19 +40,6 @@ const ITS_MEMBERS: [&str; 5] = ["api_key", "vm_lifetime_seconds", "memory_mb", "
 const KEY_BODY_BYTES_MAX: usize = 16 << 10;
 const KEY_BODY_VALUES_MAX: usize = 200;
 const OPEN: &str = "/v1/sessions/session";
-
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct CodeRunnerParts {
-    /// Runs programs and cells.
-    pub runs: Runs,
-    /// Sandboxes that keep an interpreter.
-    pub sessions: Sessions,
-    /// Files of conversations.
-    pub files: Arc<Files>,
-    /// Reads request bodies.
-    pub bodies: Bodies,
-}
 
 /// Whether a path is only CodeRunner's.
 pub fn is_own(path: &str) -> bool {
@@ -78,7 +61,7 @@ pub(super) fn without_its_members(mut members: Map<String, Value>) -> Map<String
 }
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
-pub fn router(parts: CodeRunnerParts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     let deprecated = Router::new()
         .route("/execute", post(execute::execute))
         .route(OPEN, post(sessions::open).get(sessions::newest).delete(sessions::close_named))

@@ -9,16 +9,14 @@ mod files;
 mod process;
 mod sandboxes;
 
-use std::sync::Arc;
-
 use axum::{
     Router,
-    extract::{FromRef, FromRequestParts},
+    extract::FromRequestParts,
     http::{HeaderMap, HeaderName, StatusCode, request::Parts},
     routing::{delete, get, post},
 };
 
-use super::{body::Bodies, error::ApiError};
+use super::{ApiParts, error::ApiError};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -26,12 +24,7 @@ use crate::{
         path::SafePath,
         trace::TraceContext,
     },
-    services::{
-        containers::{Container, Containers, Maker},
-        files::Files,
-        runs::Runs,
-        sessions::Sessions,
-    },
+    services::containers::{Container, Maker},
 };
 
 /// Where the surface is.
@@ -44,27 +37,13 @@ pub const KEYS: [HeaderName; 2] =
 /// The folders that stand for `/data`.
 const FOLDERS: [&str; 3] = ["/home/user", "/mnt/data", "/data"];
 
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct E2bParts {
-    pub containers: Containers,
-    /// Runs programs.
-    pub runs: Runs,
-    /// Sandboxes that keep an interpreter.
-    pub sessions: Sessions,
-    /// Files of conversations.
-    pub files: Arc<Files>,
-    /// Reads request bodies.
-    pub bodies: Bodies,
-}
-
 /// Whether a path is of this surface.
 pub fn is_own(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
-pub fn router(parts: E2bParts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
         .route("/sandboxes", post(sandboxes::create))
         .route("/v2/sandboxes", post(sandboxes::create).get(sandboxes::list))
@@ -95,10 +74,10 @@ struct InSandbox {
     trace: Option<TraceContext>,
 }
 
-impl FromRequestParts<E2bParts> for InSandbox {
+impl FromRequestParts<ApiParts> for InSandbox {
     type Rejection = ApiError;
 
-    async fn from_request_parts(head: &mut Parts, parts: &E2bParts) -> Result<Self, ApiError> {
+    async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
         // The middleware in front of every route puts it there.
         let who = head.extensions.get::<Principal>().cloned();
         let who = who.ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))?;

@@ -10,25 +10,19 @@ mod exec;
 mod files;
 mod upload;
 
-use std::sync::Arc;
-
 use axum::{
     Router,
-    extract::FromRef,
     routing::{get, post},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::{body::Bodies, error::ApiError};
-use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::ConversationId,
-        path::SafePath,
-    },
-    services::{files::Files, runs::Runs},
+use super::{ApiParts, error::ApiError};
+use crate::domain::{
+    error::{Code, Failure},
+    id::ConversationId,
+    path::SafePath,
 };
 
 /// Where the surface is.
@@ -37,24 +31,13 @@ pub const ROOT: &str = "/librechat";
 /// What LibreChat accepts as an id, in characters.
 const ID_CHARS: usize = 21;
 
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct LibreChatParts {
-    /// Runs programs.
-    pub runs: Runs,
-    /// Files of conversations.
-    pub files: Arc<Files>,
-    /// Reads request bodies.
-    pub bodies: Bodies,
-}
-
 /// Whether a path is of this surface.
 pub fn is_own(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
-pub fn router(parts: LibreChatParts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
         .route("/exec", post(exec::exec))
         .route("/exec/programmatic", post(no_tools))

@@ -3,31 +3,23 @@
 
 mod files;
 
-use std::sync::Arc;
-
 use axum::{
     Extension, Json, Router,
-    extract::{FromRef, Path, Query, State},
+    extract::{Path, Query, State},
     routing::{get, post},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{
-    body::{Bodies, RequestBody},
-    error::ApiError,
-};
+use super::{ApiParts, body::RequestBody, error::ApiError};
 use crate::{
     domain::{
         error::{Code, Failure},
         id::ConversationId,
         owner::{ConversationKey, Principal},
     },
-    services::{
-        containers::{Container, Containers, Maker},
-        files::Files,
-    },
+    services::containers::{Container, Maker},
 };
 
 /// Where the surface is.
@@ -40,18 +32,8 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 const PAGE_DEFAULT: usize = 20;
 const PAGE_MAX: usize = 100;
 
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct OpenAiParts {
-    pub containers: Containers,
-    /// Files of conversations.
-    pub files: Arc<Files>,
-    /// Reads request bodies.
-    pub bodies: Bodies,
-}
-
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
-pub fn router(parts: OpenAiParts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
         .route("/containers", post(create).get(list))
         .route("/containers/{id}", get(retrieve).delete(remove))
@@ -92,7 +74,7 @@ struct PageQuery {
 }
 
 async fn create(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -121,7 +103,7 @@ async fn create(
 }
 
 async fn list(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Query(query): Query<PageQuery>,
 ) -> Json<Value> {
@@ -131,7 +113,7 @@ async fn list(
 }
 
 async fn retrieve(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
@@ -139,7 +121,7 @@ async fn retrieve(
 }
 
 async fn remove(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
@@ -148,7 +130,7 @@ async fn remove(
     Ok(Json(json!({"id": id, "object": "container.deleted", "deleted": true})))
 }
 
-fn named(parts: &OpenAiParts, who: Principal, id: &str) -> Result<Container, Failure> {
+fn named(parts: &ApiParts, who: Principal, id: &str) -> Result<Container, Failure> {
     let missing = || Failure::new(Code::ConversationNotFound, "There is no such container, or it expired.");
     let id = id.parse().map_err(|_| missing())?;
     parts.containers.get(&ConversationKey::new(who, id), Maker::OpenAi).map_err(|_| missing())

@@ -10,20 +10,14 @@ mod answer;
 mod request;
 mod selector;
 
-use axum::{
-    Json, Router,
-    extract::{FromRef, State},
-};
+use axum::{Json, Router, extract::State};
 use futures_util::StreamExt as _;
 use serde::Serialize;
 use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{answer::Executed, request::Execute, selector::version};
-use super::{
-    body::{Bodies, RequestBody},
-    error::ApiError,
-};
+use super::{ApiParts, body::RequestBody, error::ApiError};
 use crate::{
     api::schema::parse::by_size,
     domain::{
@@ -36,17 +30,6 @@ use crate::{
     ports::runner::Runner,
     services::runs::{RunRequest, Runs},
 };
-
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct PistonParts {
-    /// Runs programs.
-    pub runs: Runs,
-    /// Reads request bodies.
-    pub bodies: Bodies,
-    /// What a run may use at most.
-    pub limits: Limits,
-}
 
 /// A language that can be run.
 #[derive(Debug, Serialize, ToSchema)]
@@ -70,14 +53,14 @@ struct Package {
     installed: bool,
 }
 
-fn described() -> OpenApiRouter<PistonParts> {
+fn described() -> OpenApiRouter<ApiParts> {
     let (schemas, paths, packages) = routes!(packages);
     let packages = (schemas, paths, packages.fallback(no_packages));
     OpenApiRouter::new().routes(routes!(runtimes)).routes(routes!(execute)).routes(packages)
 }
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
-pub fn router(parts: PistonParts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     let (router, _) = described().split_for_parts();
     router.with_state(parts)
 }

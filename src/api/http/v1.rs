@@ -22,55 +22,13 @@ mod skills;
 mod tokens;
 mod tools;
 
-use std::sync::Arc;
-
-use axum::{Router, extract::FromRef, routing::get};
+use axum::{Router, routing::get};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::body::Bodies;
-use crate::{
-    domain::limits::Limits,
-    services::{
-        admin::Admin, check::Checker, conversations::Conversations, files::Files, history::History,
-        idempotency::Idempotency, network::Network, packages::Packages, runs::Runs, sessions::Sessions, skills::Skills,
-        tokens::Tokens, tools::Tools,
-    },
-};
+use super::ApiParts;
 
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct V1Parts {
-    /// Runs programs.
-    pub runs: Runs,
-    /// Files of conversations.
-    pub files: Arc<Files>,
-    /// Conversations as wholes.
-    pub conversations: Conversations,
-    /// What was run.
-    pub history: Arc<History>,
-    /// Which requests began which runs.
-    pub keys: Arc<Idempotency>,
-    /// Reads request bodies.
-    pub bodies: Bodies,
-    /// Sandboxes that keep an interpreter.
-    pub sessions: Sessions,
-    /// What a run may use at most.
-    pub limits: Limits,
-    pub tokens: Arc<Tokens>,
-    /// What operators see and change.
-    pub admin: Admin,
-    /// The connections of programs.
-    pub network: Network,
-    /// Installs packages.
-    pub packages: Packages,
-    pub skills: Skills,
-    pub tools: Tools,
-    /// Formats programs.
-    pub checker: Checker,
-}
-
-fn described() -> OpenApiRouter<V1Parts> {
+fn described() -> OpenApiRouter<ApiParts> {
     OpenApiRouter::new()
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get))
@@ -124,7 +82,7 @@ fn described() -> OpenApiRouter<V1Parts> {
 }
 
 /// The routes.
-pub fn router(parts: V1Parts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     let (router, _) = described().split_for_parts();
     // Below `files` everything is a path, slashes too, which the language of the document cannot say.
     let file = get(files::read).put(files::write).delete(files::remove);

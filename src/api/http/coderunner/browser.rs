@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{CodeRunnerParts, sessions::named};
+use super::{ApiParts, sessions::named};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
@@ -79,7 +79,7 @@ struct BrowserRequest {
 
 /// The caller and its request.
 pub(super) struct BrowserCall {
-    parts: CodeRunnerParts,
+    parts: ApiParts,
     who: Principal,
     trace: Option<TraceContext>,
     asked: BrowserRequest,
@@ -87,7 +87,7 @@ pub(super) struct BrowserCall {
 
 impl BrowserCall {
     async fn read(
-        parts: CodeRunnerParts,
+        parts: ApiParts,
         who: Principal,
         trace: Option<Extension<TraceContext>>,
         body: RequestBody,
@@ -146,7 +146,7 @@ macro_rules! handlers {
         $(
             $(#[$doc])*
             pub(super) async fn $name(
-                State(parts): State<CodeRunnerParts>,
+                State(parts): State<ApiParts>,
                 Extension(who): Extension<Principal>,
                 trace: Option<Extension<TraceContext>>,
                 body: RequestBody,
@@ -301,7 +301,7 @@ fn content_of(page: &Page, anchors_max: usize) -> Value {
 }
 
 /// The caller's open browsers.
-pub(super) async fn list(State(parts): State<CodeRunnerParts>, Extension(who): Extension<Principal>) -> Json<Value> {
+pub(super) async fn list(State(parts): State<ApiParts>, Extension(who): Extension<Principal>) -> Json<Value> {
     let all = parts.sessions.list(&who, None);
     let browsers = all.iter().filter(|session| browser::is_browser(&session.language));
     Json(json!({"sessions": browsers.map(SessionStatus::from).collect::<Vec<_>>()}))
@@ -309,7 +309,7 @@ pub(super) async fn list(State(parts): State<CodeRunnerParts>, Extension(who): E
 
 /// An open browser.
 pub(super) async fn get(
-    State(parts): State<CodeRunnerParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
 ) -> Result<Json<SessionStatus>, ApiError> {
@@ -318,7 +318,7 @@ pub(super) async fn get(
 
 /// Closes a browser.
 pub(super) async fn close(
-    State(parts): State<CodeRunnerParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
 ) -> Result<Json<SessionStatus>, ApiError> {

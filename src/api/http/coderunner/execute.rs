@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    CodeRunnerParts,
+    ApiParts,
     answer::{Executed, Task},
     sessions::named,
 };
@@ -41,7 +41,7 @@ struct Execute {
 
 /// Runs a program and waits for its end. One that fails is a result.
 pub(super) async fn execute(
-    State(parts): State<CodeRunnerParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
     body: RequestBody,
@@ -53,7 +53,7 @@ pub(super) async fn execute(
 
 /// Begins a program that goes on without its caller.
 pub(super) async fn begin(
-    State(parts): State<CodeRunnerParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
     body: RequestBody,
@@ -75,7 +75,7 @@ pub(super) async fn result(
 }
 
 async fn start(
-    parts: &CodeRunnerParts,
+    parts: &ApiParts,
     who: Principal,
     trace: Option<Extension<TraceContext>>,
     body: RequestBody,

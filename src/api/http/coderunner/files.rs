@@ -7,7 +7,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use multer::{Constraints, Field, SizeLimit};
 use serde_json::{Value, json};
 
-use super::{CodeRunnerParts, members, sessions::named};
+use super::{ApiParts, members, sessions::named};
 use crate::{
     api::http::{
         body::RequestBody,
@@ -31,7 +31,7 @@ const DATA: [&str; 2] = ["/app/uploads/", "/data/"];
 
 /// Writes a file. The members `session_id` and `remote_path` come before the file, as the SDK sends them.
 pub(super) async fn upload(
-    State(parts): State<CodeRunnerParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -57,7 +57,7 @@ pub(super) async fn upload(
 }
 
 async fn write(
-    parts: &CodeRunnerParts,
+    parts: &ApiParts,
     who: &Principal,
     session: &str,
     path: &str,
@@ -74,7 +74,7 @@ async fn write(
 
 /// Reads a file, in base64.
 pub(super) async fn download(
-    State(parts): State<CodeRunnerParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -94,7 +94,7 @@ pub(super) async fn download(
     Ok(Json(json!({"status": "success", "filename": path.display(), "size": file.size, "content": content})))
 }
 
-fn conversation(parts: &CodeRunnerParts, who: &Principal, session: &str) -> Result<ConversationKey, Failure> {
+fn conversation(parts: &ApiParts, who: &Principal, session: &str) -> Result<ConversationKey, Failure> {
     Ok(parts.sessions.get(who, named(session)?)?.conversation)
 }
 

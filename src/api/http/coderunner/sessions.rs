@@ -7,7 +7,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{CodeRunnerParts, members};
+use super::{ApiParts, members};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
@@ -85,7 +85,7 @@ pub(super) async fn status(
 
 /// Closes the session that the body or the query names.
 pub(super) async fn close_named(
-    State(parts): State<CodeRunnerParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Query(query): Query<OfSession>,
     body: RequestBody,

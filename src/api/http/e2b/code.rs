@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{E2bParts, InSandbox, below_data};
+use super::{ApiParts, InSandbox, below_data};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
@@ -67,7 +67,7 @@ struct Open {
 
 /// Runs a cell. A client that goes away interrupts it.
 pub(super) async fn execute(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, trace, .. }: InSandbox,
     body: RequestBody,
 ) -> Result<Response, ApiError> {
@@ -178,7 +178,7 @@ fn result(display: &Display) -> Value {
 
 /// Opens the session of a language.
 pub(super) async fn open(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -192,14 +192,14 @@ pub(super) async fn open(
 }
 
 /// The sessions of a sandbox.
-pub(super) async fn list(State(parts): State<E2bParts>, InSandbox { container, .. }: InSandbox) -> Json<Vec<Value>> {
+pub(super) async fn list(State(parts): State<ApiParts>, InSandbox { container, .. }: InSandbox) -> Json<Vec<Value>> {
     let all = parts.sessions.list(&container.key.owner, Some(&container.key.id));
     Json(all.iter().map(shown).collect())
 }
 
 /// Ends a session.
 pub(super) async fn close(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
@@ -210,7 +210,7 @@ pub(super) async fn close(
 
 /// A new interpreter without variables, under the same id.
 pub(super) async fn restart(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
@@ -220,7 +220,7 @@ pub(super) async fn restart(
 }
 
 /// A session of this sandbox.
-fn context(parts: &E2bParts, key: &crate::domain::owner::ConversationKey, id: &str) -> Result<SessionView, Failure> {
+fn context(parts: &ApiParts, key: &crate::domain::owner::ConversationKey, id: &str) -> Result<SessionView, Failure> {
     let missing = || Failure::new(crate::domain::error::Code::SessionNotFound, "There is no such context.");
     let id: SessionId = id.parse().map_err(|_| missing())?;
     Some(parts.sessions.get(&key.owner, id)?).filter(|view| view.conversation == *key).ok_or_else(missing)

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{E2bParts, InSandbox, a_file, below_data, process::quoted};
+use super::{ApiParts, InSandbox, a_file, below_data, process::quoted};
 use crate::{
     api::http::{
         body::RequestBody,
@@ -51,7 +51,7 @@ struct Named {
 
 /// The bytes of a file.
 pub(super) async fn read(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, headers, .. }: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
     method: Method,
@@ -63,7 +63,7 @@ pub(super) async fn read(
 
 /// Writes the body, or each file of a form.
 pub(super) async fn write(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
     body: RequestBody,
@@ -105,7 +105,7 @@ fn absent(failure: Failure) -> Failure {
 
 /// What is in a folder, to a depth.
 pub(super) async fn list(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -132,7 +132,7 @@ pub(super) async fn list(
 
 /// A file or a folder.
 pub(super) async fn stat(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -153,7 +153,7 @@ pub(super) async fn stat(
 
 /// Deletes a file, or a folder with all it holds.
 pub(super) async fn remove(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -164,7 +164,7 @@ pub(super) async fn remove(
 
 /// Makes a folder. One that is there is 409, which the SDK expects.
 pub(super) async fn make_dir(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     sandbox: InSandbox,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -176,7 +176,7 @@ pub(super) async fn make_dir(
 
 /// Renames a file or a folder.
 pub(super) async fn rename(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     sandbox: InSandbox,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -193,7 +193,7 @@ pub(super) async fn rename(
 }
 
 /// Runs a command to its end.
-async fn command(parts: &E2bParts, sandbox: InSandbox, text: String) -> Result<(), ApiError> {
+async fn command(parts: &ApiParts, sandbox: InSandbox, text: String) -> Result<(), ApiError> {
     let language: Language = "bash".parse().map_err(|why| Failure::argument("language", why))?;
     let request = RunRequest {
         detach: Some(false),

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{E2bParts, InSandbox, below_data};
+use super::{ApiParts, InSandbox, below_data};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError, json},
@@ -54,7 +54,7 @@ struct Process {
 
 /// Runs a command. A client that goes away stops it.
 pub(super) async fn start(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     InSandbox { container, headers, trace }: InSandbox,
     body: RequestBody,
 ) -> Result<Response, ApiError> {

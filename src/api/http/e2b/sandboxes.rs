@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::E2bParts;
+use super::ApiParts;
 use crate::{
     api::http::{body::RequestBody, coderunner::KEY, error::ApiError},
     domain::{
@@ -54,7 +54,7 @@ fn seconds(timeout: Option<u64>) -> i64 {
 
 /// Makes a sandbox.
 pub(super) async fn create(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     headers: HeaderMap,
     body: RequestBody,
@@ -73,7 +73,7 @@ pub(super) async fn create(
 
 /// A sandbox that goes on, for at least so long.
 pub(super) async fn connect(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
     headers: HeaderMap,
@@ -88,7 +88,7 @@ pub(super) async fn connect(
 
 /// Sets when a sandbox expires.
 pub(super) async fn set_timeout(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
     body: RequestBody,
@@ -101,7 +101,7 @@ pub(super) async fn set_timeout(
 
 /// A sandbox.
 pub(super) async fn get(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
@@ -111,7 +111,7 @@ pub(super) async fn get(
 
 /// All sandboxes, or those with some metadata. There is one page.
 pub(super) async fn list(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     RawQuery(query): RawQuery,
 ) -> Json<Vec<Value>> {
@@ -133,7 +133,7 @@ pub(super) async fn list(
 
 /// Ends what runs in a sandbox and deletes its files.
 pub(super) async fn kill(
-    State(parts): State<E2bParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {

@@ -6,7 +6,7 @@ use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{LibreChatParts, file_id, files::find, fresh, of_hint, session};
+use super::{ApiParts, file_id, files::find, fresh, of_hint, session};
 use crate::{
     api::http::{body::RequestBody, coderunner::stderr, error::ApiError},
     domain::{
@@ -73,7 +73,7 @@ struct FileReference {
 
 /// Runs a program and waits for its end. One that fails is a result.
 pub(super) async fn exec(
-    State(parts): State<LibreChatParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
     body: RequestBody,

@@ -4,7 +4,7 @@ use axum::{Extension, Json, extract::State};
 use multer::{Constraints, Field};
 use serde_json::{Value, json};
 
-use super::{LibreChatParts, file_id, fresh};
+use super::{ApiParts, file_id, fresh};
 use crate::{
     api::http::{
         body::RequestBody,
@@ -29,7 +29,7 @@ struct Received {
 
 /// Writes a file into a new session.
 pub(super) async fn one(
-    State(parts): State<LibreChatParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -44,7 +44,7 @@ pub(super) async fn one(
 
 /// Writes several files into a new session. One that cannot be written does not stop the others.
 pub(super) async fn batch(
-    State(parts): State<LibreChatParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -68,7 +68,7 @@ pub(super) async fn batch(
         "succeeded": succeeded, "failed": failed})))
 }
 
-async fn receive(parts: &LibreChatParts, who: Principal, body: RequestBody) -> Result<Received, ApiError> {
+async fn receive(parts: &ApiParts, who: Principal, body: RequestBody) -> Result<Received, ApiError> {
     let mut form = Form::announced(body, Constraints::new())?;
     let conversation = ConversationKey::new(who, fresh());
     let mut files = Vec::new();
@@ -87,7 +87,7 @@ async fn receive(parts: &LibreChatParts, who: Principal, body: RequestBody) -> R
 }
 
 async fn write(
-    parts: &LibreChatParts,
+    parts: &ApiParts,
     conversation: &ConversationKey,
     name: &str,
     field: Field<'_>,

@@ -9,7 +9,7 @@ use axum::{
 use multer::Constraints;
 use serde_json::{Value, json};
 
-use super::{OpenAiParts, PageQuery, named};
+use super::{ApiParts, PageQuery, named};
 use crate::{
     api::http::{
         body::RequestBody,
@@ -31,7 +31,7 @@ const MEMBERS_MAX: usize = 8;
 
 /// Writes the file of a form.
 pub(super) async fn create(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
     body: RequestBody,
@@ -51,7 +51,7 @@ pub(super) async fn create(
 }
 
 pub(super) async fn list(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
     Query(query): Query<PageQuery>,
@@ -63,7 +63,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn retrieve(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(place): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
@@ -72,7 +72,7 @@ pub(super) async fn retrieve(
 }
 
 pub(super) async fn content(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(place): Path<(String, String)>,
     method: Method,
@@ -84,7 +84,7 @@ pub(super) async fn content(
 }
 
 pub(super) async fn remove(
-    State(parts): State<OpenAiParts>,
+    State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(place): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
@@ -94,7 +94,7 @@ pub(super) async fn remove(
 }
 
 async fn find(
-    parts: &OpenAiParts,
+    parts: &ApiParts,
     who: Principal,
     (id, file): (String, String),
 ) -> Result<(ConversationKey, FileEntry), Failure> {
@@ -104,7 +104,7 @@ async fn find(
     Ok((key, found))
 }
 
-async fn entries(parts: &OpenAiParts, key: &ConversationKey) -> Result<Vec<FileEntry>, Failure> {
+async fn entries(parts: &ApiParts, key: &ConversationKey) -> Result<Vec<FileEntry>, Failure> {
     let mut all = Vec::new();
     let visit = |file| {
         all.push(file);

@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State};
 
-use super::{V1Parts, call::Call};
+use super::{ApiParts, call::Call};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
@@ -23,7 +23,7 @@ use crate::{
     responses((status = 200, description = "The page.", body = PageResult)),
 )]
 pub(super) async fn browse(
-    State(parts): State<V1Parts>,
+    State(parts): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<Json<PageResult>, ApiError> {

@@ -2,7 +2,7 @@
 
 use axum::{Json, extract::State};
 
-use super::{V1Parts, call::Call};
+use super::{ApiParts, call::Call};
 use crate::api::{
     http::{body::RequestBody, error::ApiError},
     schema::check::{CheckProgram, CheckedProgram},
@@ -19,7 +19,7 @@ use crate::api::{
     responses((status = 200, description = "It is checked.", body = CheckedProgram)),
 )]
 pub(super) async fn check(
-    State(V1Parts { checker, .. }): State<V1Parts>,
+    State(ApiParts { checker, .. }): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<Json<CheckedProgram>, ApiError> {

@@ -3,7 +3,7 @@
 use axum::{Json, extract::State};
 
 use super::{
-    V1Parts,
+    ApiParts,
     call::{Call, InConversation},
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     responses((status = 200, description = "They are installed.", body = InstalledPackages)),
 )]
 pub(super) async fn install(
-    State(parts): State<V1Parts>,
+    State(parts): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<Json<InstalledPackages>, ApiError> {

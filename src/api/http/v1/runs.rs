@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use utoipa::IntoParams;
 
 use super::{
-    V1Parts,
+    ApiParts,
     call::{Call, page},
 };
 use crate::{
@@ -64,7 +64,7 @@ const KEY_CHARS_MAX: usize = 255;
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn create(State(parts): State<V1Parts>, call: Call, body: RequestBody) -> Result<Response, ApiError> {
+pub(super) async fn create(State(parts): State<ApiParts>, call: Call, body: RequestBody) -> Result<Response, ApiError> {
     let call = &call;
     begin(&parts, call, "", body, |members| {
         let create: CreateRun = parse::parse(members, Source::Json)?;
@@ -89,7 +89,7 @@ pub(super) struct PendingRequest<'a> {
 
 /// Begins a run and waits for its end. `place` is what a request means beside its body.
 pub(super) async fn begin<'a>(
-    V1Parts { runs, keys, history: recorder, .. }: &V1Parts,
+    ApiParts { runs, keys, history: recorder, .. }: &ApiParts,
     call: &Call,
     place: &str,
     body: RequestBody,
@@ -256,7 +256,7 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Resu
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn get(
-    State(V1Parts { runs, history, .. }): State<V1Parts>,
+    State(ApiParts { runs, history, .. }): State<ApiParts>,
     call: Call<WaitForRun>,
 ) -> Result<Json<RunStatus>, ApiError> {
     let (wait, id) = (call.query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);

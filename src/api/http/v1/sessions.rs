@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use utoipa::IntoParams;
 
 use super::{
-    V1Parts,
+    ApiParts,
     call::Call,
     runs::{PendingRequest, begin, request},
 };
@@ -64,7 +64,7 @@ pub(super) struct InSession {
         headers(("location" = String, description = "The session.")))),
 )]
 pub(super) async fn create(
-    State(V1Parts { runs, sessions, .. }): State<V1Parts>,
+    State(ApiParts { runs, sessions, .. }): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<Response, ApiError> {
@@ -134,7 +134,7 @@ pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Resul
     ),
 )]
 pub(super) async fn run_cell(
-    State(parts): State<V1Parts>,
+    State(parts): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<Response, ApiError> {

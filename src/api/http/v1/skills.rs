@@ -9,7 +9,7 @@ use axum::{
 use utoipa::IntoParams;
 
 use super::{
-    V1Parts,
+    ApiParts,
     call::{AtPath, Call},
 };
 use crate::{
@@ -105,7 +105,7 @@ pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Result<Res
     ),
 )]
 pub(super) async fn put(
-    State(parts): State<V1Parts>,
+    State(parts): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<(StatusCode, Json<Skill>), ApiError> {

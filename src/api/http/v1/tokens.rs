@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
 
-use super::{V1Parts, call::Call};
+use super::{ApiParts, call::Call};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
@@ -56,7 +56,7 @@ pub(super) struct OfToken {
     responses((status = 201, description = "The token.", body = TokenCreated)),
 )]
 pub(super) async fn create(
-    State(V1Parts { tokens, admin, .. }): State<V1Parts>,
+    State(ApiParts { tokens, admin, .. }): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<Response, ApiError> {

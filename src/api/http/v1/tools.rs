@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{V1Parts, call::Call};
+use super::{ApiParts, call::Call};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
@@ -208,7 +208,7 @@ pub(super) async fn approval(
     responses((status = 200, description = "It is answered.", body = ApprovalResult)),
 )]
 pub(super) async fn answer(
-    State(parts): State<V1Parts>,
+    State(parts): State<ApiParts>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
     call: Call,
     body: RequestBody,
@@ -257,7 +257,7 @@ pub(super) async fn list(State(tools): State<Tools>, _: Call) -> Json<ToolServer
     responses((status = 204, description = "It holds.")),
 )]
 pub(super) async fn put(
-    State(V1Parts { admin, .. }): State<V1Parts>,
+    State(ApiParts { admin, .. }): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<StatusCode, ApiError> {

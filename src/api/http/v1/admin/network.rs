@@ -4,7 +4,7 @@ use axum::{Json, extract::State, http::StatusCode};
 use utoipa::IntoParams;
 
 use super::super::{
-    V1Parts,
+    ApiParts,
     call::{Call, page},
     network::ListDecisions,
 };
@@ -69,7 +69,7 @@ pub async fn decisions(
     responses((status = 204, description = "It holds.")),
 )]
 pub async fn put_policy(
-    State(V1Parts { admin, .. }): State<V1Parts>,
+    State(ApiParts { admin, .. }): State<ApiParts>,
     call: Call,
     body: RequestBody,
 ) -> Result<StatusCode, ApiError> {
