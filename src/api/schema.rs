@@ -21,6 +21,7 @@ mod result;
 pub mod run;
 pub mod session;
 pub mod skills;
+pub(crate) mod texts;
 pub mod token;
 pub mod tools;
 

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::parse;
 use crate::domain::{
     environment::Environment,
     error::{Code, Failure, Operation},
@@ -26,12 +25,10 @@ pub const WAIT_S_MAX: u64 = 3600;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunCode {
-    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
+    #[serde(rename = "conversationId")]
     #[schemars(schema_with = "conversation_of_run")]
     pub conversation: Option<ConversationId>,
     /// The program's language.
-    #[serde(deserialize_with = "parse::text")]
-    #[schemars(with = "String")]
     pub language: Language,
     /// The whole program.
     pub code: Program,
@@ -55,13 +52,10 @@ pub struct RunCode {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunCell {
-    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
-    #[schemars(with = "Option<String>")]
+    #[serde(rename = "conversationId")]
     pub conversation: Option<ConversationId>,
     pub code: Program,
     /// Default python.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(with = "Option<String>")]
     pub language: Option<Language>,
     pub stdin: Option<String>,
     pub timeout_seconds: Option<u64>,
@@ -72,8 +66,7 @@ pub struct RunCell {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OfSessions {
-    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
-    #[schemars(with = "String")]
+    #[serde(rename = "conversationId")]
     pub conversation: ConversationId,
 }
 
@@ -108,7 +101,7 @@ pub struct InstallPackage {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GetRun {
-    #[serde(rename = "runId", deserialize_with = "parse::text")]
+    #[serde(rename = "runId")]
     #[schemars(schema_with = "run_id")]
     pub run: RunId,
     /// While it runs: only output after this event.
@@ -123,7 +116,7 @@ pub struct GetRun {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRun {
-    #[serde(rename = "runId", deserialize_with = "parse::text")]
+    #[serde(rename = "runId")]
     #[schemars(schema_with = "run_id")]
     pub run: RunId,
 }
@@ -223,11 +216,7 @@ pub enum Encoding {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
-pub struct Conversation(
-    #[serde(deserialize_with = "parse::text")]
-    #[schemars(with = "String")]
-    pub ConversationId,
-);
+pub struct Conversation(pub ConversationId);
 
 /// A program's text, which is not empty.
 #[derive(Debug, Deserialize, JsonSchema)]

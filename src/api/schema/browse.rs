@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{File, parse};
+use super::File;
 use crate::{
     domain::{file::Change, id::ConversationId},
     services::{
@@ -22,8 +22,7 @@ const READ: [Reads; 3] = [Reads::Text, Reads::Links, Reads::Controls];
 pub struct Browse {
     /// Whose browser and whose /data. Give the same in every call; without it a new one is made and named in the
     /// answer.
-    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
-    #[schemars(with = "Option<String>")]
+    #[serde(rename = "conversationId")]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
         max_length = 128)]
     pub conversation: Option<ConversationId>,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{arguments::Program, parse};
+use super::arguments::Program;
 use crate::{domain::id::Language, services::check};
 
 /// What to format and check.
@@ -12,8 +12,6 @@ use crate::{domain::id::Language, services::check};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CheckProgram {
     /// A language or an alias of one: `python`, `javascript`, `typescript` or `bash`; there are tools for no others.
-    #[serde(deserialize_with = "parse::text")]
-    #[schemars(with = "String")]
     #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32,
         example = "python")]
     pub language: Language,

@@ -6,10 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{
-    arguments::{Program, Wait},
-    parse,
-};
+use super::arguments::{Program, Wait};
 use crate::domain::{
     environment::Environment,
     error::Failure,
@@ -27,14 +24,11 @@ pub const ARGS_MAX: usize = 256;
 #[serde(rename_all = "camelCase")]
 pub struct CreateRun {
     /// The conversation whose files are /data; a fresh one if none is named.
-    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
+    #[serde(rename = "conversationId")]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
         max_length = 128)]
     pub conversation: Option<ConversationId>,
     /// A language or an alias of one, such as python.
-    #[serde(deserialize_with = "parse::text")]
-    #[schemars(with = "String")]
     #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
     pub language: Language,
     /// The whole program.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use time::{Date, OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::ToSchema;
 
-use super::{EndedWord, ErrorCode, FiguresResult};
+use super::{EndedWord, ErrorCode, FiguresResult, texts::text};
 use crate::{
     domain::{error::Code, text::rfc3339},
     ports::history::{EndWord, HistoryLine, UsageLine},
@@ -148,6 +148,8 @@ impl FromStr for Day {
         Ok(Self(i64::from(moment.date().to_julian_day() - epoch())))
     }
 }
+
+text!(Moment, Day);
 
 fn epoch() -> i32 {
     OffsetDateTime::UNIX_EPOCH.date().to_julian_day()

@@ -4,7 +4,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::parse;
 use crate::{
     domain::id::{ConversationId, Language},
     services::packages,
@@ -14,12 +13,9 @@ use crate::{
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InstallPackages {
-    #[serde(rename = "conversationId", deserialize_with = "parse::text")]
-    #[schemars(with = "String")]
+    #[serde(rename = "conversationId")]
     pub conversation: ConversationId,
     /// Whose programs will use them.
-    #[serde(deserialize_with = "parse::text")]
-    #[schemars(with = "String")]
     pub language: Language,
     /// Names, each with versions or without: requests, pandas>=2; for npm lodash@^4.
     #[schemars(length(min = 1, max = 100))]
@@ -31,8 +27,6 @@ pub struct InstallPackages {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreatePackages {
     /// The language whose programs will use them, or an alias of one; default python.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1,
         max_length = 32)]
     pub language: Option<Language>,

@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{
-    Deserialize, Deserializer,
+    Deserializer,
     de::{
         DeserializeOwned, Error, IntoDeserializer, Visitor,
         value::{MapDeserializer, SeqDeserializer},
@@ -92,20 +92,6 @@ pub async fn by_size<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T +
         Ok(done) => done,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
-}
-
-/// For `deserialize_with`: a text with a rule of its own.
-pub(super) fn text<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(reader: D) -> Result<T, D::Error> {
-    String::deserialize(reader)?.parse().map_err(D::Error::custom)
-}
-
-/// As [`text`], for a member that may be absent; it needs `default` beside it.
-///
-/// # Errors
-/// When the text breaks its rule.
-pub fn optional<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
-    let text = Option::<String>::deserialize(reader)?;
-    text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
 fn missing<T: JsonSchema>(name: &str) -> Failure {

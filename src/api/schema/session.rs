@@ -10,7 +10,7 @@ use super::{
     SessionWord,
     arguments::{Program, Wait},
     create_run::{CreateRun, RunLimits},
-    parse, rfc3339,
+    rfc3339,
 };
 use crate::{
     domain::{
@@ -26,14 +26,11 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 pub struct CreateSession {
     /// The conversation whose files are /data; a fresh one if none is named.
-    #[serde(rename = "conversationId", default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
+    #[serde(rename = "conversationId")]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
         max_length = 128)]
     pub conversation: Option<ConversationId>,
     /// A language or an alias of one; default python.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1,
         max_length = 32)]
     pub language: Option<Language>,

@@ -32,8 +32,6 @@ struct Execute {
     code: Option<String>,
     command: Option<String>,
     session_id: Option<String>,
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     language: Option<Language>,
     /// Seconds.
     timeout: Option<f64>,

@@ -14,10 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ApiParts, InSandbox, below_data};
 use crate::{
-    api::{
-        http::{body::RequestBody, error::ApiError},
-        schema::parse,
-    },
+    api::http::{body::RequestBody, error::ApiError},
     domain::{
         error::Failure,
         event::{Display, DisplayKind, Event, EventKind, StreamKind},
@@ -51,16 +48,12 @@ const FORMS: [(&str, &str); 10] = [
 struct Execute {
     code: String,
     context_id: Option<String>,
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     language: Option<Language>,
     env_vars: Option<Map<String, Value>>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 struct Open {
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     language: Option<Language>,
     cwd: Option<String>,
 }

@@ -14,10 +14,7 @@ use super::call::Call;
 use crate::{
     api::{
         http::error::ApiError,
-        schema::{
-            admin::{ActivityResult, FindingList, FindingResult, OverviewResult, OwnerList, OwnerResult},
-            parse,
-        },
+        schema::admin::{ActivityResult, FindingList, FindingResult, OverviewResult, OwnerList, OwnerResult},
     },
     domain::owner::ConversationKey,
     services::admin::{Admin, Span},
@@ -27,8 +24,6 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(super) struct OfActivity {
     /// Which time; default `hour`.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<crate::api::schema::SpanWord>)]
     span: Option<Span>,
 }

@@ -7,10 +7,7 @@ use utoipa::IntoParams;
 
 use super::call::{Call, InConversation, page};
 use crate::{
-    api::{
-        http::error::ApiError,
-        schema::{ConversationList, parse},
-    },
+    api::{http::error::ApiError, schema::ConversationList},
     domain::id::ConversationId,
     services::conversations::Conversations,
 };
@@ -19,8 +16,6 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(super) struct ListConversations {
     /// The `after` of the page before.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     after: Option<ConversationId>,
     /// Maximum number of items; default 50.

@@ -10,10 +10,7 @@ use super::call::{Call, page};
 use crate::{
     api::{
         http::error::ApiError,
-        schema::{
-            history::{Day, HistoryList, Moment, UsageList, UsageResult},
-            parse,
-        },
+        schema::history::{Day, HistoryList, Moment, UsageList, UsageResult},
     },
     domain::{
         id::{ConversationId, Language, RunId},
@@ -30,38 +27,24 @@ const USAGE_MAX: usize = 10_000;
 #[into_params(parameter_in = Query)]
 pub(super) struct ListHistory {
     /// Only those of this owner.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
     owner: Option<Principal>,
     /// Only those of conversations with this id.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     conversation: Option<ConversationId>,
     /// Only those in this language, by its own name.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
     language: Option<Language>,
     /// Only those that ended like this.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<crate::api::schema::EndedWord>)]
     ended: Option<EndWord>,
     /// Only those that were created at this moment or later (RFC 3339).
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Moment>,
     /// Only those that were created before this moment (RFC 3339).
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Moment>,
     /// The `cursor` of the page before.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
     cursor: Option<RunId>,
     /// Maximum number of items; default 50.
@@ -73,18 +56,12 @@ pub(super) struct ListHistory {
 #[into_params(parameter_in = Query)]
 pub(super) struct ListUsage {
     /// Only that of this owner.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
     owner: Option<Principal>,
     /// The first day, in UTC.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, format = Date)]
     from: Option<Day>,
     /// The last day, in UTC.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, format = Date)]
     to: Option<Day>,
 }

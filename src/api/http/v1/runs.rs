@@ -208,13 +208,9 @@ fn idempotency_key(call: &Call) -> Result<Option<String>, Failure> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListRuns {
     /// Only those of this conversation.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     conversation_id: Option<ConversationId>,
     /// The `after` of the page before.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
     after: Option<RunId>,
     /// Maximum number of items; default 50.

@@ -37,8 +37,6 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListSessions {
     /// Only those of this conversation.
-    #[serde(default, deserialize_with = "crate::api::schema::parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     conversation_id: Option<ConversationId>,
 }

@@ -31,8 +31,6 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(super) struct ListTokens {
     /// Only those of this owner.
-    #[serde(default, deserialize_with = "crate::api::schema::parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
     owner: Option<Principal>,
 }

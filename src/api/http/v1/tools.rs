@@ -9,12 +9,9 @@ use super::{ApiParts, call::Call};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
-        schema::{
-            parse,
-            tools::{
-                AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
-                ToolServerStates, ToolSource,
-            },
+        schema::tools::{
+            AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
+            ToolServerStates, ToolSource,
         },
     },
     domain::{
@@ -42,8 +39,6 @@ pub(super) struct Search {
     #[param(max_length = 1000)]
     query: String,
     /// At most so many; default 10.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<u64>, minimum = 1, maximum = 50)]
     limit: Option<u64>,
 }
@@ -63,8 +58,6 @@ pub(super) struct ModuleLanguageQuery {
 #[serde(deny_unknown_fields)]
 pub(super) struct WhichApprovals {
     /// `true`: only those that wait for an answer.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<bool>)]
     open: Option<bool>,
 }

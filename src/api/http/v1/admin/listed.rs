@@ -14,7 +14,7 @@ use crate::{
         schema::{
             admin::{NotableList, SizeList},
             history::{HistoryRun, Moment},
-            parse,
+            texts::text,
         },
     },
     domain::owner::Principal,
@@ -26,13 +26,9 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct ListSizes {
     /// Only those of this owner.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
     owner: Option<Principal>,
     /// The `cursor` of the page before.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>,
         pattern = "^([0-9]{1,15})?[.][A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     cursor: Option<SizeCursor>,
@@ -46,13 +42,9 @@ pub(in super::super) struct ListSizes {
 pub(in super::super) struct ListNotable {
     /// `slowest`: those that took longest, waiting included. `failing`: the newest that ended in any way but with
     /// status 0 or by being cancelled. Default `slowest`.
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<crate::api::schema::NotableWord>)]
     which: Option<WhichNotable>,
     /// Only those that were created at this moment or later (RFC 3339).
-    #[serde(default, deserialize_with = "parse::optional")]
-    #[schemars(skip)]
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Moment>,
     /// Maximum number of items; default 50.
@@ -74,6 +66,8 @@ impl FromStr for WhichNotable {
         }
     }
 }
+
+text!(WhichNotable);
 
 /// List conversations of every owner by size.
 ///
