@@ -132,6 +132,7 @@ pub struct LimitsResult {
 }
 
 /// One language.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunnerResult {
@@ -140,12 +141,10 @@ pub struct RunnerResult {
     /// Other names that are accepted.
     pub aliases: Vec<String>,
     /// The language's version.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     #[schema(nullable = false)]
     pub version: Option<String>,
     /// What is installed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     #[schema(nullable = false)]
     pub description: Option<String>,

@@ -82,29 +82,22 @@ pub enum ActionKind {
 }
 
 /// One step. Which members it has depends on its kind: [`Action::check`].
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Action {
     pub action: ActionKind,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     /// What is filled in or typed; the key that is pressed; the option that is selected.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub x: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub y: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ms: Option<u64>,
     /// What a wait is for: of an element or of the page.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     pub full_page: bool,
     pub force: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
 

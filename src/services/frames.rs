@@ -103,6 +103,7 @@ struct ErrorText {
     message: String,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Config<'a> {
@@ -111,11 +112,9 @@ struct Config<'a> {
     env: &'a Environment,
     wall_ms: u64,
     grace_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     channels: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     authority: Option<&'a str>,
 }
 

@@ -104,6 +104,7 @@ pub struct NavigateText {
 }
 
 /// The page after a call. All texts but the notes are the page's own.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PageResult {
@@ -114,7 +115,6 @@ pub struct PageResult {
     pub url: String,
     pub title: String,
     /// Its HTTP status, where the call went to an address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u16")]
     #[schema(nullable = false)]
     pub status: Option<u16>,
@@ -132,7 +132,6 @@ pub struct PageResult {
     /// What else happened: dialogs, new windows, refused connections.
     pub notes: Vec<String>,
     /// Why not all was done.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PageErrorResult")]
     #[schema(nullable = false)]
     pub error: Option<PageErrorResult>,

@@ -124,17 +124,16 @@ pub struct MoveFile {
 }
 
 /// What was moved.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Moved {
     /// The new path, as in a listing.
     pub path: String,
     /// The exact path, percent-encoded, when `path` had to escape something.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub path_encoded: Option<String>,
     /// The file; absent when it is a folder, a link, or what else is no plain file.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub file: Option<File>,
 }

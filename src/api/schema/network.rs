@@ -24,6 +24,7 @@ pub enum ConnectionWord {
 }
 
 /// A connection of a program, when it is over.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
@@ -32,11 +33,9 @@ pub struct Connection {
     pub target: String,
     pub decision: ConnectionWord,
     /// Why it was refused or failed, in a word.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "not_allowed")]
     pub reason: Option<&'static str>,
     /// The same as a sentence.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub message: Option<String>,
     /// To the host.

@@ -16,6 +16,7 @@ use crate::{
 };
 
 /// A run: its result, or its state so far. What a program printed comes first, because clients show a beginning.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {
@@ -25,7 +26,6 @@ pub struct RunReport {
     /// What the program printed to standard error, in the same way.
     pub stderr: String,
     /// How the program ended, once it did.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OutcomeResult")]
     pub outcome: Option<OutcomeResult>,
     /// What to know or do about it.
@@ -45,7 +45,6 @@ pub struct RunReport {
     /// The files in /data that this run created or changed.
     pub files: Vec<File>,
     /// What the run used, once it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "FiguresResult")]
     pub figures: Option<FiguresResult>,
 }

@@ -41,6 +41,7 @@ pub struct RunResult {
 }
 
 /// How a program ended.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutcomeResult {
@@ -49,17 +50,14 @@ pub struct OutcomeResult {
     #[schema(value_type = Ending)]
     pub ended: &'static str,
     /// The exit status, when the program ended by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     #[schema(nullable = false)]
     pub exit_code: Option<i32>,
     /// The name of the signal that ended the program, when one did.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     #[schema(nullable = false)]
     pub signal: Option<String>,
     /// A process was killed for memory: the program itself when it ended `out_of_memory`, else only a child of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
     #[schema(nullable = false)]
     pub oom_killed: Option<bool>,
@@ -68,19 +66,18 @@ pub struct OutcomeResult {
 }
 
 /// What a run used.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FiguresResult {
     /// Time the program took, in milliseconds.
     pub wall_ms: u64,
     /// CPU time, in milliseconds, where it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     #[schema(nullable = false)]
     pub cpu_ms: Option<u64>,
     /// The most memory that its sandbox has used since it started, in bytes, where it is known: with what the
     /// interpreter has loaded and, in a session, with earlier cells.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     #[schema(nullable = false)]
     pub memory_peak_bytes: Option<u64>,

@@ -42,28 +42,26 @@ pub struct CreateToken {
 }
 
 /// How much a token may do; what is absent has no limit.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenLimitsBody {
     /// Programs and cells that may begin within a minute.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 4_294_967_295_u64)]
     pub runs_per_minute: Option<u64>,
     /// Programs and cells that may wait or run at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 4_294_967_295_u64)]
     pub runs_at_once: Option<u64>,
     /// Processor time within 24 hours, in seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub cpu_seconds_per_day: Option<u64>,
     /// Printed bytes within 24 hours.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub output_bytes_per_day: Option<u64>,
 }
 
 /// A token, without the token itself.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenStatus {
@@ -78,18 +76,14 @@ pub struct TokenStatus {
     pub languages: Vec<String>,
     pub limits: TokenLimitsBody,
     /// Names of network policies; absent where it has those that are for every token.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub network: Option<Vec<String>>,
     #[schema(format = DateTime)]
     pub created: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime, nullable = false)]
     pub expires: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime, nullable = false)]
     pub last_used: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime, nullable = false)]
     pub revoked: Option<String>,
 }

@@ -48,6 +48,7 @@ impl From<&ToolUse> for ToolCall {
 }
 
 /// A question whether a call may be made, and its answer.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalResult {
@@ -63,11 +64,9 @@ pub struct ApprovalResult {
     /// Until when the question can be answered, or the answer holds.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub answer: Option<Answered>,
     /// Who answered, and by what.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub answered_by: Option<String>,
 }
@@ -108,17 +107,16 @@ pub struct AnswerBody {
 }
 
 /// A server whose tools programs may call.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ToolServerState {
     #[schema(example = "github")]
     pub name: String,
     pub description: String,
     /// How many tools it has; absent while that is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub tools: Option<usize>,
     /// Why that is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,
 }

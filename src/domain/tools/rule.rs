@@ -22,6 +22,7 @@ pub enum Action {
 }
 
 /// A rule as it is written.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleText {
@@ -34,15 +35,15 @@ pub struct RuleText {
     #[schema(max_items = 100)]
     pub owners: Vec<String>,
     /// A JSON Schema: the rule is for calls whose arguments are valid by it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub when: Option<Map<String, Value>>,
     /// Calls that the rule lets pass in one run or cell; more are refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schema(minimum = 1)]
     pub per_run: Option<u32>,
     /// Calls of one owner that it lets pass in a minute; more are refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schema(minimum = 1)]
     pub per_minute: Option<u32>,
 }

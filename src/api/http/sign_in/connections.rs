@@ -24,6 +24,7 @@ use crate::{
 };
 
 /// A client that is signed in.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
@@ -36,19 +37,16 @@ pub struct Connection {
     /// What it may do.
     pub scopes: Vec<&'static str>,
     /// The token that was entered for it, and with which it ends; absent for `MCP_API_TOKEN`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub token_id: Option<String>,
     /// When it was made.
     pub created_at: String,
     /// When it was last used; absent before the first use.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub last_used_at: Option<String>,
     /// It is a person or program of another issuer and not a client that signed in here.
     pub is_subject: bool,
     /// Since when the tokens of this subject are refused; absent while they are accepted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub refused_at: Option<String>,
 }
