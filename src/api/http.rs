@@ -42,8 +42,8 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use self::parts::ApiParts;
 use self::sign_in::connections::ConnectionsParts;
+pub use self::{error::Answer, parts::ApiParts};
 use crate::{ports::observer::Observer, services::readiness::Readiness};
 
 /// The parts of the router.

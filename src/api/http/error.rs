@@ -28,6 +28,9 @@ use crate::{
 /// How long a refused client should wait when nothing better is known, in seconds.
 const RETRY_AFTER_S: u64 = 2;
 
+/// An answer in JSON, or why there is none.
+pub type Answer<T> = Result<Json<T>, ApiError>;
+
 /// A request that fails.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {

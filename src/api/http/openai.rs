@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ApiParts, body::RequestBody, error::ApiError};
+use super::{Answer, ApiParts, body::RequestBody};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -77,7 +77,7 @@ async fn create(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let body = body.at_most(BODY_BYTES_MAX);
     let Create { name, expires_after, file_ids, network_policy, skills } = body.lenient().await?;
     let minutes = expires_after.map_or(MINUTES_MAX, |after| after.minutes);
@@ -116,7 +116,7 @@ async fn retrieve(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     Ok(Json(shown(&named(&parts, who, &id)?)))
 }
 
@@ -124,7 +124,7 @@ async fn remove(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let key = named(&parts, who, &id)?.key;
     parts.containers.remove(&key, Maker::OpenAi).await?;
     Ok(Json(json!({"id": id, "object": "container.deleted", "deleted": true})))

@@ -17,7 +17,7 @@ use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{answer::Executed, request::Execute, selector::version};
-use super::{ApiParts, body::RequestBody, error::ApiError};
+use super::{Answer, ApiParts, body::RequestBody, error::ApiError};
 use crate::{
     api::schema::parse::by_size,
     domain::{
@@ -121,7 +121,7 @@ async fn execute(
     axum::Extension(who): axum::Extension<Principal>,
     trace: Option<axum::Extension<TraceContext>>,
     body: RequestBody,
-) -> Result<Json<Executed>, ApiError> {
+) -> Answer<Executed> {
     // Without capacity the body is not read.
     runs.check_capacity(&who)?;
     let (members, bytes) = body.members().await?;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{ApiParts, sessions::named};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody, error::ApiError},
         schema::session::SessionStatus,
     },
     domain::{
@@ -119,7 +119,7 @@ impl BrowserCall {
         Ok((report, page))
     }
 
-    async fn act(&self, action: Action) -> Result<Json<Value>, ApiError> {
+    async fn act(&self, action: Action) -> Answer<Value> {
         let (_, page) = self.browse(Browse { actions: vec![action], ..Browse::default() }).await?;
         done(&page)?;
         Ok(Json(json!({"status": "success", "url": page.url, "title": page.title})))
@@ -312,7 +312,7 @@ pub(super) async fn get(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<SessionStatus>, ApiError> {
+) -> Answer<SessionStatus> {
     Ok(Json(SessionStatus::from(&parts.sessions.get(&who, named(&id)?)?)))
 }
 
@@ -321,7 +321,7 @@ pub(super) async fn close(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<SessionStatus>, ApiError> {
+) -> Answer<SessionStatus> {
     let view = parts.sessions.get(&who, named(&id)?)?;
     parts.sessions.close(&who, view.session)?;
     Ok(Json(SessionStatus::ended(&view)))

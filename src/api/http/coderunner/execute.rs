@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody},
         schema::parse,
     },
     domain::{
@@ -43,7 +43,7 @@ pub(super) async fn execute(
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
     body: RequestBody,
-) -> Result<Json<Executed>, ApiError> {
+) -> Answer<Executed> {
     let run = start(&parts, who, trace, body).await?;
     let report = run.finished().await?;
     Ok(Json(Executed::from(&*report)))
@@ -55,7 +55,7 @@ pub(super) async fn begin(
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let run = start(&parts, who, trace, body).await?;
     let task = run.id().to_string();
     run.detach();
@@ -67,7 +67,7 @@ pub(super) async fn result(
     State(runs): State<Runs>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<Task>, ApiError> {
+) -> Answer<Task> {
     let id: RunId = id.parse().map_err(|_| Failure::new(Code::RunNotFound, "There is no such task."))?;
     Ok(Json(Task::from(&runs.get(&who, id)?.view())))
 }

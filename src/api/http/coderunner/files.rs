@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{ApiParts, members, sessions::named};
 use crate::{
     api::http::{
+        Answer,
         body::RequestBody,
-        error::ApiError,
         multipart::{self, Form},
     },
     domain::{
@@ -34,7 +34,7 @@ pub(super) async fn upload(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let names = ["remote_path", "session_id", "recursive"];
     let limits = names.iter().fold(SizeLimit::new(), |limits, name| limits.for_field(*name, MEMBER_BYTES_MAX));
     let mut form = Form::announced(body, Constraints::new().size_limit(limits))?;
@@ -56,13 +56,7 @@ pub(super) async fn upload(
     Err(Failure::argument("file", "it is missing: send the file").into())
 }
 
-async fn write(
-    parts: &ApiParts,
-    who: &Principal,
-    session: &str,
-    path: &str,
-    field: Field<'_>,
-) -> Result<Json<Value>, ApiError> {
+async fn write(parts: &ApiParts, who: &Principal, session: &str, path: &str, field: Field<'_>) -> Answer<Value> {
     let conversation = conversation(parts, who, session)?;
     let folder = path.ends_with('/');
     let name = field.file_name().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
@@ -77,7 +71,7 @@ pub(super) async fn download(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let body = members(body).await?;
     let member = |name: &str| {
         let text = body.get(name).and_then(Value::as_str);

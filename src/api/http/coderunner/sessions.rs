@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{ApiParts, members};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody},
         schema::session::SessionStatus,
     },
     domain::{
@@ -36,7 +36,7 @@ pub(super) async fn open(
     State(runs): State<Runs>,
     State(sessions): State<Sessions>,
     Extension(who): Extension<Principal>,
-) -> Result<Json<SessionStatus>, ApiError> {
+) -> Answer<SessionStatus> {
     runs.check_capacity(&who)?;
     let conversation = ConversationKey::new(who, ConversationId::fresh());
     let view = sessions.open(&conversation, &Language::default()).await?;
@@ -48,7 +48,7 @@ pub(super) async fn newest(
     State(sessions): State<Sessions>,
     Extension(who): Extension<Principal>,
     Query(OfSession { session_id }): Query<OfSession>,
-) -> Result<Json<SessionStatus>, ApiError> {
+) -> Answer<SessionStatus> {
     let view = match session_id {
         Some(id) => sessions.get(&who, named(&id)?)?,
         None => sessions
@@ -65,7 +65,7 @@ pub(super) async fn get(
     State(sessions): State<Sessions>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<SessionStatus>, ApiError> {
+) -> Answer<SessionStatus> {
     Ok(Json(SessionStatus::from(&sessions.get(&who, named(&id)?)?)))
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn status(
     State(sessions): State<Sessions>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let word = match sessions.get(&who, named(&id)?) {
         Ok(_) => "active",
         Err(failure) if failure.code == Code::SessionEnded => "stopped",
@@ -89,7 +89,7 @@ pub(super) async fn close_named(
     Extension(who): Extension<Principal>,
     Query(query): Query<OfSession>,
     body: RequestBody,
-) -> Result<Json<SessionStatus>, ApiError> {
+) -> Answer<SessionStatus> {
     let body = if body.is_empty() { Map::new() } else { members(body).await? };
     let id = body.get("session_id").and_then(Value::as_str).or(query.session_id.as_deref());
     let id = id.ok_or_else(|| Failure::argument("session_id", "it is missing: name the session to close"))?;

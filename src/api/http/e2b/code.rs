@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ApiParts, InSandbox, below_data};
 use crate::{
-    api::http::{body::RequestBody, error::ApiError},
+    api::http::{Answer, body::RequestBody, error::ApiError},
     domain::{
         error::Failure,
         event::{Display, DisplayKind, Event, EventKind, StreamKind},
@@ -174,7 +174,7 @@ pub(super) async fn open(
     State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     parts.runs.check_capacity(&container.key.owner)?;
     let Open { language, cwd } = body.lenient().await?;
     if cwd.as_deref().map(below_data).transpose()?.flatten().is_some() {

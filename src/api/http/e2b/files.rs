@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::{ApiParts, InSandbox, a_file, below_data, process::quoted};
 use crate::{
     api::http::{
+        Answer,
         body::RequestBody,
         error::ApiError,
         files as downloads,
@@ -67,7 +68,7 @@ pub(super) async fn write(
     InSandbox { container, .. }: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
     body: RequestBody,
-) -> Result<Json<Vec<Value>>, ApiError> {
+) -> Answer<Vec<Value>> {
     let Some(boundary) = body.boundary() else {
         let (announced, pieces) = body.stream()?;
         let path = a_file(&path.unwrap_or_default())?;
@@ -108,7 +109,7 @@ pub(super) async fn list(
     State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let Named { path, depth, .. } = body.lenient().await?;
     let folder = below_data(&path.unwrap_or_default())?;
     let above = folder.as_ref().map_or(0, |folder| folder.components().count());
@@ -135,7 +136,7 @@ pub(super) async fn stat(
     State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
     let entry = match parts.files.open(&container.key, &path).await.map_err(absent) {
         Ok(file) => entry(&path, "FILE_TYPE_FILE", file.size, file.modified_unix_s),
@@ -156,18 +157,14 @@ pub(super) async fn remove(
     State(parts): State<ApiParts>,
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
     parts.files.delete(&container.key, &path, None).await.map_err(absent)?;
     Ok(Json(json!({})))
 }
 
 /// Makes a folder. One that is there is 409, which the SDK expects.
-pub(super) async fn make_dir(
-    State(parts): State<ApiParts>,
-    sandbox: InSandbox,
-    body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn make_dir(State(parts): State<ApiParts>, sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
     let name = quoted(&path.display());
     command(&parts, sandbox, format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}")).await?;
@@ -175,11 +172,7 @@ pub(super) async fn make_dir(
 }
 
 /// Renames a file or a folder.
-pub(super) async fn rename(
-    State(parts): State<ApiParts>,
-    sandbox: InSandbox,
-    body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn rename(State(parts): State<ApiParts>, sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let Named { source, destination, .. } = body.lenient().await?;
     let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
     let (old, new) = (quoted(&from.display()), quoted(&to.display()));

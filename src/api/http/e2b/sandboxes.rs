@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::ApiParts;
 use crate::{
-    api::http::{body::RequestBody, coderunner::KEY, error::ApiError},
+    api::http::{Answer, body::RequestBody, coderunner::KEY, error::ApiError},
     domain::{
         environment::Environment,
         error::{Code, Failure},
@@ -78,7 +78,7 @@ pub(super) async fn connect(
     Path(id): Path<String>,
     headers: HeaderMap,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let Timeout { timeout } = body.at_most(BODY_BYTES_MAX).lenient().await?;
     let until = parts.containers.now_unix_s().saturating_add(seconds(timeout));
     let extend = |container: &mut Container| container.ends_unix_s = container.ends_unix_s.max(until);
@@ -104,7 +104,7 @@ pub(super) async fn get(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let container = parts.containers.get(&named(who, &id)?, Maker::E2b)?;
     Ok(Json(shown(&container, parts.runs.limits())))
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ApiParts, file_id, files::find, fresh, of_hint, session};
 use crate::{
-    api::http::{body::RequestBody, coderunner::stderr, error::ApiError},
+    api::http::{Answer, body::RequestBody, coderunner::stderr},
     domain::{
         error::{Code, Failure},
         file::Change,
@@ -77,7 +77,7 @@ pub(super) async fn exec(
     Extension(who): Extension<Principal>,
     trace: Option<Extension<TraceContext>>,
     body: RequestBody,
-) -> Result<Json<Executed>, ApiError> {
+) -> Answer<Executed> {
     // Without capacity the body is not read.
     parts.runs.check_capacity(&who)?;
     let exec: Exec = body.lenient().await?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{file_id, session};
 use crate::{
-    api::http::{error::ApiError, files as downloads},
+    api::http::{Answer, error::ApiError, files as downloads},
     domain::{
         error::{Code, Failure},
         file::FileEntry,
@@ -73,7 +73,7 @@ pub(super) async fn object(
     State(files): State<Arc<Files>>,
     Extension(who): Extension<Principal>,
     place: Place,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let (conversation, entry) = at(&files, who, place).await?;
     Ok(Json(shown(&conversation.id, &entry)))
 }
@@ -83,7 +83,7 @@ pub(super) async fn list(
     State(files): State<Arc<Files>>,
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
-) -> Result<Json<Vec<Value>>, ApiError> {
+) -> Answer<Vec<Value>> {
     let conversation = ConversationKey::new(who, session(&id)?);
     let entries = entries(&files, &conversation, |_| true).await?;
     Ok(Json(entries.iter().map(|entry| shown(&conversation.id, entry)).collect()))
@@ -94,7 +94,7 @@ pub(super) async fn remove(
     State(files): State<Arc<Files>>,
     Extension(who): Extension<Principal>,
     place: Place,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let (conversation, entry) = at(&files, who, place).await?;
     files.delete(&conversation, &entry.path, None).await?;
     Ok(Json(json!({"message": "success"})))

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{ApiParts, file_id, fresh};
 use crate::{
     api::http::{
+        Answer,
         body::RequestBody,
         error::ApiError,
         multipart::{self, Form},
@@ -32,7 +33,7 @@ pub(super) async fn one(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let Received { session, files } = receive(&parts, who, body).await?;
     let mut shown = Vec::new();
     for (filename, written) in files {
@@ -47,7 +48,7 @@ pub(super) async fn batch(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let Received { session, files } = receive(&parts, who, body).await?;
     let succeeded = files.iter().filter(|(_, written)| written.is_ok()).count();
     let failed = files.len() - succeeded;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{ApiParts, PageQuery, named};
 use crate::{
     api::http::{
+        Answer,
         body::RequestBody,
         error::ApiError,
         files as downloads,
@@ -35,7 +36,7 @@ pub(super) async fn create(
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
     body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let key = named(&parts, who, &id)?.key;
     let why = "there is no /files here: send the file as multipart/form-data";
     let boundary = body.boundary().ok_or_else(|| Failure::argument("file_id", why))?;
@@ -55,7 +56,7 @@ pub(super) async fn list(
     Extension(who): Extension<Principal>,
     Path(id): Path<String>,
     Query(query): Query<PageQuery>,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let key = named(&parts, who, &id)?.key;
     let mut entries = entries(&parts, &key).await?;
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
@@ -66,7 +67,7 @@ pub(super) async fn retrieve(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(place): Path<(String, String)>,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let (key, entry) = find(&parts, who, place).await?;
     Ok(Json(shown(&key, &entry)))
 }
@@ -87,7 +88,7 @@ pub(super) async fn remove(
     State(parts): State<ApiParts>,
     Extension(who): Extension<Principal>,
     Path(place): Path<(String, String)>,
-) -> Result<Json<Value>, ApiError> {
+) -> Answer<Value> {
     let (key, entry) = find(&parts, who, place).await?;
     parts.files.delete(&key, &entry.path, None).await?;
     Ok(Json(json!({"id": file_id(&entry.path), "object": "container.file.deleted", "deleted": true})))

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::http::error::ApiError,
+    api::http::{Answer, error::ApiError},
     domain::{
         error::{Code, Failure},
         id::TokenId,
@@ -91,7 +91,7 @@ impl From<TokenRecord> for Connection {
     get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
 )]
-async fn list(State(connections): State<Option<Arc<Connections>>>) -> Result<Json<ConnectionList>, ApiError> {
+async fn list(State(connections): State<Option<Arc<Connections>>>) -> Answer<ConnectionList> {
     let Some(all) = connections else { return Ok(Json(ConnectionList { connections: Vec::new() })) };
     let connections = all.list().await?.into_iter().map(Connection::from).collect();
     Ok(Json(ConnectionList { connections }))

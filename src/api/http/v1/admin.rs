@@ -13,7 +13,7 @@ pub(super) use self::{listed::*, network::*};
 use super::call::Call;
 use crate::{
     api::{
-        http::error::ApiError,
+        http::{Answer, error::ApiError},
         schema::admin::{ActivityResult, FindingList, FindingResult, OverviewResult, OwnerList, OwnerResult},
     },
     domain::owner::ConversationKey,
@@ -48,7 +48,7 @@ pub(super) struct OfOwner {
     get, path = "/v1/owners", tag = "admin", operation_id = "listOwners",
     responses((status = 200, description = "The owners.", body = OwnerList)),
 )]
-pub(super) async fn owners(State(admin): State<Admin>, _: Call) -> Result<Json<OwnerList>, ApiError> {
+pub(super) async fn owners(State(admin): State<Admin>, _: Call) -> Answer<OwnerList> {
     let owners = admin.owners().await?;
     Ok(Json(OwnerList { owners: owners.iter().map(OwnerResult::from).collect() }))
 }
@@ -83,7 +83,7 @@ pub(super) async fn activity(State(admin): State<Admin>, call: Call<OfActivity>)
     get, path = "/v1/admin/doctor", tag = "admin", operation_id = "checkServer",
     responses((status = 200, description = "What was found.", body = FindingList)),
 )]
-pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Result<Json<FindingList>, ApiError> {
+pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<FindingList> {
     let findings = admin.check(&call.who).await?;
     Ok(Json(FindingList { findings: findings.into_iter().map(FindingResult::from).collect() }))
 }

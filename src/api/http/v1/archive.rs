@@ -7,7 +7,7 @@ use axum::{Json, extract::State, response::Response};
 use super::call::{Call, InConversation};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError, files as downloads},
+        http::{Answer, body::RequestBody, error::ApiError, files as downloads},
         schema::{ArchiveLink, Binary, ImportResult},
     },
     domain::{error::Code, text::rfc3339},
@@ -36,7 +36,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
     params(InConversation),
     responses((status = 200, description = "The link.", body = ArchiveLink)),
 )]
-pub(super) async fn link(State(files): State<Arc<Files>>, call: Call) -> Result<Json<ArchiveLink>, ApiError> {
+pub(super) async fn link(State(files): State<Arc<Files>>, call: Call) -> Answer<ArchiveLink> {
     let (url, expires_unix_s) = files.archive_url(&call.conversation()?).await?;
     Ok(Json(ArchiveLink { url, url_expires_at: rfc3339(expires_unix_s) }))
 }
@@ -54,11 +54,7 @@ pub(super) async fn link(State(files): State<Arc<Files>>, call: Call) -> Result<
     ),
     responses((status = 200, description = "What was written.", body = ImportResult)),
 )]
-pub(super) async fn write(
-    State(files): State<Arc<Files>>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Json<ImportResult>, ApiError> {
+pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Answer<ImportResult> {
     let conversation = call.conversation()?;
     if !matches!(body.media_type()?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
         let why = "The body must be a plain tar: send the header `Content-Type: application/x-tar`.";

@@ -5,7 +5,7 @@ use axum::{Json, extract::State};
 use super::{ApiParts, call::Call};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody},
         schema::browse::{Browse, PageResult},
     },
     domain::{id::ConversationId, owner::ConversationKey},
@@ -22,11 +22,7 @@ use crate::{
     request_body(content = Browse),
     responses((status = 200, description = "The page.", body = PageResult)),
 )]
-pub(super) async fn browse(
-    State(parts): State<ApiParts>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Json<PageResult>, ApiError> {
+pub(super) async fn browse(State(parts): State<ApiParts>, call: Call, body: RequestBody) -> Answer<PageResult> {
     parts.runs.check_capacity(&call.who)?;
     let asked: Browse = body.json().await?;
     let conversation = asked.conversation.clone().unwrap_or_else(ConversationId::fresh);

@@ -4,7 +4,7 @@ use axum::{Json, extract::State};
 
 use super::{ApiParts, call::Call};
 use crate::api::{
-    http::{body::RequestBody, error::ApiError},
+    http::{Answer, body::RequestBody},
     schema::check::{CheckProgram, CheckedProgram},
 };
 
@@ -22,7 +22,7 @@ pub(super) async fn check(
     State(ApiParts { checker, .. }): State<ApiParts>,
     call: Call,
     body: RequestBody,
-) -> Result<Json<CheckedProgram>, ApiError> {
+) -> Answer<CheckedProgram> {
     // Without capacity the body is not read.
     checker.check_capacity(&call.who)?;
     let CheckProgram { language, code } = body.json().await?;

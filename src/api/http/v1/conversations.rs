@@ -7,7 +7,10 @@ use utoipa::IntoParams;
 
 use super::call::{Call, InConversation, page};
 use crate::{
-    api::{http::error::ApiError, schema::ConversationList},
+    api::{
+        http::{Answer, error::ApiError},
+        schema::ConversationList,
+    },
     domain::id::ConversationId,
     services::conversations::Conversations,
 };
@@ -34,7 +37,7 @@ pub(super) struct ListConversations {
 pub(super) async fn list(
     State(conversations): State<Conversations>,
     call: Call<ListConversations>,
-) -> Result<Json<ConversationList>, ApiError> {
+) -> Answer<ConversationList> {
     let page = conversations.list(&call.who, call.query.after, page(call.query.limit)?).await?;
     Ok(Json(ConversationList::from(&page)))
 }

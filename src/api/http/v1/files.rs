@@ -17,6 +17,7 @@ use super::call::{AtPath, Call, Conditions, IfMatch, InConversation};
 use crate::{
     api::{
         http::{
+            Answer,
             body::RequestBody,
             error::{ApiError, Problem},
             files as downloads,
@@ -61,10 +62,7 @@ impl ListFiles {
     params(InConversation, ListFiles),
     responses((status = 200, description = "A page of files, ordered by path.", body = FileListing)),
 )]
-pub(super) async fn list(
-    State(files): State<Arc<Files>>,
-    call: Call<ListFiles>,
-) -> Result<Json<FileListing>, ApiError> {
+pub(super) async fn list(State(files): State<Arc<Files>>, call: Call<ListFiles>) -> Answer<FileListing> {
     let list = files.page(&call.conversation()?, call.query.checked()?).await?;
     Ok(Json(FileListing::from(&list)))
 }

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::error::ApiError,
+        http::Answer,
         schema::history::{Day, HistoryList, Moment, UsageList, UsageResult},
     },
     domain::{
@@ -74,10 +74,7 @@ pub(super) struct ListUsage {
     params(ListHistory),
     responses((status = 200, description = "A page of the history.", body = HistoryList)),
 )]
-pub(super) async fn list(
-    State(history): State<Arc<History>>,
-    call: Call<ListHistory>,
-) -> Result<Json<HistoryList>, ApiError> {
+pub(super) async fn list(State(history): State<Arc<History>>, call: Call<ListHistory>) -> Answer<HistoryList> {
     let limit = page(call.query.limit)?;
     let filter = LineFilter {
         owner: call.query.owner,
@@ -99,10 +96,7 @@ pub(super) async fn list(
     params(ListUsage),
     responses((status = 200, description = "The usage, at most 10000 sums.", body = UsageList)),
 )]
-pub(super) async fn usage(
-    State(history): State<Arc<History>>,
-    call: Call<ListUsage>,
-) -> Result<Json<UsageList>, ApiError> {
+pub(super) async fn usage(State(history): State<Arc<History>>, call: Call<ListUsage>) -> Answer<UsageList> {
     let (from, to) = (call.query.from.map(|from| from.0), call.query.to.map(|to| to.0));
     let (lines, truncated) = history.usage(&UsageFilter { owner: call.query.owner, from, to }, USAGE_MAX).await?;
     Ok(Json(UsageList { usage: lines.iter().map(UsageResult::from).collect(), truncated }))

@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::error::ApiError,
+        http::Answer,
         schema::network::{NetworkDecision, NetworkDecisions},
     },
     services::network::Network,
@@ -30,10 +30,7 @@ pub(super) struct ListDecisions {
     params(ListDecisions),
     responses((status = 200, description = "The connections.", body = NetworkDecisions)),
 )]
-pub(super) async fn decisions(
-    State(network): State<Network>,
-    call: Call<ListDecisions>,
-) -> Result<Json<NetworkDecisions>, ApiError> {
+pub(super) async fn decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<NetworkDecisions> {
     let newest = network.decisions().newest(&call.who, page(call.query.limit)?);
     Ok(Json(NetworkDecisions { decisions: newest.iter().map(NetworkDecision::from).collect() }))
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody},
         schema::packages::{CreatePackages, InstalledPackages},
     },
     services::packages::InstallRequest,
@@ -24,11 +24,7 @@ use crate::{
     request_body(content = CreatePackages),
     responses((status = 200, description = "They are installed.", body = InstalledPackages)),
 )]
-pub(super) async fn install(
-    State(parts): State<ApiParts>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Json<InstalledPackages>, ApiError> {
+pub(super) async fn install(State(parts): State<ApiParts>, call: Call, body: RequestBody) -> Answer<InstalledPackages> {
     let conversation = call.conversation()?;
     let CreatePackages { language, packages } = body.json().await?;
     let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };

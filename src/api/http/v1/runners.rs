@@ -5,7 +5,7 @@ use axum::{Json, extract::State};
 use super::call::Call;
 use crate::{
     api::{
-        http::error::ApiError,
+        http::Answer,
         schema::{RunnerList, session::ModuleSource},
     },
     domain::{
@@ -57,7 +57,7 @@ pub(super) async fn list(State(runs): State<Runs>, State(skills): State<Skills>,
     ),
     responses((status = 200, description = "Its source.", body = ModuleSource)),
 )]
-pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Result<Json<ModuleSource>, ApiError> {
+pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Answer<ModuleSource> {
     let (language, name): (Language, String) = (call.name(3, "language")?, call.name(5, "name")?);
     let none = || Failure::new(Code::NotFound, "There is no module of that name whose source could be read.");
     let runners = runs.runners();

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody, error::ApiError},
         schema::{
             arguments::{WAIT_S_MAX, Wait},
             create_run::CreateRun,
@@ -234,7 +234,7 @@ pub(super) struct WaitForRun {
     params(ListRuns),
     responses((status = 200, description = "A page of runs, without output and files.", body = RunList)),
 )]
-pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Result<Json<RunList>, ApiError> {
+pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answer<RunList> {
     let page = runs.list(&call.who, call.query.conversation_id.as_ref(), call.query.after, page(call.query.limit)?);
     Ok(Json(RunList::from(&page)))
 }
@@ -254,7 +254,7 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Resu
 pub(super) async fn get(
     State(ApiParts { runs, history, .. }): State<ApiParts>,
     call: Call<WaitForRun>,
-) -> Result<Json<RunStatus>, ApiError> {
+) -> Answer<RunStatus> {
     let (wait, id) = (call.query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);
     match runs.get(&call.who, id) {
         Ok(run) => Ok(Json(RunStatus::with_source(&run.wait(wait).await))),
@@ -271,7 +271,7 @@ pub(super) async fn get(
     params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
-pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Result<Json<RunStatus>, ApiError> {
+pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Answer<RunStatus> {
     let run = runs.get(&call.who, call.run()?)?;
     run.cancel();
     Ok(Json(RunStatus::whole(&run.wait(CANCEL_WAIT).await)))

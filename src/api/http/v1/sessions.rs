@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{body::RequestBody, coderunner, error::ApiError},
+        http::{Answer, body::RequestBody, coderunner, error::ApiError},
         schema::{
             parse::{Source, parse},
             run::RunStatus,
@@ -97,7 +97,7 @@ pub(super) async fn list(State(sessions): State<Sessions>, call: Call<ListSessio
     params(InSession),
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
-pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Result<Json<SessionStatus>, ApiError> {
+pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
     Ok(Json(SessionStatus::from(&sessions.get(&call.who, call.session()?)?)))
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Result<
     params(InSession),
     responses((status = 200, description = "It is closed.", body = SessionStatus)),
 )]
-pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Result<Json<SessionStatus>, ApiError> {
+pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
     let view = sessions.get(&call.who, call.session()?)?;
     sessions.close(&call.who, view.session)?;
     Ok(Json(SessionStatus::ended(&view)))
@@ -172,7 +172,7 @@ pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> R
     params(InSession),
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
-pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Result<Json<SessionStatus>, ApiError> {
+pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
     Ok(Json(SessionStatus::from(&sessions.restart(&call.who, call.session()?).await?)))
 }
 
@@ -185,11 +185,7 @@ pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Res
     request_body(content = CodePosition),
     responses((status = 200, description = "Completions.", body = Object)),
 )]
-pub(super) async fn complete(
-    State(sessions): State<Sessions>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn complete(State(sessions): State<Sessions>, call: Call, body: RequestBody) -> Answer<Value> {
     let id = sessions.get(&call.who, call.session()?)?.session;
     let CodePosition { code, cursor } = body.json().await?;
     let cursor = within(&code, cursor);
@@ -205,11 +201,7 @@ pub(super) async fn complete(
     request_body(content = InspectCode),
     responses((status = 200, description = "What is known of it.", body = Object)),
 )]
-pub(super) async fn inspect(
-    State(sessions): State<Sessions>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn inspect(State(sessions): State<Sessions>, call: Call, body: RequestBody) -> Answer<Value> {
     let id = sessions.get(&call.who, call.session()?)?.session;
     let InspectCode { code, cursor, detailed } = body.json().await?;
     let cursor = within(&code, cursor);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody, error::ApiError},
         schema::{
             Binary,
             skills::{Skill, SkillDetails, SkillList},
@@ -48,7 +48,7 @@ fn name(call: &Call) -> Result<SkillName, Failure> {
     get, path = "/v1/skills", tag = "skills", operation_id = "listSkills",
     responses((status = 200, description = "The skills.", body = SkillList)),
 )]
-pub(super) async fn list(State(skills): State<Skills>, call: Call) -> Result<Json<SkillList>, ApiError> {
+pub(super) async fn list(State(skills): State<Skills>, call: Call) -> Answer<SkillList> {
     let skills = skills.list(&call.who).await?;
     Ok(Json(SkillList { skills: skills.iter().map(Skill::from).collect() }))
 }
@@ -61,7 +61,7 @@ pub(super) async fn list(State(skills): State<Skills>, call: Call) -> Result<Jso
     params(OfSkill),
     responses((status = 200, description = "The skill.", body = SkillDetails)),
 )]
-pub(super) async fn get(State(skills): State<Skills>, call: Call) -> Result<Json<SkillDetails>, ApiError> {
+pub(super) async fn get(State(skills): State<Skills>, call: Call) -> Answer<SkillDetails> {
     let (skill, files) = skills.files(&call.who, &name(&call)?).await?;
     Ok(Json(SkillDetails { skill: Skill::from(&skill), files: files.iter().map(Into::into).collect() }))
 }

@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::{ApiParts, call::Call};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody, error::ApiError},
         schema::token::{CreateToken, TokenCreated, TokenList, TokenStatus},
     },
     domain::{id::TokenId, owner::Principal},
@@ -78,10 +78,7 @@ pub(super) async fn create(
     params(ListTokens),
     responses((status = 200, description = "The tokens.", body = TokenList)),
 )]
-pub(super) async fn list(
-    State(tokens): State<Arc<Tokens>>,
-    call: Call<ListTokens>,
-) -> Result<Json<TokenList>, ApiError> {
+pub(super) async fn list(State(tokens): State<Arc<Tokens>>, call: Call<ListTokens>) -> Answer<TokenList> {
     let tokens = tokens.list(call.query.owner.as_ref()).await?;
     Ok(Json(TokenList { tokens: tokens.iter().map(TokenStatus::from).collect() }))
 }

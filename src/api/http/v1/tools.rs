@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 use super::{ApiParts, call::Call};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody, error::ApiError},
         schema::tools::{
             AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
             ToolServerStates, ToolSource,
@@ -125,7 +125,7 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
     params(Search),
     responses((status = 200, description = "The tools.", body = FoundTools)),
 )]
-pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Result<Json<FoundTools>, ApiError> {
+pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Answer<FoundTools> {
     let found = tools.search(&call.who, &call.query.query, limit(call.query.limit)?).await?;
     Ok(Json(FoundTools { tools: found.into_iter().map(Into::into).collect() }))
 }
@@ -146,10 +146,7 @@ fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
     params(OfTool, ModuleLanguageQuery),
     responses((status = 200, description = "The module.", body = ToolSource)),
 )]
-pub(super) async fn source(
-    State(tools): State<Tools>,
-    call: Call<ModuleLanguageQuery>,
-) -> Result<Json<ToolSource>, ApiError> {
+pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguageQuery>) -> Answer<ToolSource> {
     let (server, tool): (String, String) = (call.name(3, "server")?, call.name(4, "tool")?);
     let tongue = call.query.language.unwrap_or(ModuleLanguage::Python);
     Ok(Json(tools.source(&call.who, &server, Some(&tool), tongue).await?.into()))
@@ -167,7 +164,7 @@ pub(super) async fn approvals(
     State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
     call: Call<WhichApprovals>,
-) -> Result<Json<ApprovalList>, ApiError> {
+) -> Answer<ApprovalList> {
     let by = by(&call, &token);
     let of = (!by.is_operator).then_some(&by.who);
     let approvals = tools.approvals().list(of, call.query.open.unwrap_or(false)).await?;
@@ -186,7 +183,7 @@ pub(super) async fn approval(
     State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
     call: Call,
-) -> Result<Json<ApprovalResult>, ApiError> {
+) -> Answer<ApprovalResult> {
     let found = tools.approvals().get(&by(&call, &token), question(&call)?).await?;
     Ok(Json((&found).into()))
 }
@@ -205,7 +202,7 @@ pub(super) async fn answer(
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
     call: Call,
     body: RequestBody,
-) -> Result<Json<ApprovalResult>, ApiError> {
+) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
     let answered = parts.tools.approvals().answer(&by(&call, &token), id, answer).await?;

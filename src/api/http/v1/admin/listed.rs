@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::super::call::{Call, page};
 use crate::{
     api::{
-        http::error::ApiError,
+        http::Answer,
         schema::{
             admin::{NotableList, SizeList},
             history::{HistoryRun, Moment},
@@ -77,10 +77,7 @@ text!(WhichNotable);
     params(ListSizes),
     responses((status = 200, description = "A page of conversations.", body = SizeList)),
 )]
-pub(in super::super) async fn conversations(
-    State(admin): State<Admin>,
-    call: Call<ListSizes>,
-) -> Result<Json<SizeList>, ApiError> {
+pub(in super::super) async fn conversations(State(admin): State<Admin>, call: Call<ListSizes>) -> Answer<SizeList> {
     let limit = page(call.query.limit)?;
     let page = admin.conversations(call.query.owner.as_ref(), call.query.cursor.as_ref(), limit).await?;
     Ok(Json(SizeList::from(&page)))
@@ -94,10 +91,7 @@ pub(in super::super) async fn conversations(
     params(ListNotable),
     responses((status = 200, description = "The runs.", body = NotableList)),
 )]
-pub(in super::super) async fn runs(
-    State(admin): State<Admin>,
-    call: Call<ListNotable>,
-) -> Result<Json<NotableList>, ApiError> {
+pub(in super::super) async fn runs(State(admin): State<Admin>, call: Call<ListNotable>) -> Answer<NotableList> {
     let which = call.query.which.map_or(Notable::Slowest, |which| which.0);
     let from = call.query.from.map_or(0, |from| from.0);
     let lines = admin.notable(which, from, page(call.query.limit)?).await?;

@@ -10,7 +10,7 @@ use super::super::{
 };
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody, error::ApiError},
         schema::{
             network::{OwnedDecision, OwnedDecisions},
             policy::{PolicyBody, PolicyList, PolicyResult},
@@ -51,10 +51,7 @@ pub async fn policies(State(admin): State<Admin>, _: Call) -> Json<PolicyList> {
     params(ListDecisions),
     responses((status = 200, description = "The connections.", body = OwnedDecisions)),
 )]
-pub async fn decisions(
-    State(network): State<Network>,
-    call: Call<ListDecisions>,
-) -> Result<Json<OwnedDecisions>, ApiError> {
+pub async fn decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<OwnedDecisions> {
     let newest = network.decisions().newest_of_all(page(call.query.limit)?);
     Ok(Json(OwnedDecisions { decisions: newest.iter().map(OwnedDecision::from).collect() }))
 }
