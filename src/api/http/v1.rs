@@ -13,6 +13,7 @@ mod events;
 mod files;
 mod history;
 mod input;
+mod names;
 mod network;
 mod packages;
 mod runners;

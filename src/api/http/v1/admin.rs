@@ -10,7 +10,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 pub(super) use self::{listed::*, network::*};
-use super::call::Call;
+use super::{
+    call::Call,
+    names::{InRun, InSession, OfOwner},
+};
 use crate::{
     api::{
         http::{Answer, error::ApiError},
@@ -26,19 +29,6 @@ pub(super) struct OfActivity {
     /// Which time; default `hour`.
     #[param(value_type = Option<crate::api::schema::SpanWord>)]
     span: Option<Span>,
-}
-
-/// For the API's description: [`Call::name`] reads them.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the names are decoded by hand")]
-pub(super) struct OfOwner {
-    /// The owner.
-    #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
-    owner: String,
-    /// The owner's conversation.
-    #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
-    conversation_id: String,
 }
 
 /// List every owner.
@@ -93,7 +83,7 @@ pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<Fin
 /// It ends soon after; a finished run is not changed.
 #[utoipa::path(
     post, path = "/v1/admin/runs/{runId}/cancel", tag = "admin", operation_id = "cancelAnyRun",
-    params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
+    params(InRun),
     responses((status = 204, description = "It is being cancelled, or was over.")),
 )]
 pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
@@ -106,7 +96,7 @@ pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Result<Sta
 /// Its interpreter and its variables are gone; the files stay.
 #[utoipa::path(
     delete, path = "/v1/admin/sessions/{sessionId}", tag = "admin", operation_id = "endAnySession",
-    params(("sessionId" = String, Path, description = "The session.", pattern = "^session-[0-9a-f]{32}$")),
+    params(InSession),
     responses((status = 204, description = "It has ended.")),
 )]
 pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {

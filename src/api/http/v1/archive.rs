@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State, response::Response};
 
-use super::call::{Call, InConversation};
+use super::{call::Call, names::InConversation};
 use crate::{
     api::{
         http::{Answer, body::RequestBody, error::ApiError, files as downloads},

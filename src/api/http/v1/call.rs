@@ -33,30 +33,6 @@ use crate::{
 const PAGE_DEFAULT: usize = 50;
 const PAGE_MAX: u64 = 200;
 
-/// For the API's description: [`Call::conversation`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the name is decoded by hand")]
-pub(super) struct InConversation {
-    /// The conversation.
-    #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
-    conversation_id: String,
-}
-
-/// For the API's description: [`Call::path`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the path is decoded by hand")]
-pub(super) struct AtPath {
-    /// The path below /data; percent-encoded; slashes between names may be encoded too.
-    #[param(
-        pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})\
-        (/([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,}))*$",
-        min_length = 1
-    )]
-    path: String,
-}
-
 /// For the API's description: [`crate::api::http::files::condition`] reads them.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]

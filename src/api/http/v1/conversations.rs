@@ -5,7 +5,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, InConversation, page};
+use super::{
+    call::{Call, page},
+    names::InConversation,
+};
 use crate::{
     api::{
         http::{Answer, error::ApiError},

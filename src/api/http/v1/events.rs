@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
 
-use super::call::Call;
+use super::{call::Call, names::InRun};
 use crate::{
     api::{
         http::{error::ApiError, sse},
@@ -37,7 +37,7 @@ pub(super) struct WatchRun {
 #[utoipa::path(
     get, path = "/v1/runs/{runId}/events", tag = "runs", operation_id = "watchRun",
     params(
-        ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
+        InRun,
         WatchRun,
         ("Last-Event-ID" = Option<u64>, Header, minimum = 0,
             description = "The same as `after`, as browsers send it; it takes precedence."),

@@ -13,7 +13,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{AtPath, Call, Conditions, IfMatch, InConversation};
+use super::{
+    call::{Call, Conditions, IfMatch},
+    names::{AtPath, InConversation},
+};
 use crate::{
     api::{
         http::{

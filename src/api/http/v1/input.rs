@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::Call;
+use super::{call::Call, names::InRun};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError},
@@ -29,10 +29,7 @@ pub(super) struct SendInput {
 /// waits up to five seconds and is then 429.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/stdin", tag = "runs", operation_id = "sendInput",
-    params(
-        ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
-        SendInput,
-    ),
+    params(InRun, SendInput),
     request_body(content = Binary, content_type = "application/octet-stream", description = "The bytes, or none."),
     responses((status = 202, description = "It is on its way to the program.")),
 )]

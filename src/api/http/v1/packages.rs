@@ -2,10 +2,7 @@
 
 use axum::{Json, extract::State};
 
-use super::{
-    ApiParts,
-    call::{Call, InConversation},
-};
+use super::{ApiParts, call::Call, names::InConversation};
 use crate::{
     api::{
         http::{Answer, body::RequestBody},

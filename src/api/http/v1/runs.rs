@@ -20,6 +20,7 @@ use utoipa::IntoParams;
 use super::{
     ApiParts,
     call::{Call, page},
+    names::InRun,
 };
 use crate::{
     api::{
@@ -245,10 +246,7 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answ
 /// also one from before a restart, is read from the history: its verdict and its figures, without output and files.
 #[utoipa::path(
     get, path = "/v1/runs/{runId}", tag = "runs", operation_id = "getRun",
-    params(
-        ("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$"),
-        WaitForRun,
-    ),
+    params(InRun, WaitForRun),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn get(
@@ -268,7 +266,7 @@ pub(super) async fn get(
 /// The answer comes when the program has ended, or after five seconds. A finished run is not changed.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/cancel", tag = "runs", operation_id = "cancelRun",
-    params(("runId" = String, Path, description = "The run.", pattern = "^run-[0-9a-f]{32}$")),
+    params(InRun),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Answer<RunStatus> {

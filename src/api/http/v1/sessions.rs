@@ -14,6 +14,7 @@ use utoipa::IntoParams;
 use super::{
     ApiParts,
     call::Call,
+    names::InSession,
     runs::{PendingRequest, begin, request},
 };
 use crate::{
@@ -39,16 +40,6 @@ pub(super) struct ListSessions {
     /// Only those of this conversation.
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     conversation_id: Option<ConversationId>,
-}
-
-/// For the API's description: [`Call::session`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the name is decoded by hand")]
-pub(super) struct InSession {
-    /// The session.
-    #[param(rename = "sessionId", pattern = "^session-[0-9a-f]{32}$")]
-    session_id: String,
 }
 
 /// Open a session.

@@ -6,11 +6,11 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use utoipa::IntoParams;
 
 use super::{
     ApiParts,
-    call::{AtPath, Call},
+    call::Call,
+    names::{AtPath, OfSkill},
 };
 use crate::{
     api::{
@@ -26,16 +26,6 @@ use crate::{
     },
     services::skills::Skills,
 };
-
-/// For the API's description: [`name`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the name is decoded by hand")]
-pub(super) struct OfSkill {
-    /// The skill.
-    #[param(pattern = "^[a-z0-9]+(-[a-z0-9]+)*$", min_length = 1, max_length = 64)]
-    name: String,
-}
 
 fn name(call: &Call) -> Result<SkillName, Failure> {
     call.name(3, "name")

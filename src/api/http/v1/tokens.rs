@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
 
-use super::{ApiParts, call::Call};
+use super::{ApiParts, call::Call, names::OfToken};
 use crate::{
     api::{
         http::{Answer, body::RequestBody, error::ApiError},
@@ -33,16 +33,6 @@ pub(super) struct ListTokens {
     /// Only those of this owner.
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
     owner: Option<Principal>,
-}
-
-/// For the API's description: [`Call::name`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the name is decoded by hand")]
-pub(super) struct OfToken {
-    /// The token's id.
-    #[param(rename = "tokenId", pattern = "^token-[0-9a-f]{32}$")]
-    token_id: String,
 }
 
 /// Make a token.

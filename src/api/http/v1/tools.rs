@@ -5,7 +5,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{ApiParts, call::Call};
+use super::{
+    ApiParts,
+    call::Call,
+    names::{OfApproval, OfServer, OfTool},
+};
 use crate::{
     api::{
         http::{Answer, body::RequestBody, error::ApiError},
@@ -60,39 +64,6 @@ pub(super) struct WhichApprovals {
     /// `true`: only those that wait for an answer.
     #[param(value_type = Option<bool>)]
     open: Option<bool>,
-}
-
-/// For the API's description: [`Call::name`] reads them.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the names are decoded by hand")]
-pub(super) struct OfTool {
-    /// The server.
-    #[param(pattern = "^[a-z][a-z0-9_]*$", min_length = 1, max_length = 32)]
-    server: String,
-    /// The tool, or its module's name.
-    #[param(min_length = 1, max_length = 128)]
-    tool: String,
-}
-
-/// For the API's description: [`Call::name`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the name is decoded by hand")]
-pub(super) struct OfServer {
-    /// The server.
-    #[param(pattern = "^[a-z][a-z0-9_-]*$", min_length = 1, max_length = 32)]
-    name: String,
-}
-
-/// For the API's description: [`Call::name`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the name is decoded by hand")]
-pub(super) struct OfApproval {
-    /// The question.
-    #[param(pattern = "^[0-9a-f]{32}$")]
-    id: String,
 }
 
 /// Asks an operator's rights once.

@@ -1,11 +1,11 @@
 //! Policies for the network access of programs: listed, made, deleted.
 
 use axum::{Json, extract::State, http::StatusCode};
-use utoipa::IntoParams;
 
 use super::super::{
     ApiParts,
     call::{Call, page},
+    names::OfPolicy,
     network::ListDecisions,
 };
 use crate::{
@@ -18,16 +18,6 @@ use crate::{
     },
     services::{admin::Admin, network::Network},
 };
-
-/// For the API's description: [`Call::name`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "the name is decoded by hand")]
-pub struct OfPolicy {
-    /// The policy's name.
-    #[param(pattern = "^[A-Za-z0-9_-]*$", min_length = 1, max_length = 32)]
-    name: String,
-}
 
 /// List the network policies.
 ///
