@@ -38,57 +38,28 @@ const SECONDS: [f64; 16] =
 
 const ANSWER_BODIES: &str = "Bodies of HTTP answers that are no streams";
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Run {
-    language: String,
-    outcome: &'static str,
+macro_rules! labels {
+    ($($set:ident { $($label:ident: $type:ty),+ })+) => {
+        $(
+            #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+            struct $set {
+                $($label: $type,)+
+            }
+        )+
+    };
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
-    code: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLanguage {
-    language: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InStage {
-    stage: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfStream {
-    stream: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ending {
-    ended: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Way {
-    way: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
-    operation: &'static str,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answer {
-    status: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StandbyLabels {
-    language: String,
-    stage: &'static str,
+labels! {
+    Run { language: String, outcome: &'static str }
+    Reason { code: &'static str }
+    OfLanguage { language: String }
+    InStage { stage: &'static str }
+    OfStream { stream: &'static str }
+    Ending { ended: &'static str }
+    Way { way: &'static str }
+    Call { operation: &'static str, result: &'static str }
+    Answer { status: u16 }
+    StandbyLabels { language: String, stage: &'static str }
 }
 
 #[derive(Clone)]
