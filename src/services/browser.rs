@@ -67,8 +67,11 @@ pub struct Query {
     pub attributes: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// What a step does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+#[schema(as = Does)]
 pub enum ActionKind {
     Click,
     Fill,
@@ -237,20 +240,22 @@ pub struct Extracted {
     pub attributes: std::collections::BTreeMap<String, String>,
 }
 
-/// Why the page did not do it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+#[schema(as = PageErrorWord)]
 pub enum PageErrorKind {
     /// The address was not reached.
     Navigation,
     Timeout,
-    /// No element matches.
+    /// No element matches the selector.
     NotFound,
     Crashed,
     Invalid,
     Failed,
 }
 
+/// Why the page did not do it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PageError {

@@ -46,7 +46,7 @@ pub struct Browse {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(inline)]
 pub struct BrowseAction {
-    pub action: Does,
+    pub action: ActionKind,
     /// Of an element, as an answer lists it; or any CSS selector, or text=Sign in. In a frame: the frame's selector,
     /// ` >>> `, the element's.
     #[schema(nullable = false)]
@@ -66,22 +66,6 @@ pub struct BrowseAction {
     /// For screenshot: the page and not only what is in view.
     #[schema(nullable = false)]
     pub full_page: Option<bool>,
-}
-
-/// What a step does.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Does {
-    Click,
-    Fill,
-    Type,
-    Press,
-    Select,
-    Scroll,
-    Wait,
-    Back,
-    Screenshot,
 }
 
 /// What is read of a page.
@@ -174,22 +158,8 @@ pub struct ControlResult {
 #[schemars(inline)]
 pub struct PageErrorResult {
     /// A stable word for programs.
-    pub kind: PageErrorWord,
+    pub kind: PageErrorKind,
     pub message: String,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum PageErrorWord {
-    /// The address was not reached.
-    Navigation,
-    Timeout,
-    /// No element matches the selector.
-    NotFound,
-    Crashed,
-    Invalid,
-    Failed,
 }
 
 impl Browse {
@@ -218,17 +188,6 @@ impl From<Reads> for Part {
 
 impl From<BrowseAction> for Action {
     fn from(step: BrowseAction) -> Self {
-        let kind = match step.action {
-            Does::Click => ActionKind::Click,
-            Does::Fill => ActionKind::Fill,
-            Does::Type => ActionKind::Type,
-            Does::Press => ActionKind::Press,
-            Does::Select => ActionKind::Select,
-            Does::Scroll => ActionKind::Scroll,
-            Does::Wait => ActionKind::Wait,
-            Does::Back => ActionKind::Back,
-            Does::Screenshot => ActionKind::Screenshot,
-        };
         Self {
             selector: step.selector,
             text: step.text,
@@ -236,20 +195,7 @@ impl From<BrowseAction> for Action {
             y: step.y,
             ms: step.ms,
             full_page: step.full_page.unwrap_or(false),
-            ..Self::new(kind)
-        }
-    }
-}
-
-impl From<PageErrorKind> for PageErrorWord {
-    fn from(kind: PageErrorKind) -> Self {
-        match kind {
-            PageErrorKind::Navigation => Self::Navigation,
-            PageErrorKind::Timeout => Self::Timeout,
-            PageErrorKind::NotFound => Self::NotFound,
-            PageErrorKind::Crashed => Self::Crashed,
-            PageErrorKind::Invalid => Self::Invalid,
-            PageErrorKind::Failed => Self::Failed,
+            ..Self::new(step.action)
         }
     }
 }
@@ -279,7 +225,7 @@ impl PageResult {
             controls: page.controls.into_iter().map(control).collect(),
             controls_more: page.controls_more,
             notes: page.notes,
-            error: page.error.map(|error| PageErrorResult { kind: error.kind.into(), message: error.sentence }),
+            error: page.error.map(|error| PageErrorResult { kind: error.kind, message: error.sentence }),
             files: made.map(File::from).collect(),
         }
     }
