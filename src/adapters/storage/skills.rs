@@ -122,26 +122,6 @@ impl DiskSkills {
         Ok(names)
     }
 
-    fn try_read(
-        &self,
-        source: &SkillSource,
-        name: &SkillName,
-        path: &SafePath,
-        bytes_max: u64,
-    ) -> Result<(Vec<u8>, u64), StorageError> {
-        let skill = self.open_skill(source, name).map_err(failed("open"))?;
-        let handle = open_beneath(&skill, path.as_bytes(), OFlags::RDONLY).map_err(failed("open"))?;
-        let stat = rustix::fs::fstat(&handle).map_err(failed("open"))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(StorageError::NotAFile);
-        }
-        let mut bytes = Vec::new();
-        let read = File::from(handle).take(bytes_max).read_to_end(&mut bytes);
-        read.map_err(|source| StorageError::Io { act: "read", source })?;
-        Ok((bytes, u64::try_from(stat.st_size).unwrap_or(0)))
-    }
-
-    /// Writes a skill into a folder of `.incoming`. No reader sees it there.
     fn stage(&self, files: &[NewFile]) -> Result<String, Errno> {
         match rustix::fs::mkdirat(&self.root, INCOMING, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -222,8 +202,19 @@ impl SkillStore for DiskSkills {
         path: &SafePath,
         bytes_max: u64,
     ) -> Result<(Vec<u8>, u64), StorageError> {
-        self.try_read(source, name, path, bytes_max)
+        let skill = self.open_skill(source, name).map_err(failed("open"))?;
+        let handle = open_beneath(&skill, path.as_bytes(), OFlags::RDONLY).map_err(failed("open"))?;
+        let stat = rustix::fs::fstat(&handle).map_err(failed("open"))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(StorageError::NotAFile);
+        }
+        let mut bytes = Vec::new();
+        let read = File::from(handle).take(bytes_max).read_to_end(&mut bytes);
+        read.map_err(|source| StorageError::Io { act: "read", source })?;
+        Ok((bytes, u64::try_from(stat.st_size).unwrap_or(0)))
     }
+
+    /// Writes a skill into a folder of `.incoming`. No reader sees it there.
 
     fn files(&self, source: &SkillSource, name: &SkillName) -> Result<Vec<(SafePath, u64)>, StorageError> {
         let folder = self.open_skill(source, name).map_err(failed("open"))?;
