@@ -111,7 +111,6 @@ pub struct RunnerList {
     /// Whether there are skills (`/v1/skills`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(skip)]
-    #[schema(nullable = false)]
     pub skills: Option<bool>,
 }
 
@@ -142,11 +141,9 @@ pub struct RunnerResult {
     pub aliases: Vec<String>,
     /// The language's version.
     #[schemars(with = "String")]
-    #[schema(nullable = false)]
     pub version: Option<String>,
     /// What is installed.
     #[schemars(with = "String")]
-    #[schema(nullable = false)]
     pub description: Option<String>,
     /// The container image.
     pub image: String,
@@ -187,7 +184,6 @@ pub struct ConversationList {
     pub conversations: Vec<ConversationResult>,
     /// Give it as `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub after: Option<String>,
 }
 
@@ -201,7 +197,6 @@ pub struct ConversationResult {
     pub used_at: String,
     /// The space that its files take, in bytes, where the server knows it without looking.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub bytes: Option<u64>,
 }
 

@@ -69,7 +69,6 @@ pub struct Problem {
     pub request_id: String,
     /// The argument that breaks its rule, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub param: Option<String>,
 }
 

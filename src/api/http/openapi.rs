@@ -46,6 +46,21 @@ const TAGS: [(&str, &str); 13] = [
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
 
+/// Schemas with members that may be null. In all others an optional member is there or not.
+const WITH_NULLS: [&str; 11] = [
+    "CheckedProgram",
+    "CreateToken",
+    "ExecuteFile",
+    "PistonExecute",
+    "PistonRefusal",
+    "PistonStage",
+    "PolicyBody",
+    "RuleText",
+    "ServerText",
+    "TokenLimitsBody",
+    "ToolServerBody",
+];
+
 /// The beginning of the document of errors.
 const CODES: &str = "\
 # Errors and outcomes
@@ -100,6 +115,13 @@ pub fn document() -> OpenApi {
     with_parts::<RunEvent>(&mut schemas);
     with_parts::<NotableWord>(&mut schemas);
     components.schemas.extend(schemas);
+    for (name, schema) in &mut components.schemas {
+        if let RefOr::T(Schema::Object(object)) = schema
+            && !WITH_NULLS.contains(&name.as_str())
+        {
+            object.properties.values_mut().for_each(never_null);
+        }
+    }
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some("MCP_API_TOKEN, or a token of `/v1/tokens`"))
@@ -146,12 +168,8 @@ pub fn errors() -> String {
 /// An argument of a path, a query or a header is there or not; a null is only known to bodies.
 fn absent_is_not_null(operation: &mut Operation) {
     for parameter in operation.parameters.iter_mut().flatten() {
-        if let RefOr::T(parameter) = parameter
-            && let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
-            && let SchemaType::Array(types) = &object.schema_type
-            && let Some(kind) = types.iter().find(|kind| **kind != Type::Null)
-        {
-            object.schema_type = SchemaType::Type(kind.clone());
+        if let RefOr::T(parameter) = parameter {
+            parameter.schema.iter_mut().for_each(never_null);
         }
     }
     // A file without bytes is a file, and so is input; HTTP does not tell an empty body from none. A session has
@@ -160,6 +178,29 @@ fn absent_is_not_null(operation: &mut Operation) {
         && let Some(RefOr::T(body)) = &mut operation.request_body
     {
         body.required = None;
+    }
+}
+
+/// What may be absent is written as an `Option`, of which the schema has a null.
+fn never_null(schema: &mut RefOr<Schema>) {
+    let is_null = |item: &RefOr<Schema>| matches!(item, RefOr::T(Schema::Object(object)) if object.schema_type == SchemaType::Type(Type::Null));
+    let kinds = match schema {
+        RefOr::T(Schema::Object(object)) => &mut object.schema_type,
+        RefOr::T(Schema::Array(array)) => &mut array.schema_type,
+        RefOr::T(Schema::OneOf(either)) => {
+            if either.items.iter().any(is_null)
+                && let Some(kind) = either.items.iter().find(|item| !is_null(item)).cloned()
+            {
+                *schema = kind;
+            }
+            return;
+        }
+        _ => return,
+    };
+    if let SchemaType::Array(types) = kinds
+        && let Some(kind) = types.iter().find(|kind| **kind != Type::Null).cloned()
+    {
+        *kinds = SchemaType::Type(kind);
     }
 }
 

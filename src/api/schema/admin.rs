@@ -64,7 +64,6 @@ pub struct LiveRun {
     pub state: &'static str,
     /// Its place in the queue, counted from 1; only while it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub position: Option<u32>,
     /// When it was created (RFC 3339).
     #[schema(format = DateTime)]
@@ -156,7 +155,6 @@ pub struct SizeList {
     pub conversations: Vec<ConversationSize>,
     /// Give it as `cursor` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub cursor: Option<String>,
     /// How many there are on all pages.
     pub total: usize,
@@ -174,7 +172,6 @@ pub struct ConversationSize {
     pub conversation_id: String,
     /// What it takes on disk; absent where it was not measured yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub bytes: Option<u64>,
     /// When a run began in it or a client wrote to it (RFC 3339).
     #[schema(format = DateTime)]
@@ -214,7 +211,6 @@ pub struct ActivityPart {
     pub runs: Vec<Count>,
     /// How long they took, waiting included; absent without runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub took: Option<Percentiles>,
     /// Requests for a run that this process refused, by code, since its start.
     pub refusals: Vec<Count>,
@@ -254,7 +250,6 @@ pub struct FindingResult {
     pub detail: String,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub fix: Option<String>,
 }
 

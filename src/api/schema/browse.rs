@@ -23,21 +23,20 @@ pub struct Browse {
     /// Whose browser and whose /data. Give the same in every call; without it a new one is made and named in the
     /// answer.
     #[serde(rename = "conversationId")]
-    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
-        max_length = 128)]
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     pub conversation: Option<ConversationId>,
     /// Where to go, beginning with https:// or http://. Without it the page that is open.
-    #[schema(nullable = false, example = "https://example.com/")]
+    #[schema(example = "https://example.com/")]
     pub url: Option<String>,
     /// What to do there, one after the other. What was done before one that fails stays done.
-    #[schema(nullable = false, max_items = 50)]
+    #[schema(max_items = 50)]
     pub actions: Option<Vec<BrowseAction>>,
     /// What to read then; default text, links and controls.
-    #[schema(nullable = false, max_items = 3)]
+    #[schema(max_items = 3)]
     pub extract: Option<Vec<Reads>>,
     /// A time limit below the server's.
     #[schemars(range(min = 1))]
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1)]
     pub timeout_seconds: Option<u64>,
 }
 
@@ -49,22 +48,16 @@ pub struct BrowseAction {
     pub action: ActionKind,
     /// Of an element, as an answer lists it; or any CSS selector, or text=Sign in. In a frame: the frame's selector,
     /// ` >>> `, the element's.
-    #[schema(nullable = false)]
     pub selector: Option<String>,
     /// To fill in or type; the key to press, such as Enter; the option to select.
-    #[schema(nullable = false)]
     pub text: Option<String>,
     /// For scroll, in pixels.
-    #[schema(nullable = false)]
     pub x: Option<u32>,
     /// For scroll, in pixels.
-    #[schema(nullable = false)]
     pub y: Option<u32>,
     /// For wait without a selector: milliseconds.
-    #[schema(nullable = false)]
     pub ms: Option<u64>,
     /// For screenshot: the page and not only what is in view.
-    #[schema(nullable = false)]
     pub full_page: Option<bool>,
 }
 
@@ -100,7 +93,6 @@ pub struct PageResult {
     pub title: String,
     /// Its HTTP status, where the call went to an address.
     #[schemars(with = "u16")]
-    #[schema(nullable = false)]
     pub status: Option<u16>,
     /// What is visible, frames included.
     pub text: String,
@@ -117,7 +109,6 @@ pub struct PageResult {
     pub notes: Vec<String>,
     /// Why not all was done.
     #[schemars(with = "PageErrorResult")]
-    #[schema(nullable = false)]
     pub error: Option<PageErrorResult>,
     /// Files in /data that the call made: downloads, screenshots.
     pub files: Vec<File>,
@@ -143,7 +134,6 @@ pub struct ControlResult {
     /// What it holds; never that of a password field.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[schema(nullable = false)]
     pub value: Option<String>,
     /// What can be selected.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -25,8 +25,7 @@ pub const ARGS_MAX: usize = 256;
 pub struct CreateRun {
     /// The conversation whose files are /data; a fresh one if none is named.
     #[serde(rename = "conversationId")]
-    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
-        max_length = 128)]
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     pub conversation: Option<ConversationId>,
     /// A language or an alias of one, such as python.
     #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
@@ -35,30 +34,26 @@ pub struct CreateRun {
     #[schema(value_type = String, min_length = 1)]
     pub code: Program,
     /// Arguments of the program, for runners that take them.
-    #[schema(nullable = false, max_items = 256)]
+    #[schema(max_items = 256)]
     pub args: Option<Vec<String>>,
     /// Variables for the program's environment, of names that the operator allows; no answer shows them.
     #[schemars(with = "Option<BTreeMap<String, String>>")]
-    #[schema(value_type = Option<BTreeMap<String, String>>, nullable = false)]
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub env: Option<Environment>,
     /// The network policies that it may use, of those that the token has; by default all of them, and none with `[]`.
-    #[schema(nullable = false, max_items = 64)]
+    #[schema(max_items = 64)]
     pub network: Option<Vec<String>>,
     /// What the program reads from its standard input, for runners that take it.
-    #[schema(nullable = false)]
     pub stdin: Option<String>,
     /// Its standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
-    #[schema(nullable = false)]
     pub stdin_open: Option<bool>,
     /// How many seconds to wait for the end; 0 answers at once. By default, the answer waits for the end.
-    #[schema(value_type = Option<u64>, nullable = false, minimum = 0, maximum = 3600)]
+    #[schema(value_type = Option<u64>, minimum = 0, maximum = 3600)]
     pub wait: Option<Wait>,
     /// Whether the run goes on when this request is broken off; by default, the server's setting decides. It cancels
     /// the run unless the operator chose otherwise.
-    #[schema(nullable = false)]
     pub detach: Option<bool>,
     /// Less than the server allows; more is lowered to that.
-    #[schema(nullable = false)]
     pub limits: Option<RunLimits>,
 }
 
@@ -67,19 +62,19 @@ pub struct CreateRun {
 #[serde(rename_all = "camelCase")]
 pub struct RunLimits {
     /// Wall clock, in milliseconds.
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1)]
     pub wall_ms: Option<u64>,
     /// Memory, in bytes.
-    #[schema(nullable = false, minimum = 16_777_216)]
+    #[schema(minimum = 16_777_216)]
     pub memory_bytes: Option<u64>,
     /// CPU time per second, in thousandths of a core.
-    #[schema(value_type = Option<u32>, nullable = false, minimum = 10)]
+    #[schema(value_type = Option<u32>, minimum = 10)]
     pub cpu_millis: Option<u64>,
     /// Processes and threads together.
-    #[schema(value_type = Option<u32>, nullable = false, minimum = 4)]
+    #[schema(value_type = Option<u32>, minimum = 4)]
     pub processes_max: Option<u64>,
     /// Output of both streams together, in bytes.
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1)]
     pub output_bytes_max: Option<u64>,
 }
 

@@ -40,7 +40,6 @@ pub struct File {
     /// The exact path, percent-encoded, when `path` had to escape something: use it to read or delete the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[schema(nullable = false)]
     pub path_encoded: Option<String>,
     /// Bytes.
     pub size: u64,
@@ -68,7 +67,6 @@ pub struct FileListing {
     /// Give it as `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[schema(nullable = false)]
     pub after: Option<String>,
     /// What is not a plain file: links, pipes, sockets, devices. These cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -131,10 +129,8 @@ pub struct Moved {
     /// The new path, as in a listing.
     pub path: String,
     /// The exact path, percent-encoded, when `path` had to escape something.
-    #[schema(nullable = false)]
     pub path_encoded: Option<String>,
     /// The file; absent when it is a folder, a link, or what else is no plain file.
-    #[schema(nullable = false)]
     pub file: Option<File>,
 }
 

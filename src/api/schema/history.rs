@@ -20,7 +20,6 @@ pub struct HistoryList {
     pub runs: Vec<HistoryRun>,
     /// Give it as `cursor` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub cursor: Option<String>,
 }
 
@@ -36,7 +35,6 @@ pub struct HistoryRun {
     /// The owner's conversation.
     pub conversation_id: String,
     /// The token that began it; absent for `MCP_API_TOKEN` and a user's own process.
-    #[schema(nullable = false)]
     pub token_id: Option<String>,
     /// It is a cell of a session.
     pub cell: bool,
@@ -47,32 +45,26 @@ pub struct HistoryRun {
     /// SHA-256 of the program, in hexadecimal digits.
     pub program_sha256: String,
     /// The beginning of the program, where `SANDBOX_HISTORY__SOURCE` is on.
-    #[schema(nullable = false)]
     pub source: Option<String>,
     /// The server that ran it.
     pub instance_id: String,
     /// When it was created (RFC 3339).
     pub begun_at: String,
     /// When it ended (RFC 3339); absent while it waits or runs.
-    #[schema(nullable = false)]
     pub ended_at: Option<String>,
     /// From its creation to its end, waiting included, in milliseconds; absent while it waits or runs.
-    #[schema(nullable = false)]
     pub took_ms: Option<i64>,
     /// How it ended; absent while it waits or runs.
-    #[schema(nullable = false, value_type = EndedWord)]
+    #[schema(value_type = EndedWord)]
     pub ended: Option<&'static str>,
     /// The exit status, when the program ended by itself.
-    #[schema(nullable = false)]
     pub exit_code: Option<i32>,
     /// Why the server could not run it, or lost it.
-    #[schema(nullable = false, value_type = ErrorCode)]
+    #[schema(value_type = ErrorCode)]
     pub error: Option<&'static str>,
     /// What its client was told.
-    #[schema(nullable = false)]
     pub sentence: Option<String>,
     /// What it used, once it ended.
-    #[schema(nullable = false)]
     pub figures: Option<FiguresResult>,
     /// Names of files that it created or changed, at most 64.
     pub files: Vec<String>,

@@ -33,10 +33,9 @@ pub struct Connection {
     pub target: String,
     pub decision: ConnectionWord,
     /// Why it was refused or failed, in a word.
-    #[schema(nullable = false, example = "not_allowed")]
+    #[schema(example = "not_allowed")]
     pub reason: Option<&'static str>,
     /// The same as a sentence.
-    #[schema(nullable = false)]
     pub message: Option<String>,
     /// To the host.
     pub sent_bytes: u64,

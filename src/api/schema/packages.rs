@@ -27,8 +27,7 @@ pub struct InstallPackages {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreatePackages {
     /// The language whose programs will use them, or an alias of one; default python.
-    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1,
-        max_length = 32)]
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
     pub language: Option<Language>,
     /// Names, each with versions or without: `requests`, `pandas>=2`; for npm `lodash@^4`.
     #[schema(min_items = 1, max_items = 100, example = json!(["requests"]))]

@@ -51,15 +51,12 @@ pub struct OutcomeResult {
     pub ended: &'static str,
     /// The exit status, when the program ended by itself.
     #[schemars(with = "i32")]
-    #[schema(nullable = false)]
     pub exit_code: Option<i32>,
     /// The name of the signal that ended the program, when one did.
     #[schemars(with = "String")]
-    #[schema(nullable = false)]
     pub signal: Option<String>,
     /// A process was killed for memory: the program itself when it ended `out_of_memory`, else only a child of it.
     #[schemars(with = "bool")]
-    #[schema(nullable = false)]
     pub oom_killed: Option<bool>,
     /// What happened and what to do about it, in one sentence.
     pub sentence: String,
@@ -74,12 +71,10 @@ pub struct FiguresResult {
     pub wall_ms: u64,
     /// CPU time, in milliseconds, where it is known.
     #[schemars(with = "u64")]
-    #[schema(nullable = false)]
     pub cpu_ms: Option<u64>,
     /// The most memory that its sandbox has used since it started, in bytes, where it is known: with what the
     /// interpreter has loaded and, in a session, with earlier cells.
     #[schemars(with = "u64")]
-    #[schema(nullable = false)]
     pub memory_peak_bytes: Option<u64>,
     /// Bytes printed to standard output, kept or not.
     pub stdout_bytes: u64,

@@ -42,7 +42,6 @@ pub struct RunStatus {
     #[schema(value_type = StateWord)]
     pub state: &'static str,
     /// Its place in the queue, counted from 1; only while it waits.
-    #[schema(nullable = false)]
     pub position: Option<u32>,
     /// When it was created (RFC 3339).
     pub created_at: String,
@@ -53,25 +52,19 @@ pub struct RunStatus {
     /// The number of its newest event.
     pub newest_event: u64,
     /// How the program ended, once it did.
-    #[schema(nullable = false)]
     pub outcome: Option<OutcomeResult>,
     /// What it used, once it ended.
-    #[schema(nullable = false)]
     pub figures: Option<FiguresResult>,
     /// Why the server could not run it, when that is how it ended.
-    #[schema(nullable = false)]
     pub error: Option<RunError>,
     /// It is no longer in memory: this is its verdict from the history, without output and files.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub from_history: bool,
     /// The program, at most its first 64 KiB, when the run is read by its id.
-    #[schema(nullable = false)]
     pub source: Option<String>,
     /// The program is longer than `source`.
-    #[schema(nullable = false)]
     pub source_truncated: Option<bool>,
     /// The whole result, once it ended; not in lists.
-    #[schema(nullable = false)]
     pub result: Option<Box<RunResult>>,
 }
 
@@ -92,7 +85,6 @@ pub struct RunList {
     pub runs: Vec<RunStatus>,
     /// Give it as `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub after: Option<String>,
 }
 
@@ -129,68 +121,47 @@ pub struct RunEvent {
     #[schema(value_type = EventWord)]
     pub kind: &'static str,
     /// `queued`: its place in the queue, counted from 1.
-    #[schema(nullable = false)]
     pub position: Option<u32>,
     /// `stdout`, `stderr`: what it printed, when that is UTF-8.
-    #[schema(nullable = false)]
     pub text: Option<String>,
     /// `stdout`, `stderr`: what it printed, when that is not UTF-8.
-    #[schema(nullable = false)]
     pub base64: Option<String>,
     /// `progress`: how long the program has run, in milliseconds.
-    #[schema(nullable = false)]
     pub wall_ms: Option<u64>,
     /// Bytes of standard output: printed (`progress`), or not kept (`cut`).
-    #[schema(nullable = false)]
     pub stdout_bytes: Option<u64>,
     /// Bytes of standard error: printed (`progress`), or not kept (`cut`).
-    #[schema(nullable = false)]
     pub stderr_bytes: Option<u64>,
     /// `display`, `result`, `update`: what the cell shows by media type: text as it is, pictures in base64, JSON as its
     /// text. A terminal's form of it is in `stdout` as well.
-    #[schema(nullable = false)]
     pub data: Option<BTreeMap<String, String>>,
     /// `display`, `update`: an update replaces what was shown with the same id.
-    #[schema(nullable = false)]
     pub display_id: Option<String>,
     /// `error`: the exception's name. Its traceback is in `stderr` without colours.
-    #[schema(nullable = false)]
     pub name: Option<String>,
     /// `error`: the exception's text.
-    #[schema(nullable = false)]
     pub value: Option<String>,
     /// `error`: the traceback as the kernel sends it, with a terminal's escape sequences for colours.
-    #[schema(nullable = false)]
     pub traceback: Option<String>,
     /// `clear`: what was shown goes only once something new is shown.
-    #[schema(nullable = false)]
     pub wait: Option<bool>,
     /// `input_request`: the question. The answer is a line of standard input.
-    #[schema(nullable = false)]
     pub prompt: Option<String>,
     /// `input_request`: the answer is not to be shown.
-    #[schema(nullable = false)]
     pub password: Option<bool>,
     /// `network`: a connection that is over, or was refused.
-    #[schema(nullable = false)]
     pub network: Option<Connection>,
     /// `tool`: a call of a tool that is over.
-    #[schema(nullable = false)]
     pub tool: Option<ToolCall>,
     /// `approval`: a question that the program waits for.
-    #[schema(nullable = false)]
     pub approval: Option<ApprovalResult>,
     /// `file`: what it created or changed.
-    #[schema(nullable = false)]
     pub file: Option<File>,
     /// `finished`: how it ended.
-    #[schema(nullable = false)]
     pub outcome: Option<OutcomeResult>,
     /// `finished`: what it used.
-    #[schema(nullable = false)]
     pub figures: Option<FiguresResult>,
     /// `failed`: why the server could not run it.
-    #[schema(nullable = false)]
     pub error: Option<RunError>,
 }
 

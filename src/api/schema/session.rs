@@ -27,20 +27,18 @@ use crate::{
 pub struct CreateSession {
     /// The conversation whose files are /data; a fresh one if none is named.
     #[serde(rename = "conversationId")]
-    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1,
-        max_length = 128)]
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     pub conversation: Option<ConversationId>,
     /// A language or an alias of one; default python.
-    #[schema(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1,
-        max_length = 32)]
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
     pub language: Option<Language>,
     /// Variables for its environment, of names that the operator allows; no answer shows them. Not for a session that
     /// is open.
     #[schemars(with = "Option<BTreeMap<String, String>>")]
-    #[schema(value_type = Option<BTreeMap<String, String>>, nullable = false)]
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub env: Option<Environment>,
     /// The network policies that it may use, of those that the token has; by default all of them, and none with `[]`.
-    #[schema(nullable = false, max_items = 64)]
+    #[schema(max_items = 64)]
     pub network: Option<Vec<String>>,
 }
 
@@ -52,19 +50,15 @@ pub struct CreateCell {
     #[schema(value_type = String, min_length = 1)]
     pub code: Program,
     /// What it reads from its standard input, a line for each request.
-    #[schema(nullable = false)]
     pub stdin: Option<String>,
     /// Its standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
-    #[schema(nullable = false)]
     pub stdin_open: Option<bool>,
     /// How many seconds to wait for the end; 0 answers at once. By default, the answer waits for the end.
-    #[schema(value_type = Option<u64>, nullable = false, minimum = 0, maximum = 3600)]
+    #[schema(value_type = Option<u64>, minimum = 0, maximum = 3600)]
     pub wait: Option<Wait>,
     /// Whether the cell goes on when this request is broken off; by default, the server's setting decides.
-    #[schema(nullable = false)]
     pub detach: Option<bool>,
     /// Less than the server allows; more is lowered to that.
-    #[schema(nullable = false)]
     pub limits: Option<CellLimits>,
 }
 
@@ -73,10 +67,10 @@ pub struct CreateCell {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CellLimits {
     /// Wall clock, in milliseconds. A cell that reaches it is interrupted; the session goes on.
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1)]
     pub wall_ms: Option<u64>,
     /// Output of both streams together, in bytes.
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1)]
     pub output_bytes_max: Option<u64>,
 }
 
@@ -87,7 +81,6 @@ pub struct CodePosition {
     /// The code.
     pub code: String,
     /// The position, in characters; by default the end.
-    #[schema(nullable = false)]
     pub cursor: Option<u64>,
 }
 
@@ -98,10 +91,8 @@ pub struct InspectCode {
     /// The code.
     pub code: String,
     /// A position in the name, in characters; by default the end.
-    #[schema(nullable = false)]
     pub cursor: Option<u64>,
     /// With the source, where it is known.
-    #[schema(nullable = false)]
     pub detailed: Option<bool>,
 }
 

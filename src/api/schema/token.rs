@@ -76,15 +76,14 @@ pub struct TokenStatus {
     pub languages: Vec<String>,
     pub limits: TokenLimitsBody,
     /// Names of network policies; absent where it has those that are for every token.
-    #[schema(nullable = false)]
     pub network: Option<Vec<String>>,
     #[schema(format = DateTime)]
     pub created: String,
-    #[schema(format = DateTime, nullable = false)]
+    #[schema(format = DateTime)]
     pub expires: Option<String>,
-    #[schema(format = DateTime, nullable = false)]
+    #[schema(format = DateTime)]
     pub last_used: Option<String>,
-    #[schema(format = DateTime, nullable = false)]
+    #[schema(format = DateTime)]
     pub revoked: Option<String>,
 }
 

@@ -27,7 +27,6 @@ pub struct ToolCall {
     pub ended: &'static str,
     /// Why it was not answered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub message: Option<String>,
     /// Of the arguments as JSON with ordered members, in hexadecimal digits.
     pub arguments_sha256: String,
@@ -64,10 +63,8 @@ pub struct ApprovalResult {
     /// Until when the question can be answered, or the answer holds.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    #[schema(nullable = false)]
     pub answer: Option<Answered>,
     /// Who answered, and by what.
-    #[schema(nullable = false)]
     pub answered_by: Option<String>,
 }
 
@@ -114,10 +111,8 @@ pub struct ToolServerState {
     pub name: String,
     pub description: String,
     /// How many tools it has; absent while that is not known.
-    #[schema(nullable = false)]
     pub tools: Option<usize>,
     /// Why that is not known.
-    #[schema(nullable = false)]
     pub error: Option<String>,
 }
 

@@ -37,17 +37,14 @@ pub struct Connection {
     /// What it may do.
     pub scopes: Vec<&'static str>,
     /// The token that was entered for it, and with which it ends; absent for `MCP_API_TOKEN`.
-    #[schema(nullable = false)]
     pub token_id: Option<String>,
     /// When it was made.
     pub created_at: String,
     /// When it was last used; absent before the first use.
-    #[schema(nullable = false)]
     pub last_used_at: Option<String>,
     /// It is a person or program of another issuer and not a client that signed in here.
     pub is_subject: bool,
     /// Since when the tokens of this subject are refused; absent while they are accepted.
-    #[schema(nullable = false)]
     pub refused_at: Option<String>,
 }
 
