@@ -28,3 +28,4 @@ pub mod token;
 pub mod tools;
 pub mod trace;
 pub mod users;
+pub(crate) mod words;

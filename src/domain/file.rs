@@ -1,26 +1,16 @@
 //! A file of a conversation, as services and observers see it.
 
-use super::{media::media_type, path::SafePath, text::json_bytes};
+use super::{media::media_type, path::SafePath, text::json_bytes, words::words};
 
-/// How a file changed since a mark in the file system's time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Change {
-    Created,
-    /// Its bytes, its name or its mode changed.
-    Changed,
-    /// Also without a mark.
-    Unchanged,
-}
-
-impl Change {
-    pub const ALL: [Self; 3] = [Self::Created, Self::Changed, Self::Unchanged];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Changed => "changed",
-            Self::Unchanged => "unchanged",
-        }
+words! {
+    /// How a file changed since a mark in the file system's time.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Change: word {
+        Created = "created",
+        /// Its bytes, its name or its mode changed.
+        Changed = "changed",
+        /// Also without a mark.
+        Unchanged = "unchanged",
     }
 }
 

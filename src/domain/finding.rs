@@ -2,26 +2,18 @@
 
 use serde::Serialize;
 
-/// How serious a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    Ok,
-    /// It works and could be better.
-    Warn,
-    /// Programs cannot run, or not safely.
-    Fail,
-}
+use super::words::words;
 
-impl Level {
-    pub const ALL: [Self; 3] = [Self::Ok, Self::Warn, Self::Fail];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
+words! {
+    /// How serious a finding is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Level: as_str {
+        Ok = "ok",
+        /// It works and could be better.
+        Warn = "warn",
+        /// Programs cannot run, or not safely.
+        Fail = "fail",
     }
 }
 

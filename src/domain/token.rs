@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     id::{Language, TokenId},
     owner::Principal,
+    words::words,
 };
 
 /// What every token that the server makes begins with, so that people and secret scanners recognise one.
@@ -25,30 +26,19 @@ pub const DAY: Duration = Duration::from_hours(24);
 /// SHA-256 of a token. Tokens have 256 random bits, so a slow hash would add nothing.
 pub type TokenDigest = [u8; 32];
 
-/// A group of things that a token may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// Programs, cells and sessions.
-    Run,
-    /// Files of conversations.
-    Files,
-    /// Answers to questions whether programs may call tools.
-    Approve,
-    /// Tokens, history and usage of all owners.
-    Admin,
-}
-
-impl Scope {
-    pub const ALL: [Self; 4] = [Self::Run, Self::Files, Self::Approve, Self::Admin];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Files => "files",
-            Self::Approve => "approve",
-            Self::Admin => "admin",
-        }
+words! {
+    /// A group of things that a token may do.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Scope: as_str {
+        /// Programs, cells and sessions.
+        Run = "run",
+        /// Files of conversations.
+        Files = "files",
+        /// Answers to questions whether programs may call tools.
+        Approve = "approve",
+        /// Tokens, history and usage of all owners.
+        Admin = "admin",
     }
 }
 
@@ -56,8 +46,7 @@ impl FromStr for Scope {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|scope| scope.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is no scope: use run, files, approve or admin"))
+        Self::parse(text).ok_or_else(|| format!("{text:?} is no scope: use run, files, approve or admin"))
     }
 }
 

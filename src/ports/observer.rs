@@ -14,6 +14,7 @@ use crate::domain::{
     owner::{ConversationKey, Principal},
     tools::ToolUse,
     trace::TraceContext,
+    words::words,
 };
 
 /// The trait, and several observers as one, from the list of what is observed.
@@ -81,54 +82,31 @@ pub struct AdminFacts<'a> {
     pub subject: &'a str,
 }
 
-/// What an operator may change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdminAction {
-    TokenCreated,
-    TokenRevoked,
-    /// By another process, as the command line.
-    TokenCreatedElsewhere,
-    TokenRevokedElsewhere,
-    ConnectionEnded,
-    /// A subject of another issuer that was refused.
-    SubjectAllowed,
-    RunCancelled,
-    SessionEnded,
-    ConversationDeleted,
-    PolicyChanged,
-    PolicyDeleted,
-    ToolServerChanged,
-    ToolServerDeleted,
-    /// A person allowed a call of a tool, said no to it, or took an answer back.
-    CallAllowed,
-    CallDenied,
-    ApprovalRevoked,
-    /// The server checked itself.
-    Checked,
-}
-
-impl AdminAction {
-    /// The word in the audit log.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::TokenCreated => "token_created",
-            Self::TokenRevoked => "token_revoked",
-            Self::TokenCreatedElsewhere => "token_created_elsewhere",
-            Self::TokenRevokedElsewhere => "token_revoked_elsewhere",
-            Self::ConnectionEnded => "connection_ended",
-            Self::SubjectAllowed => "subject_allowed",
-            Self::RunCancelled => "run_cancelled",
-            Self::SessionEnded => "session_ended",
-            Self::ConversationDeleted => "conversation_deleted",
-            Self::PolicyChanged => "network_policy_changed",
-            Self::PolicyDeleted => "network_policy_deleted",
-            Self::ToolServerChanged => "tool_server_changed",
-            Self::ToolServerDeleted => "tool_server_deleted",
-            Self::CallAllowed => "tool_call_allowed",
-            Self::CallDenied => "tool_call_denied",
-            Self::ApprovalRevoked => "approval_revoked",
-            Self::Checked => "checked",
-        }
+words! {
+    /// What an operator may change.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AdminAction: word {
+        TokenCreated = "token_created",
+        TokenRevoked = "token_revoked",
+        /// By another process, as the command line.
+        TokenCreatedElsewhere = "token_created_elsewhere",
+        TokenRevokedElsewhere = "token_revoked_elsewhere",
+        ConnectionEnded = "connection_ended",
+        /// A subject of another issuer that was refused.
+        SubjectAllowed = "subject_allowed",
+        RunCancelled = "run_cancelled",
+        SessionEnded = "session_ended",
+        ConversationDeleted = "conversation_deleted",
+        PolicyChanged = "network_policy_changed",
+        PolicyDeleted = "network_policy_deleted",
+        ToolServerChanged = "tool_server_changed",
+        ToolServerDeleted = "tool_server_deleted",
+        /// A person allowed a call of a tool, said no to it, or took an answer back.
+        CallAllowed = "tool_call_allowed",
+        CallDenied = "tool_call_denied",
+        ApprovalRevoked = "approval_revoked",
+        /// The server checked itself.
+        Checked = "checked",
     }
 }
 

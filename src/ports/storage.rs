@@ -15,6 +15,7 @@ use crate::domain::{
     id::{ConversationId, InstanceId, Language},
     owner::{ConversationKey, Principal},
     path::SafePath,
+    words::words,
 };
 
 /// The folders of all conversations of all owners.
@@ -249,29 +250,18 @@ pub struct Entry {
     pub change: Change,
 }
 
-/// Why something in a folder is not listed as a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SkipKind {
-    Link,
-    Pipe,
-    Socket,
-    Device,
-    /// A folder, or in a walk a file, that this process may not read.
-    Unreadable,
-    /// A folder below the deepest level that is listed, or a path longer than a [`SafePath`].
-    TooDeep,
-}
-
-impl SkipKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Link => "link",
-            Self::Pipe => "pipe",
-            Self::Socket => "socket",
-            Self::Device => "device",
-            Self::Unreadable => "unreadable",
-            Self::TooDeep => "too_deep",
-        }
+words! {
+    /// Why something in a folder is not listed as a file.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum SkipKind: as_str {
+        Link = "link",
+        Pipe = "pipe",
+        Socket = "socket",
+        Device = "device",
+        /// A folder, or in a walk a file, that this process may not read.
+        Unreadable = "unreadable",
+        /// A folder below the deepest level that is listed, or a path longer than a [`SafePath`].
+        TooDeep = "too_deep",
     }
 }
 

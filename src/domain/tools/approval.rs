@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::domain::owner::ConversationKey;
+use crate::domain::{owner::ConversationKey, words::words};
 
 /// Names a question. It is no secret: who may answer is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,32 +26,18 @@ impl std::fmt::Display for ApprovalId {
     }
 }
 
-/// What a person answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Answered {
-    /// This call, with these arguments, one time.
-    Once,
-    /// This tool in this conversation, for an hour.
-    Session,
-    /// This tool, until that is taken back or the tool's definition changes.
-    Always,
-    No,
-}
-
-impl Answered {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Once => "once",
-            Self::Session => "session",
-            Self::Always => "always",
-            Self::No => "no",
-        }
-    }
-
-    /// `None` for a word that is none.
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Once, Self::Session, Self::Always, Self::No].into_iter().find(|answer| answer.word() == word)
+words! {
+    /// What a person answered.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Answered: word {
+        /// This call, with these arguments, one time.
+        Once = "once",
+        /// This tool in this conversation, for an hour.
+        Session = "session",
+        /// This tool, until that is taken back or the tool's definition changes.
+        Always = "always",
+        No = "no",
     }
 }
 

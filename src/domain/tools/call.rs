@@ -2,34 +2,22 @@
 
 use std::time::Duration;
 
-/// How a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CallEnd {
-    Answered,
-    /// The tool said that it failed.
-    Failed,
-    /// A rule or a person said no.
-    Denied,
-    /// It was not made: no such tool, wrong arguments, a limit.
-    Refused,
-    /// The server is away, late, or broke the protocol.
-    Unavailable,
-    Cancelled,
-}
+use crate::domain::words::words;
 
-impl CallEnd {
-    pub const ALL: [Self; 6] =
-        [Self::Answered, Self::Failed, Self::Denied, Self::Refused, Self::Unavailable, Self::Cancelled];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Failed => "failed",
-            Self::Denied => "denied",
-            Self::Refused => "refused",
-            Self::Unavailable => "unavailable",
-            Self::Cancelled => "cancelled",
-        }
+words! {
+    /// How a call ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum CallEnd: word {
+        Answered = "answered",
+        /// The tool said that it failed.
+        Failed = "failed",
+        /// A rule or a person said no.
+        Denied = "denied",
+        /// It was not made: no such tool, wrong arguments, a limit.
+        Refused = "refused",
+        /// The server is away, late, or broke the protocol.
+        Unavailable = "unavailable",
+        Cancelled = "cancelled",
     }
 }
 

@@ -4,32 +4,25 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use super::Refusals;
 use crate::{
-    domain::error::Code,
+    domain::{error::Code, words::words},
     ports::history::{EndWord, PartLine, TOOK_MS},
 };
 
 /// The percentiles that are told.
 const PERCENTS: [u64; 3] = [50, 90, 99];
 
-/// Which time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
-    /// The last hour by minute.
-    Hour,
-    /// The last day by quarter of an hour.
-    Day,
+words! {
+    /// Which time.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Span: as_str {
+        /// The last hour by minute.
+        Hour = "hour",
+        /// The last day by quarter of an hour.
+        Day = "day",
+    }
 }
 
 impl Span {
-    pub const ALL: [Self; 2] = [Self::Hour, Self::Day];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Hour => "hour",
-            Self::Day => "day",
-        }
-    }
-
     /// The length of a part, in milliseconds.
     pub fn part_ms(self) -> i64 {
         match self {
@@ -51,7 +44,7 @@ impl FromStr for Span {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|span| span.as_str() == text).ok_or("it must be hour or day")
+        Self::parse(text).ok_or("it must be hour or day")
     }
 }
 

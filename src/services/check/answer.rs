@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::domain::words::words;
+
 /// Problems of one program.
 pub const PROBLEMS_MAX: usize = 100;
 /// The longest sentence of a problem, in characters.
@@ -36,21 +38,13 @@ pub struct Problem {
     pub severity: Severity,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    Error,
-    Warning,
-    Info,
-}
-
-impl Severity {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Info => "info",
-        }
+words! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Severity: word {
+        Error = "error",
+        Warning = "warning",
+        Info = "info",
     }
 }
 
