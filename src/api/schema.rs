@@ -45,7 +45,10 @@ use crate::{
         error::Code, file::Change, finding::Level, id::RequestId, limits::Limits, outcome::Ended, text::rfc3339,
         token::Scope,
     },
-    ports::{history::EndWord, runner::Runner},
+    ports::{
+        history::{EndWord, Notable},
+        runner::Runner,
+    },
     services::{
         admin::Span,
         check::has_tools,
@@ -94,7 +97,7 @@ texts! {
     /// The last hour by minute, or the last day by quarter of an hour.
     SpanWord: |text: ObjectBuilder| text.enum_values(Some(Span::ALL.map(Span::as_str)));
     /// Which runs are worth a look.
-    NotableWord: |text: ObjectBuilder| text.enum_values(Some(["slowest", "failing"]));
+    NotableWord: |text: ObjectBuilder| text.enum_values(Some(Notable::ALL.map(Notable::word)));
     /// What a token may do.
     ScopeWord: |text: ObjectBuilder| text.enum_values(Some(Scope::ALL.map(Scope::as_str)));
     /// The name of a language.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use super::{error::Failure, id::Language};
+use super::{error::Failure, id::Language, words::words};
 
 /// The folder in `/data` that installed packages are in. Listings leave it out.
 pub const FOLDER: &str = ".packages";
@@ -12,25 +12,18 @@ const REQUIREMENT_CHARS_MAX: usize = 200;
 pub const REQUESTED_MAX: usize = 100;
 const REQUIREMENTS_MAX: usize = 300;
 
-/// What installs packages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tool {
-    /// Python's wheels.
-    Uv,
-    /// Packages of npm.
-    Npm,
+words! {
+    /// What installs packages.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Tool: word {
+        /// Python's wheels.
+        Uv = "uv",
+        /// Packages of npm.
+        Npm = "npm",
+    }
 }
 
 impl Tool {
-    pub const ALL: [Self; 2] = [Self::Uv, Self::Npm];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Uv => "uv",
-            Self::Npm => "npm",
-        }
-    }
-
     /// The name of its folder below [`FOLDER`].
     pub fn folder(self) -> &'static str {
         match self {
@@ -50,7 +43,7 @@ impl PackageTools {
     pub fn parse(text: &str) -> Option<Self> {
         let one = |word: &str| {
             let (name, by) = word.trim().split_once('=').map_or((word.trim(), None), |(name, by)| (name, Some(by)));
-            let tool = Tool::ALL.into_iter().find(|tool| tool.word() == name)?;
+            let tool = Tool::parse(name)?;
             Some((tool, by.map(str::parse).transpose().ok()?))
         };
         text.split(',').map(one).collect::<Option<_>>().map(Self)
@@ -232,8 +225,7 @@ impl FromStr for Tool {
     type Err = Failure;
 
     fn from_str(word: &str) -> Result<Self, Failure> {
-        let found = Self::ALL.into_iter().find(|tool| tool.word() == word);
-        found.ok_or_else(|| Failure::argument("tool", "it is uv or npm"))
+        Self::parse(word).ok_or_else(|| Failure::argument("tool", "it is uv or npm"))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::domain::{
     id::{ConversationId, InstanceId, Language, RunId, TokenId},
     outcome::{Ended, Figures},
     owner::{ConversationKey, Principal},
+    words::words,
 };
 
 /// A run or a cell. It began at the moment in its id.
@@ -97,13 +98,23 @@ pub struct LineFilter {
     pub after: Option<RunId>,
 }
 
-/// Which runs are worth a look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Notable {
-    /// Those that took longest from begin to end, waiting included.
-    Slowest,
-    /// The newest that ended in any way but with status 0 or by being cancelled.
-    Failing,
+words! {
+    /// Which runs are worth a look.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Notable: word {
+        /// Those that took longest from begin to end, waiting included.
+        Slowest = "slowest",
+        /// The newest that ended in any way but with status 0 or by being cancelled.
+        Failing = "failing",
+    }
+}
+
+impl FromStr for Notable {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or("it must be slowest or failing")
+    }
 }
 
 /// How many runs began in one part of time, ended in one way and took about as long.

@@ -5,7 +5,7 @@ use crate::{
         id::{ConversationId, Language, RunId},
         owner::Principal,
     },
-    ports::history::EndWord,
+    ports::history::{EndWord, Notable},
     services::admin::{SizeCursor, Span},
 };
 
@@ -41,4 +41,4 @@ macro_rules! text {
 pub(crate) use text;
 
 text!(schema Language);
-text!(ConversationId, RunId, Principal, EndWord, SizeCursor, Span);
+text!(ConversationId, RunId, Principal, EndWord, Notable, SizeCursor, Span);

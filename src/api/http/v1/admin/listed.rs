@@ -1,7 +1,5 @@
 //! Lists over all owners: conversations by size, and runs that are slow or failed.
 
-use std::str::FromStr;
-
 use axum::{Json, extract::State};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,7 +12,6 @@ use crate::{
         schema::{
             admin::{NotableList, SizeList},
             history::{HistoryRun, Moment},
-            texts::text,
         },
     },
     domain::owner::Principal,
@@ -43,7 +40,7 @@ pub(in super::super) struct ListNotable {
     /// `slowest`: those that took longest, waiting included. `failing`: the newest that ended in any way but with
     /// status 0 or by being cancelled. Default `slowest`.
     #[param(value_type = Option<crate::api::schema::NotableWord>)]
-    which: Option<WhichNotable>,
+    which: Option<Notable>,
     /// Only those that were created at this moment or later (RFC 3339).
     #[param(value_type = Option<String>, format = DateTime)]
     from: Option<Moment>,
@@ -51,23 +48,6 @@ pub(in super::super) struct ListNotable {
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
     limit: Option<u64>,
 }
-
-/// [`Notable`] as a word.
-pub(in super::super) struct WhichNotable(Notable);
-
-impl FromStr for WhichNotable {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "slowest" => Ok(Self(Notable::Slowest)),
-            "failing" => Ok(Self(Notable::Failing)),
-            _ => Err("it must be slowest or failing"),
-        }
-    }
-}
-
-text!(WhichNotable);
 
 /// List conversations of every owner by size.
 ///
@@ -92,7 +72,7 @@ pub(in super::super) async fn conversations(State(admin): State<Admin>, call: Ca
     responses((status = 200, description = "The runs.", body = NotableList)),
 )]
 pub(in super::super) async fn runs(State(admin): State<Admin>, call: Call<ListNotable>) -> Answer<NotableList> {
-    let which = call.query.which.map_or(Notable::Slowest, |which| which.0);
+    let which = call.query.which.unwrap_or(Notable::Slowest);
     let from = call.query.from.map_or(0, |from| from.0);
     let lines = admin.notable(which, from, page(call.query.limit)?).await?;
     Ok(Json(NotableList { runs: lines.iter().map(HistoryRun::from).collect() }))
