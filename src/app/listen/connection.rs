@@ -305,13 +305,19 @@ impl Connection {
         }
     }
 
-    /// The socket has taken all that was to be sent.
+    /// The socket has taken all that was to be sent. An answer whose body has ended gives its permit back, also while
+    /// the next request of its client waits for one.
     pub(super) fn has_flushed(&self) {
         let mut state = locked(&self.state);
-        if matches!(state.phase, Phase::Flushing) {
+        if matches!(state.phase, Phase::Upgraded) {
+            return;
+        }
+        let (permit, is_idle) = (state.permit.take(), matches!(state.phase, Phase::Flushing));
+        if is_idle {
             state.phase = Phase::Waiting { since: Instant::now(), head: None };
-            let permit = state.permit.take();
-            drop((state, permit));
+        }
+        drop((state, permit));
+        if is_idle {
             self.places.changed.notify_one();
         }
     }

@@ -313,7 +313,9 @@ mod tests {
         assert_eq!(answers(), 1);
         // The client has sent another request meanwhile.
         let second = open.begin(&Class::Guest).await;
+        assert_eq!(answers(), 2);
         open.has_flushed();
+        assert_eq!(answers(), 1, "the first has been sent");
         assert!(matches!(all.next_to_go(), Err(None)), "the second is being answered");
         drop(second);
         assert_eq!(answers(), 1);
