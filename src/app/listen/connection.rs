@@ -156,7 +156,7 @@ impl Connection {
                 return busy;
             }
             self.set(Phase::Queued(now));
-            let _queued = Queued::new(&self.places);
+            let _queued = (*class == Class::Guest).then(|| Queued::new(&self.places));
             tokio::select! {
                 biased;
                 () = self.refuse.notified() => break,

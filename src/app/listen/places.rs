@@ -89,7 +89,7 @@ pub(super) struct Places {
     /// In the order in which they were opened.
     open: Mutex<Vec<Weak<Connection>>>,
     answers: Mutex<Answers>,
-    /// Requests that wait for their turn.
+    /// Requests of guests that wait for their turn.
     pub(super) queued: AtomicUsize,
     /// Notified when a connection became idle, or stays although it was asked to make room.
     pub(super) changed: Notify,
@@ -143,7 +143,8 @@ impl Places {
         connection
     }
 
-    /// Whether only the reserve is left, or a request waits for its turn.
+    /// Whether only the reserve is left, or a guest's request waits for its turn. A holder's that waits while there is
+    /// more waits for its own answers, which other connections do not hold up.
     pub(super) fn are_short(&self) -> bool {
         self.free.available_permits() < self.limits.reserve() || self.queued.load(Ordering::Relaxed) > 0
     }
@@ -365,17 +366,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn request_of_a_holder_beyond_its_share_makes_room_only_when_every_place_is_taken() {
-        let (all, ann, from) = (places(2), holder("ann"), Instant::now());
-        let answer = all.turn(&ann, HERE);
+        let (all, ann, from) = (places(4), holder("ann"), Instant::now());
+        let answers = [all.turn(&ann, HERE), all.turn(&ann, HERE)];
         let waits = all.open(HERE).await.expect("a place");
-        let newcomer = async {
+        let newcomers = async {
             sleep(Duration::from_millis(200)).await;
+            assert!(!all.are_short(), "connections of others are kept");
+            let others = [all.open(HERE).await, all.open(HERE).await];
             assert!(all.next_to_go().is_err(), "a place is free");
-            all.open(HERE).await
+            (others, all.open(HERE).await)
         };
         let request = waits.drive(async { waits.begin(&ann).await.is_answered() });
-        let (last, refused) = tokio::join!(newcomer, request);
-        assert_eq!((answer.is_some(), last.is_some(), refused), (true, true, Ok(false)));
+        let ((others, last), refused) = tokio::join!(newcomers, request);
+        assert!(answers.iter().all(Option::is_some) && others.iter().all(Option::is_some) && last.is_some());
+        assert_eq!(refused, Ok(false));
         assert!(from.elapsed() < Duration::from_secs(1), "it is refused as soon as the last place is taken");
     }
 }
