@@ -3,8 +3,8 @@
 //! A place is an open connection. A quarter of the places is never taken by answers to requests without a token
 //! (guests), and some are left even by those with one (holders), so a new connection can be read and a health probe
 //! or a holder answered. One address has a share of what guests may take. One token may take as many places as it
-//! leaves to others, and the tokens of one owner together twice as many as they leave: so half and two thirds of them,
-//! or less beside others, and a token that has no place gets one. A request beyond its share waits.
+//! leaves, and the tokens of one owner together twice as many: so half and two thirds of what others have not taken,
+//! and an owner without a place gets the last one. A request beyond its share waits.
 //!
 //! When every place is taken, the connection that has waited longest for its client makes room, those of guests
 //! first, then a request that waits for its turn, again a guest's first. Each has a short time first in which its
