@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 
 #[derive(Debug)]
 pub struct Shares<K> {
-    permits: usize,
+    /// Of each key.
+    pub permits: usize,
     used: Mutex<HashMap<K, Weak<Semaphore>>>,
 }
 

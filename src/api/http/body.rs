@@ -50,7 +50,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The bytes that one permit stands for.
 const UNIT_BYTES: usize = 1024;
 
-/// What a client has to send of a body in each window while less than half of the memory for bodies is free.
+/// What a client has to send of a body in each window while less than half of the memory for bodies, or of its owner's
+/// part, is free.
 const WINDOW: Duration = Duration::from_secs(5);
 const WINDOW_BYTES_MIN: usize = 40 << 10;
 
@@ -145,12 +146,17 @@ pub struct Bodies {
 /// What one body has of the memory for all, or for those of its owner.
 struct Room {
     all: Arc<Semaphore>,
+    units: usize,
     held: OwnedSemaphorePermit,
 }
 
 impl Room {
-    fn new(all: Arc<Semaphore>) -> Result<Self, Failure> {
-        Ok(Self { held: Self::take(&all, 0)?, all })
+    fn new((all, units): (Arc<Semaphore>, usize)) -> Result<Self, Failure> {
+        Ok(Self { held: Self::take(&all, 0)?, all, units })
+    }
+
+    fn is_short(&self) -> bool {
+        self.all.available_permits() < self.units / 2
     }
 
     fn take(all: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, Failure> {
@@ -251,13 +257,13 @@ impl Bodies {
     }
 
     async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Failure> {
-        let share = SENDER.try_with(|owner| self.shares.of(owner)).ok();
-        let rooms = [share, Some(Arc::clone(&self.room))].into_iter().flatten().map(Room::new);
+        let share = SENDER.try_with(|owner| (self.shares.of(owner), self.shares.permits)).ok();
+        let rooms = share.into_iter().chain([(Arc::clone(&self.room), self.units)]).map(Room::new);
         let (mut rooms, mut length, mut pieces) = (rooms.collect::<Result<Vec<_>, _>>()?, 0_usize, Vec::new());
         let (mut window, mut length_before) = (Instant::now() + WINDOW, 0);
         loop {
             let Ok(frame) = timeout_at(window, body.frame()).await else {
-                if length < length_before + WINDOW_BYTES_MIN && self.room.available_permits() < self.units / 2 {
+                if length < length_before + WINDOW_BYTES_MIN && rooms.iter().any(Room::is_short) {
                     let why = "The body arrives slowly while the server has little room for bodies: send it faster.";
                     return Err(Failure::new(Code::BodyTimeout, why));
                 }

@@ -74,6 +74,9 @@ async fn slow_bodies_release_their_memory_when_it_is_short() {
     let (one, two) = tokio::join!(read(4000), read(3000));
     assert_eq!((one.0, two.0), (Err(Code::BodyTimeout), Err(Code::BodyTimeout)));
     assert_eq!((one.1.min(two.1), one.1.max(two.1)), (5, 60), "the first makes room for the other");
+    let ann: Principal = "ann".parse().expect("an owner");
+    let (one, two) = tokio::join!(counted_for(ann.clone(), read(1500)), counted_for(ann.clone(), read(1500)));
+    assert_eq!((one.1.min(two.1), one.1.max(two.1)), (5, 60), "the memory of their owner is short");
     assert_eq!(bodies.room.available_permits(), 8);
 }
 
