@@ -65,7 +65,7 @@ const WITH_NULLS: [&str; 11] = [
 const CODES: &str = "\
 # Errors and outcomes
 
-<!-- ServerEntry from the code: `UPDATE=1 cargo test --test it docs` rewrites it. -->
+<!-- Made from the code: `UPDATE=1 cargo test --test it docs` rewrites it. -->
 
 A program that fails is a result, not an error. An error is the server's or the request's. It has a code that does not
 change, a sentence that says what to do, and the id of the request, which is in the server's log. The sentence may
