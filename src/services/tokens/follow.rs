@@ -50,24 +50,24 @@ impl ChangeFollower {
 impl Tokens {
     /// Reports changes by other processes from now on. To be called once.
     pub fn tell(&self, observer: &Arc<dyn Observer>) {
-        drop(self.elsewhere.observer.set(Arc::clone(observer)));
+        drop(self.follower.observer.set(Arc::clone(observer)));
     }
 
     /// Reports a connection that ended at the start.
     pub(super) fn tell_ended(&self, connection: TokenId) {
-        let Some(observer) = self.elsewhere.observer.get() else { return };
+        let Some(observer) = self.follower.observer.get() else { return };
         let at_unix_s = self.clock.unix_s();
         observer.signed_in(&SignInFacts { at_unix_s, step: "ended", client: "", connection: Some(connection) });
     }
 
     /// Reports changes that other processes made. To be called before [`Self::learn`].
     pub(super) fn tell_elsewhere(&self, records: &[TokenRecord]) {
-        let Some(observer) = self.elsewhere.observer.get() else { return };
+        let Some(observer) = self.follower.observer.get() else { return };
         let known = self.known();
         if !known.is_loaded {
             return;
         }
-        for (action, record) in self.elsewhere.found(&known, records) {
+        for (action, record) in self.follower.found(&known, records) {
             let (by, subject) = (&Principal::default(), &record.id.to_string());
             let at_unix_s = self.clock.unix_s();
             observer.administered(&AdminFacts { at_unix_s, action, by, owner: Some(&record.owner), subject });

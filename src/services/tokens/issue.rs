@@ -98,7 +98,7 @@ impl Tokens {
             used_unix_ms: None,
             revoked_unix_ms: None,
         };
-        self.elsewhere.own(record.id, false);
+        self.follower.own(record.id, false);
         Ok((record, secret))
     }
 
@@ -124,7 +124,7 @@ impl Tokens {
     /// [`Code::TokenNotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, id: TokenId) -> Result<(), Failure> {
         let (store, now) = (self.store()?, self.now());
-        self.elsewhere.own(id, true);
+        self.follower.own(id, true);
         let revoked = store.revoke(&id, now).await.map_err(|error| unavailable(&error))?;
         if revoked.is_empty() {
             let why = "There is no such token, or it was revoked before.";
