@@ -35,7 +35,7 @@ mod janitor;
 mod jupyter;
 mod jupyter_clients;
 mod jupyter_lab;
-mod kernels_ahead;
+mod kernels_prestarted;
 mod librechat;
 mod load;
 mod mcp_answers;

@@ -6,9 +6,9 @@ mod hostile;
 mod opened;
 pub mod origin;
 mod page;
+mod reported;
 mod resolver;
 mod secrets;
-mod told;
 mod upstreams;
 pub mod vault;
 

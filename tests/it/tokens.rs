@@ -6,7 +6,7 @@ mod followed;
 mod installs;
 mod scopes;
 mod sessions;
-mod spent;
+mod usage;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 

@@ -1,7 +1,7 @@
 //! `/mcp`: which of rmcp's three ways of serving a request takes, and what is checked before rmcp sees it.
 //!
 //! ```text
-//! POST ─ headers ─ body (bounded in bytes and time) ─┬─ is for another server: see `elsewhere`
+//! POST ─ headers ─ body (bounded in bytes and time) ─┬─ is for another server: see `destination`
 //!                                                    └─ envelope ─┬─ has a session, or `initialize` over SSE: sessions
 //!                                                                 ├─ takes SSE: stateless, kept alive by comments
 //!                                                                 └─ a bare call: stateless, plain JSON
@@ -15,7 +15,7 @@
 //! a session. Errors here are JSON-RPC errors. The caller, hosts and origins were checked before.
 
 mod batch;
-mod elsewhere;
+mod destination;
 mod envelope;
 mod events;
 mod refusal;
@@ -166,7 +166,7 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     };
     let taken = taken.await;
     if let Ok(body) = &taken
-        && let Some(answer) = mount.elsewhere(&head, session.as_deref(), body).await
+        && let Some(answer) = mount.relayed(&head, session.as_deref(), body).await
     {
         return answer;
     }

@@ -52,7 +52,7 @@ enum About {
 
 impl Mount {
     /// The answer of another server, if the message is for one.
-    pub(super) async fn elsewhere(&self, head: &Parts, session: Option<&Session>, body: &Bytes) -> Option<Response> {
+    pub(super) async fn relayed(&self, head: &Parts, session: Option<&Session>, body: &Bytes) -> Option<Response> {
         let who = head.extensions.get::<Principal>().filter(|_| !self.relay.is_alone())?;
         let message = body.clone();
         let about = by_size(body.len(), move || about(&message)).await?;
