@@ -5,7 +5,7 @@
 //! on, the free space alone is judged. So a tree that is slow to walk delays no verdict.
 //!
 //! A walk misses unlinked open files and folders that are moved meanwhile. Free space that no conversation's growth
-//! explains may be theirs, or another process' on the same disk. It stops a program only when two walks in a row leave
+//! explains may be theirs, or another process' on the same disk. It stops a program only when two looks in a row leave
 //! more than its remaining quota and the reserve of free space unexplained, and no other program was watched meanwhile.
 //! With several programs, the reserve protects the disk and the measurement at the end finds the one that left files.
 
@@ -46,7 +46,7 @@ pub(super) struct Watch {
     /// Before the program began; `None` when the disk could not be asked.
     first: Option<Look>,
     last: Option<Look>,
-    /// Walks in a row that left too much unexplained.
+    /// Looks in a row, at the files or during a walk at the free space, that left too much unexplained.
     unexplained: u32,
     pub(super) number: u64,
     /// No other program was watched when this one began.
