@@ -160,7 +160,8 @@ section! {
         /// Time in which the sending of an answer must make progress, in milliseconds; then it is broken off.
         write_stall_ms: u64 = 30_000 => 100..=3_600_000,
         /// Open connections; more wait to be accepted. A quarter is kept for new ones, health probes and requests with
-        /// a valid token. Requests of one token get as many as they leave free, those of one owner twice as many.
+        /// a valid token. Requests of one token get twice as many as they leave free, those of one owner three times as
+        /// many.
         connections_max: u32 = 1024 => 1..=1 << 20,
         /// How many of these may answer requests without a valid token from one address, in percent. Behind a proxy
         /// all clients have one address.

@@ -2,9 +2,9 @@
 //!
 //! A place is an open connection. A quarter of the places is never taken by answers to requests without a token
 //! (guests), and some are left even by those with one (holders), so a new connection can be read and a health probe
-//! or a holder answered. One address has a share of what guests may take. One token may take as many places as it
-//! leaves, and the tokens of one owner together twice as many: so half and two thirds of what others have not taken,
-//! and an owner without a place gets the last one. A request beyond its share waits.
+//! or a holder answered. One address has a share of what guests may take. One token may take twice as many places as it
+//! leaves, and the tokens of one owner together three times as many: so two thirds and three quarters of what others
+//! have not taken, and the last places go to those that have few. A request beyond its share waits.
 //!
 //! When every place is taken, the connection that has waited longest for its client makes room, those of guests
 //! first, then a request that waits for its turn, again a guest's first. Each has a short time first in which its
@@ -56,7 +56,7 @@ impl Limits {
             Class::Probe => Vec::new(),
             Class::Holder { owner, token } => {
                 let left = (places - self.reserve().div_ceil(4)).saturating_sub(answers);
-                vec![(Sender::Owner(owner.clone()), left * 2), (Sender::Token(*token), left)]
+                vec![(Sender::Owner(owner.clone()), left * 3), (Sender::Token(*token), left * 2)]
             }
             Class::Guest => {
                 let share = (places * self.address_percent / 100).max(1);
@@ -223,6 +223,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::{app::options, config::Config};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const THERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -351,17 +352,25 @@ mod tests {
 
     #[test]
     fn tokens_and_owners_leave_places_to_others() {
-        let all = places(16);
+        let all = places(64);
         let turns = |class: &Class| std::iter::from_fn(|| all.turn(class, HERE)).collect::<Vec<_>>();
-        // 15 of them are for holders.
+        // 60 of them are for holders.
         let (one, same_owner) = (turns(&holder("ann")), turns(&holder("ann")));
-        assert_eq!((one.len(), same_owner.len()), (8, 2), "half for one token, two thirds for one owner");
+        assert_eq!((one.len(), same_owner.len()), (40, 5), "two thirds for one token, three quarters for one owner");
         let others = ["bob", "carol", "dave"].map(|owner| turns(&holder(owner)));
-        assert_eq!(others.each_ref().map(Vec::len), [3, 1, 1], "each newcomer gets one");
+        assert_eq!(others.each_ref().map(Vec::len), [10, 4, 1], "each newcomer gets one");
         assert!(all.turn(&Class::Probe, HERE).is_some());
         drop((one, same_owner, others));
         let answers = locked(&all.answers);
         assert!(answers.all == 0 && answers.senders.is_empty(), "{answers:?}");
+    }
+
+    #[test]
+    fn streams_of_all_sessions_of_a_token_leave_it_places_for_calls() {
+        let (config, ann) = (Config::default(), holder("ann"));
+        let all = Places::new(options::listen(&config));
+        let streams: Vec<_> = (0..config.server.token_sessions_max).map(|_| all.turn(&ann, HERE)).collect();
+        assert!(streams.iter().all(Option::is_some) && all.turn(&ann, HERE).is_some());
     }
 
     #[tokio::test(start_paused = true)]
