@@ -8,7 +8,8 @@
 //! A connection that became a WebSocket keeps its place and its turn; `abandon` ends it.
 //!
 //! [`places`] decides which request is answered when places are short, and which connection makes room;
-//! [`connection`] holds the limits of each in time. When places are short, each answer closes its connection.
+//! [`connection`] holds the limits of each in time, from what its [`socket`] tells it. When places are short, each
+//! answer closes its connection.
 
 mod connection;
 mod places;

@@ -11,7 +11,8 @@
 //! Packages::start   ── one task: deletes trees that were not used for long
 //! ```
 //!
-//! Knows neither formats of packages nor where conversations lie.
+//! [`admit`] decides which may begin, and for which token each counts. Knows neither formats of packages nor where
+//! conversations lie.
 
 mod admit;
 mod requests;

@@ -4,7 +4,7 @@
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
 //! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
 //! ended, its usage is checked once more, since a program can name large files as its last act. `between` measures
-//! between the cells of a session.
+//! between the cells of a session. When both walk the tree stands in `schedule`.
 //!
 //! An owner may have a quota for all conversations together. It is checked in the same places, from what was measured
 //! of each, but stops no program: one that runs exceeds it by what its own conversation may take at most.

@@ -1,4 +1,4 @@
-//! The socket of a connection, which tells it what is read, written and flushed.
+//! The socket of a connection, which tells it what hyper reads, writes and flushes.
 
 use std::{
     io,
@@ -15,7 +15,6 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::connection::Connection;
 
-/// A socket that tells its connection what it reads and writes.
 pub(super) struct Watched {
     stream: TcpStream,
     connection: Arc<Connection>,
