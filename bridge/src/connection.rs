@@ -13,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use zeromq::{DealerSocket, Socket, SocketOptions, SubSocket, ZmqError, util::PeerIdentity};
 
-use crate::{kernelspec::Transport, message::hex};
+use crate::{kernelspec::Transport, message::hex, socket::KernelSocket};
 
 /// Interval at which sockets are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -36,9 +36,9 @@ pub struct Connection {
 
 /// The sockets to a kernel.
 pub struct Sockets {
-    pub shell: DealerSocket,
-    pub control: DealerSocket,
-    pub stdin: DealerSocket,
+    pub shell: KernelSocket,
+    pub control: KernelSocket,
+    pub stdin: KernelSocket,
     pub iopub: SubSocket,
 }
 
@@ -123,6 +123,7 @@ impl Connection {
         iopub.subscribe("").await?;
         stdin.connect(&addresses[2]).await?;
         control.connect(&addresses[3]).await?;
+        let [shell, control, stdin] = [shell, control, stdin].map(KernelSocket::new);
         Ok(Sockets { shell, control, stdin, iopub })
     }
 }

@@ -13,6 +13,7 @@ mod limits;
 mod message;
 mod outbox;
 mod relay;
+mod socket;
 mod usage;
 
 use std::{

@@ -1,6 +1,7 @@
 //! The relay between the kernel's sockets and the server's messages, from the kernel's first answer to its end. Reads
 //! the kernel whatever the server does, because a kernel drops what is not read, the status that ends a cell included.
 
+mod requests;
 mod sending;
 
 use std::time::Duration;
@@ -8,9 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::{Instant, sleep_until};
-use zeromq::{SocketRecv, SocketSend, ZmqMessage, ZmqResult};
+use zeromq::{SocketRecv, ZmqMessage, ZmqResult};
 
 pub use self::sending::{Server, refuse};
 use crate::{
@@ -239,7 +239,7 @@ impl Relay {
 
     /// Handles what the kernel sent, if its signature is right.
     fn take(&mut self, channel: Channel, frames: ZmqMessage) {
-        let Some(mut message) = self.signer.verify(frames) else { return };
+        let Some(message) = self.signer.verify(frames) else { return };
         if let Some(held) = &mut self.held {
             held.was_asleep = false;
         }
@@ -251,12 +251,17 @@ impl Relay {
             // Greetings and the start's own status: no client has sent anything yet.
             return;
         }
-        let removed = limits::fit(&mut message, channel, &kind);
+        self.forward(channel, &kind, message);
+    }
+
+    /// Passes a message on to the server, made shorter where it is too long.
+    fn forward(&mut self, channel: Channel, kind: &str, mut message: Message) {
+        let removed = limits::fit(&mut message, channel, kind);
         if removed != limits::Removed::default() {
             self.outbox.note_dropped(u64::from(removed.is_whole), removed.bytes);
         }
         if !removed.is_whole {
-            let weight = match (channel, kind.as_str()) {
+            let weight = match (channel, kind) {
                 (Channel::Iopub, "status") => Weight::Status,
                 (Channel::Iopub, "stream") => Weight::Stream,
                 (Channel::Iopub, _) => Weight::Output,
@@ -335,31 +340,6 @@ impl Relay {
             }
             _ => {}
         }
-    }
-
-    /// Sends the kernel a message of this program's own.
-    async fn ask(&mut self, channel: Channel, kind: &str, content: &Value) {
-        self.sent += 1;
-        let header = json!({
-            "msg_id": format!("{}_{}", self.session, self.sent),
-            "session": self.session,
-            "username": "sandbox",
-            "date": OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
-            "msg_type": kind,
-            "version": "5.3",
-        });
-        self.send(channel, &Message::new(header.to_string(), content.to_string())).await;
-    }
-
-    async fn send(&mut self, channel: Channel, message: &Message) {
-        let socket = match channel {
-            Channel::Shell => &mut self.sockets.shell,
-            Channel::Control => &mut self.sockets.control,
-            Channel::Stdin => &mut self.sockets.stdin,
-            Channel::Iopub | Channel::Bridge => return,
-        };
-        // A connection that is gone shows when the kernel ends, or in the socket's next event.
-        let _ = socket.send(self.signer.sign(message)).await;
     }
 
     /// The timer of the phase. Whether the session is over.
