@@ -181,7 +181,8 @@ impl Parts {
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let peers = peers::parts(config, instance, database.as_ref());
         let made = (&sandboxes, &catalog, &store, &isolation);
-        let sessions = sessions::service(config, database.as_ref(), made, (&files, &standbys), (&network, &peers));
+        let of_sessions = (&network, &peers, &tokens);
+        let sessions = sessions::service(config, database.as_ref(), made, (&files, &standbys), of_sessions);
         let packages =
             packages::service(config, &sandboxes, &catalog, (&store, &files), (&network, &tokens), &isolation)?;
         let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;

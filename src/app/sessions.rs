@@ -15,6 +15,7 @@ use crate::{
         sandbox::Sandboxes,
         sessions::{Sessions, SessionsParts},
         standby::Standbys,
+        tokens::Tokens,
     },
 };
 
@@ -23,7 +24,7 @@ pub(super) fn service(
     database: Option<&Database>,
     (sandboxes, catalog, store, isolation): (&Sandboxes, &Arc<Catalog>, &Arc<dyn Storage>, &IsolationState),
     (files, standbys): (&Arc<Files>, &Standbys),
-    (network, peers): (&Network, &Peers),
+    (network, peers, tokens): (&Network, &Peers, &Arc<Tokens>),
 ) -> Sessions {
     let parts = SessionsParts {
         sandboxes: sandboxes.clone(),
@@ -35,6 +36,7 @@ pub(super) fn service(
         variables: options::variables(config),
         network: network.clone(),
         peers: peers.clone(),
+        tokens: Arc::clone(tokens),
         records: database.map(|database| Arc::new(database.clone()) as Arc<dyn SessionStore>),
     };
     Sessions::new(parts, options::sessions(config))

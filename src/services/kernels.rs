@@ -163,14 +163,10 @@ impl Kernels {
     /// The kernel of a conversation and a language: the open one, or a new one.
     ///
     /// # Errors
-    /// Those of [`Sessions::open`]; a full queue or an exceeded rate; a token that has ended or is for other languages.
+    /// Those of [`Sessions::open`]; a full queue or an exceeded rate.
     pub async fn start(&self, conversation: &ConversationKey, language: &Language) -> Result<KernelView, Failure> {
-        let (inner, who) = (&self.0, &conversation.owner);
-        inner.runs.check_capacity(who)?;
-        inner.runs.check_token(who, language)?;
-        let session = inner.sessions.open(conversation, language).await?;
-        inner.check_tokens(who, &session)?;
-        Ok(inner.view(session))
+        self.0.runs.check_capacity(&conversation.owner)?;
+        Ok(self.0.view(self.0.sessions.open(conversation, language).await?))
     }
 
     /// A kernel of this caller.
@@ -209,7 +205,7 @@ impl Kernels {
     /// A new interpreter under the same id, also for a kernel that died.
     ///
     /// # Errors
-    /// Those of [`Sessions::restart`]; a token that has ended, or is for other languages.
+    /// Those of [`Sessions::restart`].
     pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<KernelView, Failure> {
         let (inner, who) = (Arc::clone(&self.0), who.clone());
         // A client that goes away meanwhile still finds the kernel under its id.
@@ -219,16 +215,10 @@ impl Kernels {
                     hub.is_asked.store(is_asked, Ordering::Relaxed);
                 }
             };
-            let open = inner.sessions.get(&who, id);
-            if let Ok(session) = &open {
-                inner.check_tokens(&who, session)?;
-            }
-            asked(open.is_ok());
+            asked(inner.sessions.get(&who, id).is_ok());
             let restarted = inner.sessions.restart(&who, id).await;
             asked(false);
-            let session = restarted?;
-            inner.check_tokens(&who, &session)?;
-            Ok(inner.view(session))
+            Ok(inner.view(restarted?))
         };
         let over = || Failure::new(Code::Internal, "The server failed while it restarted the kernel.");
         self.0.tasks.spawn(restart).await.unwrap_or_else(|_| Err(over()))
@@ -290,18 +280,6 @@ impl Inner {
         let stop = self.stop.clone();
         self.tasks.spawn(task.run(link, stop));
         Hub { clients, orders, connections: Arc::default(), is_asked }
-    }
-
-    /// Whether the token of a caller may use a session, and the one that opened it is valid. What a token opened ends
-    /// with it; a session that was being opened then ends here.
-    fn check_tokens(&self, who: &Principal, session: &SessionView) -> Result<(), Failure> {
-        let SessionView { session: id, conversation, language, .. } = session;
-        if self.runs.check_token(&conversation.owner, language).is_err() {
-            // It may have ended already.
-            drop(self.sessions.close(who, *id));
-        }
-        self.runs.check_token(who, language)?;
-        self.sessions.get(who, *id).map(drop)
     }
 
     fn view(&self, session: SessionView) -> KernelView {

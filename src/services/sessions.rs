@@ -62,7 +62,7 @@ pub use self::{
 };
 use super::{
     files::Files, isolation_check::IsolationState, network::Network, peers::Peers, sandbox::Sandboxes,
-    standby::Standbys,
+    standby::Standbys, tokens::Tokens,
 };
 use crate::{
     domain::{
@@ -108,6 +108,7 @@ pub struct SessionsParts {
     pub variables: AllowedVariables,
     pub network: Network,
     pub peers: Peers,
+    pub tokens: Arc<Tokens>,
     /// Where it is recorded which sessions are open; without it, callers are not told after a restart.
     pub records: Option<Arc<dyn SessionStore>>,
 }
@@ -164,7 +165,8 @@ impl Sessions {
     /// The session of a conversation and a language: the open one, or a new one.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] for a runner without a kernel, [`Code::SessionsFull`], and those of the engine.
+    /// [`Code::InvalidArgument`] for a runner without a kernel, [`Code::SessionsFull`], and those of [`Tokens::check`]
+    /// and the engine.
     pub async fn open(&self, conversation: &ConversationKey, language: &Language) -> Result<SessionView, Failure> {
         self.open_with(conversation, language, &Setup::default()).await
     }
@@ -251,6 +253,7 @@ impl Sessions {
         let found = self.0.find(who, id);
         let ((conversation, language), setup) = match &found {
             Ok(session) => {
+                self.0.check_tokens(who, session)?;
                 self.0.check_use(who, session)?;
                 ((session.conversation.clone(), session.language.clone()), session.setup.clone())
             }
@@ -329,9 +332,11 @@ impl Inner {
         setup: &Setup,
     ) -> Result<Arc<Session>, Failure> {
         self.parts.peers.check(conversation)?;
+        self.parts.tokens.check(&conversation.owner, &runner.language)?;
         // One at a time for a conversation and a language, so that two callers get the same session.
         let _opening = self.registry.opening(conversation, &runner.language).await;
         if let Some(session) = self.registry.of(conversation, &runner.language) {
+            self.check_tokens(&conversation.owner, &session)?;
             self.check_use(&conversation.owner, &session)?;
             setup.check_same(&session.setup)?;
             session.touch();
@@ -362,6 +367,7 @@ impl Inner {
         self.follow(&session);
         self.parts.standbys.used_by_session(&runner.language);
         info!(session = %id, %conversation, language = %runner.language, "a session was opened");
+        self.check_tokens(&conversation.owner, &session)?;
         Ok(session)
     }
 }

@@ -36,14 +36,6 @@ pub(in crate::services) struct ConversationTurn {
 }
 
 impl Runs {
-    /// Whether the token that a caller came by may still run programs of a language.
-    ///
-    /// # Errors
-    /// Those of [`Tokens::check`](crate::services::tokens::Tokens::check).
-    pub(in crate::services) fn check_token(&self, who: &Principal, language: &Language) -> Result<(), Failure> {
-        self.0.parts.tokens.check(who, language)
-    }
-
     /// Waits for a turn of the conversation, for the token of its key.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Inner, Sessions, WaitingCell, registry::Session};
+use super::{Inner, SessionEnd, Sessions, WaitingCell, registry::Session};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -58,6 +58,17 @@ impl Inner {
         let session = self.find(who, id)?;
         self.check_use(who, &session)?;
         Ok(session)
+    }
+
+    /// Whether the token of a caller may still use a session, and the one that opened it is valid. What a token opened
+    /// ends with it; a session that was being opened then ends here.
+    pub(super) fn check_tokens(&self, who: &Principal, session: &Arc<Session>) -> Result<(), Failure> {
+        let tokens = &self.parts.tokens;
+        if tokens.check(&session.conversation.owner, &session.language).is_err() {
+            self.end(session, SessionEnd::Closed);
+        }
+        tokens.check(who, &session.language)?;
+        self.find(who, session.id).map(drop)
     }
 
     pub(super) fn check_use(&self, who: &Principal, session: &Session) -> Result<(), Failure> {

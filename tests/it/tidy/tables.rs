@@ -68,7 +68,18 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox", "waits"]),
     (
         "services::sessions",
-        &["carrier", "files", "frames", "janitor", "isolation_check", "network", "peers", "sandbox", "standby"],
+        &[
+            "carrier",
+            "files",
+            "frames",
+            "janitor",
+            "isolation_check",
+            "network",
+            "peers",
+            "sandbox",
+            "standby",
+            "tokens",
+        ],
     ),
     (
         "services::runs",

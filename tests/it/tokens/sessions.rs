@@ -1,10 +1,17 @@
 //! Sessions that another token of the owner opened: they are used by tokens that have at least their network.
 
+use std::time::Duration;
+
+use mcp_sandbox_server::domain::{
+    error::Code,
+    id::{ConversationId, Language},
+    owner::{ConversationKey, Principal},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{call, create, run};
-use crate::support::{FakeServer, socket::Socket, until};
+use crate::support::{FakeServer, server::TOKEN, socket::Socket, until};
 
 /// A policy for every token that names none.
 const POLICY: (&str, &str) = ("SANDBOX_NETWORK__SET", "set.example");
@@ -120,5 +127,43 @@ async fn a_token_without_network_does_not_borrow_that_of_an_e2b_sandbox() {
     assert!(first.contains("end_of_execution"), "{first}");
     let second = ask("/e2b/execute", ("x-access-token", &none), sandbox, cell).await;
     assert!(second.contains(REFUSED), "{second}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_being_opened_when_its_token_ends_is_not_left_open() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (id, _) = create(&server, json!({"name": "a", "owner": "ann"})).await;
+    let who = "ann".parse::<Principal>().expect("a name").by(id.parse().expect("an id"));
+    let place = ConversationKey::new(who.clone(), ConversationId::fresh());
+    server.engine.delay_starts(Duration::from_secs(3));
+    let attempts = server.engine.attempts();
+    let language = Language::default();
+    // Not over HTTP: a request ends with its token, but what it began may be about to be done.
+    let opens = server.sessions.open(&place, &language);
+    let revokes = async {
+        until("it starts", async || server.engine.attempts() > attempts).await;
+        call(&server, TOKEN, Method::DELETE, &format!("/v1/tokens/{id}"), None).await.0
+    };
+    let (opened, revoked) = tokio::join!(opens, revokes);
+    assert_eq!((revoked, opened.map(drop).map_err(|why| why.code)), (204, Err(Code::Unauthorized)));
+    assert!(server.sessions.list(&who, None).is_empty());
+    let again = server.sessions.open(&place, &language).await;
+    assert_eq!(again.map(drop).map_err(|why| why.code), Err(Code::Unauthorized));
+    assert_eq!(server.engine.attempts(), attempts + 1, "nothing is started for a token that has ended");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_other_languages_opens_and_restarts_no_session() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (_, any) = create(&server, json!({"name": "any", "owner": "ann"})).await;
+    let (_, bash) = create(&server, json!({"name": "bash", "owner": "ann", "languages": ["bash"]})).await;
+    let id = open(&server, &any, "c").await;
+    for path in ["/v1/sessions".to_owned(), format!("/v1/sessions/{id}/restart")] {
+        let (status, why) = call(&server, &bash, Method::POST, &path, None).await;
+        assert_eq!((status, &why["code"]), (403, &json!("insufficient_scope")), "{path}: {why}");
+    }
+    assert_eq!(cell(&server, &any, &id, "print still").await, "still\n");
     server.stop().await;
 }
