@@ -5,7 +5,8 @@
 //! so what the sandbox prints is untrusted, as a program's output is: [`answer`] takes what is within its bounds only.
 //!
 //! ```text
-//! Checker::check ── one tracked task a check; goes on when its caller goes away; ended by `stop`
+//! Checker::check ── one tracked task a check; goes on when its caller goes away; ended by `stop`, and with
+//!                    its token
 //! ```
 //!
 //! Knows neither runs nor their history: a check is none of them.
@@ -25,7 +26,7 @@ use super::{
     isolation_check::IsolationState,
     runs::{AuxiliaryProgram, execute_auxiliary, outgrown},
     sandbox::Sandboxes,
-    tokens::Tokens,
+    tokens::{Started, Tokens},
 };
 use crate::{
     domain::{
@@ -120,9 +121,8 @@ impl Checker {
         // Checks have no order among each other, so each is a conversation of its own.
         let ticket = inner.parts.admission.enter(&ConversationKey::new(who.clone(), ConversationId::fresh()))?;
         let task = self.0.tasks.spawn(async move {
-            let _counted = counted;
             let permit = ticket.turn().await?;
-            inner.execute(job, permit).await
+            inner.execute(job, counted.as_ref(), permit).await
         });
         task.await.unwrap_or_else(|_| Err(failed()))
     }
@@ -157,7 +157,7 @@ impl Inner {
         Ok(Job { runner, tool, input, bounds: Bounds::of(code) })
     }
 
-    async fn execute(&self, job: Job, _permit: Permit) -> Result<Checked, Failure> {
+    async fn execute(&self, job: Job, by: Option<&Started>, _permit: Permit) -> Result<Checked, Failure> {
         let Job { runner, tool, input, bounds } = job;
         let CheckParts { sandboxes, store, isolation, limits, .. } = &self.parts;
         isolation.wait(&runner.image).await?;
@@ -171,6 +171,7 @@ impl Inner {
             code: Bytes::from_static(tool.as_bytes()),
             stdin: input,
             channels: None,
+            by,
             cancel: self.stop.child_token(),
         };
         let breach = async {

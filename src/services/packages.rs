@@ -7,7 +7,8 @@
 //! kept for the owner and put into each of the owner's conversations that asks for the same.
 //!
 //! ```text
-//! Packages::install ── one tracked task an installation; goes on when its caller goes away; ended by `stop`
+//! Packages::install ── one tracked task an installation; goes on when its caller goes away; ended by `stop`,
+//!                      and with its token
 //! Packages::start   ── one task: deletes trees that were not used for long
 //! ```
 //!
@@ -33,7 +34,12 @@ use tracing::{info, warn};
 
 use self::admit::{Count, Job};
 use super::{
-    files::Files, isolation_check::IsolationState, network::Network, sandbox::Sandboxes, shares::Shares, tokens::Tokens,
+    files::Files,
+    isolation_check::IsolationState,
+    network::Network,
+    sandbox::Sandboxes,
+    shares::Shares,
+    tokens::{Started, Tokens},
 };
 use crate::{
     domain::{
@@ -269,6 +275,7 @@ impl Inner {
             return Err(Failure::new(Code::QueueFull, why).retry_after(10));
         }
         let _turn = turn.acquire().await.map_err(|_| internal())?;
+        job.by.as_ref().map_or(Ok(()), Started::check)?;
         let (conversation, tool) = (job.wanted.conversation.clone(), job.tool);
         let had = self.on_disk(move |store| store.placed(&conversation, tool)).await?;
         let asked = Requirements::of(tool, &Note::of(&had).asked).with(job.more.clone())?;

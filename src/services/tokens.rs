@@ -38,7 +38,7 @@ pub use self::{
 use crate::{
     domain::{
         clock::Clock,
-        error::{Code, Failure},
+        error::Failure,
         id::{Language, TokenId},
         owner::Principal,
         token::{Grant, TokenDigest, TokenRecord},
@@ -229,7 +229,8 @@ impl Tokens {
     /// Whether the token that an owner came by may still run programs of a language. No use of the token.
     ///
     /// # Errors
-    /// [`Code::Unauthorized`] when the token was revoked since; those of [`Token::check_language`].
+    /// [`Unauthorized`](crate::domain::error::Code::Unauthorized) when the token has ended since; those of
+    /// [`Token::check_language`].
     pub fn check(&self, who: &Principal, language: &Language) -> Result<(), Failure> {
         self.usable(who, language).map(drop)
     }
@@ -237,9 +238,7 @@ impl Tokens {
     fn usable(&self, who: &Principal, language: &Language) -> Result<Option<Arc<Token>>, Failure> {
         let Some(id) = who.token() else { return Ok(None) };
         let token = self.known().by_id(id).cloned();
-        let token = token
-            .filter(|token| token.record.is_valid(self.now()))
-            .ok_or_else(|| Failure::new(Code::Unauthorized, "The token of this request was revoked."))?;
+        let token = token.filter(|token| token.record.is_valid(self.now())).ok_or_else(token::ended)?;
         token.check_language(language)?;
         Ok(Some(token))
     }
@@ -308,7 +307,10 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::domain::clock::{ManualClock, SystemClock};
+    use crate::domain::{
+        clock::{ManualClock, SystemClock},
+        error::Code,
+    };
 
     #[test]
     fn authorize_accepts_the_token_only() {

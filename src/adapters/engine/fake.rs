@@ -34,7 +34,7 @@ use tokio_stream::wrappers::WatchStream;
 pub use self::candidates::Offered;
 use self::{
     candidates::Candidates,
-    life::{Life, Quirks},
+    life::{Answers, Life, Quirks},
     storm::{Gust, STALL, Storm},
 };
 use crate::{
@@ -96,8 +96,7 @@ struct State {
     /// Images that can be started and are not runners.
     images: HashSet<ImageId>,
     violations: Vec<String>,
-    /// What programs that contain a text print instead of being played.
-    answers: Vec<(String, String)>,
+    answers: Answers,
     candidates: Candidates,
     /// What sandboxes must not reach.
     forbidden: Vec<SocketAddr>,

@@ -11,7 +11,7 @@ use crate::{
     domain::{
         error::{Code, Failure},
         limits::Limits,
-        outcome::{DiskLimit, Ended, Figures},
+        outcome::{DiskLimit, Ended},
         packages::{FOLDER, Requirements, Tool},
     },
     ports::{
@@ -79,6 +79,7 @@ impl Inner {
             code: Bytes::from_static(code.as_bytes()),
             stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
             channels: Some(self.parts.network.open(access, conversation, &runner.language)),
+            by: by.as_ref(),
             cancel: self.stop.child_token(),
         };
         let Usage { bytes, entries } = ceiling;
@@ -90,10 +91,6 @@ impl Inner {
         };
         let executed = execute_auxiliary(&self.parts.sandboxes, apart, breach, tell).await;
         let (outcome, [stdout, stderr]) = executed?;
-        if let Some(by) = by {
-            let Figures { cpu, stdout_bytes, stderr_bytes, .. } = outcome.figures;
-            by.spend(cpu.unwrap_or_default(), stdout_bytes + stderr_bytes);
-        }
         let refused = |why: String| Failure::new(Code::PackagesRefused, why);
         let words = || last_words(&format!("{stdout}\n{stderr}"));
         match outcome.ended {

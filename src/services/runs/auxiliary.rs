@@ -1,6 +1,6 @@
 //! A program of the server's own, executed in a sandbox that belongs to no run.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::sleep;
@@ -18,7 +18,7 @@ use crate::{
         error::Failure,
         event::{EventKind, StreamKind},
         limits::Limits,
-        outcome::{DiskLimit, Outcome},
+        outcome::{DiskLimit, Figures, Outcome},
     },
     ports::{
         packages::Staging,
@@ -28,6 +28,7 @@ use crate::{
     services::{
         network::{Channels, Network},
         sandbox::Sandboxes,
+        tokens::Started,
     },
 };
 
@@ -42,6 +43,8 @@ pub(in crate::services) struct AuxiliaryProgram<'a> {
     pub code: Bytes,
     pub stdin: Bytes,
     pub channels: Option<Channels>,
+    /// Whose token it counts for, and ends with.
+    pub by: Option<&'a Started>,
     pub cancel: CancellationToken,
 }
 
@@ -67,14 +70,16 @@ pub(in crate::services) async fn outgrown(
 /// aborted, as a start is not. `tell` gets its output as it comes.
 ///
 /// # Errors
-/// The engine or the runner failed, or the program may go on.
+/// The engine or the runner failed, or the program may go on;
+/// [`Code::Unauthorized`](crate::domain::error::Code::Unauthorized) when its token has ended meanwhile.
 pub(in crate::services) async fn execute_auxiliary(
     sandboxes: &Sandboxes,
     apart: AuxiliaryProgram<'_>,
     breach: impl Future<Output = DiskLimit>,
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(Outcome, [String; 2]), Failure> {
-    let AuxiliaryProgram { runner, data, limits, code, stdin, channels, cancel } = apart;
+    let AuxiliaryProgram { runner, data, limits, code, stdin, channels, by, cancel } = apart;
+    by.map_or(Ok(()), Started::check)?;
     let (lease, spec) = sandboxes.lease(runner, (data, sandboxes.shown_to_all()), limits, limits.wall());
     let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
@@ -98,6 +103,7 @@ pub(in crate::services) async fn execute_auxiliary(
             tokio::select! {
                 biased;
                 executed = &mut executed => break executed,
+                () = token_ended(by), if !cancel.is_cancelled() => cancel.cancel(),
                 _ = newest.changed() => {
                     while let Some(event) = log.next(next) {
                         next = event.number + 1;
@@ -114,7 +120,19 @@ pub(in crate::services) async fn execute_auxiliary(
     if !is_dead {
         return Err(internal());
     }
+    if let Some(by) = by {
+        let Figures { cpu, stdout_bytes, stderr_bytes, .. } = outcome.figures;
+        by.spend(cpu.unwrap_or_default(), stdout_bytes + stderr_bytes);
+        by.check()?;
+    }
     log.flush();
     let (stdout, stderr) = CapturedOutput::of(&log.range(0, u64::MAX));
     Ok((outcome, [stdout.text, stderr.text]))
+}
+
+async fn token_ended(by: Option<&Started>) {
+    match by {
+        Some(by) => by.token_ended().cancelled().await,
+        None => pending().await,
+    }
 }

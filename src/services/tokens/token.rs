@@ -166,6 +166,14 @@ impl Token {
 }
 
 impl Started {
+    /// Whether its token may still have something begun or kept for it.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`] when the token was revoked or has expired.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.token_ended().is_cancelled() { Err(ended()) } else { Ok(()) }
+    }
+
     /// Ends when the token is revoked or has expired.
     pub fn token_ended(&self) -> &CancellationToken {
         self.token.ended()
@@ -235,6 +243,11 @@ impl Spent {
             None => Ok(()),
         }
     }
+}
+
+/// The failure of what came by a token that has ended.
+pub(super) fn ended() -> Failure {
+    Failure::new(Code::Unauthorized, "The token of this request was revoked or has expired.")
 }
 
 fn refused(limit: &str, left: Duration) -> Failure {

@@ -200,6 +200,7 @@ impl Inner {
             code: Bytes::from_static(program.as_bytes()),
             stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
             channels: None,
+            by: None,
             cancel: CancellationToken::new(),
         };
         // It writes nothing there.

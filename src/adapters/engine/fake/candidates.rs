@@ -1,7 +1,7 @@
 //! Candidates of the fake engine: one that it may offer beside its standard configuration, and the one that started
 //! each sandbox.
 
-use super::FakeEngine;
+use super::{FakeEngine, life::Answers};
 use crate::{
     domain::{limits::Limits, users::RunnerUsers},
     ports::engine::{Expectation, Fact, Severity},
@@ -91,9 +91,9 @@ impl Candidates {
     }
 
     /// What programs print under the selected candidate, before what they print in any configuration.
-    pub(super) fn answers(&self, in_any: &[(String, String)]) -> Vec<(String, String)> {
+    pub(super) fn answers(&self, in_any: &[(String, Option<String>)]) -> Answers {
         let own = match (&self.selected, &self.offered) {
-            (Some(_), Some((_, Offered::Saying(text, answer)))) => Some((text.clone(), answer.clone())),
+            (Some(_), Some((_, Offered::Saying(text, answer)))) => Some((text.clone(), Some(answer.clone()))),
             _ => None,
         };
         own.into_iter().chain(in_any.iter().cloned()).collect()

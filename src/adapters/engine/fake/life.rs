@@ -59,6 +59,9 @@ pub(super) struct Quirks {
     pub is_mute: bool,
 }
 
+/// What programs that hold a text print, instead of being played; `None`: they never end.
+pub(super) type Answers = Vec<(String, Option<String>)>;
+
 /// What others can see and do.
 #[derive(Debug)]
 pub(super) struct Life {
@@ -69,7 +72,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn begin(spec: &SandboxSpec, quirks: Quirks, answers: Vec<(String, String)>) -> (Arc<Self>, Sandbox) {
+    pub(super) fn begin(spec: &SandboxSpec, quirks: Quirks, answers: Answers) -> (Arc<Self>, Sandbox) {
         let (stdin, input) = duplex(STDIN_BYTES);
         let (output, pieces) = mpsc::channel(OUTPUT_PIECES);
         let (ended, exit) = watch::channel(None);
@@ -143,7 +146,7 @@ pub(super) struct Actor {
     /// Its image speaks frames.
     framed: bool,
     cpu_millis: Arc<AtomicU32>,
-    answers: Vec<(String, String)>,
+    answers: Answers,
 }
 
 async fn play(mut input: DuplexStream, mut actor: Actor, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
@@ -167,7 +170,8 @@ async fn play(mut input: DuplexStream, mut actor: Actor, kill: CancellationToken
 impl Actor {
     pub(super) async fn perform(&mut self, program: &str, exit: &mut Exit) {
         if let Some((_, answer)) = self.answers.iter().find(|(text, _)| program.contains(text)) {
-            return self.emit(StreamKind::Stdout, answer.clone().into_bytes()).await;
+            let Some(answer) = answer.clone() else { return std::future::pending().await };
+            return self.emit(StreamKind::Stdout, answer.into_bytes()).await;
         }
         for line in program.lines() {
             match script::step(line) {

@@ -57,7 +57,12 @@ impl FakeEngine {
 
     /// A program of a sandbox started from now on that holds `text` prints `answer` and ends, instead of being played.
     pub fn answer(&self, text: &str, answer: &str) {
-        self.state().answers.push((text.to_owned(), answer.to_owned()));
+        self.state().answers.push((text.to_owned(), Some(answer.to_owned())));
+    }
+
+    /// A program of a sandbox started from now on that holds `text` never ends, instead of being played.
+    pub fn hang(&self, text: &str) {
+        self.state().answers.push((text.to_owned(), None));
     }
 
     /// The engine's runners differ in what their sandboxes reach, and must not reach this.
