@@ -100,6 +100,17 @@ impl Inner {
         });
     }
 
+    /// Waits for the end of a session's kernel; how the session ended. Then it is found no more.
+    pub(super) async fn ended(&self, session: &Arc<Session>) -> SessionEnd {
+        let end = session.kernel.ended().await;
+        self.end(session, end);
+        if end != SessionEnd::Closed {
+            return end;
+        }
+        // Where it was closed, the registry knows why.
+        self.registry.end_of(&session.conversation.owner, session.id).unwrap_or(end)
+    }
+
     /// Returns when the session must end for what it writes between its cells. Of several sessions that have the same
     /// files, the one that was used last ends first, and another only if the files still grow afterwards.
     async fn outgrown(&self, session: &Arc<Session>) -> DiskLimit {

@@ -92,7 +92,7 @@ impl Sessions {
 
     /// The session's next kernel when it is restarted; otherwise how it ended.
     pub(in crate::services) async fn next_link(&self, ended: &KernelLink) -> Result<KernelLink, SessionEnd> {
-        let Session { id, conversation, kernel, .. } = &*ended.session;
+        let Session { id, conversation, .. } = &*ended.session;
         let mut restarts = self.0.registry.restarts();
         loop {
             if let Ok(link) = self.link(&conversation.owner, *id)
@@ -103,16 +103,7 @@ impl Sessions {
                 return if is_same { Ok(link) } else { Err(SessionEnd::Restarted) };
             }
             if !self.0.registry.is_restarting(*id) {
-                let end = kernel.ended().await;
-                // A caller who is told of the end must not find the session any more.
-                self.0.end(&ended.session, end);
-                // Where it was closed, the registry knows why.
-                return Err(match end {
-                    SessionEnd::Closed => {
-                        self.0.registry.end_of(&conversation.owner, *id).unwrap_or(SessionEnd::Closed)
-                    }
-                    end => end,
-                });
+                return Err(self.0.ended(&ended.session).await);
             }
             if restarts.changed().await.is_err() {
                 return Err(SessionEnd::Lost);

@@ -75,7 +75,10 @@ async fn a_cell_that_waits_is_not_executed_after_its_session_was_restarted_or_cl
         } else {
             server.sessions.close(&owner(), session).expect("closed");
         }
-        assert_eq!(running.finished().await.expect("a report").outcome.ended, Ended::Cancelled);
+        let report = running.finished().await.expect("a report");
+        assert_eq!(report.outcome.ended, Ended::Cancelled);
+        let why = if is_restarted { "it was restarted" } else { "it was closed" };
+        assert!(report.stderr.text.contains(&format!("The session ended because {why}")), "{}", report.stderr.text);
         for run in waiting {
             let report = run.finished().await.expect("a report");
             assert_eq!(report.outcome.ended, Ended::Cancelled);

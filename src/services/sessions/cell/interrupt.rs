@@ -76,25 +76,29 @@ impl Execution<'_> {
     /// # Errors
     /// [`Code::EngineLost`] when that is not known.
     pub(super) async fn kernel_gone(&mut self, inner: &Arc<Inner>) -> Result<Ended, Failure> {
-        let end = self.session.kernel.ended().await;
-        self.end_session(inner, end);
+        let end = inner.ended(self.session).await;
         match end {
-            SessionEnd::Kernel(ended) => Ok(ended),
-            SessionEnd::Unresponsive => Ok(Ended::TimedOut),
+            SessionEnd::Kernel(ended) => return Ok(ended),
             SessionEnd::Lost => {
                 let why = "The sandbox of the session was lost while the cell ran, so how it ended is not known; it \
                            was not executed again.";
-                Err(Failure::new(Code::EngineLost, why))
+                return Err(Failure::new(Code::EngineLost, why));
             }
-            _ => Ok(Ended::Cancelled),
+            _ => self.say_end(end),
         }
+        Ok(if end == SessionEnd::Unresponsive { Ended::TimedOut } else { Ended::Cancelled })
     }
 
     /// Ends the session, so that the next caller does not find it, and says why where the verdict does not.
     fn end_session(&mut self, inner: &Arc<Inner>, end: SessionEnd) {
         inner.end(self.session, end);
         if matches!(end, SessionEnd::Killed | SessionEnd::Unresponsive) {
-            (self.sink)(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
+            self.say_end(end);
         }
+    }
+
+    /// Says after the cell's output why its session ended.
+    fn say_end(&mut self, end: SessionEnd) {
+        (self.sink)(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
     }
 }
