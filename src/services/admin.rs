@@ -94,7 +94,7 @@ struct Inner {
 /// What goes on now.
 #[derive(Debug, Clone)]
 pub struct Overview {
-    pub standing: ServerGauges,
+    pub gauges: ServerGauges,
     /// Newest first.
     pub runs: Vec<RunView>,
     /// Newest first.
@@ -132,7 +132,7 @@ impl Admin {
             let (waiting, running) = queue.entry(run.conversation.owner.clone()).or_default();
             *(if run.state == RunState::Running { running } else { waiting }) += 1;
         }
-        Overview { standing: parts.stats.now(), runs, sessions: parts.sessions.all(), queue }
+        Overview { gauges: parts.stats.now(), runs, sessions: parts.sessions.all(), queue }
     }
 
     /// Every owner. The owner of the configured token always exists.

@@ -164,7 +164,7 @@ impl Inner {
         let store = Arc::clone(store);
         let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
         let staging: Arc<dyn Staging> = staged.await.map_err(|_| failed())??.into();
-        let apart = AuxiliaryProgram {
+        let auxiliary = AuxiliaryProgram {
             runner: &runner,
             data: staging.data(),
             limits: *limits,
@@ -178,7 +178,7 @@ impl Inner {
             outgrown(staging, FOLDER_MAX, || true).await;
             DiskLimit::Bytes { max: FOLDER_MAX.bytes }
         };
-        let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, apart, breach, &|_| {}).await?;
+        let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, breach, &|_| {}).await?;
         let why: String = stderr.chars().take(2000).collect();
         let told = |what: &str| warn!(language = %runner.language, why = %why.escape_debug(), "{what}");
         match outcome.ended {

@@ -23,7 +23,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{Mutex as ConversationTurn, OwnedMutexGuard},
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -67,7 +67,7 @@ pub struct Idempotency {
     store: Option<Arc<dyn KeyStore>>,
     clock: Arc<dyn Clock>,
     /// Held while a run begins, so that concurrent requests with one key begin one run.
-    turns: Vec<Arc<ConversationTurn<()>>>,
+    turns: Vec<Arc<AsyncMutex<()>>>,
     hasher: RandomState,
     /// When this process began, in unix milliseconds.
     began: i64,

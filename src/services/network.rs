@@ -150,7 +150,7 @@ pub trait Requests: Send + Sync {
 pub struct Program {
     pub conversation: ConversationKey,
     pub language: Language,
-    pub(super) told: Arc<ConnectionReporter>,
+    pub(super) reporter: Arc<ConnectionReporter>,
 }
 
 /// Answers the calls of tools.
@@ -321,7 +321,7 @@ impl Network {
         let read = |piece: io::Result<(Bytes, OwnedSemaphorePermit)>| piece.map(|(bytes, _room)| bytes);
         let incoming = UnboundedReceiverStream::new(received).map(read).boxed();
         let (to_sandbox, outgoing) = mpsc::channel(OUTGOING_MAX);
-        let told = Arc::new(ConnectionReporter::default());
+        let reporter = Arc::new(ConnectionReporter::default());
         let policies: Vec<_> = self.0.policies_of(&access).collect();
         // Where a policy of the server's own is used, such as that of installations, programs trust the certificates
         // of the host itself, and send no secret.
@@ -335,14 +335,14 @@ impl Network {
             access,
             conversation: conversation.clone(),
             language: language.clone(),
-            told: Arc::clone(&told),
+            reporter: Arc::clone(&reporter),
             secrets,
         };
         let share = self.0.shares.of(&conversation.owner);
         let pipe = ChannelPipe { incoming, outgoing: to_sandbox, share, authority: authority.clone() };
         let task = tokio::spawn(self.0.parts.carrier.carry(pipe, Arc::new(gate)));
         let incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(INCOMING_BYTES_MAX)) };
-        Channels { incoming, outgoing, link: ChannelsLink { told, task }, authority, waits_max, variables }
+        Channels { incoming, outgoing, link: ChannelsLink { reporter, task }, authority, waits_max, variables }
     }
 
     /// The environment of a program with channels or without. What the request sets itself stays.

@@ -69,7 +69,7 @@ struct Inner {
     others: RwLock<Vec<Peer>>,
     /// With the beat that did not change.
     dead: RwLock<Vec<(InstanceId, i64)>>,
-    held: Mutex<HashMap<ConversationKey, OwnRecord>>,
+    records: Mutex<HashMap<ConversationKey, OwnRecord>>,
     /// The last stamp that was given.
     stamp: AtomicI64,
     /// Something was made here that is not stored.
@@ -112,7 +112,7 @@ impl Peers {
             store,
             others: RwLock::default(),
             dead: RwLock::default(),
-            held: Mutex::default(),
+            records: Mutex::default(),
             // Above those of an earlier process, so a late step of that one takes nothing back.
             stamp: AtomicI64::new(clock.unix_ms()),
             made: Notify::new(),
@@ -161,9 +161,9 @@ impl Peers {
     /// Gives a conversation that is here back only after this time, or when the server stops.
     pub fn keep(&self, conversation: &ConversationKey, until: Instant) {
         if let Some(inner) = &self.0
-            && let Some(held) = inner.held().get_mut(conversation)
+            && let Some(record) = inner.records().get_mut(conversation)
         {
-            held.kept_until = until;
+            record.kept_until = until;
         }
     }
 
@@ -254,13 +254,13 @@ impl Inner {
         self.others.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<ConversationKey, OwnRecord>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, HashMap<ConversationKey, OwnRecord>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a conversation is held; counts as a use.
     fn holds(&self, conversation: &ConversationKey) -> bool {
-        self.held().get_mut(conversation).map(|held| held.used = Instant::now()).is_some()
+        self.records().get_mut(conversation).map(|record| record.used = Instant::now()).is_some()
     }
 
     fn is_leaving(&self) -> bool {
@@ -268,9 +268,9 @@ impl Inner {
     }
 
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
-        let mut held = self.held();
+        let mut records = self.records();
         let now = Instant::now();
-        held.insert(conversation.clone(), OwnRecord { used: now, stamp, kept_until: now });
+        records.insert(conversation.clone(), OwnRecord { used: now, stamp, kept_until: now });
         if stamp.is_none() {
             self.has_unstored.store(true, Ordering::Release);
         }
@@ -289,7 +289,7 @@ impl Inner {
         // From before the last beat until after this one, so no other server has counted longer.
         if beats.own.replace(begun).is_some_and(|last| last.elapsed() > DEAD_AFTER / 2) {
             // The others may have thought that this one is dead.
-            self.held().values_mut().for_each(|held| held.stamp = None);
+            self.records().values_mut().for_each(|record| record.stamp = None);
             self.has_unstored.store(true, Ordering::Release);
         }
         let (alive, dead) = beats.alive(bounded(self.store.peers()).await?, self.me.instance);
@@ -310,24 +310,24 @@ impl Inner {
             return Ok(());
         }
         let made: Vec<_> =
-            self.held().iter().filter(|(_, held)| held.stamp.is_none()).map(|(key, _)| key.clone()).collect();
+            self.records().iter().filter(|(_, record)| record.stamp.is_none()).map(|(key, _)| key.clone()).collect();
         for conversation in made {
             if Instant::now() > until {
                 break;
             }
             let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
             if self.take(&conversation, stamp).await? == self.me.instance {
-                if let Some(held) = self.held().get_mut(&conversation) {
-                    held.stamp = Some(stamp);
+                if let Some(record) = self.records().get_mut(&conversation) {
+                    record.stamp = Some(stamp);
                 }
             } else {
-                self.held().remove(&conversation);
+                self.records().remove(&conversation);
                 occupancy.lost(&conversation);
                 warn!(%conversation, "another server took a conversation while this one did not reach the database");
             }
         }
-        let held = self.held();
-        self.has_unstored.store(held.values().any(|held| held.stamp.is_none()), Ordering::Release);
+        let records = self.records();
+        self.has_unstored.store(records.values().any(|record| record.stamp.is_none()), Ordering::Release);
         Ok(())
     }
 
@@ -335,16 +335,17 @@ impl Inner {
         let is_leaving = self.is_leaving();
         let idle_max = if is_leaving { LEAVING_IDLE } else { IDLE_MAX };
         let unused: Vec<_> = {
-            let held = self.held();
-            held.iter()
-                .filter(|(_, held)| {
-                    held.used.elapsed() >= idle_max && (is_leaving || held.kept_until <= Instant::now())
+            let records = self.records();
+            records
+                .iter()
+                .filter(|(_, record)| {
+                    record.used.elapsed() >= idle_max && (is_leaving || record.kept_until <= Instant::now())
                 })
-                .map(|(key, held)| (key.clone(), *held))
+                .map(|(key, record)| (key.clone(), *record))
                 .collect()
         };
         let is_unused = |key: &_| if is_leaving { !occupancy.has_run(key) } else { occupancy.is_idle(key) };
-        for (conversation, held) in unused.into_iter().filter(|(key, _)| is_unused(key)) {
+        for (conversation, record) in unused.into_iter().filter(|(key, _)| is_unused(key)) {
             if Instant::now() > until {
                 break;
             }
@@ -352,8 +353,8 @@ impl Inner {
                 occupancy.lost(&conversation);
             }
             // A request that comes from here on takes it again, with another stamp.
-            if self.drop_unused(&conversation, held.used)
-                && let Some(stamp) = held.stamp
+            if self.drop_unused(&conversation, record.used)
+                && let Some(stamp) = record.stamp
             {
                 self.store.give_back(&conversation, self.me.instance, stamp).await?;
             }
@@ -363,9 +364,9 @@ impl Inner {
 
     /// Whether it was not used since.
     fn drop_unused(&self, conversation: &ConversationKey, since: Instant) -> bool {
-        let mut held = self.held();
-        let is_unused = held.get(conversation).is_some_and(|now| now.used == since);
-        is_unused && held.remove(conversation).is_some()
+        let mut records = self.records();
+        let is_unused = records.get(conversation).is_some_and(|now| now.used == since);
+        is_unused && records.remove(conversation).is_some()
     }
 
     fn tell(&self, error: &DatabaseError) {

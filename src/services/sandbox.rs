@@ -77,7 +77,7 @@ impl Sandboxes {
     pub(super) fn lease(
         &self,
         runner: &Runner,
-        (data, shown): (DataFolder, ExtraMounts),
+        (data, mounts): (DataFolder, ExtraMounts),
         limits: Limits,
         life: Duration,
     ) -> (Arc<Lease>, SandboxSpec) {
@@ -87,8 +87,8 @@ impl Sandboxes {
             instance: self.instance,
             image: runner.image.clone(),
             data: self.volumes.volume(data.path),
-            folders: shown.folders,
-            skills: shown.skills,
+            folders: mounts.folders,
+            skills: mounts.skills,
             limits,
             loading_cpu_millis: None,
             uid: data.uid,
@@ -99,12 +99,12 @@ impl Sandboxes {
     }
 
     /// What a sandbox of an owner sees, or of no owner yet.
-    pub(super) async fn shown(&self, owner: Option<&Principal>) -> ExtraMounts {
+    pub(super) async fn mounts_of(&self, owner: Option<&Principal>) -> ExtraMounts {
         ExtraMounts { folders: self.seen_by(owner), skills: self.skills.folders(owner).await }
     }
 
     /// The same without skills, for a sandbox that runs no program of an owner.
-    pub(super) fn shown_to_all(&self) -> ExtraMounts {
+    pub(super) fn mounts_of_all(&self) -> ExtraMounts {
         ExtraMounts { folders: self.seen_by(None), ..ExtraMounts::default() }
     }
 

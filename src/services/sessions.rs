@@ -25,7 +25,7 @@ mod prestarted;
 mod queue;
 mod records;
 mod registry;
-mod room;
+mod resources;
 mod setup;
 mod share;
 mod view;
@@ -123,7 +123,7 @@ struct Inner {
     registry: Registry,
     waiting: WaitingCells,
     records: Records,
-    ahead: PrestartedKernels,
+    prestarted: PrestartedKernels,
     /// The server is about to stop.
     stopping: AtomicBool,
     stop: CancellationToken,
@@ -138,7 +138,7 @@ impl Sessions {
             options,
             registry: Registry::default(),
             waiting: WaitingCells::default(),
-            ahead: PrestartedKernels::default(),
+            prestarted: PrestartedKernels::default(),
             stopping: AtomicBool::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -348,7 +348,7 @@ impl Inner {
         let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
         self.parts.isolation.wait(&runner.image).await?;
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
-        let _reserved = self.make_room(&conversation.owner, limits.memory_bytes)?;
+        let _reserved = self.reserve_memory(&conversation.owner, limits.memory_bytes)?;
         let access = access.filter(|_| runner.channels);
         let kernel = self.kernel(conversation, runner, &limits, setup, access.clone());
         let (made, ()) = tokio::join!(kernel, self.learn(conversation, &runner.language));

@@ -332,13 +332,13 @@ impl Inner {
         });
     }
 
-    fn lease(&self, runner: &Runner, data: DataFolder, shown: ExtraMounts) -> (Arc<Lease>, SandboxSpec) {
+    fn lease(&self, runner: &Runner, data: DataFolder, mounts: ExtraMounts) -> (Arc<Lease>, SandboxSpec) {
         let limits = self.limits(runner);
         let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
         // Whose program it will be, and so whether that may wait for a person, is not known yet.
         let waits = if runner.channels { WAITS_MAX } else { Duration::ZERO };
         let life = self.options.age_max + (limits.wall() + waits).max(session);
-        self.parts.sandboxes.lease(runner, (data, shown), limits, life)
+        self.parts.sandboxes.lease(runner, (data, mounts), limits, life)
     }
 
     fn limits(&self, runner: &Runner) -> Limits {

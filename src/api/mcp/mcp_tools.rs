@@ -53,8 +53,8 @@ impl McpParts {
 
     pub(super) async fn tool_source(&self, caller: &Caller, arguments: GetToolSource) -> ToolResult {
         let GetToolSource { server, tool, language } = arguments;
-        let tongue = language.unwrap_or(ModuleLanguage::Python);
-        let source = self.tools.source(&caller.principal, &server, Some(&tool), tongue).await?;
+        let language = language.unwrap_or(ModuleLanguage::Python);
+        let source = self.tools.source(&caller.principal, &server, Some(&tool), language).await?;
         let text = source.types.unwrap_or(source.text);
         Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "\n…\n".to_owned()), false))
     }

@@ -255,22 +255,22 @@ pub struct FindingResult {
 
 impl From<&Overview> for OverviewResult {
     fn from(now: &Overview) -> Self {
-        let standing = &now.standing;
+        let gauges = &now.gauges;
         let queue = now.queue.iter().map(|(owner, &(waiting, running))| OwnerQueue {
             owner: owner.name().to_owned(),
             waiting,
             running,
         });
-        let standbys = standing.standbys.iter().map(|(language, stage, count)| StandbyCount {
+        let standbys = gauges.standbys.iter().map(|(language, stage, count)| StandbyCount {
             language: language.to_string(),
             stage,
             count: *count,
         });
         Self {
-            slots: standing.slots,
-            slots_taken: standing.slots_taken,
-            waiting: standing.waiting,
-            sandboxes: standing.leased,
+            slots: gauges.slots,
+            slots_taken: gauges.slots_taken,
+            waiting: gauges.waiting,
+            sandboxes: gauges.leased,
             runs: now.runs.iter().take(LIVE_MAX).map(LiveRun::from).collect(),
             runs_total: now.runs.len(),
             sessions: now.sessions.iter().take(LIVE_MAX).map(LiveSession::from).collect(),

@@ -38,7 +38,7 @@ pub(super) struct Keys {
     issuer: String,
     at: KeysAt,
     web: Arc<dyn Web>,
-    held: RwLock<Option<Arc<CachedKeys>>>,
+    cached: RwLock<Option<Arc<CachedKeys>>>,
     /// When the issuer was asked last, and whether it answered. Held while it is asked, so that it is asked once.
     asked: Mutex<Option<(Instant, bool)>>,
 }
@@ -50,17 +50,17 @@ struct CachedKeys {
 
 impl Keys {
     pub(super) fn new(issuer: String, at: KeysAt, web: Arc<dyn Web>) -> Self {
-        Self { issuer, at, web, held: RwLock::default(), asked: Mutex::default() }
+        Self { issuer, at, web, cached: RwLock::default(), asked: Mutex::default() }
     }
 
     /// The key that a token names; without a name, the only one that fits.
     pub(super) async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<DecodingKey, Rejection> {
-        if let Some(key) = self.held_within(FRESH).and_then(|held| held.find(kid, algorithm)) {
+        if let Some(key) = self.cached_within(FRESH).and_then(|cached| cached.find(kid, algorithm)) {
             return Ok(key);
         }
         let mut asked = self.asked.lock().await;
         // Another request may have asked meanwhile.
-        if let Some(key) = self.held_within(FRESH).and_then(|held| held.find(kid, algorithm)) {
+        if let Some(key) = self.cached_within(FRESH).and_then(|cached| cached.find(kid, algorithm)) {
             return Ok(key);
         }
         let is_due = |(when, answered): (Instant, bool)| when.elapsed() >= if answered { ASK_EVERY } else { ASK_AGAIN };
@@ -69,13 +69,13 @@ impl Keys {
             *asked = Some((Instant::now(), answered));
         }
         let answered = asked.is_some_and(|(_, answered)| answered);
-        let key = self.held_within(USABLE).and_then(|held| held.find(kid, algorithm));
+        let key = self.cached_within(USABLE).and_then(|cached| cached.find(kid, algorithm));
         key.ok_or(if answered { Rejection::Invalid } else { Rejection::Unavailable })
     }
 
-    fn held_within(&self, age: Duration) -> Option<Arc<CachedKeys>> {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner).clone();
-        held.filter(|held| held.read.elapsed() < age)
+    fn cached_within(&self, age: Duration) -> Option<Arc<CachedKeys>> {
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner).clone();
+        cached.filter(|cached| cached.read.elapsed() < age)
     }
 
     /// Reads the keys; whether they could be.
@@ -93,7 +93,7 @@ impl Keys {
         let keys: Vec<_> =
             listed.into_iter().take(KEYS_MAX).filter_map(|key| serde_json::from_value(key).ok()).collect();
         info!(address, keys = keys.len(), "the keys of the issuer were read");
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) =
+        *self.cached.write().unwrap_or_else(PoisonError::into_inner) =
             Some(Arc::new(CachedKeys { keys, read: Instant::now() }));
         true
     }

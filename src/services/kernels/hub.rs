@@ -74,7 +74,7 @@ pub(super) struct HubTask {
     is_asked: Arc<AtomicBool>,
     clients: Vec<Client>,
     buffer: Option<Buffer>,
-    voice: KernelSender,
+    sender: KernelSender,
     cells: Cells,
     turn: TurnState,
     /// On the shell channel, not passed on yet, with the client that sent it.
@@ -128,7 +128,7 @@ impl HubTask {
             is_asked,
             clients: Vec::new(),
             buffer: None,
-            voice: KernelSender::default(),
+            sender: KernelSender::default(),
             cells: Cells::default(),
             turn: TurnState::None,
             shell: VecDeque::new(),
@@ -155,7 +155,7 @@ impl HubTask {
                 Ok(next) => link = next,
                 Err(end) => {
                     self.accept();
-                    self.deliver(None, &self.voice.status("dead"));
+                    self.deliver(None, &self.sender.status("dead"));
                     return self.end(&ConnectionEnd::Ended(end.reason()));
                 }
             }
@@ -187,7 +187,7 @@ impl HubTask {
                 && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.view().session)
             {
                 is_announced = true;
-                self.deliver(None, &self.voice.status("restarting"));
+                self.deliver(None, &self.sender.status("restarting"));
             }
             let takes = self.takes();
             tokio::select! {
@@ -226,7 +226,7 @@ impl HubTask {
                     TurnChange::Stopped(reason) => self.stop_cells(&reason, link),
                     TurnChange::TimeUp => self.time_up(link),
                 },
-                Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.voice.note(parent, &note)),
+                Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.sender.note(parent, &note)),
                 () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}
             }
         }
@@ -240,7 +240,7 @@ impl HubTask {
         if let Some(buffer) = self.buffer.take().filter(|buffer| buffer.name == client.name) {
             let (messages, dropped) = buffer.into_messages();
             let note = dropped.map(|(count, parent)| {
-                self.voice.note(parent, &format!("[{count} messages were left out while no client was connected.]\n"))
+                self.sender.note(parent, &format!("[{count} messages were left out while no client was connected.]\n"))
             });
             for message in messages.iter().chain(&note) {
                 // There is room for all of it in an empty queue.
@@ -283,7 +283,7 @@ impl HubTask {
             }
             return;
         }
-        self.voice.hear(&header);
+        self.sender.hear(&header);
         if message.channel == Channel::Iopub {
             if header.msg_type == "stream" {
                 self.cells.printed(&parent.msg_id, || message.read_content());
@@ -291,7 +291,7 @@ impl HubTask {
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
                 let cell = self.cells.idle(&parent.msg_id);
                 for sentence in cell.is_some().then(|| link.take_refusals()).into_iter().flatten() {
-                    self.deliver(None, &self.voice.note(cell.clone().unwrap_or_default(), &sentence));
+                    self.deliver(None, &self.sender.note(cell.clone().unwrap_or_default(), &sentence));
                 }
             }
             return self.deliver(None, message);
@@ -326,13 +326,13 @@ impl HubTask {
     /// Tells those who watch the cell that runs.
     fn note(&mut self, text: &str) {
         let parent = self.cells.open.first().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
-        self.deliver(None, &self.voice.note(parent, text));
+        self.deliver(None, &self.sender.note(parent, text));
     }
 
     /// Tells clients why their code, named by its header, has no answer of the kernel.
     fn refuse(&mut self, code: impl IntoIterator<Item = (String, Bytes)>, failure: &Failure) {
         for (client, header) in code {
-            for answer in self.voice.refusal(&header, failure) {
+            for answer in self.sender.refusal(&header, failure) {
                 self.deliver((answer.channel == Channel::Shell).then_some(client.as_str()), &answer);
             }
         }

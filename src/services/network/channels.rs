@@ -53,9 +53,9 @@ impl Channels {
 }
 
 /// Returns when the time of a program is up: at this moment, later by the time in which it waited for a person.
-pub(in crate::services) async fn time_up(deadline: Instant, told: Option<&ConnectionReporter>) {
-    match told {
-        Some(told) => told.waits.after(deadline).await,
+pub(in crate::services) async fn time_up(deadline: Instant, reporter: Option<&ConnectionReporter>) {
+    match reporter {
+        Some(reporter) => reporter.waits.after(deadline).await,
         None => sleep_until(deadline).await,
     }
 }
@@ -72,7 +72,7 @@ pub(in crate::services) async fn next_of(outgoing: &mut Option<mpsc::Receiver<By
 
 /// What is left of the channels beside their bytes.
 pub(in crate::services) struct ChannelsLink {
-    pub(in crate::services) told: Arc<ConnectionReporter>,
+    pub(in crate::services) reporter: Arc<ConnectionReporter>,
     pub(super) task: JoinHandle<()>,
 }
 
@@ -104,7 +104,7 @@ impl ChannelsLink {
         if timeout(END_MAX, &mut self.task).await.is_err() {
             self.task.abort();
         }
-        self.told.end()
+        self.reporter.end()
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct SandboxGate {
     pub(super) access: Access,
     pub(super) conversation: ConversationKey,
     pub(super) language: Language,
-    pub(super) told: Arc<ConnectionReporter>,
+    pub(super) reporter: Arc<ConnectionReporter>,
     pub(super) secrets: Vec<SandboxSecret>,
 }
 
@@ -169,7 +169,7 @@ impl Gate for SandboxGate {
     fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes> {
         let calls = self.access.tools.then(|| self.network.calls()).flatten();
         let (conversation, language) = (self.conversation.clone(), self.language.clone());
-        let program = Program { conversation, language, told: Arc::clone(&self.told) };
+        let program = Program { conversation, language, reporter: Arc::clone(&self.reporter) };
         calls.map_or_else(|| futures_util::stream::empty().boxed(), |calls| calls.answer(program, messages))
     }
 
@@ -181,7 +181,7 @@ impl Gate for SandboxGate {
             language: &self.language,
             used: &used,
         });
-        self.told.tell(&used);
+        self.reporter.tell(&used);
         let (conversation, language) = (self.conversation.clone(), self.language.clone());
         self.network.decisions.add(Decision { at_unix_ms, conversation, language, used });
     }

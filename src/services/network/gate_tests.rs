@@ -85,7 +85,7 @@ fn gate_in(network: &Network) -> SandboxGate {
     let access = network.access(&Principal::default(), &language, None).expect("no error").expect("an access");
     let conversation = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
     let network = Arc::clone(&network.0);
-    SandboxGate { network, access, conversation, language, told: Arc::default(), secrets: Vec::new() }
+    SandboxGate { network, access, conversation, language, reporter: Arc::default(), secrets: Vec::new() }
 }
 
 fn network(names: Arc<Names>, configured: Vec<Policy>, secrets: Vec<Secret>, own: &[&str]) -> Network {
@@ -297,23 +297,23 @@ async fn refusals_are_told_once_and_in_bounded_number() {
     let gate = gate(Arc::default(), &policy(&["a.example.com"], &[]));
     let events = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&events);
-    gate.told.to(Box::new(move |_| {
+    gate.reporter.to(Box::new(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
     }));
     for n in 0..1000 {
         drop(gate.decide(&target(&format!("h{}.example.org", n % 40))).await);
     }
     assert_eq!(events.load(Ordering::Relaxed), EVENTS_MAX);
-    let sentences = gate.told.end();
+    let sentences = gate.reporter.end();
     assert_eq!(sentences.len(), SENTENCES_MAX);
     assert!(sentences[0].starts_with("[network: no policy allows h0.example.org:443."), "{}", sentences[0]);
-    assert!(gate.told.end().is_empty());
+    assert!(gate.reporter.end().is_empty());
     let kept = gate.network.decisions.newest(&Principal::default(), 10_000);
     assert_eq!((kept.len(), kept[0].used.target.as_str()), (500, "h39.example.org:443"));
     let other: Principal = "ann".parse().expect("an owner");
     assert!(gate.network.decisions.newest(&other, 10).is_empty());
     gate.over(NetworkUse::of("a.example.com:443".to_owned(), Some(Refusal::Idle(target("a.example.com")))));
-    assert!(gate.told.end().is_empty(), "an idle connection is an event alone");
+    assert!(gate.reporter.end().is_empty(), "an idle connection is an event alone");
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Inner {
         };
         let limits = Limits { file_bytes_max: ceiling.bytes, ..options.limits };
         let access = Access::of(options.policy.clone());
-        let apart = AuxiliaryProgram {
+        let auxiliary = AuxiliaryProgram {
             runner,
             data: staging.data(),
             limits,
@@ -89,7 +89,7 @@ impl Inner {
             outgrown(written, most, move || disk.check_upload(&Usage::default()).is_ok()).await;
             DiskLimit::Bytes { max: bytes }
         };
-        let executed = execute_auxiliary(&self.parts.sandboxes, apart, breach, tell).await;
+        let executed = execute_auxiliary(&self.parts.sandboxes, auxiliary, breach, tell).await;
         let (outcome, [stdout, stderr]) = executed?;
         let refused = |why: String| Failure::new(Code::PackagesRefused, why);
         let words = || last_words(&format!("{stdout}\n{stderr}"));

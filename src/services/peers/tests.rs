@@ -93,7 +93,7 @@ async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
     assert_eq!(a.take(&theirs).await, None);
     let own = ConversationKey::new(Principal::self_test(), ConversationId::fresh());
     assert_eq!(a.peers.check(&own), Ok(()));
-    assert!(a.peers.0.as_ref().expect("not alone").held().get(&own).is_none());
+    assert!(a.peers.0.as_ref().expect("not alone").records().get(&own).is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,13 +74,13 @@ pub(in crate::services) async fn outgrown(
 /// [`Code::Unauthorized`](crate::domain::error::Code::Unauthorized) when its token has ended meanwhile.
 pub(in crate::services) async fn execute_auxiliary(
     sandboxes: &Sandboxes,
-    apart: AuxiliaryProgram<'_>,
+    auxiliary: AuxiliaryProgram<'_>,
     breach: impl Future<Output = DiskLimit>,
     tell: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(Outcome, [String; 2]), Failure> {
-    let AuxiliaryProgram { runner, data, limits, code, stdin, channels, by, cancel } = apart;
+    let AuxiliaryProgram { runner, data, limits, code, stdin, channels, by, cancel } = auxiliary;
     by.map_or(Ok(()), Started::check)?;
-    let (lease, spec) = sandboxes.lease(runner, (data, sandboxes.shown_to_all()), limits, limits.wall());
+    let (lease, spec) = sandboxes.lease(runner, (data, sandboxes.mounts_of_all()), limits, limits.wall());
     let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
     let none = Environment::default();

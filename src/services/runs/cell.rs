@@ -57,12 +57,12 @@ impl RunTask {
         if session == CellSession::Once {
             parts.sessions.close_all(&conversation);
         }
-        let CellEnd { ended, wall, cpu, memory_peak_bytes, shown, returned } = executed.inspect_err(|_| {
+        let CellEnd { ended, wall, cpu, memory_peak_bytes, display_files, returned } = executed.inspect_err(|_| {
             // What the cell left is not listed, so it is measured before the next one.
             parts.files.quota().measured(&conversation, None);
         })?;
         self.stages.program = Some(self.stage_over());
-        self.store(shown).await;
+        self.store(display_files).await;
         let [stdout_bytes, stderr_bytes] = self.run.log.printed();
         let figures = Figures { wall, cpu, memory_peak_bytes, stdout_bytes, stderr_bytes, files: 0 };
         let oom_killed = ended == Ended::OutOfMemory;
@@ -73,10 +73,10 @@ impl RunTask {
     }
 
     /// Stores what the cell showed, under names that no other run uses.
-    async fn store(&self, shown: Vec<DisplayFile>) {
+    async fn store(&self, display_files: Vec<DisplayFile>) {
         let id = self.run.id.to_string();
         let unique = &id[id.len() - 6..];
-        for (n, DisplayFile { extension, bytes }) in (1..).zip(shown) {
+        for (n, DisplayFile { extension, bytes }) in (1..).zip(display_files) {
             let name = format!("figure-{unique}-{n}.{extension}");
             let Ok(path) = SafePath::from_text(&name) else { continue };
             if let Err(failure) = self.service.parts.files.write(&self.request.conversation, &path, bytes).await {

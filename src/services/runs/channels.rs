@@ -10,7 +10,7 @@ impl RunTask {
     pub(super) fn channels(&mut self) -> Option<Channels> {
         let access = self.access.take().filter(|_| self.runner.channels)?;
         let channels = self.service.parts.network.open(access, &self.run.conversation, &self.run.language);
-        channels.link.told.to(self.network_sink());
+        channels.link.reporter.to(self.network_sink());
         Some(channels)
     }
 

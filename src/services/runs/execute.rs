@@ -138,8 +138,8 @@ pub(super) async fn execute(
         reported: false,
         stopping: false,
     };
-    let told = link.as_ref().map(|link| Arc::clone(&link.told));
-    let deadline = time_up(begun + limits.wall(), told.as_deref());
+    let reporter = link.as_ref().map(|link| Arc::clone(&link.reporter));
+    let deadline = time_up(begun + limits.wall(), reporter.as_deref());
     let stopped = execution.until_end(writing.as_mut(), deadline, cancel, breach).await;
     let unseen = execution.sandbox.output_ended();
     if stopped.is_some() && execution.exit.is_none() {

@@ -283,9 +283,9 @@ impl RunTask {
     async fn start(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
         let (data, mark) = self.prepare().await?;
         let parts = &self.service.parts;
-        let shown = parts.sandboxes.shown(Some(&self.request.conversation.owner)).await;
+        let mounts = parts.sandboxes.mounts_of(Some(&self.request.conversation.owner)).await;
         let life = self.limits.wall() + self.access.as_ref().map_or(Duration::ZERO, Access::waits_max);
-        let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, shown), self.limits, life);
+        let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, mounts), self.limits, life);
         parts.observer.sandbox_held(self.trace, lease.id());
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });

@@ -102,7 +102,7 @@ impl Sessions {
         }
         let _busy = session.begin_cell();
         self.0.carry_in(&session).await?;
-        session.kernel.told().inspect(|told| told.to(cell.network));
+        session.kernel.reporter().inspect(|reporter| reporter.to(cell.network));
         // From the beginning, so that nothing of the cell is missed.
         let following = session.kernel.follow();
         sink(EventKind::Started);
@@ -123,12 +123,12 @@ impl Sessions {
             output_left: cell.limits.output_bytes_max,
             output_over: false,
             events: Events::default(),
-            shown: Vec::new(),
+            display_files: Vec::new(),
             figures: None,
             asked: None,
             input: Input::new(cell.input),
         };
-        let deadline = time_up(begun + cell.limits.wall(), session.kernel.told());
+        let deadline = time_up(begun + cell.limits.wall(), session.kernel.reporter());
         let stopped = execution.until_end(deadline, cancel, breach).await;
         let ended = match stopped {
             End::Itself => execution.verdict(),
@@ -140,10 +140,10 @@ impl Sessions {
         };
         let Figures { cpu, memory_peak_bytes, .. } = session.figures(&execution.figures().await);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
-        for sentence in session.kernel.told().map(ConnectionReporter::end).unwrap_or_default() {
+        for sentence in session.kernel.reporter().map(ConnectionReporter::end).unwrap_or_default() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
-        let shown = std::mem::take(&mut execution.shown);
+        let display_files = std::mem::take(&mut execution.display_files);
         // It follows the kernel, whose task waits for a full queue and reads the files as well.
         drop(execution);
         Ok(CellEnd {
@@ -152,7 +152,7 @@ impl Sessions {
             wall: begun.elapsed(),
             cpu,
             memory_peak_bytes,
-            shown,
+            display_files,
         })
     }
 }
@@ -176,7 +176,7 @@ struct Execution<'a> {
     output_left: u64,
     output_over: bool,
     events: Events,
-    shown: Vec<DisplayFile>,
+    display_files: Vec<DisplayFile>,
     figures: Option<Value>,
     /// The header of the kernel's request for input that is not answered.
     asked: Option<Bytes>,
@@ -312,10 +312,10 @@ impl Execution<'_> {
             if let Some(text) = bundle.terminal_text(file.as_ref()) {
                 self.line(StreamKind::Stdout, text);
             }
-            if let Some(shown) = file {
-                let bytes = self.shown.iter().map(|shown| shown.bytes.len()).sum::<usize>() + shown.bytes.len();
-                if self.shown.len() < SHOWN_MAX && bytes <= SHOWN_BYTES_MAX {
-                    self.shown.push(shown);
+            if let Some(file) = file {
+                let bytes = self.display_files.iter().map(|file| file.bytes.len()).sum::<usize>() + file.bytes.len();
+                if self.display_files.len() < SHOWN_MAX && bytes <= SHOWN_BYTES_MAX {
+                    self.display_files.push(file);
                 }
             }
         }

@@ -25,7 +25,7 @@ impl Sessions {
     pub async fn stop(&self) {
         self.0.stop.cancel();
         self.end_all(SessionEnd::Server, |_| true);
-        self.0.ahead.end_all();
+        self.0.prestarted.end_all();
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }

@@ -61,8 +61,8 @@ pub(super) struct Kernel {
     stuck: CancellationToken,
     /// The client session in the headers of the server's own messages.
     client: String,
-    /// Where its connections are told, if it has any.
-    told: Option<Arc<ConnectionReporter>>,
+    /// Reports its connections, if it has any.
+    reporter: Option<Arc<ConnectionReporter>>,
     /// The files of its sandbox, where they travel.
     pub(super) files: FileLink,
 }
@@ -96,7 +96,7 @@ impl Kernel {
         let (stdin, mut sandbox) = attach(started);
         let (incoming, outgoing, link) = Channels::apart(channels);
         sandbox.channels = incoming;
-        let told = link.as_ref().map(|link| Arc::clone(&link.told));
+        let reporter = link.as_ref().map(|link| Arc::clone(&link.reporter));
         let task = KernelTask {
             sandbox,
             reader: MessageReader::default(),
@@ -123,7 +123,7 @@ impl Kernel {
             close,
             stuck,
             client: Uuid::new_v4().simple().to_string(),
-            told,
+            reporter,
             files,
         }
     }
@@ -161,9 +161,9 @@ impl Kernel {
         }
     }
 
-    /// Where its connections are told, if it has any.
-    pub(super) fn told(&self) -> Option<&ConnectionReporter> {
-        self.told.as_deref()
+    /// Reports its connections, if it has any.
+    pub(super) fn reporter(&self) -> Option<&ConnectionReporter> {
+        self.reporter.as_deref()
     }
 
     /// Ends it.

@@ -42,7 +42,7 @@ impl KernelLink {
 
     /// A sentence for each host that was refused since the last time.
     pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
-        self.session.kernel.told().map(ConnectionReporter::end).unwrap_or_default()
+        self.session.kernel.reporter().map(ConnectionReporter::end).unwrap_or_default()
     }
 
     /// Interrupts what runs, as a cell at a limit. Ends when the time to react is over.

@@ -102,7 +102,7 @@ impl Inner {
         if !setup.env.is_empty() || self.parts.sandboxes.has_own(&conversation.owner).await {
             return None;
         }
-        let mut waiting = self.ahead.take(&runner.language)?;
+        let mut waiting = self.prestarted.take(&runner.language)?;
         if waiting.image != runner.image || waiting.kernel.is_ended() || waiting.is_old() {
             return None;
         }
@@ -118,7 +118,7 @@ impl Inner {
             return Some((kernel, lease));
         }
         // The conversation exists: it waits for another, unless its folder has just become a conversation's.
-        let mut slots = self.ahead.slots();
+        let mut slots = self.prestarted.slots();
         if !waiting.folder.is_assigned()
             && let Some(slot) = slots.get_mut(&runner.language).filter(|slot| slot.waiting.is_none())
         {
@@ -133,7 +133,7 @@ impl Inner {
             return;
         }
         {
-            let mut slots = self.ahead.slots();
+            let mut slots = self.prestarted.slots();
             let slot = slots.entry(runner.language.clone()).or_default();
             if slot.is_starting || slot.waiting.is_some() {
                 return;
@@ -143,7 +143,7 @@ impl Inner {
         let (inner, runner) = (Arc::clone(self), runner.clone());
         self.tasks.spawn(async move {
             let waiting = inner.stop.run_until_cancelled(inner.prepare(&runner)).await.flatten();
-            let mut slots = inner.ahead.slots();
+            let mut slots = inner.prestarted.slots();
             let Some(slot) = slots.get_mut(&runner.language) else { return };
             slot.is_starting = false;
             let unwanted =
@@ -159,14 +159,14 @@ impl Inner {
             return None;
         }
         let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
-        let room = self.options.memory_bytes_max.saturating_sub(self.ahead.memory_bytes());
+        let room = self.options.memory_bytes_max.saturating_sub(self.prestarted.memory_bytes());
         // It takes no memory that a session would have to be ended for.
         let _reserved = self.registry.reserve_ahead(limits.memory_bytes, room)?;
         let store = Arc::clone(&self.parts.store);
         let folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
-        let shown = self.parts.sandboxes.shown(None).await;
+        let mounts = self.parts.sandboxes.mounts_of(None).await;
         let life = self.options.age_max + WAITS_MAX;
-        let (lease, spec) = self.parts.sandboxes.lease(runner, (folder.data(), shown), self.lasting(limits), life);
+        let (lease, spec) = self.parts.sandboxes.lease(runner, (folder.data(), mounts), self.lasting(limits), life);
         let (sandboxes, leased) = (self.parts.sandboxes.clone(), Arc::clone(&lease));
         let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
         let started = starting.await.ok()?.inspect_err(|error| debug!(%error, "no kernel was started ahead")).ok()?;
@@ -184,6 +184,6 @@ impl Inner {
     pub(super) fn end_ahead(&self) {
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
         let unwanted = |one: &Waiting| one.is_old() || one.kernel.is_ended() || !images.contains(&one.image);
-        self.ahead.end(|slot| slot.waiting.as_ref().is_some_and(unwanted));
+        self.prestarted.end(|slot| slot.waiting.as_ref().is_some_and(unwanted));
     }
 }

@@ -272,7 +272,7 @@ impl Registry {
 
     /// Memory for one more session of an owner. `max` is what all together may use; where several owners have asked for
     /// sessions, one holds at most three quarters of `whole`, and at least one session.
-    pub(super) fn room(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity<'_> {
+    pub(super) fn capacity_for(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity<'_> {
         let mut state = locked(&self.state);
         if !who.is_self_test() && !state.owners.contains(who) {
             state.owners.insert(who.clone());

@@ -125,13 +125,13 @@ pub(in crate::services) struct CellEnd {
     /// What came back of its files, where they travel.
     pub returned: Option<Result<Returned, Failure>>,
     /// What is to be stored as files.
-    pub shown: Vec<DisplayFile>,
+    pub display_files: Vec<DisplayFile>,
 }
 
 impl CellEnd {
     /// It was cancelled before it was handed over.
     pub(super) fn before_it_began() -> Self {
-        let (ended, wall, shown) = (Ended::Cancelled, Duration::ZERO, Vec::new());
-        Self { ended, wall, cpu: None, memory_peak_bytes: None, returned: None, shown }
+        let (ended, wall, display_files) = (Ended::Cancelled, Duration::ZERO, Vec::new());
+        Self { ended, wall, cpu: None, memory_peak_bytes: None, returned: None, display_files }
     }
 }

@@ -72,7 +72,7 @@ async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let (runner, program) = known.into_iter().find(|(runner, _)| inner.parts.isolation.permits(&runner.image))?;
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
-    let (lease, spec) = inner.lease(&runner, folder.data(), inner.parts.sandboxes.shown_to_all());
+    let (lease, spec) = inner.lease(&runner, folder.data(), inner.parts.sandboxes.mounts_of_all());
     let started = inner.parts.sandboxes.start(&spec, Arc::clone(&lease)).await.ok()?;
     let id = format!("assignment-{}", lease.id()).parse().ok()?;
     let id = ConversationKey::new(Principal::self_test(), id);

@@ -199,8 +199,8 @@ impl Inner {
             self.pool().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
             return false;
         };
-        let shown = self.parts.sandboxes.shown(conversation.as_ref().map(|key| &key.owner)).await;
-        let (lease, mut spec) = self.lease(&runner, data, shown);
+        let mounts = self.parts.sandboxes.mounts_of(conversation.as_ref().map(|key| &key.owner)).await;
+        let (lease, mut spec) = self.lease(&runner, data, mounts);
         let loads_fast = self.load_fast(&mut spec);
         let (handover, requested) = oneshot::channel();
         let standby = Standby {

@@ -82,10 +82,10 @@ struct CallReport<'a> {
 impl Drop for CallReport<'_> {
     fn drop(&mut self) {
         self.used.took = self.begun.elapsed();
-        let Program { conversation, language, told } = self.program;
+        let Program { conversation, language, reporter } = self.program;
         let at_unix_s = self.inner.parts.clock.unix_s();
         self.inner.parts.observer.tool_called(&ToolFacts { at_unix_s, conversation, language, used: &self.used });
-        told.event(EventKind::Tool(Box::new(self.used.clone())));
+        reporter.event(EventKind::Tool(Box::new(self.used.clone())));
     }
 }
 
@@ -97,18 +97,18 @@ impl Inner {
     pub(super) async fn call(
         &self,
         program: &Program,
-        wish: RequestedCall,
+        requested: RequestedCall,
         progress: ProgressSink,
     ) -> Result<Answered, CallFailure> {
-        let arguments = Value::Object(wish.arguments);
+        let arguments = Value::Object(requested.arguments);
         let text = canonical(&arguments);
         let short = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
-        let mut telling = CallReport {
+        let mut report = CallReport {
             inner: self,
             program,
             used: ToolUse {
-                server: short(&wish.server),
-                tool: short(&wish.tool),
+                server: short(&requested.server),
+                tool: short(&requested.tool),
                 // Until it is known.
                 end: CallEnd::Cancelled,
                 why: None,
@@ -119,13 +119,14 @@ impl Inner {
             begun: Instant::now(),
         };
         let called = async {
-            let (live, defined) = self.permitted(program, &wish.server, &wish.tool, &arguments, &text).await?;
+            let (live, defined) =
+                self.permitted(program, &requested.server, &requested.tool, &arguments, &text).await?;
             let Value::Object(arguments) = arguments else { unreachable!("it was made of an object") };
             let answer = live.call(&program.conversation.owner, &defined.tool.name, arguments, progress).await?;
             self.answered(program, &defined.tool.name, answer).await
         };
         let called = called.await;
-        (telling.used.end, telling.used.why) = match &called {
+        (report.used.end, report.used.why) = match &called {
             Ok(_) => (CallEnd::Answered, None),
             Err(CallFailure { end, why, .. }) => (*end, Some(why.clone())),
         };
@@ -142,7 +143,7 @@ impl Inner {
         arguments: &Value,
         text: &str,
     ) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
-        if !program.told.count(ALL, self.calls_per_run_max) {
+        if !program.reporter.count(ALL, self.calls_per_run_max) {
             let why = format!("More than {} calls of tools in one run or cell.", self.calls_per_run_max);
             return Err(CallFailure::refused("tool_limit", why));
         }
@@ -175,8 +176,8 @@ impl Inner {
             if self.parts.approvals.is_granted(&asked).await? {
                 return Ok((live, defined));
             }
-            let _wait = program.told.waits.begin();
-            let tell = |question| program.told.event(EventKind::Approval(Box::new(question)));
+            let _wait = program.reporter.waits.begin();
+            let tell = |question| program.reporter.event(EventKind::Approval(Box::new(question)));
             if let Reply::Denied(why) = self.parts.approvals.ask(asked, tell).await? {
                 return Err(CallFailure::denied(format!("{name} was not called: {why}.")));
             }
@@ -214,7 +215,7 @@ impl Inner {
         (per_run, per_minute): (Option<u32>, Option<NonZeroU32>),
     ) -> Result<(), CallFailure> {
         if let Some(max) = per_run
-            && !program.told.count(&format!("{server} {rule}"), max)
+            && !program.reporter.count(&format!("{server} {rule}"), max)
         {
             let why = format!("A rule of {server} lets {max} such calls pass in one run or cell.");
             return Err(CallFailure::refused("tool_limit", why));

@@ -36,7 +36,7 @@ pub struct Directory {
     made: RwLock<Vec<Arc<Live>>>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn ToolServerStore>>,
-    ways: ServerConnectors,
+    connectors: ServerConnectors,
     clock: Arc<dyn Clock>,
 }
 
@@ -54,10 +54,10 @@ impl Directory {
         (upstreams, sandboxed): (Arc<dyn Upstreams>, SandboxedServers),
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let ways = ServerConnectors { upstreams, sandboxed };
-        let live = |(server, secret)| Arc::new(Live::new(server, secret, ways.clone()));
+        let connectors = ServerConnectors { upstreams, sandboxed };
+        let live = |(server, secret)| Arc::new(Live::new(server, secret, connectors.clone()));
         let configured = configured.into_iter().map(live).collect();
-        Self { configured, made: RwLock::default(), store, ways, clock }
+        Self { configured, made: RwLock::default(), store, connectors, clock }
     }
 
     fn all(&self) -> Vec<Arc<Live>> {
@@ -88,7 +88,7 @@ impl Directory {
 
     /// Ends every connection that holds a sandbox.
     pub async fn stop(&self) {
-        self.ways.sandboxed.stop().await;
+        self.connectors.sandboxed.stop().await;
     }
 
     fn is_configured(&self, name: &ServerName) -> bool {
@@ -176,7 +176,7 @@ impl Directory {
                 (Ok(server), Some(live)) if live.server.text == server.text && live.secret() == secret => {
                     made.push(live);
                 }
-                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), self.ways.clone()))),
+                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), self.connectors.clone()))),
                 (Err(error), _) => warn!(name, error, "a stored tool server does not hold"),
             }
         }

@@ -133,11 +133,16 @@ impl Modules {
 
 impl Inner {
     /// A module by the name that a program imports: `mcptools.<server>` or `mcptools.<server>.<tool>`.
-    pub(super) async fn module(&self, who: &Principal, name: &str, tongue: ModuleLanguage) -> Result<Source, Failure> {
+    pub(super) async fn module(
+        &self,
+        who: &Principal,
+        name: &str,
+        language: ModuleLanguage,
+    ) -> Result<Source, Failure> {
         let path = name.replace('/', ".");
         let path = path.strip_prefix(PACKAGE).unwrap_or(&path);
         let (server, tool) = path.split_once('.').map_or((path, None), |(server, tool)| (server, Some(tool)));
-        self.source(who, server, tool, tongue).await
+        self.source(who, server, tool, language).await
     }
 
     pub(super) async fn source(
@@ -145,7 +150,7 @@ impl Inner {
         who: &Principal,
         server: &str,
         tool: Option<&str>,
-        tongue: ModuleLanguage,
+        language: ModuleLanguage,
     ) -> Result<Source, Failure> {
         let live = self.server(who, server)?;
         let definitions = live.definitions().await.map_err(|error| away(&live, &error.to_string()))?;
@@ -156,7 +161,7 @@ impl Inner {
                 None => return Err(no_tool(server, tool)),
             },
         };
-        let made = self.made(&live.server, &definitions, tongue).await?;
+        let made = self.made(&live.server, &definitions, language).await?;
         made.get(&module).cloned().ok_or_else(|| no_tool(server, &module))
     }
 
@@ -165,21 +170,21 @@ impl Inner {
         &self,
         server: &ToolServer,
         definitions: &Definitions,
-        tongue: ModuleLanguage,
+        language: ModuleLanguage,
     ) -> Result<GeneratedModules, Failure> {
-        let cell = self.modules.cell((definitions.hash.clone(), tongue));
-        cell.get_or_try_init(|| self.make(server, definitions, tongue)).await.cloned()
+        let cell = self.modules.cell((definitions.hash.clone(), language));
+        cell.get_or_try_init(|| self.make(server, definitions, language)).await.cloned()
     }
 
     async fn make(
         &self,
         server: &ToolServer,
         definitions: &Definitions,
-        tongue: ModuleLanguage,
+        language: ModuleLanguage,
     ) -> Result<GeneratedModules, Failure> {
         let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
         let Generator { sandboxes, catalog, store, isolation, limits } = &self.parts.generator;
-        let (language, program) = tongue.generator();
+        let (language, program) = language.generator();
         let language: Language = language.parse().map_err(|_| failed())?;
         let runner = catalog.get(&language)?;
         isolation.wait(&runner.image).await?;
@@ -193,7 +198,7 @@ impl Inner {
         let store = Arc::clone(store);
         let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
         let staging = staged.await.map_err(|_| failed())??;
-        let apart = AuxiliaryProgram {
+        let auxiliary = AuxiliaryProgram {
             runner: &runner,
             data: staging.data(),
             limits: *limits,
@@ -208,7 +213,7 @@ impl Inner {
             sleep(Duration::from_hours(1)).await;
             DiskLimit::Bytes { max: 0 }
         };
-        let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, apart, breach, &|_| {}).await?;
+        let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, breach, &|_| {}).await?;
         if outcome.ended != (Ended::Exited { code: 0 }) {
             let why: String = stderr.chars().take(2000).collect();
             warn!(server = %server.name, how = ?outcome.ended, why = %why.escape_debug(), "modules were not made");

@@ -172,7 +172,7 @@ impl Opener {
         }
         let limits = runner.limits(&parts.limits, parts.runner_memory_bytes_max);
         let limits = Limits { wall_ms: text::ms(LIFE_MAX), ..limits };
-        let (lease, spec) = parts.sandboxes.lease(&runner, (data, parts.sandboxes.shown_to_all()), limits, LIFE_MAX);
+        let (lease, spec) = parts.sandboxes.lease(&runner, (data, parts.sandboxes.mounts_of_all()), limits, LIFE_MAX);
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         let started = tasks.spawn(async move { sandboxes.start(&spec, leased).await }).await.map_err(|_| failed())?;
         let mut started = started.map_err(|error| {

@@ -50,7 +50,7 @@ pub(super) struct ServerConnectors {
 pub(super) struct Live {
     pub(super) server: Arc<ToolServer>,
     secret: SecretString,
-    ways: ServerConnectors,
+    connectors: ServerConnectors,
     connection: Mutex<Option<Arc<dyn Upstream>>>,
     used: Lock<Instant>,
     /// Why it could not be reached, and when.
@@ -129,11 +129,11 @@ pub struct ServerState {
 }
 
 impl Live {
-    pub(super) fn new(server: ToolServer, secret: SecretString, ways: ServerConnectors) -> Self {
+    pub(super) fn new(server: ToolServer, secret: SecretString, connectors: ServerConnectors) -> Self {
         Self {
             server: Arc::new(server),
             secret,
-            ways,
+            connectors,
             connection: Mutex::new(None),
             used: Lock::new(Instant::now()),
             away: Lock::new(None),
@@ -168,7 +168,7 @@ impl Live {
         if let Some(url) = self.server.text.address() {
             return Some(Transport::Http { url, headers: filled(headers) });
         }
-        if let Some(open) = self.ways.sandboxed.opener(&self.server, &self.secret) {
+        if let Some(open) = self.connectors.sandboxed.opener(&self.server, &self.secret) {
             return Some(Transport::Streams(open));
         }
         let (program, arguments) = command.split_first()?;
@@ -191,7 +191,7 @@ impl Live {
         let stale = Arc::clone(&self.is_stale);
         let changed = Arc::new(move || stale.store(true, Ordering::Release));
         let transport = self.transport().ok_or_else(|| UpstreamError::Away("it has no address".to_owned()))?;
-        match self.ways.upstreams.connect(&transport, changed).await {
+        match self.connectors.upstreams.connect(&transport, changed).await {
             Ok(open) => {
                 // Its tools may be others since the last connection.
                 self.is_stale.store(true, Ordering::Release);

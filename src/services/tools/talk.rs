@@ -136,8 +136,8 @@ impl Inner {
                 }
             }
             Message { module: Some(module), language, .. } => {
-                let tongue = language.unwrap_or(ModuleLanguage::Python);
-                match self.module(&program.conversation.owner, &module, tongue).await {
+                let language = language.unwrap_or(ModuleLanguage::Python);
+                match self.module(&program.conversation.owner, &module, language).await {
                     Ok(source) => bytes(&json!({"id": id, "source": source})),
                     Err(failure) => error(Some(id), failure.code.as_str(), &failure.message),
                 }

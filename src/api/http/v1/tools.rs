@@ -119,8 +119,8 @@ fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
 )]
 pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguageQuery>) -> Answer<ToolSource> {
     let (server, tool): (String, String) = (call.name(3, "server")?, call.name(4, "tool")?);
-    let tongue = call.query.language.unwrap_or(ModuleLanguage::Python);
-    Ok(Json(tools.source(&call.who, &server, Some(&tool), tongue).await?.into()))
+    let language = call.query.language.unwrap_or(ModuleLanguage::Python);
+    Ok(Json(tools.source(&call.who, &server, Some(&tool), language).await?.into()))
 }
 
 /// List questions about calls.

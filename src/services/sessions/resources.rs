@@ -24,7 +24,7 @@ use crate::{
 impl Sessions {
     /// Kernels that wait for a session, in the form of [`Standbys::by_phase`].
     pub fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
-        self.0.ahead.waiting()
+        self.0.prestarted.waiting()
     }
 
     /// The sessions that are open.
@@ -94,8 +94,8 @@ impl Inner {
             error!(error = %chain(&error), "the conversation's folder was not prepared");
             error.failure()
         })?;
-        let shown = parts.sandboxes.shown(Some(&conversation.owner)).await;
-        let (lease, spec) = parts.sandboxes.lease(runner, (data, shown), *limits, self.options.age_max);
+        let mounts = parts.sandboxes.mounts_of(Some(&conversation.owner)).await;
+        let (lease, spec) = parts.sandboxes.lease(runner, (data, mounts), *limits, self.options.age_max);
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         // A start is never aborted: the engine could finish it after the janitor looked for the sandbox.
         let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
@@ -109,13 +109,13 @@ impl Inner {
 
     /// Memory for one more session of an owner. Kernels that wait make room, then sessions that run no cell: see
     /// [`share`](super::share).
-    pub(super) fn make_room(&self, who: &Principal, bytes: u64) -> Result<Reserved<'_>, Failure> {
+    pub(super) fn reserve_memory(&self, who: &Principal, bytes: u64) -> Result<Reserved<'_>, Failure> {
         let whole = self.options.memory_bytes_max;
         loop {
-            let max = whole.saturating_sub(self.ahead.memory_bytes());
-            match self.registry.room(who, bytes, max, whole) {
+            let max = whole.saturating_sub(self.prestarted.memory_bytes());
+            match self.registry.capacity_for(who, bytes, max, whole) {
                 SessionCapacity::Reserved(reserved) => return Ok(reserved),
-                _ if self.ahead.end_all() => {}
+                _ if self.prestarted.end_all() => {}
                 SessionCapacity::Ends(ends) => ends.iter().for_each(|session| self.end(session, SessionEnd::Memory)),
                 SessionCapacity::Full(full) => return Err(Failure::new(Code::SessionsFull, full.sentence())),
             }
