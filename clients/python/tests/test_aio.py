@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import runpy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ def test_twins_have_the_same_operations(name: str, blocking: type, awaited: type
         return found
 
     assert operations(blocking) == operations(awaited)
+
+
+def test_client_that_blocks_is_made_from_the_awaited_one() -> None:
+    root = Path(__file__).resolve().parents[1]
+    blocking = runpy.run_path(str(root / "make_blocking.py"))["blocking"]
+    awaited, made = ((root / "src/mcp_sandbox" / name).read_text() for name in ("aio.py", "client.py"))
+    assert made == blocking(awaited), "run make_blocking.py"
 
 
 def run(loop: str, script: Script, test: Test) -> None:

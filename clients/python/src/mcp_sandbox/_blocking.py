@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -75,7 +75,7 @@ class Connection:
             self._sleep(pause)
             attempt += 1
 
-    def events(self, run_id: str, reader: EventReader) -> Iterator[Event]:
+    def events(self, run_id: str, reader: EventReader) -> Generator[Event, None, None]:
         """The events of a run to the last, over as many connections as that takes."""
         attempt = 0
         while not reader.done:

@@ -1,10 +1,14 @@
-"""The client that blocks: `Sandbox`, its files, its sessions and its streams. `aio` is its twin with `await`."""
+"""The client that blocks: `Sandbox`, its files, its sessions and its streams. `aio` is its twin with `await`.
+
+Made from `aio.py` by `make_blocking.py`: change that file.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +57,7 @@ class EventStream:
         self._asked = (path, members, files)
         self._run_id: str | None = None
         self._reader = EventReader()
+        self._feed: Generator[Event, None, None] | None = None
 
     @property
     def run_id(self) -> str:
@@ -71,11 +76,21 @@ class EventStream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A loop that was left early has not closed what it read.
+        if self._feed is not None:
+            self._feed.close()
         if not self._reader.done:
             self._connection.leave(self.cancel, kind)
 
     def __iter__(self) -> Iterator[Event]:
-        yield from self._connection.events(self.begin(), self._reader)
+        self._feed = self._events()
+        return self._feed
+
+    def _events(self) -> Generator[Event, None, None]:
+        run_id = self.begin()
+        with closing(self._connection.events(run_id, self._reader)) as events:
+            for event in events:
+                yield event
 
     def send_input(self, data: str | bytes, *, eof: bool = False) -> None:
         """Answers an `input_request` of a cell."""
@@ -108,7 +123,8 @@ class Files:
 
     def write(self, path: str | File, content: str | bytes) -> RemoteFile:
         body = BytesBody(content.encode() if isinstance(content, str) else content)
-        return self._connection.call(operations.write_file(self.conversation, path, body, maker(self._connection)))
+        file = maker(self._connection)
+        return self._connection.call(operations.write_file(self.conversation, path, body, file))
 
     def delete(self, path: str | File) -> None:
         """Deletes a file, or a folder with all it holds."""
@@ -156,7 +172,8 @@ def maker(connection: Connection) -> Callable[[str, Json], RemoteFile]:
 
 
 class Session:
-    """Code that remembers: one kernel in one sandbox. It is opened when it is first used, and closed by `with`."""
+    """Code that remembers: one kernel in one sandbox. It is opened when it is first used, and closed by
+    `with`."""
 
     def __init__(
         self,
@@ -201,7 +218,9 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._connection.leave(self.close, kind)
 
-    def cell(self, code: str, stdin: str | None = None, timeout: float | None = None) -> CellResult[RemoteFile]:
+    def cell(
+        self, code: str, stdin: str | None = None, timeout: float | None = None
+    ) -> CellResult[RemoteFile]:
         """Runs a cell and waits for its end. A cell that reaches its time limit is interrupted; variables live on."""
         session_id = self.open()
         members = operations.run_members(None, code, stdin=stdin, timeout=timeout)
