@@ -135,7 +135,7 @@ pub trait ApprovalStore: Send + Sync {
     ) -> Result<bool, DatabaseError>;
 
     /// An answer that allows this call now. One that allows one call is used up by this: of two callers one gets it.
-    async fn take_grant(&self, asked: &ProposedCall, now: i64) -> Result<Option<Grant>, DatabaseError>;
+    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<Grant>, DatabaseError>;
 
     /// Takes back an answer that stands, or a question: `false` where there is none that does.
     async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError>;

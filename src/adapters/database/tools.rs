@@ -54,7 +54,7 @@ fn read(row: &AnyRow) -> Result<Approval, DatabaseError> {
     let answer: Option<String> = row.try_get("answer")?;
     Ok(Approval {
         id: ApprovalId::parse(&text("id")?).ok_or_else(|| unusable("id"))?,
-        asked: ProposedCall {
+        call: ProposedCall {
             conversation: ConversationKey { owner, id },
             server: text("server")?,
             tool: text("tool")?,
@@ -74,7 +74,7 @@ impl ApprovalStore for Database {
     async fn ask(&self, question: &Approval) -> Result<(), DatabaseError> {
         let statement = "INSERT INTO approvals (id, owner, conversation, server, tool, definition, arguments, \
             asked_ms, expires_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-        let ProposedCall { conversation, server, tool, definition, arguments } = &question.asked;
+        let ProposedCall { conversation, server, tool, definition, arguments } = &question.call;
         let query = sqlx::query(statement)
             .bind(question.id.to_string())
             .bind(conversation.owner.name())
@@ -136,8 +136,8 @@ impl ApprovalStore for Database {
         Ok(query.bind(id.to_string()).bind(now).execute(self.pool()?).await?.rows_affected() > 0)
     }
 
-    async fn take_grant(&self, asked: &ProposedCall, now: i64) -> Result<Option<Grant>, DatabaseError> {
-        let ProposedCall { conversation, server, tool, definition, arguments } = asked;
+    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<Grant>, DatabaseError> {
+        let ProposedCall { conversation, server, tool, definition, arguments } = call;
         let standing = "SELECT id FROM approvals WHERE owner = $1 AND server = $2 AND tool = $3 AND definition = $4 \
             AND expires_ms > $5 AND (answer = 'always' OR (answer = 'session' AND conversation = $6)) LIMIT 1";
         let query = sqlx::query(standing)

@@ -17,7 +17,7 @@ use crate::domain::{path::COMPONENTS_MAX, users::RunnerUsers};
 /// How created files become accessible to programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handover {
-    pub way: HandoverMethod,
+    pub method: HandoverMethod,
     /// The user and group of the programs.
     pub uid: u32,
 }
@@ -45,13 +45,13 @@ impl HandoverMethod {
 impl Handover {
     /// The mode of what has these permissions for its owner.
     pub(super) fn opened(self, mode: u32) -> u32 {
-        if self.way == HandoverMethod::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode }
+        if self.method == HandoverMethod::Open { mode | (mode >> 3 & 0o070) | (mode >> 6) } else { mode }
     }
 
     pub(super) fn apply(self, handle: impl AsFd, mode: u32) -> Result<(), Errno> {
         // The umask was applied when the file was made; this overrides it.
         rustix::fs::fchmod(&handle, Mode::from_raw_mode(self.opened(mode)))?;
-        if self.way == HandoverMethod::Chown {
+        if self.method == HandoverMethod::Chown {
             rustix::fs::fchown(handle, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.uid)))?;
         }
         Ok(())
@@ -63,22 +63,22 @@ impl DiskStorage {
     pub(super) fn users_of(users: RunnerUsers) -> (HandoverMethod, RunnerUsers) {
         match HandoverMethod::to(users.usual) {
             HandoverMethod::Chown => (HandoverMethod::Chown, users),
-            way => (way, RunnerUsers::one(users.usual)),
+            method => (method, RunnerUsers::one(users.usual)),
         }
     }
 
     /// The handover to a new folder's programs. Callers that make the same folder at once get the same.
     pub(super) fn new_handover(&self, conversation: &OwnedFd) -> Result<Handover, Errno> {
         let number = rustix::fs::fstat(conversation)?.st_ino;
-        Ok(Handover { way: self.way, uid: self.users.of_folder(number) })
+        Ok(Handover { method: self.method, uid: self.users.of_folder(number) })
     }
 
     /// The handover to the programs of a folder that is there.
     pub(super) fn handover_in(&self, files: &OwnedFd) -> Result<Handover, Errno> {
         let owner = rustix::fs::fstat(files)?.st_uid;
         // A folder of root's is not complete yet.
-        let uid = if self.way == HandoverMethod::Chown && owner != 0 { owner } else { self.users.usual };
-        Ok(Handover { way: self.way, uid })
+        let uid = if self.method == HandoverMethod::Chown && owner != 0 { owner } else { self.users.usual };
+        Ok(Handover { method: self.method, uid })
     }
 
     /// Makes a folder accessible to its programs, unless it is. Also called when it existed: an earlier process may
@@ -86,7 +86,7 @@ impl DiskStorage {
     /// but it cannot have replaced the folder.
     pub(super) fn hand_over(&self, conversation: &mut Folder) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&conversation.files)?;
-        let wanted = match self.way {
+        let wanted = match self.method {
             HandoverMethod::Chown => !self.users.contains(stat.st_uid),
             HandoverMethod::Open => stat.st_mode & 0o777 != 0o777,
             HandoverMethod::Same => false,
@@ -95,7 +95,7 @@ impl DiskStorage {
             return Ok(());
         }
         conversation.handover = self.new_handover(&conversation.dir)?;
-        if self.way == HandoverMethod::Chown && stat.st_uid != 0 {
+        if self.method == HandoverMethod::Chown && stat.st_uid != 0 {
             give(&conversation.files, stat.st_uid, conversation.handover.uid, COMPONENTS_MAX)?;
         }
         // The last step, so that one that was interrupted is done again.

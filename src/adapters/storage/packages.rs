@@ -173,7 +173,7 @@ impl DiskStorage {
         there.try_mark()?;
         let name = fresh_name();
         let made = own_folder(&there.incoming, &name)?;
-        let links = self.way == HandoverMethod::Chown && !there.on_own_disk;
+        let links = self.method == HandoverMethod::Chown && !there.on_own_disk;
         let mut copy =
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
         let placed = copy.folder(&tree, &made, DEPTH_MAX).and_then(|()| {

@@ -40,7 +40,7 @@ pub struct DiskStorage {
     pub(super) unassigned: Arc<OwnedFd>,
     pub(super) path: PathBuf,
     pub(super) instance: InstanceId,
-    pub(super) way: HandoverMethod,
+    pub(super) method: HandoverMethod,
     pub(super) users: RunnerUsers,
     /// Set when new conversations get a disk of their own.
     pub(super) own_disks: Option<OwnDisks>,
@@ -113,7 +113,7 @@ impl DiskStorage {
         if first {
             clear_incoming(&incoming, &trash).map_err(|errno| unwritable(errno.into()))?;
         }
-        let (way, users) = Self::users_of(users);
+        let (method, users) = Self::users_of(users);
         let background = Background::start().map_err(unopened)?;
         Ok(Self {
             root: handle,
@@ -122,7 +122,7 @@ impl DiskStorage {
             unassigned: Arc::new(unassigned),
             path,
             instance,
-            way,
+            method,
             users,
             own_disks: None,
             background,

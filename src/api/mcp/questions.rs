@@ -201,7 +201,7 @@ pub(super) fn line_form(prompt: &str) -> Option<ElicitRequest> {
 
 /// The form that asks whether a call may be made.
 pub(super) fn approval_form(question: &Approval) -> Option<ElicitRequest> {
-    let ProposedCall { server, tool, arguments, .. } = &question.asked;
+    let ProposedCall { server, tool, arguments, .. } = &question.call;
     let shown: String = arguments.chars().take(ARGUMENTS_CHARS_MAX).collect();
     let more = if shown.len() < arguments.len() { "…" } else { "" };
     let message = format!(

@@ -70,16 +70,16 @@ pub struct ApprovalResult {
 
 impl From<&Approval> for ApprovalResult {
     fn from(question: &Approval) -> Self {
-        let asked = &question.asked;
+        let call = &question.call;
         // The last moment that RFC 3339 can write is long after any server.
         let at = |unix_ms: i64| rfc3339(unix_ms.div_euclid(1000).min(253_402_300_799));
         Self {
             id: question.id.to_string(),
-            owner: asked.conversation.owner.name().to_owned(),
-            conversation_id: asked.conversation.id.to_string(),
-            server: asked.server.clone(),
-            tool: asked.tool.clone(),
-            arguments: asked.arguments.clone(),
+            owner: call.conversation.owner.name().to_owned(),
+            conversation_id: call.conversation.id.to_string(),
+            server: call.server.clone(),
+            tool: call.tool.clone(),
+            arguments: call.arguments.clone(),
             asked_at: at(question.asked_unix_ms),
             expires_at: at(question.expires_unix_ms),
             answer: question.answered,

@@ -57,7 +57,7 @@ pub struct ProposedCall {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
     pub id: ApprovalId,
-    pub asked: ProposedCall,
+    pub call: ProposedCall,
     pub asked_unix_ms: i64,
     pub answered: Option<Answered>,
     pub answered_unix_ms: Option<i64>,

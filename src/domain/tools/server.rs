@@ -83,7 +83,7 @@ pub enum Endpoint {
 pub struct ToolServer {
     pub name: ServerName,
     pub text: ServerText,
-    pub way: Endpoint,
+    pub endpoint: Endpoint,
     pub rules: Vec<Rule>,
 }
 
@@ -112,13 +112,13 @@ impl ToolServer {
     pub fn parse(name: &str, text: &ServerText) -> Result<Self, ServerError> {
         let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
         let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown()))?;
-        let way = match (text.url.is_empty(), text.command.is_empty(), text.image.is_empty()) {
+        let endpoint = match (text.url.is_empty(), text.command.is_empty(), text.image.is_empty()) {
             (false, true, true) => Endpoint::Url,
             (true, false, true) => Endpoint::Command,
             (true, false, false) => Endpoint::Sandbox(text.image.parse().map_err(|_| ServerError::Image)?),
             _ => return Err(ServerError::Endpoint),
         };
-        if way == Endpoint::Url && text.address().is_none() {
+        if endpoint == Endpoint::Url && text.address().is_none() {
             return Err(ServerError::Url);
         }
         let fits = |text: &str| text.len() <= TEXT_BYTES_MAX && !text.contains(['\0', '\r', '\n']);
@@ -129,8 +129,8 @@ impl ToolServer {
             of.len() <= WORDS_MAX && of.iter().all(|(name, value)| is_token(name) && fits(name) && fits(value))
         };
         let wrong = [
-            ("headers", !all_fit(&text.headers) || way != Endpoint::Url && !text.headers.is_empty()),
-            ("env", !all_fit(&text.env) || way == Endpoint::Url && !text.env.is_empty()),
+            ("headers", !all_fit(&text.headers) || endpoint != Endpoint::Url && !text.headers.is_empty()),
+            ("env", !all_fit(&text.env) || endpoint == Endpoint::Url && !text.env.is_empty()),
             ("command", text.command.len() > WORDS_MAX || !text.command.iter().all(|word| fits(word))),
             ("network", text.network.len() > WORDS_MAX || text.image.is_empty() && !text.network.is_empty()),
             ("description", text.description.chars().count() > DESCRIPTION_CHARS_MAX),
@@ -142,7 +142,7 @@ impl ToolServer {
         if text.call_seconds.is_some_and(|seconds| !(1..=CALL_S_MAX).contains(&seconds)) {
             return Err(ServerError::CallSeconds);
         }
-        Ok(Self { name, text: text.clone(), way, rules: Rule::parse_all(&text.rules)? })
+        Ok(Self { name, text: text.clone(), endpoint, rules: Rule::parse_all(&text.rules)? })
     }
 
     /// Whether programs of this owner may call it.

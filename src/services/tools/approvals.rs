@@ -91,22 +91,22 @@ impl Approvals {
     }
 
     /// Whether an earlier answer allows this call. One for one call is used up.
-    pub(super) async fn is_granted(&self, asked: &ProposedCall) -> Result<bool, Failure> {
-        let granted = self.store()?.take_grant(asked, self.clock.unix_ms()).await;
+    pub(super) async fn is_granted(&self, call: &ProposedCall) -> Result<bool, Failure> {
+        let granted = self.store()?.take_grant(call, self.clock.unix_ms()).await;
         Ok(granted.map_err(|error| unavailable(&error))?.is_some())
     }
 
     /// Asks, and waits for the answer. `tell` gets the question. When the future is dropped the question stays.
-    pub(super) async fn ask(&self, asked: ProposedCall, tell: impl Fn(Approval)) -> Result<Reply, Failure> {
-        if asked.arguments.len() > ARGUMENTS_BYTES_MAX {
+    pub(super) async fn ask(&self, call: ProposedCall, tell: impl Fn(Approval)) -> Result<Reply, Failure> {
+        if call.arguments.len() > ARGUMENTS_BYTES_MAX {
             let why = format!(
                 "a person must be asked about this call, and its arguments are longer than {ARGUMENTS_BYTES_MAX} bytes"
             );
             return Ok(Reply::Denied(why));
         }
-        let question = match self.same(&asked).await? {
+        let question = match self.same(&call).await? {
             Some(question) => question,
-            None => match self.new_question(asked).await? {
+            None => match self.new_question(call).await? {
                 Some(question) => question,
                 None => return Ok(Reply::Denied("too many questions wait for an answer already".to_owned())),
             },
@@ -142,11 +142,11 @@ impl Approvals {
     }
 
     /// The same question, where it was asked here and still waits.
-    async fn same(&self, asked: &ProposedCall) -> Result<Option<Approval>, Failure> {
+    async fn same(&self, call: &ProposedCall) -> Result<Option<Approval>, Failure> {
         let known = {
             let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
             asking.retain(|_, (_, at)| at.elapsed() < self.ask_max);
-            asking.get(&key(asked)).map(|(id, _)| *id)
+            asking.get(&key(call)).map(|(id, _)| *id)
         };
         let Some(id) = known else { return Ok(None) };
         let found = self.store()?.approval(id, None).await.map_err(|error| unavailable(&error))?;
@@ -154,15 +154,15 @@ impl Approvals {
         Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
     }
 
-    async fn new_question(&self, asked: ProposedCall) -> Result<Option<Approval>, Failure> {
+    async fn new_question(&self, call: ProposedCall) -> Result<Option<Approval>, Failure> {
         let now = self.clock.unix_ms();
-        let open = self.store()?.open_questions(asked.conversation.owner.name(), now).await;
+        let open = self.store()?.open_questions(call.conversation.owner.name(), now).await;
         if open.map_err(|error| unavailable(&error))? >= OPEN_MAX {
             return Ok(None);
         }
         let question = Approval {
             id: ApprovalId::random(),
-            asked,
+            call,
             asked_unix_ms: now,
             answered: None,
             answered_unix_ms: None,
@@ -171,7 +171,7 @@ impl Approvals {
         };
         self.store()?.ask(&question).await.map_err(|error| unavailable(&error))?;
         let entry = (question.id, Instant::now());
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&question.asked), entry);
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&question.call), entry);
         Ok(Some(question))
     }
 
@@ -254,7 +254,7 @@ impl Approvals {
     }
 }
 
-fn key(asked: &ProposedCall) -> String {
-    let ProposedCall { conversation, server, tool, definition, arguments } = asked;
+fn key(call: &ProposedCall) -> String {
+    let ProposedCall { conversation, server, tool, definition, arguments } = call;
     format!("{conversation}\0{server}\0{tool}\0{definition}\0{arguments}")
 }

@@ -166,19 +166,19 @@ impl Inner {
             if action == Action::Allow {
                 return Ok((live, defined));
             }
-            let asked = ProposedCall {
+            let call = ProposedCall {
                 conversation: program.conversation.clone(),
                 server: server.to_owned(),
                 tool: name.clone(),
                 definition: defined.hash.clone(),
                 arguments: text.to_owned(),
             };
-            if self.parts.approvals.is_granted(&asked).await? {
+            if self.parts.approvals.is_granted(&call).await? {
                 return Ok((live, defined));
             }
             let _wait = program.reporter.waits.begin();
             let tell = |question| program.reporter.event(EventKind::Approval(Box::new(question)));
-            if let Reply::Denied(why) = self.parts.approvals.ask(asked, tell).await? {
+            if let Reply::Denied(why) = self.parts.approvals.ask(call, tell).await? {
                 return Err(CallFailure::denied(format!("{name} was not called: {why}.")));
             }
         }

@@ -107,7 +107,7 @@ impl SandboxedServers {
 
     /// Starts the sandbox of a server each time that it is connected to; `None` for a server without one.
     pub(super) fn opener(&self, server: &Arc<ToolServer>, secret: &SecretString) -> Option<Arc<dyn OpenStreams>> {
-        let Endpoint::Sandbox(language) = &server.way else { return None };
+        let Endpoint::Sandbox(language) = &server.endpoint else { return None };
         let (inner, server, language) = (Arc::clone(&self.0), Arc::clone(server), language.clone());
         Some(Arc::new(Opener { inner, server, language, secret: secret.clone() }))
     }

@@ -224,7 +224,7 @@ impl Live {
 
     /// Ends the connection to one in a sandbox that is not used.
     pub(super) fn rest(&self) {
-        let is_sandboxed = matches!(self.server.way, Endpoint::Sandbox(_));
+        let is_sandboxed = matches!(self.server.endpoint, Endpoint::Sandbox(_));
         let is_unused = self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > IDLE_MAX;
         if is_sandboxed
             && is_unused

@@ -34,7 +34,7 @@ impl World {
             for number in 0..QUESTIONS {
                 let question = Approval {
                     id: ApprovalId::random(),
-                    asked: ProposedCall {
+                    call: ProposedCall {
                         conversation: format!("@{name}/a").parse::<ConversationKey>().expect("a conversation"),
                         server: format!("{name}_tools"),
                         tool: "look".to_owned(),

@@ -18,7 +18,7 @@ fn question(conversation: &str, arguments: &str) -> Approval {
     let conversation: ConversationKey = conversation.parse().expect("a conversation");
     Approval {
         id: ApprovalId::random(),
-        asked: ProposedCall {
+        call: ProposedCall {
             conversation,
             server: "files".to_owned(),
             tool: "delete".to_owned(),
@@ -48,7 +48,7 @@ async fn questions_and_servers_are_kept(url: &str) {
     let (once, other) = (question("@ann/one", "{\"path\":\"/ä\"}"), question("@ben/one", "{}"));
     database.ask(&once).await.expect("stored");
     database.ask(&other).await.expect("stored");
-    let owner = once.asked.conversation.owner.name();
+    let owner = once.call.conversation.owner.name();
     for (owner, wanted) in [(None, Some(&once)), (Some(owner), Some(&once)), (Some("another"), None)] {
         assert_eq!(database.approval(once.id, owner).await.expect("read").as_ref(), wanted, "{owner:?}");
     }
@@ -56,22 +56,22 @@ async fn questions_and_servers_are_kept(url: &str) {
     assert_eq!(database.open_questions("ann", LATER).await.expect("a count"), 0);
     let listed = async |owner, open| database.approvals(owner, open, 10).await.expect("a list").len();
     assert_eq!([listed(Some("ann"), None).await, listed(None, None).await, listed(None, Some(LATER)).await], [1, 2, 0]);
-    assert_eq!(database.take_grant(&once.asked, NOW).await.expect("none"), None);
+    assert_eq!(database.take_grant(&once.call, NOW).await.expect("none"), None);
     assert!(!database.answer(once.id, Answered::Once, "ann", LATER, LATER).await.expect("late"));
     assert!(database.answer(once.id, Answered::Once, "ann", NOW, LATER).await.expect("answered"));
     assert!(!database.answer(once.id, Answered::Always, "eve", NOW, LATER).await.expect("answered before"));
-    let changed = ProposedCall { arguments: "{}".to_owned(), ..once.asked.clone() };
+    let changed = ProposedCall { arguments: "{}".to_owned(), ..once.call.clone() };
     assert_eq!(database.take_grant(&changed, NOW).await.expect("none"), None);
     // Of many at once, one gets it.
-    let answers = futures_util::future::join_all((0..16).map(|_| database.take_grant(&once.asked, NOW))).await;
+    let answers = futures_util::future::join_all((0..16).map(|_| database.take_grant(&once.call, NOW))).await;
     let taken: Vec<_> = answers.into_iter().filter_map(|answer| answer.expect("an answer")).collect();
     assert_eq!(taken, [Grant::Once(once.id)]);
 
     assert!(database.answer(other.id, Answered::Session, "ben", NOW, LATER).await.expect("answered"));
-    assert_eq!(database.take_grant(&other.asked, NOW).await.expect("it stands"), Some(Grant::Standing(other.id)));
-    let elsewhere = ProposedCall { conversation: "@ben/two".parse().expect("a conversation"), ..other.asked.clone() };
+    assert_eq!(database.take_grant(&other.call, NOW).await.expect("it stands"), Some(Grant::Standing(other.id)));
+    let elsewhere = ProposedCall { conversation: "@ben/two".parse().expect("a conversation"), ..other.call.clone() };
     assert_eq!(database.take_grant(&elsewhere, NOW).await.expect("none"), None);
-    assert_eq!(database.take_grant(&other.asked, LATER).await.expect("over"), None);
+    assert_eq!(database.take_grant(&other.call, LATER).await.expect("over"), None);
     let always = question("@ben/one", "{}");
     database.ask(&always).await.expect("stored");
     assert!(database.answer(always.id, Answered::Always, "ben", NOW, i64::MAX / 4).await.expect("answered"));
