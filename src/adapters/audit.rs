@@ -19,13 +19,14 @@ mod writer;
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{SyncSender, sync_channel},
     },
     thread::JoinHandle,
 };
 
+use parking_lot::Mutex;
 use tracing::error;
 
 pub use self::verify::{Broken, Verified, VerifyError, verify};
@@ -76,7 +77,7 @@ impl Audit {
 
     /// Whether a line found room; one that did not is counted.
     fn queue(&self, line: String) -> bool {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue.lock();
         let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
         if !is_queued {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
@@ -86,9 +87,9 @@ impl Audit {
 
     /// Writes the queued lines and ends the thread. Blocks. A line that still cannot be written is lost.
     pub fn close(&self) {
-        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.queue.lock().take());
         self.counts.closing.store(true, Ordering::SeqCst);
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let writer = self.writer.lock().take();
         let Some(writer) = writer else { return };
         writer.thread().unpark();
         if writer.join().is_err() {

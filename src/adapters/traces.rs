@@ -17,13 +17,14 @@ mod tests;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use opentelemetry_proto::tonic::trace::v1::Span;
+use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tracing::warn;
 
@@ -86,8 +87,8 @@ impl Traces {
 
     /// Sends the queued spans for at most a second and ends the task. Spans that are left are lost.
     pub async fn close(&self) {
-        drop(locked(&self.queue).take());
-        let Some(mut sender) = locked(&self.sender).take() else { return };
+        drop(self.queue.lock().take());
+        let Some(mut sender) = self.sender.lock().take() else { return };
         if timeout(CLOSE_MAX, &mut sender).await.is_ok() {
             return;
         }
@@ -101,7 +102,7 @@ impl Traces {
 
     fn offer(&self, span: Span) {
         self.counts.offered.fetch_add(1, Ordering::Relaxed);
-        let queue = locked(&self.queue);
+        let queue = self.queue.lock();
         let taken = queue.as_ref().is_some_and(|queue| queue.try_send(span).is_ok());
         if !taken {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +121,7 @@ impl Observer for Traces {
     }
 
     fn sandbox_held(&self, run: TraceContext, sandbox: SandboxId) {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         if held.len() < HELD_MAX {
             held.insert(sandbox, run);
         }
@@ -130,7 +131,7 @@ impl Observer for Traces {
         // Calls about no sandbox are polled every few seconds; the metrics count them.
         let Some(sandbox) = call.sandbox else { return };
         let run = {
-            let mut held = locked(&self.held);
+            let mut held = self.held.lock();
             let gone = call.operation == "destroy" && call.result == "ok";
             if gone { held.remove(&sandbox) } else { held.get(&sandbox).copied() }
         };
@@ -155,8 +156,4 @@ impl Observer for Traces {
 pub async fn reach(collector: &Collector) -> std::io::Result<()> {
     timeout(REACH_MAX, post::connect(collector)).await??;
     Ok(())
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,10 +8,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
@@ -180,7 +181,7 @@ impl Containers {
     /// A step on those that have not expired.
     fn with<T>(&self, step: impl FnOnce(&mut HashMap<ConversationKey, Container>) -> T) -> T {
         let now = self.0.clock.unix_s();
-        let mut held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.held.lock();
         held.retain(|key, container| {
             let lives = container.ends_unix_s > now;
             if !lives {

@@ -6,10 +6,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -49,7 +50,7 @@ impl Discovery {
     /// When the engine does not list its images; the catalog stays as it was.
     pub async fn refresh(&self) -> Result<(), EngineError> {
         let images = self.engine.runners().await?;
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let mut runners = Vec::new();
         for image in &images {
             match Runner::from_image(image) {

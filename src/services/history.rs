@@ -17,12 +17,13 @@ mod upkeep;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -107,7 +108,7 @@ impl History {
 
     /// Lines since the start.
     pub fn counts(&self) -> HistoryCounts {
-        self.queue().counts
+        self.queue.lock().counts
     }
 
     /// Stores what is queued until `stop`, then the rest.
@@ -135,14 +136,14 @@ impl History {
                 }
             }
         }
-        let rest = async { while !self.queue().lines.is_empty() && self.store_some(store.as_ref()).await {} };
+        let rest = async { while !self.queue.lock().lines.is_empty() && self.store_some(store.as_ref()).await {} };
         drop(timeout(FLUSH_MAX, rest).await);
         self.give_up();
     }
 
     /// Waits until a line is queued.
     async fn filled(&self) {
-        while self.queue().lines.is_empty() {
+        while self.queue.lock().lines.is_empty() {
             self.queued.notified().await;
         }
     }
@@ -150,12 +151,12 @@ impl History {
     /// Stores the oldest lines of the queue; whether that worked.
     async fn store_some(&self, store: &dyn Store) -> bool {
         let batch: Vec<_> = {
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             let count = queue.lines.len().min(BATCH_MAX);
             queue.lines.drain(..count).collect()
         };
         let stored = self.call(async { store.write(&without_begins(&batch)).await }).await;
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if stored {
             queue.bytes -= batch.iter().map(line::bytes).sum::<usize>();
             queue.counts.written += batch.len() as u64;
@@ -171,7 +172,7 @@ impl History {
     /// Calls the database, for a bounded time; whether that worked.
     async fn call(&self, call: impl Future<Output = Result<(), DatabaseError>>) -> bool {
         let done = timeout(CALL_MAX, call).await.unwrap_or_else(|_| Err(DatabaseError("it took too long".to_owned())));
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         match (&done, queue.is_failing) {
             (Ok(()), true) => info!("the history is recorded again"),
             (Err(error), false) => warn!(%error, "the history cannot be recorded for now: runs go on"),
@@ -184,7 +185,7 @@ impl History {
 
     fn put(&self, line: HistoryLine) {
         let bytes = line::bytes(&line);
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.lines.len() >= QUEUED_MAX || queue.bytes + bytes > QUEUED_BYTES_MAX {
             if !queue.is_full {
                 warn!("the database does not take the history in time: lines are lost");
@@ -201,16 +202,12 @@ impl History {
 
     /// Counts what cannot be stored any more.
     fn give_up(&self) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let left = std::mem::take(&mut queue.lines).len() as u64;
         queue.counts.lost += left;
         if left > 0 {
             warn!(left, "the server ends, and lines of the history were not stored");
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Unix milliseconds.

@@ -16,12 +16,13 @@ use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasher as _, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Mutex as AsyncMutex, OwnedMutexGuard},
     task::JoinHandle,
@@ -100,7 +101,7 @@ impl Idempotency {
 
     /// Whether a run is known for this key.
     pub fn knows(&self, who: &Principal, key: &str) -> bool {
-        self.keys().get_mut(who).is_some_and(|keys| keys.fresh().known.contains_key(key))
+        self.all.lock().get_mut(who).is_some_and(|keys| keys.fresh().known.contains_key(key))
     }
 
     /// Begins a run, unless the same request began one before. `conversation` is the one that the request names.
@@ -178,7 +179,7 @@ impl Idempotency {
         conversation: Option<&ConversationId>,
         key: &str,
     ) -> Result<Option<(Digest, RunId)>, Failure> {
-        let mut all = self.keys();
+        let mut all = self.all.lock();
         let keys = all.entry(who.clone()).or_default().fresh();
         match keys.known.get(key) {
             Some(known) => Ok(Some(*known)),
@@ -221,7 +222,7 @@ impl Idempotency {
 
     fn add(&self, record: KeyRecord, at: Instant) {
         let KeyRecord { owner, key, digest, run, conversation, .. } = record;
-        self.keys().entry(owner).or_default().add(at, key.into(), digest, run, conversation);
+        self.all.lock().entry(owner).or_default().add(at, key.into(), digest, run, conversation);
     }
 
     /// Unix milliseconds.
@@ -231,10 +232,6 @@ impl Idempotency {
 
     fn since(&self) -> i64 {
         self.now().saturating_sub(i64::try_from(AGE_MAX.as_millis()).unwrap_or(i64::MAX))
-    }
-
-    fn keys(&self) -> MutexGuard<'_, HashMap<Principal, Keys>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,13 +11,9 @@
 //! server is left alone unless its server must be gone: it is long past the deadline on its label, or it does not run,
 //! and was left so from one round to the next. The janitor knows nothing of programs, conversations or files.
 
-use std::{
-    collections::HashSet,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -91,17 +87,13 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // Under one lock, so that no observer sees the sandbox neither leased nor released.
-        let mut registry = self.janitor.registry();
+        let mut registry = self.janitor.registry.lock();
         registry.leased.remove(&self.id);
         self.janitor.release(&mut registry, self.id);
     }
 }
 
 impl Inner {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn release(&self, registry: &mut Registry, id: SandboxId) {
         if registry.released.insert(id) {
             self.unwanted.send_modify(|count| *count += 1);
@@ -129,7 +121,7 @@ impl Inner {
             pause = next_pause;
             next_pause = (next_pause * 2).min(RETRY_MAX);
         }
-        self.registry().released.remove(&id);
+        self.registry.lock().released.remove(&id);
         self.unwanted.send_modify(|count| *count -= 1);
     }
 }
@@ -155,14 +147,14 @@ impl Janitor {
 
     /// Starts to destroy what is released, and the rounds. A second call does nothing.
     pub fn start(&self) {
-        let Some(released) = self.0.released.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(released) = self.0.released.lock().take() else { return };
         self.0.tasks.spawn(receive(Arc::clone(&self.0), released));
         self.0.tasks.spawn(rounds(self.clone()));
     }
 
     /// A lease for a sandbox that is about to be started: taken before it exists, so that no round destroys it.
     pub fn lease(&self, id: SandboxId) -> Lease {
-        self.0.registry().leased.insert(id);
+        self.0.registry.lock().leased.insert(id);
         Lease { id, janitor: Arc::clone(&self.0) }
     }
 
@@ -178,7 +170,7 @@ impl Janitor {
         let now_unix_s = if steady { self.0.clock.unix_s() } else { i64::MIN };
         let is_ours = |one: &Listed| one.instance == self.0.instance;
         let has_ended = |one: &&Listed| !one.running && one.created_unix_s < now_unix_s.saturating_sub(START_MAX_S);
-        let mut registry = self.0.registry();
+        let mut registry = self.0.registry.lock();
         let ended = listed.iter().filter(|one| !is_ours(one)).filter(has_ended).map(|one| one.id).collect();
         let ended_before = mem::replace(&mut registry.ended, ended);
         let (mut count, mut abandoned) = (0, 0);
@@ -203,7 +195,7 @@ impl Janitor {
     pub async fn gone(&self, id: SandboxId) {
         let mut changes = self.0.unwanted.subscribe();
         let is_held = || {
-            let registry = self.0.registry();
+            let registry = self.0.registry.lock();
             registry.leased.contains(&id) || registry.released.contains(&id)
         };
         // The sender lives in `self`, so a change always comes.
@@ -212,7 +204,7 @@ impl Janitor {
 
     /// Sandboxes that are leased now.
     pub fn leased(&self) -> usize {
-        self.0.registry().leased.len()
+        self.0.registry.lock().leased.len()
     }
 
     /// Released sandboxes that are not gone yet.

@@ -21,12 +21,13 @@ mod heartbeats;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, RwLock};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -161,7 +162,7 @@ impl Peers {
     /// Gives a conversation that is here back only after this time, or when the server stops.
     pub fn keep(&self, conversation: &ConversationKey, until: Instant) {
         if let Some(inner) = &self.0
-            && let Some(record) = inner.records().get_mut(conversation)
+            && let Some(record) = inner.records.lock().get_mut(conversation)
         {
             record.kept_until = until;
         }
@@ -251,16 +252,12 @@ impl Peers {
 
 impl Inner {
     fn others(&self) -> Vec<Peer> {
-        self.others.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn records(&self) -> MutexGuard<'_, HashMap<ConversationKey, OwnRecord>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.others.read().clone()
     }
 
     /// Whether a conversation is held; counts as a use.
     fn holds(&self, conversation: &ConversationKey) -> bool {
-        self.records().get_mut(conversation).map(|record| record.used = Instant::now()).is_some()
+        self.records.lock().get_mut(conversation).map(|record| record.used = Instant::now()).is_some()
     }
 
     fn is_leaving(&self) -> bool {
@@ -268,7 +265,7 @@ impl Inner {
     }
 
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
-        let mut records = self.records();
+        let mut records = self.records.lock();
         let now = Instant::now();
         records.insert(conversation.clone(), OwnRecord { used: now, stamp, kept_until: now });
         if stamp.is_none() {
@@ -279,7 +276,7 @@ impl Inner {
     async fn take(&self, conversation: &ConversationKey, stamp: i64) -> Result<InstanceId, DatabaseError> {
         // The sender lives as long as this.
         let _ = self.ready.subscribe().wait_for(|is_ready| *is_ready).await;
-        let dead = self.dead.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let dead = self.dead.read().clone();
         self.store.take(conversation, self.me.instance, stamp, &dead).await
     }
 
@@ -289,12 +286,12 @@ impl Inner {
         // From before the last beat until after this one, so no other server has counted longer.
         if beats.own.replace(begun).is_some_and(|last| last.elapsed() > DEAD_AFTER / 2) {
             // The others may have thought that this one is dead.
-            self.records().values_mut().for_each(|record| record.stamp = None);
+            self.records.lock().values_mut().for_each(|record| record.stamp = None);
             self.has_unstored.store(true, Ordering::Release);
         }
         let (alive, dead) = beats.alive(bounded(self.store.peers()).await?, self.me.instance);
-        *self.others.write().unwrap_or_else(PoisonError::into_inner) = alive;
-        *self.dead.write().unwrap_or_else(PoisonError::into_inner) = dead;
+        *self.others.write() = alive;
+        *self.dead.write() = dead;
         self.ready.send_replace(true);
         // A beat that took long leaves the rest its time.
         let until = Instant::now() + ROUND;
@@ -309,24 +306,24 @@ impl Inner {
         if !self.has_unstored.load(Ordering::Acquire) {
             return Ok(());
         }
-        let made: Vec<_> =
-            self.records().iter().filter(|(_, record)| record.stamp.is_none()).map(|(key, _)| key.clone()).collect();
+        let unstored = |(key, record): (&ConversationKey, &OwnRecord)| record.stamp.is_none().then(|| key.clone());
+        let made: Vec<_> = self.records.lock().iter().filter_map(unstored).collect();
         for conversation in made {
             if Instant::now() > until {
                 break;
             }
             let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
             if self.take(&conversation, stamp).await? == self.me.instance {
-                if let Some(record) = self.records().get_mut(&conversation) {
+                if let Some(record) = self.records.lock().get_mut(&conversation) {
                     record.stamp = Some(stamp);
                 }
             } else {
-                self.records().remove(&conversation);
+                self.records.lock().remove(&conversation);
                 occupancy.lost(&conversation);
                 warn!(%conversation, "another server took a conversation while this one did not reach the database");
             }
         }
-        let records = self.records();
+        let records = self.records.lock();
         self.has_unstored.store(records.values().any(|record| record.stamp.is_none()), Ordering::Release);
         Ok(())
     }
@@ -335,7 +332,7 @@ impl Inner {
         let is_leaving = self.is_leaving();
         let idle_max = if is_leaving { LEAVING_IDLE } else { IDLE_MAX };
         let unused: Vec<_> = {
-            let records = self.records();
+            let records = self.records.lock();
             records
                 .iter()
                 .filter(|(_, record)| {
@@ -364,7 +361,7 @@ impl Inner {
 
     /// Whether it was not used since.
     fn drop_unused(&self, conversation: &ConversationKey, since: Instant) -> bool {
-        let mut records = self.records();
+        let mut records = self.records.lock();
         let is_unused = records.get(conversation).is_some_and(|now| now.used == since);
         is_unused && records.remove(conversation).is_some()
     }

@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 #[derive(Debug)]
@@ -22,7 +23,7 @@ impl<K: Clone + Eq + Hash> Shares<K> {
 
     /// The share of a key. It is kept as long as a reference to it or one of its permits.
     pub fn of(&self, key: &K) -> Arc<Semaphore> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.used.lock();
         used.retain(|_, share| share.strong_count() > 0);
         used.get(key).and_then(Weak::upgrade).unwrap_or_else(|| {
             let share = Arc::new(Semaphore::new(self.permits));

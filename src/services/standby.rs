@@ -23,12 +23,13 @@ mod watch;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -123,7 +124,7 @@ pub(super) struct ForegroundGuard(Arc<Inner>, ConversationKey);
 
 impl Drop for ForegroundGuard {
     fn drop(&mut self) {
-        let mut pool = self.0.pool();
+        let mut pool = self.0.pool.lock();
         pool.in_use.remove(&self.1);
         if pool.in_use.is_empty() {
             pool.quiet_since = Some(Instant::now());
@@ -164,7 +165,7 @@ impl Standbys {
 
     /// Marks the run of a conversation, which has one at a time, as in progress until the guard is dropped.
     pub(super) fn foreground(&self, conversation: &ConversationKey) -> ForegroundGuard {
-        self.0.pool().in_use.insert(conversation.clone());
+        self.0.pool.lock().in_use.insert(conversation.clone());
         ForegroundGuard(Arc::clone(&self.0), conversation.clone())
     }
 
@@ -175,7 +176,7 @@ impl Standbys {
         let fixed = Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.limits(runner) };
         let usable = self.0.options.total_max > 0 && *limits == fixed;
         let (own, starting) = {
-            let mut pool = self.0.pool();
+            let mut pool = self.0.pool.lock();
             // One of another image is stale, or of another language.
             let own = pool.take_best(
                 |standby| usable && standby.image == runner.image && standby.is_for(id),
@@ -206,7 +207,7 @@ impl Standbys {
         if self.0.options.total_max == 0 {
             return;
         }
-        if self.0.pool().record_run(id, language, self.0.options.total_max * 4) {
+        if self.0.pool.lock().record_run(id, language, self.0.options.total_max * 4) {
             self.0.remember();
         }
         self.0.wake.notify_one();
@@ -218,7 +219,7 @@ impl Standbys {
         if self.0.options.total_max == 0 {
             return;
         }
-        if self.0.pool().record_language(language) {
+        if self.0.pool.lock().record_language(language) {
             self.0.remember();
         }
         self.0.wake.notify_one();
@@ -227,12 +228,12 @@ impl Standbys {
     /// How many of an image's sandboxes wait for a program now.
     pub fn standing_by(&self, image: &ImageId) -> usize {
         let ready = |standby: &&Standby| standby.image == *image && standby.phase != Phase::Starting;
-        self.0.pool().standbys.iter().filter(ready).count()
+        self.0.pool.lock().standbys.iter().filter(ready).count()
     }
 
     /// How many have not loaded everything they load.
     pub fn loading(&self) -> usize {
-        self.0.pool().standbys.iter().filter(|standby| standby.phase != Phase::Warm).count()
+        self.0.pool.lock().standbys.iter().filter(|standby| standby.phase != Phase::Warm).count()
     }
 
     /// Whether a renamed folder stays with its sandbox here. Probed with a sandbox the first time.
@@ -243,7 +244,7 @@ impl Standbys {
     /// How many there are of each language and phase, in that order.
     pub fn by_phase(&self) -> Vec<(Language, &'static str, usize)> {
         let mut counts = BTreeMap::new();
-        for standby in &self.0.pool().standbys {
+        for standby in &self.0.pool.lock().standbys {
             *counts.entry((standby.language.clone(), standby.phase)).or_insert(0) += 1;
         }
         counts.into_iter().map(|((language, phase), count)| (language, phase.label(), count)).collect()
@@ -261,7 +262,7 @@ impl Standbys {
 
     /// Whether this sandbox is a standby.
     pub fn holds(&self, id: SandboxId) -> bool {
-        self.0.pool().standbys.iter().any(|standby| standby.id() == id)
+        self.0.pool.lock().standbys.iter().any(|standby| standby.id() == id)
     }
 
     /// Ends the tasks and releases every standby to the janitor.
@@ -269,20 +270,16 @@ impl Standbys {
         self.0.stop.cancel();
         self.0.tasks.close();
         // Dropping a standby ends its watcher; the lease is not dropped under the lock.
-        let standbys = std::mem::take(&mut self.0.pool().standbys);
+        let standbys = std::mem::take(&mut self.0.pool.lock().standbys);
         drop(standbys);
         self.0.tasks.wait().await;
         // Those that were begun meanwhile.
-        let standbys = std::mem::take(&mut self.0.pool().standbys);
+        let standbys = std::mem::take(&mut self.0.pool.lock().standbys);
         drop(standbys);
     }
 }
 
 impl Inner {
-    fn pool(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A conversation may have been deleted and created again; a sandbox with the old folder is of no use then.
     async fn verify_folder(&self, standby: Standby, id: &ConversationKey) -> Option<(Standby, Mark)> {
         let (store, id) = (Arc::clone(&self.parts.store), id.clone());
@@ -302,7 +299,8 @@ impl Inner {
             return None;
         }
         let mut standby = self
-            .pool()
+            .pool
+            .lock()
             .take_best(|standby| standby.image == *image && standby.is_unassigned(), |standby| standby.phase)?;
         let id = id.clone();
         let assigning = tokio::task::spawn_blocking(move || {
@@ -314,7 +312,7 @@ impl Inner {
         let Some(mark) = mark else {
             // The conversation exists. The standby stays, unless its folder has just become a conversation's.
             if matches!(&standby.assignee, Assignee::Unassigned(folder) if !folder.is_assigned()) {
-                self.pool().standbys.push(standby);
+                self.pool.lock().standbys.push(standby);
             }
             return None;
         };
@@ -323,7 +321,7 @@ impl Inner {
 
     /// Stores which languages are in use, for the next start.
     fn remember(self: &Arc<Self>) {
-        let languages: Vec<String> = self.pool().languages.keys().map(Language::to_string).collect();
+        let languages: Vec<String> = self.pool.lock().languages.keys().map(Language::to_string).collect();
         let store = Arc::clone(&self.parts.store);
         self.tasks.spawn_blocking(move || {
             if let Err(error) = store.remember_languages(&languages) {

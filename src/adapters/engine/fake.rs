@@ -19,7 +19,7 @@ use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     fmt, io,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,6 +28,7 @@ use futures_util::{
     FutureExt, StreamExt,
     stream::{self, BoxStream},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::sleep};
 use tokio_stream::wrappers::WatchStream;
 
@@ -145,7 +146,7 @@ impl FakeEngine {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Whether the call is done: an engine that lies answers as if it were.
@@ -347,7 +348,7 @@ impl Engine for FakeEngine {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         for life in state.sandboxes.values().filter_map(|record| record.life.as_ref()) {
             life.kill(Duration::ZERO).now_or_never();
         }

@@ -1,10 +1,8 @@
 //! This client as a server sees it: it takes changes of tools and progress of calls, and refuses to be asked.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
@@ -82,7 +80,7 @@ struct Open {
 
 impl Sinks {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Keeps progress of unknown calls until the call that is being sent is registered.
@@ -169,7 +167,7 @@ mod tests {
         let seen = Arc::<Mutex<Vec<f64>>>::default();
         let sink = || -> ProgressSink {
             let seen = Arc::clone(&seen);
-            Arc::new(move |progress| seen.lock().expect("a lock").push(progress.progress))
+            Arc::new(move |progress| seen.lock().push(progress.progress))
         };
         sinks.report(&token(1), progress(0.5));
         let starting = sinks.starting();
@@ -181,7 +179,7 @@ mod tests {
         }
         drop(registered);
         sinks.report(&token(1), progress(6.0));
-        assert_eq!(*seen.lock().expect("a lock"), [1.0, 3.0, 5.0]);
+        assert_eq!(*seen.lock(), [1.0, 3.0, 5.0]);
         assert!(sinks.state().open.is_empty() && sinks.state().early.is_empty());
     }
 }

@@ -129,8 +129,8 @@ async fn a_sandbox_is_forgotten_when_it_is_destroyed() {
     traces.sandbox_held(run, sandbox);
     let call = CallFacts { operation: "destroy", sandbox: Some(sandbox), result: "refused", took: Duration::ZERO };
     traces.engine_called(&call);
-    assert_eq!(locked(&traces.held).len(), 1, "it is tried again");
+    assert_eq!(traces.held.lock().len(), 1, "it is tried again");
     traces.engine_called(&CallFacts { result: "ok", ..call });
-    assert_eq!(locked(&traces.held).len(), 0);
+    assert_eq!(traces.held.lock().len(), 0);
     traces.close().await;
 }

@@ -3,8 +3,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 use super::Span;
 use crate::{
@@ -28,18 +30,14 @@ impl Refusals {
 
     /// What was refused in a part of time.
     pub(super) fn of(&self, span: Span, part: i64) -> Counts {
-        self.counted()[span as usize].get(&part).cloned().unwrap_or_default()
-    }
-
-    fn counted(&self) -> MutexGuard<'_, [BTreeMap<i64, Counts>; Span::ALL.len()]> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counted.lock()[span as usize].get(&part).cloned().unwrap_or_default()
     }
 }
 
 impl Observer for Refusals {
     fn refused(&self, code: Code) {
         let now = self.clock.unix_ms();
-        let mut counted = self.counted();
+        let mut counted = self.counted.lock();
         for span in Span::ALL {
             let (part, parts) = (now.div_euclid(span.part_ms()), &mut counted[span as usize]);
             *parts.entry(part).or_default().entry(code).or_default() += 1;
@@ -80,6 +78,6 @@ mod tests {
         assert_eq!(refusals.of(Span::Hour, 9_999), Counts::from([(Code::QueueFull, 2)]));
         assert_eq!(refusals.of(Span::Hour, 9_900), Counts::new());
         assert_eq!(refusals.of(Span::Day, 665), Counts::from([(Code::QueueFull, 30)]));
-        assert_eq!(refusals.counted().each_ref().map(BTreeMap::len), [61, 97]);
+        assert_eq!(refusals.counted.lock().each_ref().map(BTreeMap::len), [61, 97]);
     }
 }

@@ -6,10 +6,10 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     str::FromStr,
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
@@ -93,7 +93,7 @@ impl Sizes {
     pub(super) fn measure(&self, store: &dyn Storage, now_unix_s: i64) -> Result<Sized, Failure> {
         let uses = store.last_uses()?;
         let end = Instant::now() + WORK_MAX;
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         let mut kept = HashMap::with_capacity(uses.len());
         for LastUse { unix_s, key } in &uses {
             let before = known.remove(key);

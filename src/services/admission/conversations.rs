@@ -1,11 +1,9 @@
 //! What each conversation has in the gate: how many of its runs were admitted, and the lock that lets one run at a
 //! time.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::domain::owner::ConversationKey;
@@ -38,7 +36,7 @@ pub struct ConversationLock {
 impl Conversations {
     /// Admits a run, unless `max` runs of the conversation are admitted.
     pub(super) fn admit(all: &Arc<Self>, key: &ConversationKey, max: usize) -> Option<Admitted> {
-        let mut map = all.map();
+        let mut map = all.0.lock();
         let conversation = map.entry(key.clone()).or_default();
         if conversation.admitted >= max {
             drop(map);
@@ -50,7 +48,7 @@ impl Conversations {
 
     /// The lock, when no one holds or awaits it.
     pub(super) fn lock_if_idle(all: &Arc<Self>, key: &ConversationKey) -> Option<ConversationLock> {
-        let mut map = all.map();
+        let mut map = all.0.lock();
         let lock = &map.entry(key.clone()).or_default().lock;
         // The map's own is the only reference.
         let guard = if Arc::strong_count(lock) == 1 { Arc::clone(lock).try_lock_owned().ok()? } else { return None };
@@ -58,13 +56,9 @@ impl Conversations {
         Some(ConversationLock { guard: Some(guard), key: key.clone(), all: Arc::clone(all) })
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<ConversationKey, Conversation>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes a conversation and removes it when nothing of it is left.
     fn leave(&self, key: &ConversationKey, change: impl FnOnce(&mut Conversation)) {
-        let mut map = self.map();
+        let mut map = self.0.lock();
         let Some(conversation) = map.get_mut(key) else { return };
         change(conversation);
         if conversation.admitted == 0 && Arc::strong_count(&conversation.lock) == 1 {
@@ -74,14 +68,14 @@ impl Conversations {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.map().len()
+        self.0.lock().len()
     }
 }
 
 impl Admitted {
     /// Waits until no other run of the conversation holds the lock.
     pub(super) async fn lock(&self) -> ConversationLock {
-        let lock = Arc::clone(&self.all.map().entry(self.key.clone()).or_default().lock);
+        let lock = Arc::clone(&self.all.0.lock().entry(self.key.clone()).or_default().lock);
         let guard = lock.lock_owned().await;
         ConversationLock { guard: Some(guard), key: self.key.clone(), all: Arc::clone(&self.all) }
     }

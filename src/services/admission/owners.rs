@@ -4,11 +4,12 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::owner::Principal;
@@ -37,7 +38,7 @@ impl Owners {
 
     /// `None` when the owner's share is used up.
     pub(super) fn take(&self, who: &Principal) -> Option<Share> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let fresh = || Arc::new(Owner { held: AtomicUsize::new(0), next: Arc::new(Semaphore::new(1)) });
         let owner = Arc::clone(seen.entry(who.clone()).or_insert_with(fresh));
         let others = seen.keys().any(|other| other != who && !other.is_self_test());
@@ -51,7 +52,7 @@ impl Owners {
 
     /// How many owners hold places, and how many the one with the most holds.
     pub(super) fn load(&self) -> (usize, usize) {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         let held = seen.values().map(|owner| owner.held.load(Ordering::Relaxed)).filter(|held| *held > 0);
         held.fold((0, 0), |(owners, most), held| (owners + 1, most.max(held)))
     }

@@ -1,10 +1,8 @@
 //! The waiting runs and their positions. Gives no right to anything.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The waiting runs, in order of arrival.
@@ -33,7 +31,7 @@ pub struct QueuePosition {
 
 impl Queue {
     pub(super) fn join(queue: &Arc<Self>) -> QueueEntry {
-        let mut waiting = queue.waiting();
+        let mut waiting = queue.waiting.lock();
         waiting.newest += 1;
         let number = waiting.newest;
         waiting.numbers.insert(number);
@@ -41,11 +39,7 @@ impl Queue {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting().numbers.len()
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().numbers.len()
     }
 }
 
@@ -58,7 +52,7 @@ impl QueueEntry {
 impl Drop for QueueEntry {
     fn drop(&mut self) {
         let QueuePosition { number, queue } = &self.0;
-        queue.waiting().numbers.remove(number);
+        queue.waiting.lock().numbers.remove(number);
         queue.departures.send_replace(());
     }
 }
@@ -72,7 +66,7 @@ impl QueuePosition {
     /// The position: 1 is next. `None` once the run no longer waits. A run that waits for its own conversation may be
     /// overtaken.
     pub fn now(&self) -> Option<u32> {
-        let waiting = self.queue.waiting();
+        let waiting = self.queue.waiting.lock();
         let is_waiting = waiting.numbers.contains(&self.number);
         is_waiting.then(|| u32::try_from(waiting.numbers.range(..=self.number).count()).unwrap_or(u32::MAX))
     }

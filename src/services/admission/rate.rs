@@ -1,11 +1,6 @@
 //! The rate at which one principal may begin runs: the generic cell rate algorithm of `governor`.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroU32,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 
 use governor::{
     Quota, RateLimiter,
@@ -13,6 +8,7 @@ use governor::{
     middleware::NoOpMiddleware,
     state::keyed::HashMapStateStore,
 };
+use parking_lot::Mutex;
 
 use crate::domain::{
     error::{Code, Failure},
@@ -47,14 +43,14 @@ impl<C: Clock + Clone> Rate<C> {
     pub(super) fn take(&self, who: &Principal) -> Result<(), Failure> {
         self.limiter.check_key(who).map_err(|until| {
             let until = until.earliest_possible();
-            self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(who.clone(), until);
+            self.refused.lock().insert(who.clone(), until);
             self.refusal(until).unwrap_or_else(|| refusal(Duration::ZERO))
         })
     }
 
     /// Whether the next run is known to be refused. Counts nothing.
     pub(super) fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
-        let until = self.refused.lock().unwrap_or_else(PoisonError::into_inner).get(who).copied();
+        let until = self.refused.lock().get(who).copied();
         until.and_then(|until| self.refusal(until)).map_or(Ok(()), Err)
     }
 

@@ -82,6 +82,6 @@ async fn keys_of_others_never_drop_a_key_before_a_day() {
     assert!(!keys.knows(&who, "mine") && keys.knows(&who, "greedy-0"));
     advance(Duration::from_hours(1)).await;
     assert!(!keys.knows(&who, "greedy-0"));
-    let left = &keys.keys()[&who];
+    let left = &keys.all.lock()[&who];
     assert!(left.of_conversation.is_empty() && left.known.is_empty() && left.order.is_empty());
 }

@@ -1,15 +1,13 @@
 //! The keys of an issuer (RFC 7517): found by its metadata or set, read again each hour and for a key that is not
 //! known. While the issuer is away, keys that were read go on for a day.
 
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use jsonwebtoken::{
     Algorithm, DecodingKey,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse},
 };
+use parking_lot::RwLock;
 use serde_json::Value;
 use tokio::{sync::Mutex, time::Instant};
 use tracing::{info, warn};
@@ -74,7 +72,7 @@ impl Keys {
     }
 
     fn cached_within(&self, age: Duration) -> Option<Arc<CachedKeys>> {
-        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let cached = self.cached.read().clone();
         cached.filter(|cached| cached.read.elapsed() < age)
     }
 
@@ -93,8 +91,7 @@ impl Keys {
         let keys: Vec<_> =
             listed.into_iter().take(KEYS_MAX).filter_map(|key| serde_json::from_value(key).ok()).collect();
         info!(address, keys = keys.len(), "the keys of the issuer were read");
-        *self.cached.write().unwrap_or_else(PoisonError::into_inner) =
-            Some(Arc::new(CachedKeys { keys, read: Instant::now() }));
+        *self.cached.write() = Some(Arc::new(CachedKeys { keys, read: Instant::now() }));
         true
     }
 

@@ -16,15 +16,15 @@ struct Busy {
 
 impl Occupancy for Busy {
     fn is_idle(&self, conversation: &ConversationKey) -> bool {
-        !self.conversations.lock().expect("a list").contains(conversation)
+        !self.conversations.lock().contains(conversation)
     }
 
     fn has_run(&self, conversation: &ConversationKey) -> bool {
-        !self.is_idle(conversation) && !self.sessions.lock().expect("a list").contains(conversation)
+        !self.is_idle(conversation) && !self.sessions.lock().contains(conversation)
     }
 
     fn lost(&self, conversation: &ConversationKey) {
-        self.lost.lock().expect("a list").push(conversation.clone());
+        self.lost.lock().push(conversation.clone());
     }
 }
 
@@ -81,10 +81,10 @@ async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
     }
     assert_eq!(store.asked.load(Ordering::Relaxed), asked, "what is held waits for nothing");
 
-    a.busy.conversations.lock().expect("a list").push(c.clone());
+    a.busy.conversations.lock().push(c.clone());
     sleep(IDLE_MAX * 3).await;
     assert_eq!(b.take(&c).await, Some(a.instance()), "a program or a session is in it");
-    a.busy.conversations.lock().expect("a list").clear();
+    a.busy.conversations.lock().clear();
     sleep(IDLE_MAX * 2).await;
     assert_eq!((b.take(&c).await, a.take(&c).await), (None, Some(b.instance())));
 
@@ -93,7 +93,7 @@ async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
     assert_eq!(a.take(&theirs).await, None);
     let own = ConversationKey::new(Principal::self_test(), ConversationId::fresh());
     assert_eq!(a.peers.check(&own), Ok(()));
-    assert!(a.peers.0.as_ref().expect("not alone").records().get(&own).is_none());
+    assert!(a.peers.0.as_ref().expect("not alone").records.lock().get(&own).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +159,7 @@ async fn a_server_that_does_not_reach_the_database_goes_on_and_gives_way_later()
     assert_eq!(a.peers.check(&key("known")), Ok(()));
     store.is_away.store(false, Ordering::Relaxed);
     sleep(ROUND * 3).await;
-    let gave_way: Vec<_> = [&a, &b].iter().flat_map(|one| one.busy.lost.lock().expect("a list").clone()).collect();
+    let gave_way: Vec<_> = [&a, &b].iter().flat_map(|one| one.busy.lost.lock().clone()).collect();
     assert_eq!(gave_way, [key("new")]);
 
     // So long that the others thought that it was dead.
@@ -169,7 +169,7 @@ async fn a_server_that_does_not_reach_the_database_goes_on_and_gives_way_later()
     sleep(ROUND * 2).await;
     advance(DEAD_AFTER * 2).await;
     sleep(ROUND * 2).await;
-    assert!(a.busy.lost.lock().expect("a list").contains(&key("known")));
+    assert!(a.busy.lost.lock().contains(&key("known")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,7 +225,7 @@ async fn a_server_whose_beat_takes_long_looks_whether_it_was_taken_for_dead() {
     store.places.lock().expect("places").insert(key("x"), (b.instance, i64::MAX));
     store.peers.lock().expect("peers").insert(b.instance.to_string(), (b, 1));
     sleep(ROUND * 2).await;
-    assert_eq!(*a.busy.lost.lock().expect("a list"), [key("x")]);
+    assert_eq!(*a.busy.lost.lock(), [key("x")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,16 +297,16 @@ async fn a_server_that_stops_gives_back_each_conversation_when_its_last_run_has_
     for conversation in [&idle, &session, &running] {
         assert_eq!(a.take(conversation).await, None);
     }
-    a.busy.conversations.lock().expect("a list").extend([session.clone(), running.clone()]);
-    a.busy.sessions.lock().expect("a list").push(session.clone());
+    a.busy.conversations.lock().extend([session.clone(), running.clone()]);
+    a.busy.sessions.lock().push(session.clone());
     sleep(LEAVING_IDLE).await;
     a.peers.leave();
     sleep(Duration::from_millis(1)).await;
     assert_eq!((b.take(&idle).await, b.take(&session).await), (None, None), "at once, without waiting for a round");
-    assert!(a.busy.lost.lock().expect("a list").contains(&session), "its session ends first");
+    assert!(a.busy.lost.lock().contains(&session), "its session ends first");
     assert_eq!(b.take(&running).await, Some(a.instance()));
     assert_eq!(a.peers.take(&key("new")).await.map_err(|failure| failure.code), Err(Code::HeldElsewhere));
-    a.busy.conversations.lock().expect("a list").clear();
+    a.busy.conversations.lock().clear();
     sleep(ROUND).await;
     assert_eq!(b.take(&running).await, None);
 }

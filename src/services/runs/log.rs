@@ -9,17 +9,14 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
 };
+use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
 use self::kept::{Joined, Kept};
@@ -77,12 +74,12 @@ impl EventLog {
 
     /// Adds an event that is not output.
     pub(super) fn add(&self, kind: EventKind) {
-        self.push(&mut self.lock(), kind);
+        self.push(&mut self.state.lock(), kind);
     }
 
     /// Adds output. The unfinished end of a UTF-8 sequence waits for the next chunk of its stream.
     pub(super) fn output(&self, stream: StreamKind, bytes: &Bytes) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.printed[index(stream)] += bytes.len() as u64;
         let partial = &mut state.partial[index(stream)];
         let whole = if partial.is_empty() {
@@ -99,7 +96,7 @@ impl EventLog {
 
     /// No more output comes: an unfinished sequence is added as it is.
     pub(super) fn flush(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for stream in [StreamKind::Stdout, StreamKind::Stderr] {
             let rest = state.partial[index(stream)].split();
             self.push_output(&mut state, stream, &rest);
@@ -108,7 +105,7 @@ impl EventLog {
 
     /// Every kept event from `first` to `last`, in order; a `Cut` stands for those that were dropped.
     pub(super) fn range(&self, first: u64, last: u64) -> Vec<Event> {
-        let state = self.lock();
+        let state = self.state.lock();
         let cut = state.cut.iter().filter(|cut| (first..=last).contains(&cut.number)).cloned();
         let of = |kept: &VecDeque<Kept>| kept.iter().filter_map(|kept| kept.event(first, last)).collect::<Vec<_>>();
         of(&state.head).into_iter().chain(cut).chain(of(&state.tail)).collect()
@@ -116,7 +113,7 @@ impl EventLog {
 
     /// The first kept event from this number on. A `Cut` stands for dropped events up to its own number.
     pub(super) fn next(&self, number: u64) -> Option<Event> {
-        let state = self.lock();
+        let state = self.state.lock();
         let of = |kept: &VecDeque<Kept>| {
             kept.get(kept.partition_point(|kept| kept.last() < number)).and_then(|kept| kept.event(number, u64::MAX))
         };
@@ -126,7 +123,7 @@ impl EventLog {
 
     /// Adds that the program is still under way; nothing when it has not started or is over.
     pub(super) fn progress(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let LogFacts { started_at: Some(started_at), ended_at: None, .. } = state.facts else { return };
         let [stdout_bytes, stderr_bytes] = state.printed;
         let wall = self.begun.elapsed().saturating_sub(started_at);
@@ -135,12 +132,12 @@ impl EventLog {
 
     /// What was printed to standard output and standard error, kept or not, in bytes.
     pub(super) fn printed(&self) -> [u64; 2] {
-        self.lock().printed
+        self.state.lock().printed
     }
 
     /// The log in short.
     pub(super) fn facts(&self) -> LogFacts {
-        self.lock().facts
+        self.state.lock().facts
     }
 
     /// The time since the run was begun.
@@ -183,10 +180,6 @@ impl EventLog {
                 return None;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push_output(&self, state: &mut State, stream: StreamKind, mut bytes: &[u8]) {

@@ -1,10 +1,8 @@
 //! All runs that are under way, and a bounded number of finished ones.
 
-use std::{
-    collections::BTreeMap,
-    ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Run, RunsOptions, finished::Finished};
 use crate::domain::id::RunId;
@@ -62,7 +60,7 @@ impl Registry {
 
     /// Drops on every access what is too old. Between accesses count and bytes still bound it.
     fn known(&self) -> MutexGuard<'_, Known> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.prune(&self.options);
         known
     }

@@ -3,17 +3,14 @@
 //! Bounded in bytes and in senders. A piece counts until the sandbox has taken it, so a program that never reads makes
 //! its senders wait and then refuses them. Ends with the run: a sender that waits then gets an error.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
 };
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -75,7 +72,7 @@ impl StdinSender {
             Ok(Err(_)) => return Err(over()),
             Err(_) => return Err(full()),
         };
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         let sender = queue.as_ref().ok_or_else(|| closed("its end was already sent"))?;
         if sender.is_closed() {
             return Err(over());
@@ -92,7 +89,7 @@ impl StdinSender {
 
     /// Whether pieces are taken, and the last one has not come.
     pub(super) fn is_open(&self) -> bool {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue.lock();
         queue.as_ref().is_some_and(|sender| !sender.is_closed())
     }
 }

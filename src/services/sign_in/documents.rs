@@ -1,13 +1,9 @@
 //! Clients that are named by the address of a document about them (client id metadata documents,
 //! draft-ietf-oauth-client-id-metadata-document). What was read is remembered for a while; nothing is stored.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tracing::info;
 use url::{Host, Url};
@@ -46,10 +42,6 @@ impl Documents {
     pub(super) fn new(web: Arc<dyn Web>) -> Self {
         Self { web, known: Mutex::default() }
     }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Whether an id is the address of a document.
@@ -64,7 +56,7 @@ impl SignIn {
     /// [`Refusal::ClientDocument`]; [`Refusal::TooMany`].
     pub(super) async fn documented(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
         check_address(id).map_err(Refusal::ClientDocument)?;
-        let known = self.documents.known().get(id).filter(|(until, _)| self.now() < *until).cloned();
+        let known = self.documents.known.lock().get(id).filter(|(until, _)| self.now() < *until).cloned();
         let found = if let Some((_, found)) = known {
             found
         } else {
@@ -88,7 +80,7 @@ impl SignIn {
             Ok((client, kept)) => (Ok(client), kept),
             Err(why) => (Err(why), FAILURE_KEPT),
         };
-        let (now, mut known) = (self.now(), self.documents.known());
+        let (now, mut known) = (self.now(), self.documents.known.lock());
         known.retain(|_, (until, _)| now < *until);
         if known.len() >= KNOWN_MAX {
             let first = known.iter().min_by_key(|(_, (until, _))| *until).map(|(id, _)| id.clone());

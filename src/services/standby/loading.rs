@@ -46,7 +46,7 @@ impl Inner {
         match &limited {
             Ok(()) => {
                 self.cpu_updates.work.store(true, Ordering::Relaxed);
-                self.pool().record_limited(spec.id);
+                self.pool.lock().record_limited(spec.id);
             }
             // An engine or a runtime that has never done it cannot: later standbys have their limit from the start.
             Err(error @ EngineError::Refused { .. }) if !self.cpu_updates.work.load(Ordering::Relaxed) => {

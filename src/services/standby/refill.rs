@@ -69,7 +69,7 @@ impl Inner {
     async fn recall(self: &Arc<Self>) {
         let store = Arc::clone(&self.parts.store);
         let recalled = tokio::task::spawn_blocking(move || store.recall_languages()).await.unwrap_or_default();
-        let mut pool = self.pool();
+        let mut pool = self.pool.lock();
         for language in recalled {
             pool.languages.entry(language).or_insert_with(Instant::now);
         }
@@ -77,7 +77,7 @@ impl Inner {
 
     /// Drops what is idle, old, of a removed image, or over the budget.
     fn retire(&self) {
-        let mut pool = self.pool();
+        let mut pool = self.pool.lock();
         pool.expire(self.options.idle_max, self.options.used_max);
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
         let kept = |standby: &Standby| {
@@ -105,7 +105,7 @@ impl Inner {
 
     /// Returns when no run has been in progress for [`PAUSE`]; never, when that was so already.
     async fn pause(&self) {
-        let begins = self.pool().quiet_since.map(|since| since + PAUSE);
+        let begins = self.pool.lock().quiet_since.map(|since| since + PAUSE);
         match begins.filter(|begins| Instant::now() < *begins) {
             Some(begins) => sleep_until(begins).await,
             None => std::future::pending().await,
@@ -117,7 +117,7 @@ impl Inner {
         if let Some(regular) = self.conversation_demand(REGULAR_RUNS_MIN, 1) {
             return Some(regular);
         }
-        let is_quiet = self.pool().in_use.is_empty();
+        let is_quiet = self.pool.lock().in_use.is_empty();
         // Support is probed once, with a sandbox, so only when the answer matters.
         if is_quiet
             && let Some(unassigned) = self.unassigned_demand()
@@ -128,7 +128,7 @@ impl Inner {
         if let Some(second) = self.conversation_demand(REGULAR_RUNS_MIN, 2) {
             return Some(second);
         }
-        let paused = is_quiet && self.pool().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
+        let paused = is_quiet && self.pool.lock().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
         if paused { self.conversation_demand(1, 1) } else { None }
     }
 
@@ -140,7 +140,7 @@ impl Inner {
 
     /// The first or the second standby of a conversation with so many runs.
     fn conversation_demand(&self, runs_min: u32, number: usize) -> Option<Demand> {
-        let pool = self.pool();
+        let pool = self.pool.lock();
         if !self.can_begin(&pool, STARTING_MAX) {
             return None;
         }
@@ -165,7 +165,7 @@ impl Inner {
     }
 
     fn unassigned_demand(&self) -> Option<Demand> {
-        let pool = self.pool();
+        let pool = self.pool.lock();
         if !self.can_begin(&pool, 1) {
             return None;
         }
@@ -196,7 +196,7 @@ impl Inner {
         });
         let Ok(Some((data, assignee))) = made.await else {
             // A deleted conversation gets no standby again.
-            self.pool().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
+            self.pool.lock().recent.retain(|recent| Some(&recent.key) != conversation.as_ref());
             return false;
         };
         let mounts = self.parts.sandboxes.mounts_of(conversation.as_ref().map(|key| &key.owner)).await;
@@ -214,7 +214,7 @@ impl Inner {
             loads_fast,
             handover,
         };
-        let mut pool = self.pool();
+        let mut pool = self.pool.lock();
         if pool.in_use.iter().any(|key| standby.is_for(key)) {
             drop(pool);
             return false;

@@ -104,13 +104,13 @@ impl Inner {
     /// Removes a dead standby; its lease is dropped with it.
     fn forget(&self, id: SandboxId) {
         // In two steps: the lease is not dropped under the lock.
-        let dead = self.pool().remove_dead(id);
+        let dead = self.pool.lock().remove_dead(id);
         drop(dead);
         self.wake.notify_one();
     }
 
     fn reached(&self, id: SandboxId, phase: Phase, memory_bytes: Option<u64>) {
-        self.pool().record_phase(id, phase, memory_bytes);
+        self.pool.lock().record_phase(id, phase, memory_bytes);
         self.wake.notify_one();
     }
 }

@@ -7,10 +7,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
@@ -113,7 +114,7 @@ impl Approvals {
         };
         let id = question.id;
         let woken = {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.waiting.lock();
             waiting.retain(|_, woken| woken.strong_count() > 0);
             let woken = waiting.get(&id).and_then(Weak::upgrade).unwrap_or_default();
             waiting.insert(id, Arc::downgrade(&woken));
@@ -144,7 +145,7 @@ impl Approvals {
     /// The same question, where it was asked here and still waits.
     async fn same(&self, call: &ProposedCall) -> Result<Option<Approval>, Failure> {
         let known = {
-            let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asking = self.asking.lock();
             asking.retain(|_, (_, at)| at.elapsed() < self.ask_max);
             asking.get(&key(call)).map(|(id, _)| *id)
         };
@@ -171,7 +172,7 @@ impl Approvals {
         };
         self.store()?.ask(&question).await.map_err(|error| unavailable(&error))?;
         let entry = (question.id, Instant::now());
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&question.call), entry);
+        self.asking.lock().insert(key(&question.call), entry);
         Ok(Some(question))
     }
 
@@ -235,7 +236,7 @@ impl Approvals {
     }
 
     fn wake(&self, id: ApprovalId) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         if let Some(woken) = waiting.get(&id).and_then(Weak::upgrade) {
             woken.notify_waiters();
         }

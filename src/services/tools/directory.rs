@@ -1,10 +1,8 @@
 //! The tool servers that hold now: those of the settings, and those that operators made, which the database keeps.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::RwLock;
 use secrecy::SecretString;
 use tracing::warn;
 
@@ -61,7 +59,7 @@ impl Directory {
     }
 
     fn all(&self) -> Vec<Arc<Live>> {
-        let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+        let made = self.made.read();
         // A name in the settings counts before one that was made earlier.
         let made = made.iter().filter(|live| !self.is_configured(live.name()));
         self.configured.iter().chain(made).cloned().collect()
@@ -73,7 +71,7 @@ impl Directory {
     }
 
     pub(super) fn has_any(&self, who: &Principal) -> bool {
-        let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+        let made = self.made.read();
         !who.is_self_test() && self.configured.iter().chain(&*made).any(|live| live.server.is_for(who.name()))
     }
 
@@ -128,7 +126,7 @@ impl Directory {
                 format!("it must be one line of at most {SECRET_BYTES_MAX} bytes"),
             ));
         }
-        let made = self.made.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let made = self.made.read().clone();
         let known = made.iter().find(|live| live.name() == &server.name);
         if known.is_none() && made.len() >= MADE_MAX {
             return Err(Failure::argument("name", format!("there are {MADE_MAX} tool servers already: delete one")));
@@ -166,7 +164,7 @@ impl Directory {
     pub async fn load(&self) -> Result<(), DatabaseError> {
         let Some(store) = &self.store else { return Ok(()) };
         let rows = store.tool_servers().await?;
-        let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.write();
         let mut known: HashMap<String, Arc<Live>> =
             made.drain(..).map(|live| (live.name().to_string(), live)).collect();
         for (name, definition, secret) in rows {

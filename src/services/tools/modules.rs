@@ -4,13 +4,10 @@
 //! own, without a network and with nothing of a user in it. The modules are kept for as long as the definitions are the
 //! same, and come into sandboxes over their channels when a program imports them.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::{
@@ -122,7 +119,7 @@ impl Default for Modules {
 
 impl Modules {
     fn cell(&self, key: Key) -> Arc<OnceCell<GeneratedModules>> {
-        let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.made.lock();
         if all.len() >= KEPT_MAX && !all.contains_key(&key) {
             // One that is made now is held by who waits for it.
             all.retain(|_, cell| Arc::strong_count(cell) > 1);

@@ -4,12 +4,13 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex as Lock, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex as Lock;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value};
 use tokio::{
@@ -178,11 +179,11 @@ impl Live {
     /// A connection that calls can be made by.
     async fn connected(&self) -> Result<Arc<dyn Upstream>, UpstreamError> {
         let mut connection = self.connection.lock().await;
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.used.lock() = Instant::now();
         if let Some(open) = connection.as_ref().filter(|open| open.is_open()) {
             return Ok(Arc::clone(open));
         }
-        if let Some((at, error)) = &*self.away.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Some((at, error)) = &*self.away.lock()
             && at.elapsed() < AWAY
         {
             return Err(error.clone());
@@ -199,7 +200,7 @@ impl Live {
             }
             Err(error) => {
                 info!(server = %self.server.name, %error, "a tool server could not be reached");
-                *self.away.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), error.clone()));
+                *self.away.lock() = Some((Instant::now(), error.clone()));
                 Err(error)
             }
         }
@@ -225,7 +226,7 @@ impl Live {
     /// Ends the connection to one in a sandbox that is not used.
     pub(super) fn rest(&self) {
         let is_sandboxed = matches!(self.server.endpoint, Endpoint::Sandbox(_));
-        let is_unused = self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > IDLE_MAX;
+        let is_unused = self.used.lock().elapsed() > IDLE_MAX;
         if is_sandboxed
             && is_unused
             && self.at_once.available_permits() == AT_ONCE_MAX

@@ -10,15 +10,9 @@
 //!
 //! Without access to the control groups the answer is "no". Spawns nothing; the descriptors are closed with the engine.
 
-use std::{
-    collections::HashMap,
-    fs,
-    mem::MaybeUninit,
-    os::fd::OwnedFd,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fs, mem::MaybeUninit, os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
+use parking_lot::Mutex;
 use rustix::fs::inotify;
 
 use crate::domain::id::SandboxId;
@@ -55,25 +49,21 @@ impl Forks {
 
     /// Registers a sandbox before it is started.
     pub(super) fn watch(self: &Arc<Self>, id: SandboxId) -> Refusals {
-        self.watched().insert(id, Watched::default());
+        self.watched.lock().insert(id, Watched::default());
         Refusals { forks: Arc::clone(self), id }
     }
 
     /// Reads the counter of version 1.
     fn look(&self, id: SandboxId) {
-        self.watched().get_mut(&id).into_iter().for_each(Watched::look);
+        self.watched.lock().get_mut(&id).into_iter().for_each(Watched::look);
     }
 
     /// To be called before a sandbox is killed, since its control group is gone afterwards.
     pub(super) fn killing(&self, id: SandboxId) {
-        if let Some(watched) = self.watched().get_mut(&id) {
+        if let Some(watched) = self.watched.lock().get_mut(&id) {
             watched.look();
             watched.killed = true;
         }
-    }
-
-    fn watched(&self) -> MutexGuard<'_, HashMap<SandboxId, Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The counters that a container may have, and whether they are of version 1: with and without systemd.
@@ -119,7 +109,7 @@ impl Refusals {
         let Some(inotify) = &self.forks.inotify else { return };
         // Once is enough, and a fork bomb would otherwise fill the queue.
         let flags = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
-        let mut all = self.forks.watched();
+        let mut all = self.forks.watched.lock();
         let Some(watched) = all.get_mut(&self.id) else { return };
         for (path, first) in self.forks.candidates(container) {
             if let Ok(watch) = inotify::add_watch(inotify, &path, flags) {
@@ -137,7 +127,7 @@ impl Refusals {
 
     /// Whether the sandbox was refused a process until now.
     pub(super) fn seen(&self) -> bool {
-        let mut all = self.forks.watched();
+        let mut all = self.forks.watched.lock();
         self.forks.drain_inotify(&mut all);
         all.get_mut(&self.id).is_some_and(|watched| {
             watched.look();
@@ -147,13 +137,13 @@ impl Refusals {
 
     /// Whether we killed the sandbox.
     pub(super) fn killed(&self) -> bool {
-        self.forks.watched().get(&self.id).is_some_and(|watched| watched.killed)
+        self.forks.watched.lock().get(&self.id).is_some_and(|watched| watched.killed)
     }
 }
 
 impl Drop for Refusals {
     fn drop(&mut self) {
-        let mut all = self.forks.watched();
+        let mut all = self.forks.watched.lock();
         // What others' watches have reported is kept before this one's number can be given again.
         self.forks.drain_inotify(&mut all);
         let watch = all.remove(&self.id).and_then(|watched| watched.watch);
@@ -188,7 +178,7 @@ mod tests {
         assert!(bomb_refusals.seen() && bomb_refusals.seen());
         assert!(!calm_refusals.seen());
         drop((bomb_refusals, calm_refusals));
-        assert!(forks.watched().is_empty());
+        assert!(forks.watched.lock().is_empty());
     }
 
     #[test]
@@ -201,7 +191,7 @@ mod tests {
         let refusals = forks.watch(id);
         refusals.follow_group("bomb");
         // No event is reported, as on Linux 6.10 and later.
-        forks.watched().get_mut(&id).expect("it is watched").watch = None;
+        forks.watched.lock().get_mut(&id).expect("it is watched").watch = None;
         refusals.looker()();
         assert!(!refusals.seen());
         fs::write(group.join("pids.events"), "max 3\n").expect("a change");

@@ -26,7 +26,7 @@ use std::{
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -36,6 +36,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OnceCell, Semaphore},
@@ -278,17 +279,13 @@ impl Proxy {
         let body = if act == Act::LimitCpu { inner.vetted_update(&container.id, request).await? } else { Vec::new() };
         let answer = forward::send(&inner.socket, &allowed, forward::body(body)).await?;
         if act == Act::Remove && (answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND) {
-            inner.known().containers.retain(|_, known| known.id != container.id);
+            inner.known.lock().containers.retain(|_, known| known.id != container.id);
         }
         Ok(answer)
     }
 }
 
 impl Inner {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Creates a container and remembers it once the engine has it.
     async fn create(
         &self,
@@ -305,13 +302,13 @@ impl Inner {
         let broken = || Denied { status: StatusCode::BAD_GATEWAY, why: "the engine's answer is unreadable".to_owned() };
         let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|_| broken())?.to_bytes();
         let created: ContainerCreateResponse = serde_json::from_slice(&body).map_err(|_| broken())?;
-        self.known().remember_container(id, Container { id: created.id, folder });
+        self.known.lock().remember_container(id, Container { id: created.id, folder });
         Ok(Response::from_parts(head, forward::body(body)))
     }
 
     /// The container that a call is about, if the call is allowed.
     async fn container(&self, id: SandboxId, act: Act) -> Result<Container, Denied> {
-        if let Some(known) = self.known().containers.get(&id).cloned() {
+        if let Some(known) = self.known.lock().containers.get(&id).cloned() {
             return Ok(known);
         }
         let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await;
@@ -333,7 +330,7 @@ impl Inner {
             return Err(Denied::new("/data is no folder of the host"));
         };
         self.root.check(&folder)?;
-        if !self.known().runners.contains(&spec.image) {
+        if !self.known.lock().runners.contains(&spec.image) {
             self.check_image(&spec.image).await?;
         }
         Ok((folder, made))
@@ -369,7 +366,7 @@ impl Inner {
         if !names.any(|name| self.images.allows(name)) {
             return Err(Denied::new("the image is not in SANDBOX_ENGINE__RUNNER_IMAGES"));
         }
-        self.known().remember_runner(image.clone());
+        self.known.lock().remember_runner(image.clone());
         Ok(())
     }
 }

@@ -1,13 +1,10 @@
 //! Which OCI runtime starts sandboxes: the setting, the faster candidate that the engine may have, and whether the
 //! engine applies the runtime that a container names. The isolation check decides whether a candidate passes.
 
-use std::{
-    collections::HashMap,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, io, sync::Arc};
 
 use bollard::{models::SystemInfo, query_parameters::InspectContainerOptions};
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::{ConnectError, Inner, call};
@@ -113,12 +110,12 @@ impl Selection {
     }
 
     pub(super) fn now(&self) -> Arc<Runtime> {
-        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.now.lock())
     }
 
     pub(super) fn set(&self, candidate: Option<&str>) {
         let runtime = Runtime::new(candidate.or(self.setting.standard()), &self.default, candidate.is_some());
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(runtime);
+        *self.now.lock() = Arc::new(runtime);
     }
 
     pub(super) fn setting(&self) -> &RuntimeSetting {

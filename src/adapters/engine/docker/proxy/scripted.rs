@@ -4,16 +4,14 @@
 //! ScriptedEngine::start ── accept: one task, with one for each connection; all end when the engine is dropped
 //! ```
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{convert::Infallible, sync::Arc};
 
 use bollard::{ClientVersion, Docker};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{net::UnixListener, task::JoinSet};
 
@@ -54,7 +52,7 @@ impl ScriptedEngine {
 
     /// The calls until now.
     pub(super) fn calls(&self) -> Vec<String> {
-        self.state.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.calls.lock().clone()
     }
 }
 
@@ -82,7 +80,7 @@ async fn respond(state: &State, request: Request<Incoming>) -> Response<Body> {
     let call = format!("{} {target}", request.method());
     let _ = request.into_body().collect().await;
     let (status, value) = (state.answer)(&call);
-    state.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    state.calls.lock().push(call);
     let status = StatusCode::from_u16(status).expect("a status");
     let text = if value.is_null() { String::new() } else { value.to_string() };
     let mut response = Response::new(forward::body(text));

@@ -51,7 +51,7 @@ fn scene(root: TempDir, inspected: Value) -> Scene {
     let engine = ScriptedEngine::start(move |call| match call {
         "GET /info" => (200, json!({})),
         create if create.starts_with("POST /containers/create") => {
-            if !names.lock().expect("names").insert(create.to_owned()) {
+            if !names.lock().insert(create.to_owned()) {
                 return (409, json!({"message": "the name is taken"}));
             }
             (201, json!({"Id": format!("container-{}", created.fetch_add(1, Ordering::Relaxed)), "Warnings": []}))
@@ -167,7 +167,7 @@ async fn calls_name_the_created_container_by_the_engines_own_id() {
     let calls = scene.engine.calls();
     let about: Vec<_> = calls.iter().filter(|call| call.contains("/containers/") && !call.contains("create")).collect();
     assert!(about.len() == 6 && about.iter().all(|call| call.contains("/containers/container-0")), "{calls:?}");
-    assert!(scene.proxy.0.known().containers.is_empty(), "what was removed is forgotten");
+    assert!(scene.proxy.0.known.lock().containers.is_empty(), "what was removed is forgotten");
 }
 
 #[tokio::test]
