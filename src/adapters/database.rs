@@ -30,9 +30,10 @@ use std::{
 };
 
 use sqlx::{
-    AnyPool, Executor,
-    any::{AnyConnectOptions, AnyPoolOptions},
+    Any, AnyPool, Executor,
+    any::{AnyArguments, AnyConnectOptions, AnyPoolOptions},
     migrate::Migrator,
+    query::Query,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -136,6 +137,11 @@ impl Database {
     fn pool(&self) -> Result<&AnyPool, DatabaseError> {
         let is_ready = *self.ready.borrow();
         if is_ready { Ok(&self.pool) } else { Err(DatabaseError("it is not prepared yet".to_owned())) }
+    }
+
+    /// Executes one statement; how many rows it changed.
+    async fn execute(&self, statement: Query<'_, Any, AnyArguments>) -> Result<u64, DatabaseError> {
+        Ok(statement.execute(self.pool()?).await?.rows_affected())
     }
 
     pub async fn close(&self) {

@@ -123,8 +123,7 @@ impl HistoryStore for Database {
     async fn beat(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {
         let statement = "INSERT INTO servers (instance, beat) VALUES ($1, $2) \
             ON CONFLICT (instance) DO UPDATE SET beat = excluded.beat";
-        sqlx::query(statement).bind(instance.to_string()).bind(beat).execute(self.pool()?).await?;
-        Ok(())
+        self.execute(sqlx::query(statement).bind(instance.to_string()).bind(beat)).await.map(drop)
     }
 
     async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError> {
@@ -137,15 +136,13 @@ impl HistoryStore for Database {
     async fn close_lost(&self, instance: InstanceId, end: &LineEnd) -> Result<u64, DatabaseError> {
         let statement = "UPDATE history SET ended_ms = $1, ended = $2, failure = $3, sentence = $4 \
             WHERE ended IS NULL AND instance = $5";
-        let closed = sqlx::query(statement)
+        let query = sqlx::query(statement)
             .bind(end.unix_ms)
             .bind(end.word.as_str())
             .bind(end.failure.map(Code::as_str))
             .bind(&end.sentence)
-            .bind(instance.to_string())
-            .execute(self.pool()?)
-            .await?;
-        Ok(closed.rows_affected())
+            .bind(instance.to_string());
+        self.execute(query).await
     }
 
     async fn count(&self) -> Result<u64, DatabaseError> {
@@ -162,8 +159,7 @@ impl HistoryStore for Database {
     async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError> {
         let statement = "DELETE FROM history WHERE id IN \
             (SELECT id FROM history WHERE begun_ms < $1 ORDER BY begun_ms LIMIT $2)";
-        let removed = sqlx::query(statement).bind(unix_ms).bind(whole(limit)).execute(self.pool()?).await?;
-        Ok(removed.rows_affected())
+        self.execute(sqlx::query(statement).bind(unix_ms).bind(whole(limit))).await
     }
 }
 

@@ -30,17 +30,15 @@ impl KeyStore for Database {
             ON CONFLICT (owner, name) DO UPDATE SET digest = excluded.digest, run = excluded.run, \
              conversation = excluded.conversation, created_ms = excluded.created_ms \
             WHERE idempotency_keys.created_ms < $7";
-        let stored = sqlx::query(statement)
+        let query = sqlx::query(statement)
             .bind(key.owner.name())
             .bind(&key.key)
             .bind(hex(&key.digest))
             .bind(key.run.to_string())
             .bind(key.conversation.as_ref().map(ToString::to_string))
             .bind(key.unix_ms)
-            .bind(since_unix_ms)
-            .execute(self.pool()?)
-            .await?;
-        if stored.rows_affected() > 0 {
+            .bind(since_unix_ms);
+        if self.execute(query).await? > 0 {
             return Ok(None);
         }
         let statement = "SELECT * FROM idempotency_keys WHERE owner = $1 AND name = $2";
@@ -51,16 +49,14 @@ impl KeyStore for Database {
     async fn release(&self, key: &KeyRecord) -> Result<(), DatabaseError> {
         let statement = "DELETE FROM idempotency_keys WHERE owner = $1 AND name = $2 AND run = $3";
         let query = sqlx::query(statement).bind(key.owner.name()).bind(&key.key).bind(key.run.to_string());
-        query.execute(self.pool()?).await?;
-        Ok(())
+        self.execute(query).await.map(drop)
     }
 
     async fn forget(&self, before_unix_ms: i64, limit: u64) -> Result<u64, DatabaseError> {
         let statement = "DELETE FROM idempotency_keys WHERE (owner, name) IN \
             (SELECT owner, name FROM idempotency_keys WHERE created_ms < $1 ORDER BY created_ms LIMIT $2)";
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let removed = sqlx::query(statement).bind(before_unix_ms).bind(limit).execute(self.pool()?).await?;
-        Ok(removed.rows_affected())
+        self.execute(sqlx::query(statement).bind(before_unix_ms).bind(limit)).await
     }
 }
 

@@ -19,9 +19,7 @@ impl PeerStore for Database {
     async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
         let statement = "INSERT INTO peers (instance, url, beat) VALUES ($1, $2, $3) \
             ON CONFLICT (instance) DO UPDATE SET url = excluded.url, beat = excluded.beat";
-        let query = sqlx::query(statement).bind(me.instance.to_string()).bind(&me.url).bind(beat);
-        query.execute(self.pool()?).await?;
-        Ok(())
+        self.execute(sqlx::query(statement).bind(me.instance.to_string()).bind(&me.url).bind(beat)).await.map(drop)
     }
 
     async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError> {
@@ -54,7 +52,7 @@ impl PeerStore for Database {
         let (owner, id) = (conversation.owner.name(), conversation.id.as_str());
         let query = sqlx::query(AssertSqlSafe(statement)).bind(owner).bind(id).bind(by.to_string()).bind(stamp);
         let query = dead.iter().fold(query, |query, (instance, beat)| query.bind(instance.to_string()).bind(*beat));
-        if query.execute(self.pool()?).await?.rows_affected() > 0 {
+        if self.execute(query).await? > 0 {
             return Ok(by);
         }
         let statement = "SELECT instance FROM conversation_places WHERE owner = $1 AND conversation = $2";
@@ -66,14 +64,13 @@ impl PeerStore for Database {
         let statement = "DELETE FROM conversation_places \
             WHERE owner = $1 AND conversation = $2 AND instance = $3 AND stamp = $4";
         let query = sqlx::query(statement).bind(conversation.owner.name()).bind(conversation.id.as_str());
-        query.bind(by.to_string()).bind(stamp).execute(self.pool()?).await?;
-        Ok(())
+        self.execute(query.bind(by.to_string()).bind(stamp)).await.map(drop)
     }
 
     async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError> {
         for table in ["conversation_places", "peers"] {
             let statement = AssertSqlSafe(format!("DELETE FROM {table} WHERE instance = $1"));
-            sqlx::query(statement).bind(instance.to_string()).execute(self.pool()?).await?;
+            self.execute(sqlx::query(statement).bind(instance.to_string())).await?;
         }
         Ok(())
     }

@@ -21,12 +21,11 @@ impl PolicyStore for Database {
         let statement = "INSERT INTO network_policies (name, definition, changed_ms) VALUES ($1, $2, $3) \
             ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, changed_ms = excluded.changed_ms";
         let definition = serde_json::to_string(policy)?;
-        sqlx::query(statement).bind(name).bind(definition).bind(at_unix_ms).execute(self.pool()?).await?;
-        Ok(())
+        self.execute(sqlx::query(statement).bind(name).bind(definition).bind(at_unix_ms)).await.map(drop)
     }
 
     async fn remove_policy(&self, name: &str) -> Result<bool, DatabaseError> {
         let statement = "DELETE FROM network_policies WHERE name = $1";
-        Ok(sqlx::query(statement).bind(name).execute(self.pool()?).await?.rows_affected() > 0)
+        Ok(self.execute(sqlx::query(statement).bind(name)).await? > 0)
     }
 }

@@ -22,17 +22,15 @@ impl SessionStore for Database {
             (id, owner, conversation, language, instance, started_ms, opened_ms) VALUES ($1, $2, $3, $4, $5, $6, $7) \
             ON CONFLICT (id) DO UPDATE SET instance = excluded.instance, started_ms = excluded.started_ms, \
              opened_ms = excluded.opened_ms";
-        sqlx::query(statement)
+        let query = sqlx::query(statement)
             .bind(session.session.to_string())
             .bind(session.conversation.owner.name())
             .bind(session.conversation.id.as_str())
             .bind(session.language.as_str())
             .bind(by.instance.to_string())
             .bind(by.started_ms)
-            .bind(session.opened_ms)
-            .execute(self.pool()?)
-            .await?;
-        Ok(())
+            .bind(session.opened_ms);
+        self.execute(query).await.map(drop)
     }
 
     async fn forget(&self, session: SessionId) -> Result<(), DatabaseError> {
@@ -70,8 +68,7 @@ impl SessionStore for Database {
 
     async fn forget_before(&self, unix_ms: i64) -> Result<(), DatabaseError> {
         let query = sqlx::query("DELETE FROM open_sessions WHERE opened_ms < $1").bind(unix_ms);
-        query.execute(self.pool()?).await?;
-        Ok(())
+        self.execute(query).await.map(drop)
     }
 }
 
@@ -79,7 +76,7 @@ impl Database {
     /// Whether the session was there.
     async fn remove_session(&self, session: SessionId) -> Result<bool, DatabaseError> {
         let query = sqlx::query("DELETE FROM open_sessions WHERE id = $1").bind(session.to_string());
-        Ok(query.execute(self.pool()?).await?.rows_affected() > 0)
+        Ok(self.execute(query).await? > 0)
     }
 }
 

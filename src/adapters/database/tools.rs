@@ -36,13 +36,12 @@ impl ToolServerStore for Database {
             changed_ms = excluded.changed_ms";
         let definition = serde_json::to_string(text)?;
         let query = sqlx::query(statement).bind(name).bind(definition).bind(secret).bind(at_unix_ms);
-        query.execute(self.pool()?).await?;
-        Ok(())
+        self.execute(query).await.map(drop)
     }
 
     async fn remove_tool_server(&self, name: &str) -> Result<bool, DatabaseError> {
         let statement = "DELETE FROM tool_servers WHERE name = $1";
-        Ok(sqlx::query(statement).bind(name).execute(self.pool()?).await?.rows_affected() > 0)
+        Ok(self.execute(sqlx::query(statement).bind(name)).await? > 0)
     }
 }
 
@@ -82,9 +81,10 @@ impl ApprovalStore for Database {
             .bind(server)
             .bind(tool)
             .bind(definition)
-            .bind(arguments);
-        query.bind(question.asked_unix_ms).bind(question.expires_unix_ms).execute(self.pool()?).await?;
-        Ok(())
+            .bind(arguments)
+            .bind(question.asked_unix_ms)
+            .bind(question.expires_unix_ms);
+        self.execute(query).await.map(drop)
     }
 
     async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> Result<Option<Approval>, DatabaseError> {
@@ -133,7 +133,7 @@ impl ApprovalStore for Database {
         let statement = "UPDATE approvals SET answer = $1, answered_ms = $2, answered_by = $3, expires_ms = $4 \
             WHERE id = $5 AND answer IS NULL AND expires_ms > $6";
         let query = sqlx::query(statement).bind(answer.word()).bind(now).bind(by).bind(expires);
-        Ok(query.bind(id.to_string()).bind(now).execute(self.pool()?).await?.rows_affected() > 0)
+        Ok(self.execute(query.bind(id.to_string()).bind(now)).await? > 0)
     }
 
     async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<Grant>, DatabaseError> {
@@ -175,13 +175,11 @@ impl ApprovalStore for Database {
     async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError> {
         let statement = "UPDATE approvals SET expires_ms = $1 WHERE id = $2 AND expires_ms > $3 AND used_ms IS NULL \
             AND (answer IS NULL OR answer <> 'no')";
-        let query = sqlx::query(statement).bind(now).bind(id.to_string()).bind(now);
-        Ok(query.execute(self.pool()?).await?.rows_affected() > 0)
+        Ok(self.execute(sqlx::query(statement).bind(now).bind(id.to_string()).bind(now)).await? > 0)
     }
 
     async fn forget_approvals(&self, before: i64) -> Result<(), DatabaseError> {
         let statement = "DELETE FROM approvals WHERE expires_ms < $1";
-        sqlx::query(statement).bind(before).execute(self.pool()?).await?;
-        Ok(())
+        self.execute(sqlx::query(statement).bind(before)).await.map(drop)
     }
 }
