@@ -38,3 +38,15 @@ pub mod stats;
 pub mod tokens;
 pub mod tools;
 mod waits;
+
+use tracing::warn;
+
+use crate::{domain::error::Failure, ports::database::DatabaseError};
+
+/// Logs the cause, which clients must not see.
+impl From<DatabaseError> for Failure {
+    fn from(error: DatabaseError) -> Self {
+        warn!(%error, "the database did not answer");
+        error.failure()
+    }
+}

@@ -83,9 +83,8 @@ impl Policies {
             let why = format!("it has more than {DEFINITION_BYTES_MAX} bytes: make several of it");
             return Err(Failure::argument("policy", why));
         }
-        let store = self.store()?;
-        store.put_policy(&policy.name, text, self.clock.unix_ms()).await.map_err(|error| unavailable(&error))?;
-        self.load().await.map_err(|error| unavailable(&error))?;
+        self.store()?.put_policy(&policy.name, text, self.clock.unix_ms()).await?;
+        self.load().await?;
         Ok(policy.name)
     }
 
@@ -94,12 +93,11 @@ impl Policies {
     /// # Errors
     /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
     pub async fn remove(&self, name: &str) -> Result<(), Failure> {
-        let is_removed = self.store()?.remove_policy(name).await.map_err(|error| unavailable(&error))?;
-        if !is_removed {
+        if !self.store()?.remove_policy(name).await? {
             let why = "There is no such policy, or it is in the server's settings.";
             return Err(Failure::new(Code::NotFound, why));
         }
-        self.load().await.map_err(|error| unavailable(&error))
+        Ok(self.load().await?)
     }
 
     /// Reads those of the database.
@@ -135,9 +133,4 @@ impl Policies {
     fn store(&self) -> Result<&Arc<dyn PolicyStore>, Failure> {
         self.store.as_ref().ok_or_else(no_database)
     }
-}
-
-fn unavailable(error: &DatabaseError) -> Failure {
-    warn!(%error, "the database did not answer");
-    error.failure()
 }

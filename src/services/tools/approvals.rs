@@ -16,8 +16,8 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep},
 };
+use tracing::warn;
 
-use super::directory::unavailable;
 use crate::{
     domain::{
         clock::Clock,
@@ -93,8 +93,7 @@ impl Approvals {
 
     /// Whether an earlier answer allows this call. One for one call is used up.
     pub(super) async fn is_granted(&self, call: &ProposedCall) -> Result<bool, Failure> {
-        let granted = self.store()?.take_grant(call, self.clock.unix_ms()).await;
-        Ok(granted.map_err(|error| unavailable(&error))?.is_some())
+        Ok(self.store()?.take_grant(call, self.clock.unix_ms()).await?.is_some())
     }
 
     /// Asks, and waits for the answer. `tell` gets the question. When the future is dropped the question stays.
@@ -123,7 +122,7 @@ impl Approvals {
         tell(question);
         loop {
             let answer = woken.notified();
-            let now = self.store()?.approval(id, None).await.map_err(|error| unavailable(&error))?;
+            let now = self.store()?.approval(id, None).await?;
             let late = || format!("a person was asked and did not answer within {} s", self.ask_max.as_secs());
             match now {
                 None => return Ok(Reply::Denied(late())),
@@ -150,15 +149,14 @@ impl Approvals {
             asking.get(&key(call)).map(|(id, _)| *id)
         };
         let Some(id) = known else { return Ok(None) };
-        let found = self.store()?.approval(id, None).await.map_err(|error| unavailable(&error))?;
+        let found = self.store()?.approval(id, None).await?;
         let now = self.clock.unix_ms();
         Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
     }
 
     async fn new_question(&self, call: ProposedCall) -> Result<Option<Approval>, Failure> {
         let now = self.clock.unix_ms();
-        let open = self.store()?.open_questions(call.conversation.owner.name(), now).await;
-        if open.map_err(|error| unavailable(&error))? >= OPEN_MAX {
+        if self.store()?.open_questions(call.conversation.owner.name(), now).await? >= OPEN_MAX {
             return Ok(None);
         }
         let question = Approval {
@@ -170,7 +168,7 @@ impl Approvals {
             answered_by: None,
             expires_unix_ms: now.saturating_add(i64::try_from(self.ask_max.as_millis()).unwrap_or(i64::MAX)),
         };
-        self.store()?.ask(&question).await.map_err(|error| unavailable(&error))?;
+        self.store()?.ask(&question).await?;
         let entry = (question.id, Instant::now());
         self.asking.lock().insert(key(&question.call), entry);
         Ok(Some(question))
@@ -182,8 +180,7 @@ impl Approvals {
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self, who: Option<&Principal>, open: bool) -> Result<Vec<Approval>, Failure> {
         let open_at = open.then(|| self.clock.unix_ms());
-        let listed = self.store()?.approvals(who.map(Principal::name), open_at, LISTED_MAX).await;
-        listed.map_err(|error| unavailable(&error))
+        Ok(self.store()?.approvals(who.map(Principal::name), open_at, LISTED_MAX).await?)
     }
 
     /// A question of this owner, or of any where an operator asks.
@@ -192,7 +189,7 @@ impl Approvals {
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn get(&self, by: &Decider, id: ApprovalId) -> Result<Approval, Failure> {
         let owner = (!by.is_operator).then(|| by.who.name());
-        let found = self.store()?.approval(id, owner).await.map_err(|error| unavailable(&error))?;
+        let found = self.store()?.approval(id, owner).await?;
         found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
     }
 
@@ -210,8 +207,7 @@ impl Approvals {
             Answered::No => now,
         };
         let named = format!("{} by {}", by.who.name(), by.by);
-        let answered = self.store()?.answer(id, answer, &named, now, expires).await;
-        if !answered.map_err(|error| unavailable(&error))? {
+        if !self.store()?.answer(id, answer, &named, now, expires).await? {
             return Err(Failure::new(Code::NotFound, "The question was answered already, or is over."));
         }
         self.wake(id);
@@ -226,8 +222,7 @@ impl Approvals {
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, by: &Decider, id: ApprovalId) -> Result<(), Failure> {
         self.get(by, id).await?;
-        let revoked = self.store()?.revoke(id, self.clock.unix_ms()).await;
-        if !revoked.map_err(|error| unavailable(&error))? {
+        if !self.store()?.revoke(id, self.clock.unix_ms()).await? {
             return Err(Failure::new(Code::NotFound, "Nothing of it stands any more."));
         }
         self.wake(id);
@@ -250,7 +245,7 @@ impl Approvals {
     pub(super) async fn forget(&self) {
         let Some(store) = &self.store else { return };
         if let Err(error) = store.forget_approvals(self.clock.unix_ms() - KEPT_MS).await {
-            unavailable(&error);
+            warn!(%error, "answers that have ended were not deleted");
         }
     }
 }

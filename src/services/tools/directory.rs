@@ -139,8 +139,8 @@ impl Directory {
             known.filter(|live| live.server.identity() == server.identity()).map(|live| live.secret().to_owned());
         let secret = secret.or(kept).unwrap_or_default();
         let (name, at) = (server.name.to_string(), self.clock.unix_ms());
-        self.store()?.put_tool_server(&name, text, &secret, at).await.map_err(|error| unavailable(&error))?;
-        self.load().await.map_err(|error| unavailable(&error))?;
+        self.store()?.put_tool_server(&name, text, &secret, at).await?;
+        self.load().await?;
         Ok(name)
     }
 
@@ -149,12 +149,11 @@ impl Directory {
     /// # Errors
     /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
     pub async fn remove(&self, name: &str) -> Result<(), Failure> {
-        let is_removed = self.store()?.remove_tool_server(name).await.map_err(|error| unavailable(&error))?;
-        if !is_removed {
+        if !self.store()?.remove_tool_server(name).await? {
             let why = "There is no such tool server, or it is in the server's settings.";
             return Err(Failure::new(Code::NotFound, why));
         }
-        self.load().await.map_err(|error| unavailable(&error))
+        Ok(self.load().await?)
     }
 
     /// Reads those of the database. One that did not change keeps its connection.
@@ -188,9 +187,4 @@ impl Directory {
     fn store(&self) -> Result<&Arc<dyn ToolServerStore>, Failure> {
         self.store.as_ref().ok_or_else(no_database)
     }
-}
-
-pub(super) fn unavailable(error: &DatabaseError) -> Failure {
-    warn!(%error, "the database did not answer");
-    error.failure()
 }
