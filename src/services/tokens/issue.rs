@@ -52,7 +52,7 @@ impl Tokens {
     pub async fn create(&self, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
         let store = self.store()?;
         let (record, secret) = self.draft(new, TOKEN_MARK)?;
-        store.insert(&record).await.map_err(|error| unavailable(&error))?;
+        store.insert(&record).await?;
         self.learn(vec![record.clone()]);
         Ok((record, secret))
     }
@@ -107,7 +107,7 @@ impl Tokens {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self, owner: Option<&Principal>) -> Result<Vec<TokenRecord>, Failure> {
-        let mut all = self.store()?.changed(0).await.map_err(|error| unavailable(&error))?;
+        let mut all = self.store()?.changed(0).await?;
         all.retain(|token| owner.is_none_or(|owner| token.owner == *owner));
         all.sort_by_key(|token| std::cmp::Reverse((token.created_unix_ms, token.id)));
         for token in &mut all {
@@ -125,7 +125,7 @@ impl Tokens {
     pub async fn revoke(&self, id: TokenId) -> Result<(), Failure> {
         let (store, now) = (self.store()?, self.now());
         self.follower.own(id, true);
-        let revoked = store.revoke(&id, now).await.map_err(|error| unavailable(&error))?;
+        let revoked = store.revoke(&id, now).await?;
         if revoked.is_empty() {
             let why = "There is no such token, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));
@@ -282,9 +282,4 @@ pub fn fresh(mark: &str) -> SecretString {
     // Version 4 has 122 random bits of the operating system, so four of them have more than 256.
     let random: Vec<u8> = (0..4).flat_map(|_| Uuid::new_v4().into_bytes()).collect();
     format!("{mark}{}", BASE64_URL_SAFE_NO_PAD.encode(digest(&random))).into()
-}
-
-pub(super) fn unavailable(error: &DatabaseError) -> Failure {
-    warn!(%error, "the database did not answer");
-    error.failure()
 }

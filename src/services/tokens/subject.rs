@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
-use super::{Access, Tokens, issue::unavailable};
-use crate::domain::{
-    error::{Code, Failure},
-    id::TokenId,
-    owner::Principal,
-    token::{Grant, SUBJECT_MARK, Scope, TokenDigest, TokenRecord},
+use super::{Access, Tokens};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::TokenId,
+        owner::Principal,
+        token::{Grant, SUBJECT_MARK, Scope, TokenDigest, TokenRecord},
+    },
+    ports::database::DatabaseError,
 };
 
 impl Tokens {
@@ -49,10 +52,10 @@ impl Tokens {
         match store.insert(&record).await {
             Ok(()) => self.learn(vec![record]),
             // Another server, or another request, was first; or there is no database.
-            Err(_) => self.learn(store.changed(0).await.map_err(|error| unavailable(&error))?),
+            Err(_) => self.learn(store.changed(0).await?),
         }
         let known = self.known().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
-        known.ok_or_else(|| unavailable(&crate::ports::database::DatabaseError("a subject was not stored".into())))
+        known.ok_or_else(|| DatabaseError("a subject was not stored".to_owned()).into())
     }
 
     /// Takes the end of a subject back: its tokens are accepted again.
@@ -61,7 +64,7 @@ impl Tokens {
     /// [`Code::TokenNotFound`] when no such subject has ended, [`Code::DatabaseUnavailable`].
     pub async fn restore(&self, id: TokenId) -> Result<(), Failure> {
         let (store, now) = (self.store()?, self.now());
-        if !store.restore(&id, now).await.map_err(|error| unavailable(&error))? {
+        if !store.restore(&id, now).await? {
             return Err(Failure::new(Code::TokenNotFound, "There is no such subject that is refused."));
         }
         let known = self.known().by_id(id).map(|token| token.record.clone());
