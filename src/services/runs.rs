@@ -13,7 +13,6 @@
 mod auxiliary;
 mod carried;
 mod cell;
-mod channels;
 mod execute;
 mod feed;
 mod finished;

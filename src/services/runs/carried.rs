@@ -1,20 +1,41 @@
-//! The files of one run: where they travel, to its sandbox before the program and back after it; and which of them it
-//! changed.
+//! The files of one run: their folder; where they travel, to its sandbox before the program and back after it; and
+//! which of them it changed.
 
-use super::task::RunTask;
+use std::sync::Arc;
+
+use tracing::error;
+
+use super::{Inner, internal, task::RunTask};
 use crate::{
     domain::{
         error::{Code, Failure},
         event::StreamKind,
         outcome::{Ended, Outcome},
+        owner::ConversationKey,
+        text::chain,
     },
-    ports::storage::Mark,
+    ports::storage::{DataFolder, Mark, StorageError},
     services::{
         carrier::{Carrier, left_out_note},
         files::{FileList, Returned},
         sandbox::Started,
     },
 };
+
+impl Inner {
+    /// The conversation's folder, and the moment before its program in the file system's time. Counts as a use.
+    pub(super) async fn prepare(&self, conversation: &ConversationKey) -> Result<(DataFolder, Mark), Failure> {
+        let (store, id) = (Arc::clone(&self.parts.store), conversation.clone());
+        let prepared = tokio::task::spawn_blocking(move || {
+            let conversation = store.create(&id)?;
+            Ok::<_, StorageError>((conversation.data(), conversation.mark()?))
+        });
+        prepared.await.map_err(|_| internal())?.map_err(|error| {
+            error!(error = %chain(&error), "the conversation's folder was not prepared");
+            error.failure()
+        })
+    }
+}
 
 impl RunTask {
     /// Sends the sandbox its files where they travel, and returns what takes them back. The outer `None` stands for a

@@ -29,7 +29,7 @@ impl RunTask {
                 opened = parts.sessions.open_for_cell(&conversation, &self.runner) => opened?,
             }
         }
-        let (_, mark) = self.prepare().await?;
+        let (_, mark) = service.prepare(&conversation).await?;
         for (path, bytes) in &self.request.files {
             parts.files.write(&conversation, path, bytes.clone()).await?;
         }

@@ -29,13 +29,13 @@ use crate::{
     ports::{
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,
-        storage::{DataFolder, Mark, StorageError, Usage},
+        storage::{Mark, Usage},
     },
     services::{
         admission::{Permit, Ticket},
         files::{Change, FileEntry, FileList},
         janitor::Lease,
-        network::{Access, Network},
+        network::{Access, Channels, Network, Sink},
         sandbox::Started,
         standby::ClaimedStandby,
         tokens,
@@ -74,26 +74,22 @@ impl RunTask {
         limits: Limits,
         stdin: Option<StdinReceiver>,
     ) -> Self {
-        let trace = TraceContext::of_run(run.id, request.within);
-        let sha256 = text::sha256(&request.program);
         let begun = Instant::now();
-        let stages = Stages::default();
-        let (by, access, undead, stage_begun) = (None, None, None, begun);
         Self {
+            trace: TraceContext::of_run(run.id, request.within),
+            sha256: text::sha256(&request.program),
             service,
             run,
             request,
             runner,
             limits,
-            trace,
-            sha256,
-            by,
-            access,
+            by: None,
+            access: None,
             stdin,
             begun,
-            stage_begun,
-            stages,
-            undead,
+            stage_begun: begun,
+            stages: Stages::default(),
+            undead: None,
         }
     }
 
@@ -281,7 +277,7 @@ impl RunTask {
     /// A sandbox started for this run, or nothing when the run was cancelled before there was one. A start is never
     /// aborted: the engine could finish it after the janitor looked for the sandbox and did not find it.
     async fn start(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
-        let (data, mark) = self.prepare().await?;
+        let (data, mark) = self.service.prepare(&self.request.conversation).await?;
         let parts = &self.service.parts;
         let mounts = parts.sandboxes.mounts_of(Some(&self.request.conversation.owner)).await;
         let life = self.limits.wall() + self.access.as_ref().map_or(Duration::ZERO, Access::waits_max);
@@ -300,18 +296,18 @@ impl RunTask {
         }
     }
 
-    /// The conversation's folder, and the moment before the program in the file system's time.
-    pub(super) async fn prepare(&self) -> Result<(DataFolder, Mark), Failure> {
-        let (store, id) = (Arc::clone(&self.service.parts.store), self.request.conversation.clone());
-        let prepared = tokio::task::spawn_blocking(move || {
-            let conversation = store.create(&id)?;
-            Ok::<_, StorageError>((conversation.data(), conversation.mark()?))
-        });
-        let prepared = prepared.await.map_err(|_| internal())?;
-        prepared.map_err(|error| {
-            error!(error = %chain(&error), "the conversation's folder was not prepared");
-            error.failure()
-        })
+    /// The channels of its sandbox, where a policy holds for it.
+    fn channels(&mut self) -> Option<Channels> {
+        let access = self.access.take().filter(|_| self.runner.channels)?;
+        let channels = self.service.parts.network.open(access, &self.run.conversation, &self.run.language);
+        channels.link.reporter.to(self.network_sink());
+        Some(channels)
+    }
+
+    /// Where its connections and calls are told.
+    pub(super) fn network_sink(&self) -> Sink {
+        let run = Arc::clone(&self.run);
+        Box::new(move |event| run.log.add(event))
     }
 
     /// Logs an error that is ours. The self-test's goes into its failure instead: the self-test reports it to the

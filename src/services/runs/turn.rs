@@ -5,7 +5,7 @@
 
 use std::{future::pending, sync::Arc};
 
-use tracing::{error, info};
+use tracing::info;
 
 use super::{Inner, Runs};
 use crate::{
@@ -54,13 +54,7 @@ impl Runs {
         let (ticket, by) = entered.inspect_err(|failure| parts.observer.refused(failure.code))?;
         let permit = ticket.turn().await?;
         parts.files.check_capacity(conversation, Usage::default()).await?;
-        let (store, id) = (Arc::clone(&parts.store), conversation.clone());
-        // Counts as a use of the conversation.
-        let marked = tokio::task::spawn_blocking(move || store.create(&id)?.mark());
-        marked.await.map_err(|_| super::internal())?.map_err(|error| {
-            error!(error = %text::chain(&error), "the conversation's folder was not prepared");
-            error.failure()
-        })?;
+        service.prepare(conversation).await?;
         Ok(ConversationTurn {
             service: Arc::clone(&service),
             conversation: conversation.clone(),
