@@ -181,6 +181,26 @@ pub struct SandboxSpec {
     pub deadline_unix_s: i64,
 }
 
+#[cfg(test)]
+impl SandboxSpec {
+    /// A new sandbox with the default limits.
+    pub(crate) fn example(image: ImageId, data: Volume) -> Self {
+        Self {
+            id: SandboxId::new(),
+            instance: InstanceId::new(),
+            image,
+            data,
+            folders: Vec::new(),
+            skills: SkillFolders::default(),
+            limits: Limits::default(),
+            loading_cpu_millis: None,
+            uid: 1000,
+            own_init: false,
+            deadline_unix_s: 1_800_000_000,
+        }
+    }
+}
+
 /// An image pinned by its content, such as `sha256:…`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageId(pub String);

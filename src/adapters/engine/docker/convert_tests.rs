@@ -3,10 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    domain::{id::InstanceId, skills::SkillFolders},
-    ports::{engine::Volume, runner},
-};
+use crate::{domain::id::InstanceId, ports::runner};
 
 fn profile() -> Profile {
     Profile { runtime: None, own_seccomp: false, cgroup_v1: true, podman: None }
@@ -16,15 +13,7 @@ fn spec() -> SandboxSpec {
     SandboxSpec {
         id: "sandbox-0190c6a000007000800000000000000a".parse().expect("an id"),
         instance: "instance-0190c6a000007000800000000000000b".parse().expect("an id"),
-        image: ImageId("sha256:5d0d".to_owned()),
-        data: Volume::HostFolder("/var/sandboxes/c/files".into()),
-        folders: Vec::new(),
-        skills: SkillFolders::default(),
-        limits: Limits::default(),
-        loading_cpu_millis: None,
-        uid: 1000,
-        own_init: false,
-        deadline_unix_s: 1_800_000_000,
+        ..SandboxSpec::example(ImageId("sha256:5d0d".to_owned()), Volume::HostFolder("/var/sandboxes/c/files".into()))
     }
 }
 

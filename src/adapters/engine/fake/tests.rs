@@ -5,7 +5,7 @@ use tokio::{io::AsyncWriteExt, time::Instant};
 
 use super::*;
 use crate::{
-    domain::{clock::ManualClock, id::InstanceId, limits::Limits, skills::SkillFolders},
+    domain::clock::ManualClock,
     ports::engine::{Exit, Output},
 };
 
@@ -23,19 +23,7 @@ fn scene() -> Scene {
 
 impl Scene {
     fn spec(&self) -> SandboxSpec {
-        SandboxSpec {
-            id: SandboxId::new(),
-            instance: InstanceId::new(),
-            image: self.image.clone(),
-            data: Volume::HostFolder(self.folder.path().to_owned()),
-            folders: Vec::new(),
-            skills: SkillFolders::default(),
-            limits: Limits::default(),
-            loading_cpu_millis: None,
-            uid: 1000,
-            own_init: false,
-            deadline_unix_s: 1060,
-        }
+        SandboxSpec::example(self.image.clone(), Volume::HostFolder(self.folder.path().to_owned()))
     }
 
     async fn run(&self, program: &str) -> (Result<Vec<Output>, EngineError>, Result<Exit, EngineError>) {

@@ -22,10 +22,7 @@ use super::{
     scripted::{self, ScriptedEngine},
     *,
 };
-use crate::{
-    domain::{id::InstanceId, limits::Limits, skills::SkillFolders},
-    ports::engine::SandboxSpec,
-};
+use crate::{domain::id::InstanceId, ports::engine::SandboxSpec};
 
 struct Scene {
     root: TempDir,
@@ -86,16 +83,8 @@ impl Scene {
         fs::create_dir_all(&folder).expect("a folder");
         let spec = SandboxSpec {
             id,
-            instance: InstanceId::new(),
-            image: ImageId(image()),
-            data: Volume::HostFolder(folder.clone()),
-            folders: Vec::new(),
-            skills: SkillFolders::default(),
-            limits: Limits::default(),
-            loading_cpu_millis: None,
-            uid: 1000,
             own_init: true,
-            deadline_unix_s: 1_800_000_000,
+            ..SandboxSpec::example(ImageId(image()), Volume::HostFolder(folder.clone()))
         };
         let profile = Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None };
         let body = convert::create_body(&profile, &spec, Some(&folder));

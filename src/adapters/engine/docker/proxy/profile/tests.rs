@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::json;
 
 use super::*;
-use crate::domain::id::InstanceId;
 
 const FOLDER: &str = "/var/sandboxes/c/files";
 
@@ -15,17 +14,9 @@ fn profile() -> Profile {
 
 fn spec() -> SandboxSpec {
     SandboxSpec {
-        id: SandboxId::new(),
-        instance: InstanceId::new(),
-        image: ImageId(format!("sha256:{}", "5d".repeat(32))),
-        data: Volume::HostFolder(FOLDER.into()),
-        folders: Vec::new(),
-        skills: SkillFolders::default(),
         limits: Limits { memory_bytes: 64 << 20, cpu_millis: 1500, tmp_bytes: 1 << 20, ..Limits::default() },
-        loading_cpu_millis: None,
-        uid: 1000,
         own_init: true,
-        deadline_unix_s: 1_800_000_000,
+        ..SandboxSpec::example(ImageId(format!("sha256:{}", "5d".repeat(32))), Volume::HostFolder(FOLDER.into()))
     }
 }
 
