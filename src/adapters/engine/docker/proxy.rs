@@ -126,11 +126,7 @@ struct Inner {
     socket: PathBuf,
     docker: Docker,
     root: Root,
-    users: RunnerUsers,
-    runtime: RuntimeSetting,
-    images: AllowedImages,
-    folders: Vec<SharedFolder>,
-    skills: Option<PathBuf>,
+    options: ProxyOptions,
     /// What containers must look like on this engine, read from the engine at the first need.
     form: OnceCell<Form>,
     known: Mutex<Known>,
@@ -179,18 +175,8 @@ impl Proxy {
             .map_err(|_| host())?;
         let root = Root::open(&options.root)
             .map_err(|source| ProxyError::Root { root: options.root.clone(), source: source.into() })?;
-        Ok(Self(Arc::new(Inner {
-            socket,
-            docker,
-            root,
-            users: options.users,
-            runtime: options.runtime,
-            images: options.images,
-            folders: options.folders,
-            skills: options.skills,
-            form: OnceCell::new(),
-            known: Mutex::default(),
-        })))
+        let (form, known) = (OnceCell::new(), Mutex::default());
+        Ok(Self(Arc::new(Inner { socket, docker, root, options, form, known })))
     }
 
     /// Creates the socket, for its owner and group. One that a dead process left is replaced.
@@ -325,7 +311,7 @@ impl Inner {
     /// The folder and the body of a container, built from the requested one when the two are equal.
     async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(PathBuf, Vec<u8>), Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
-        let (spec, made) = profile::vet(form, id, &self.users, body)?;
+        let (spec, made) = profile::vet(form, id, &self.options.users, body)?;
         let Volume::HostFolder(folder) = spec.data else {
             return Err(Denied::new("/data is no folder of the host"));
         };
@@ -347,11 +333,19 @@ impl Inner {
 
     async fn look(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
-        let cgroup_v1 = about::is_cgroup_v1(&info);
-        let profile =
-            Profile { runtime: self.runtime.standard().map(str::to_owned), own_seccomp: true, cgroup_v1, podman: None };
-        let (candidate, folders, skills) = (self.runtime.candidate(&info), self.folders.clone(), self.skills.clone());
-        Ok(Form { profile, candidate, folders, skills, ceiling: profile::ceiling(&info) })
+        let ProxyOptions { runtime, folders, skills, .. } = &self.options;
+        Ok(Form {
+            profile: Profile {
+                runtime: runtime.standard().map(str::to_owned),
+                own_seccomp: true,
+                cgroup_v1: about::is_cgroup_v1(&info),
+                podman: None,
+            },
+            candidate: runtime.candidate(&info),
+            folders: folders.clone(),
+            skills: skills.clone(),
+            ceiling: profile::ceiling(&info),
+        })
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
@@ -363,7 +357,7 @@ impl Inner {
             return Err(Denied::new("the image does not have the runner label"));
         }
         let mut names = found.repo_tags.iter().flatten().chain(&found.id);
-        if !names.any(|name| self.images.allows(name)) {
+        if !names.any(|name| self.options.images.allows(name)) {
             return Err(Denied::new("the image is not in SANDBOX_ENGINE__RUNNER_IMAGES"));
         }
         self.known.lock().remember_runner(image.clone());
