@@ -21,12 +21,13 @@
 //!
 //! It reads and writes the frames by itself, so a mistake in the server's codec shows.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, future::pending};
 
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, DuplexStream},
     sync::mpsc,
+    time::sleep,
 };
 
 use super::{
@@ -165,16 +166,15 @@ enum CellEnd {
 impl Kernel<'_> {
     async fn run(&mut self, exit: &mut Exit) {
         if self.actor.quirks.is_mute {
-            return std::future::pending().await;
+            return pending().await;
         }
         let info = json!({"status": "ok", "implementation": "fake", "language_info": {"name": "script"}});
         let mut ready = info.clone();
         ready["cpuMs"] = self.cpu_ms.into();
         self.send("bridge", "ready", &json!({}), &ready).await;
         while let Some(Message { channel, header, content }) = self.received.recv().await {
-            let reply =
-                |status: Value| (header["msg_type"].as_str().unwrap_or_default().replace("request", "reply"), status);
-            let (kind, answer) = match header["msg_type"].as_str().unwrap_or_default() {
+            let kind = header["msg_type"].as_str().unwrap_or_default();
+            let answer = match kind {
                 "execute_request" => {
                     if self.cell(&header, &content, exit).await {
                         return;
@@ -182,20 +182,19 @@ impl Kernel<'_> {
                     continue;
                 }
                 "complete_request" => {
-                    reply(json!({"status": "ok", "matches": self.variables.keys().collect::<Vec<_>>(),
-                    "cursor_start": 0, "cursor_end": content["cursor_pos"], "metadata": {}}))
+                    json!({"status": "ok", "matches": self.variables.keys().collect::<Vec<_>>(),
+                    "cursor_start": 0, "cursor_end": content["cursor_pos"], "metadata": {}})
                 }
                 "inspect_request" => {
-                    reply(json!({"status": "ok", "found": true, "data": {"text/plain": content["code"]},
-                    "metadata": {}}))
+                    json!({"status": "ok", "found": true, "data": {"text/plain": content["code"]}, "metadata": {}})
                 }
-                "kernel_info_request" => reply(info.clone()),
+                "kernel_info_request" => info.clone(),
                 _ => {
                     self.tell(&header).await;
                     continue;
                 }
             };
-            self.send(&channel, &kind, &header, &answer).await;
+            self.send(&channel, &kind.replace("request", "reply"), &header, &answer).await;
         }
     }
 
@@ -290,7 +289,7 @@ impl Kernel<'_> {
                 self.actor.emit(StreamKind::Stdout, message).await;
             }
             "stubborn" => self.stubborn = true,
-            "deaf" => std::future::pending().await,
+            "deaf" => pending().await,
             "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,
             "forge" => {
                 let other = json!({"msg_id": "another", "msg_type": "execute_request", "session": "another"});
@@ -301,7 +300,7 @@ impl Kernel<'_> {
             "ask" => {
                 self.send("stdin", "input_request", parent, &json!({"prompt": rest, "password": false})).await;
                 loop {
-                    match self.wait().await {
+                    match self.received.recv().await {
                         Some(message) if message.header["msg_type"] == "input_reply" => {
                             let text = format!("{}\n", message.content["value"].as_str().unwrap_or_default());
                             self.print(parent, "stdout", text.as_bytes()).await;
@@ -324,12 +323,9 @@ impl Kernel<'_> {
             Some(Step::Stdout(bytes)) => self.print(parent, "stdout", &bytes).await,
             Some(Step::Stderr(bytes)) => self.print(parent, "stderr", &bytes).await,
             Some(Step::Flood(bytes)) => self.print(parent, "stdout", &vec![b'x'; bytes]).await,
-            Some(Step::Sleep(time)) => {
-                let until = tokio::time::Instant::now() + time;
-                return self.rest(Some(until)).await;
-            }
+            Some(Step::Sleep(time)) => return self.rest(sleep(time)).await,
             Some(Step::OomChild) => self.oom_kills += 1,
-            Some(Step::Hang) => return self.rest(None).await,
+            Some(Step::Hang) => return self.rest(pending()).await,
             Some(Step::End { status, oom }) => {
                 (exit.status, exit.oom_killed) = (status, oom);
                 return CellEnd::Dead;
@@ -341,18 +337,8 @@ impl Kernel<'_> {
         CellEnd::Ok
     }
 
-    async fn wait(&mut self) -> Option<Message> {
-        self.received.recv().await
-    }
-
-    /// Lets time pass, or for ever, until it is interrupted.
-    async fn rest(&mut self, until: Option<tokio::time::Instant>) -> CellEnd {
-        let over = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
+    /// Lets time pass until `over`, or until it is interrupted.
+    async fn rest(&mut self, over: impl Future<Output = ()>) -> CellEnd {
         tokio::pin!(over);
         loop {
             tokio::select! {
