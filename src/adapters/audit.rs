@@ -17,6 +17,7 @@ mod verify;
 mod writer;
 
 use std::{
+    fmt::Display,
     path::Path,
     sync::{
         Arc,
@@ -75,14 +76,13 @@ impl Audit {
         AuditCounts { written: read(written), lost: read(lost), errors: read(errors) }
     }
 
-    /// Whether a line found room; one that did not is counted.
-    fn queue(&self, line: String) -> bool {
-        let queue = self.queue.lock();
-        let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
+    /// Queues a line about a subject. One that finds no room is counted and logged.
+    fn add(&self, line: String, subject: &dyn Display) {
+        let is_queued = self.queue.lock().as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
         if !is_queued {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
+            error!(%subject, "a line of the audit log is lost: the queue is full");
         }
-        is_queued
     }
 
     /// Writes the queued lines and ends the thread. Blocks. A line that still cannot be written is lost.
@@ -100,33 +100,23 @@ impl Audit {
 
 impl Observer for Audit {
     fn run_over(&self, run: &RunFacts<'_>) {
-        if !self.queue(line::of(run)) {
-            error!(run = %run.run, "a line of the audit log is lost: the queue is full");
-        }
+        self.add(line::of(run), &run.run);
     }
 
     fn connected(&self, connection: &NetworkFacts<'_>) {
-        if !self.queue(line::of_connection(connection)) {
-            error!("a line of the audit log is lost: the queue is full");
-        }
+        self.add(line::of_connection(connection), connection.conversation);
     }
 
     fn tool_called(&self, call: &ToolFacts<'_>) {
-        if !self.queue(line::of_tool(call)) {
-            error!("a line of the audit log is lost: the queue is full");
-        }
+        self.add(line::of_tool(call), call.conversation);
     }
 
     fn signed_in(&self, step: &SignInFacts<'_>) {
-        if !self.queue(line::of_sign_in(step)) {
-            error!(step = step.step, "a line of the audit log is lost: the queue is full");
-        }
+        self.add(line::of_sign_in(step), &step.step);
     }
 
     fn administered(&self, act: &AdminFacts<'_>) {
-        if !self.queue(line::of_admin(act)) {
-            error!(action = act.action.word(), "a line of the audit log is lost: the queue is full");
-        }
+        self.add(line::of_admin(act), &act.action.word());
     }
 }
 
