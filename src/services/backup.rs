@@ -131,3 +131,12 @@ impl Backup {
 fn archive(act: &'static str) -> impl Fn(io::Error) -> BackupError {
     move |source| BackupError::Archive { act, source }
 }
+
+/// Works on the archive on a blocking thread.
+async fn blocking<T: Send + 'static>(
+    act: &'static str,
+    work: impl FnOnce() -> Result<T, BackupError> + Send + 'static,
+) -> Result<T, BackupError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| archive(act)(io::Error::other(error)))?
+}

@@ -5,15 +5,15 @@ use std::{collections::BTreeSet, fs::File, sync::Arc};
 use tokio::sync::mpsc;
 
 use super::{
-    Backup, BackupError, Manifest, PIECE_BYTES, Sums, archive,
+    Backup, BackupError, Manifest, PIECE_BYTES, Sums, archive, blocking,
     check::{check, rows},
     read::{FilePart, Part, read},
 };
 use crate::{
-    domain::{clock::Clock, error::Code, outcome::Figures, owner::ConversationKey, path::SafePath},
+    domain::{clock::Clock, owner::ConversationKey},
     ports::{
         database::Loading,
-        history::{EndWord, LineEnd},
+        history::LineEnd,
         storage::{ConversationFolder, Storage, StorageError},
     },
 };
@@ -44,14 +44,14 @@ impl Backup {
     pub async fn restore(&self, file: File, replace: bool, clock: &dyn Clock) -> Result<Restored, BackupError> {
         let (file, tables, newest) = (Arc::new(file), self.database.tables(), self.database.version());
         let archive = Arc::clone(&file);
-        let (manifest, sums) = blocking(move || check(&archive, tables, newest)).await?;
+        let (manifest, sums) = blocking("read", move || check(&archive, tables, newest)).await?;
         let state = self.database.state().await?;
         if state.version > manifest.tables {
             let why = "the database has tables of a newer version than the backup: name a new database".to_owned();
             return Err(BackupError::InTheWay(why));
         }
         let store = Arc::clone(&self.store);
-        let present = blocking(move || Ok(store.last_uses()?)).await?;
+        let present = blocking("read", move || Ok(store.last_uses()?)).await?;
         let is_empty = present.is_empty() && state.is_empty;
         if !is_empty && !replace {
             let what = if state.is_empty { "the root has conversations" } else { "the database has rows" };
@@ -59,7 +59,7 @@ impl Backup {
             return Err(BackupError::InTheWay(why));
         }
         let (store, archive) = (Arc::clone(&self.store), Arc::clone(&file));
-        let (removed, owners) = blocking(move || {
+        let (removed, owners) = blocking("read", move || {
             for used in &present {
                 store.remove(&used.key)?;
             }
@@ -73,7 +73,7 @@ impl Backup {
 
     async fn load(&self, file: Arc<File>, version: i64, replace: bool) -> Result<(), BackupError> {
         let (sender, receiver) = mpsc::channel(ROWS_WAITING_MAX);
-        let reading = blocking(move || {
+        let reading = blocking("read", move || {
             read(&file, &mut |part| {
                 let Part::Rows { table, text } = part else { return Ok(()) };
                 for row in rows(&table, &text)? {
@@ -92,30 +92,14 @@ impl Backup {
 
     /// The servers of the backup do not run these any more.
     async fn close_lost(&self, clock: &dyn Clock) -> Result<u64, BackupError> {
-        let end = LineEnd {
-            unix_ms: clock.unix_s().saturating_mul(1000),
-            word: EndWord::SERVER_LOST,
-            exit_code: None,
-            signal: None,
-            oom_killed: false,
-            failure: Some(Code::ServerLost),
-            sentence: "It was under way when the backup was made; how it ended is not known.".to_owned(),
-            figures: Figures::default(),
-            files: Vec::new(),
-        };
+        let sentence = "It was under way when the backup was made; how it ended is not known.";
+        let end = LineEnd::lost(clock.unix_s().saturating_mul(1000), sentence);
         let mut lost = 0;
         for (instance, _) in self.database.open().await? {
             lost += self.database.close_lost(instance, &end).await?;
         }
         Ok(lost)
     }
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, BackupError> + Send + 'static,
-) -> Result<T, BackupError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| archive("read")(std::io::Error::other(error.to_string())))?
 }
 
 /// Writes all files; how many owners they are of.
@@ -142,16 +126,12 @@ fn files(store: &dyn Storage, archive: &File) -> Result<usize, BackupError> {
     })?;
     // Last: a folder may be closed to the one who writes into it.
     for (key, path, mode) in modes.iter().rev() {
-        set_mode(store, key, path, *mode)?;
+        in_folder(store, key, |folder| folder.set_folder_mode(path, *mode))?;
     }
     for (key, unix_s) in used {
         in_folder(store, &key, |folder| folder.set_last_use(unix_s))?;
     }
     Ok(owners.len())
-}
-
-fn set_mode(store: &dyn Storage, key: &ConversationKey, path: &SafePath, mode: u32) -> Result<(), BackupError> {
-    in_folder(store, key, |folder| folder.set_folder_mode(path, mode))
 }
 
 fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError> {

@@ -20,7 +20,8 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
 use super::{
-    Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, SUMS, Sums, archive, sparse,
+    Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, SUMS, Sums, archive,
+    blocking, sparse,
 };
 use crate::{
     domain::{
@@ -51,16 +52,16 @@ impl Backup {
         let tables = self.database.version();
         let manifest = Manifest { format: FORMAT, server: env!("CARGO_PKG_VERSION").to_owned(), tables, created };
         let store = self.store.clone();
-        let writing = tokio::task::spawn_blocking(move || {
+        let writing = blocking("written", move || {
             let mut writer = Writer::new(into, &manifest)?;
             writer.rows(rows)?;
-            Ok::<_, BackupError>((writer, store.last_uses()?))
+            Ok((writer, store.last_uses()?))
         });
         let (dumped, written) = tokio::join!(self.database.dump(sender), writing);
-        let (mut writer, conversations) = written.map_err(|error| panicked(&error))??;
+        let (mut writer, conversations) = written?;
         dumped?;
         let store = self.store.clone();
-        let writing = tokio::task::spawn_blocking(move || {
+        blocking("written", move || {
             for used in conversations {
                 // One that was deleted meanwhile is left out.
                 if let Some(folder) = store.open(&used.key)? {
@@ -68,13 +69,9 @@ impl Backup {
                 }
             }
             writer.finish()
-        });
-        writing.await.map_err(|error| panicked(&error))?
+        })
+        .await
     }
-}
-
-fn panicked(error: &tokio::task::JoinError) -> BackupError {
-    archive("written")(io::Error::other(error.to_string()))
 }
 
 /// Walks a conversation's folder.
@@ -120,9 +117,7 @@ impl<W: Write> Writer<W> {
         if text.is_empty() {
             return Ok(());
         }
-        let name = format!("{DATABASE}/{table}/{number:06}.jsonl");
-        self.entry(EntryType::Regular, 0o600, 0, name.as_bytes(), text.len() as u64, text.as_bytes())
-            .map_err(archive("written"))
+        self.text(&format!("{DATABASE}/{table}/{number:06}.jsonl"), text.as_bytes())
     }
 
     fn conversation(&mut self, used: &LastUse, walk: &mut Walk<'_>) -> Result<(), BackupError> {
@@ -193,7 +188,13 @@ impl<W: Write> Writer<W> {
 
     fn json(&mut self, name: &str, value: &impl serde::Serialize) -> Result<(), BackupError> {
         let text = serde_json::to_vec_pretty(value).map_err(|error| archive("written")(error.into()))?;
-        self.entry(EntryType::Regular, 0o600, 0, name.as_bytes(), text.len() as u64, &*text).map_err(archive("written"))
+        self.text(name, &text)
+    }
+
+    /// An entry of the server's own.
+    fn text(&mut self, name: &str, text: &[u8]) -> Result<(), BackupError> {
+        let written = self.entry(EntryType::Regular, 0o600, 0, name.as_bytes(), text.len() as u64, text);
+        written.map_err(archive("written"))
     }
 
     fn finish(mut self) -> Result<Sums, BackupError> {

@@ -49,13 +49,7 @@ pub(super) fn over(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: u
 pub(super) fn lost(unix_ms: i64) -> LineEnd {
     let sentence = "The server ended while the program waited or ran, so how it ended is not known; it was not run \
                     again: look at the files, then run it again.";
-    LineEnd {
-        unix_ms,
-        word: EndWord::SERVER_LOST,
-        failure: Some(Code::ServerLost),
-        sentence: sentence.to_owned(),
-        ..LineEnd::of(EndWord::SERVER_LOST)
-    }
+    LineEnd::lost(unix_ms, sentence)
 }
 
 /// Why the server failed the run, if it did.
@@ -105,6 +99,12 @@ fn text(chars: impl Iterator<Item = char>) -> String {
 }
 
 impl LineEnd {
+    /// The end of a run that no server knows.
+    pub(in crate::services) fn lost(unix_ms: i64, sentence: &str) -> Self {
+        let (failure, sentence) = (Some(Code::ServerLost), sentence.to_owned());
+        Self { unix_ms, failure, sentence, ..Self::of(EndWord::SERVER_LOST) }
+    }
+
     fn of(word: EndWord) -> Self {
         Self {
             unix_ms: 0,
