@@ -78,104 +78,62 @@ fn link_is_valid_for_its_owner_only() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one table")]
 fn verify_refuses_altered_links() {
     let signer = signer(&["one"]);
     let good = signature(&mint(&signer, "c", "a/b.txt", EXPIRES));
     let exp = EXPIRES.to_string();
+    let refused = |conversation: &str, path: &str, expires: &str, sig: &str, why: Rejected| {
+        let result = verify(&signer, conversation, path, expires, sig, NOW);
+        // A reversed signature may be canonical base64url by chance.
+        let fits = result == Err(why) || (why == Malformed && result == Err(Signature) && sig.len() == 43);
+        assert!(fits, "{conversation:?} {path:?} {expires:?} {sig:?}: {result:?}, not {why:?}");
+    };
+    for conversation in ["d", "C", "", "ca", "c\0", "cc", " c"] {
+        refused(conversation, "a/b.txt", &exp, &good, Signature);
+    }
+    refused("c/a", "b.txt", &exp, &good, Signature);
+
+    let others = ["a/b.tx", "a/b.txt ", "a/B.txt", "A/b.txt", "ab.txt", "a\\b.txt", "b.txt", "a"];
+    for path in others.into_iter().chain(["a%2fb.txt", "a/b.txt/c", "c/a/b.txt"]) {
+        refused("c", path, &exp, &good, Signature);
+    }
+    for path in ["", "a//b.txt", "/a/b.txt", "a/b.txt/", "a/./b.txt", "a/x/../b.txt", "../c/a/b.txt", "a/b.txt\0"] {
+        refused("c", path, &exp, &good, Malformed);
+    }
+
+    for expires in [EXPIRES + 1, EXPIRES - 1, i64::MAX, 1] {
+        refused("c", "a/b.txt", &expires.to_string(), &good, Signature);
+    }
+    let (nines, hex) = ("9".repeat(20), format!("0x{EXPIRES:x}"));
+    let odd = ["", "0", "9223372036854775808", "18446744073709551616", &nines, &hex, "1e9", "1_800_003_600", "１８"];
+    for expires in odd {
+        refused("c", "a/b.txt", expires, &good, Malformed);
+    }
+    let around = [("0", ""), ("+", ""), ("-", ""), (" ", ""), ("", " "), ("", "\n"), ("", "\0"), ("", ".0")];
+    for (before, after) in around {
+        refused("c", "a/b.txt", &format!("{before}{exp}{after}"), &good, Malformed);
+    }
+
     let foreign = signature(&mint(&self::signer(&["two"]), "c", "a/b.txt", EXPIRES));
-    let hex = "0123456789abcdef".repeat(4);
-    let standard = base64::engine::general_purpose::STANDARD.encode(URL_SAFE_NO_PAD.decode(&good).expect("bytes"));
+    for sig in [foreign, "A".repeat(43)] {
+        refused("c", "a/b.txt", &exp, &sig, Signature);
+    }
     let last = |c: char| format!("{}{c}", &good[..42]);
     // The last of 43 characters carries two bits that are not part of the signature: no other text form may pass.
     let twins = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['-', '_']).map(last);
     for twin in twins.filter(|twin| *twin != good) {
         assert!(verify(&signer, "c", "a/b.txt", &exp, &twin, NOW).is_err(), "{twin}");
     }
-    let big = |sign: &str| format!("{sign}{}", "9".repeat(19));
-    let cut = |n: usize| good[..n].to_owned();
-    let form: [(&str, &str, String, String, Rejected); 70] = [
-        // Another conversation.
-        ("d", "a/b.txt", exp.clone(), good.clone(), Signature),
-        ("C", "a/b.txt", exp.clone(), good.clone(), Signature),
-        ("", "a/b.txt", exp.clone(), good.clone(), Signature),
-        ("c/a", "b.txt", exp.clone(), good.clone(), Signature),
-        ("ca", "b.txt", exp.clone(), good.clone(), Signature),
-        ("c\0", "a/b.txt", exp.clone(), good.clone(), Signature),
-        ("cc", "a/b.txt", exp.clone(), good.clone(), Signature),
-        (" c", "a/b.txt", exp.clone(), good.clone(), Signature),
-        // Another path.
-        ("c", "a/b.tx", exp.clone(), good.clone(), Signature),
-        ("c", "a/b.txt ", exp.clone(), good.clone(), Signature),
-        ("c", "a/B.txt", exp.clone(), good.clone(), Signature),
-        ("c", "A/b.txt", exp.clone(), good.clone(), Signature),
-        ("c", "ab.txt", exp.clone(), good.clone(), Signature),
-        ("c", "a\\b.txt", exp.clone(), good.clone(), Signature),
-        ("c", "a%2fb.txt", exp.clone(), good.clone(), Signature),
-        ("c", "b.txt", exp.clone(), good.clone(), Signature),
-        ("c", "a", exp.clone(), good.clone(), Signature),
-        ("c", "a/b.txt/c", exp.clone(), good.clone(), Signature),
-        ("c", "c/a/b.txt", exp.clone(), good.clone(), Signature),
-        ("c", "", exp.clone(), good.clone(), Malformed),
-        ("c", "a//b.txt", exp.clone(), good.clone(), Malformed),
-        ("c", "/a/b.txt", exp.clone(), good.clone(), Malformed),
-        ("c", "a/b.txt/", exp.clone(), good.clone(), Malformed),
-        ("c", "a/./b.txt", exp.clone(), good.clone(), Malformed),
-        ("c", "a/x/../b.txt", exp.clone(), good.clone(), Malformed),
-        ("c", "../c/a/b.txt", exp.clone(), good.clone(), Malformed),
-        ("c", "a/b.txt\0", exp.clone(), good.clone(), Malformed),
-        // Another time.
-        ("c", "a/b.txt", (EXPIRES + 1).to_string(), good.clone(), Signature),
-        ("c", "a/b.txt", (EXPIRES - 1).to_string(), good.clone(), Signature),
-        ("c", "a/b.txt", i64::MAX.to_string(), good.clone(), Signature),
-        ("c", "a/b.txt", "1".to_owned(), good.clone(), Signature),
-        ("c", "a/b.txt", "9223372036854775808".to_owned(), good.clone(), Malformed),
-        ("c", "a/b.txt", "18446744073709551616".to_owned(), good.clone(), Malformed),
-        ("c", "a/b.txt", big("9"), good.clone(), Malformed),
-        ("c", "a/b.txt", String::new(), good.clone(), Malformed),
-        ("c", "a/b.txt", "0".to_owned(), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("0{exp}"), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("+{exp}"), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("-{exp}"), good.clone(), Malformed),
-        ("c", "a/b.txt", format!(" {exp}"), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("{exp} "), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("{exp}\n"), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("{exp}\0"), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("{exp}.0"), good.clone(), Malformed),
-        ("c", "a/b.txt", format!("0x{EXPIRES:x}"), good.clone(), Malformed),
-        ("c", "a/b.txt", "1e9".to_owned(), good.clone(), Malformed),
-        ("c", "a/b.txt", "1_800_003_600".to_owned(), good.clone(), Malformed),
-        ("c", "a/b.txt", "１８".to_owned(), good.clone(), Malformed),
-        // Another signature.
-        ("c", "a/b.txt", exp.clone(), foreign, Signature),
-        ("c", "a/b.txt", exp.clone(), "A".repeat(43), Signature),
-        ("c", "a/b.txt", exp.clone(), String::new(), Malformed),
-        ("c", "a/b.txt", exp.clone(), cut(1), Malformed),
-        ("c", "a/b.txt", exp.clone(), cut(2), Malformed),
-        ("c", "a/b.txt", exp.clone(), cut(22), Malformed),
-        ("c", "a/b.txt", exp.clone(), cut(42), Malformed),
-        ("c", "a/b.txt", exp.clone(), format!("{good}="), Malformed),
-        ("c", "a/b.txt", exp.clone(), format!("{}=", cut(42)), Malformed),
-        ("c", "a/b.txt", exp.clone(), format!("{good}A"), Malformed),
-        ("c", "a/b.txt", exp.clone(), format!("{good}{good}"), Malformed),
-        ("c", "a/b.txt", exp.clone(), format!(" {good}"), Malformed),
-        ("c", "a/b.txt", exp.clone(), format!("{good}\n"), Malformed),
-        ("c", "a/b.txt", exp.clone(), format!("{good}%00"), Malformed),
-        ("c", "a/b.txt", exp.clone(), "=".repeat(43), Malformed),
-        ("c", "a/b.txt", exp.clone(), "!".repeat(43), Malformed),
-        ("c", "a/b.txt", exp.clone(), "+/".repeat(21) + "A", Malformed),
-        ("c", "a/b.txt", exp.clone(), "é".repeat(21) + "A", Malformed),
-        ("c", "a/b.txt", exp.clone(), standard, Malformed),
-        ("c", "a/b.txt", exp.clone(), hex, Malformed),
-        ("c", "a/b.txt", exp.clone(), good.chars().rev().collect(), Malformed),
-        ("c", "a/b.txt", exp.clone(), "none".to_owned(), Malformed),
-    ];
-    for (conversation, path, expires, sig, why) in form {
-        let result = verify(&signer, conversation, path, &expires, &sig, NOW);
-        // A reversed signature may be canonical base64url by chance.
-        let fits = result == Err(why) || (why == Malformed && result == Err(Signature) && sig.len() == 43);
-        assert!(fits, "{conversation:?} {path:?} {expires:?} {sig:?}: {result:?}, not {why:?}");
+    let cut = [0, 1, 2, 22, 42].map(|n| good[..n].to_owned());
+    let around = [("", "="), ("", "A"), ("", good.as_str()), (" ", ""), ("", "\n"), ("", "%00")];
+    let around = around.map(|(before, after)| format!("{before}{good}{after}"));
+    let full = ["=".repeat(43), "!".repeat(43), "+/".repeat(21) + "A", "é".repeat(21) + "A", last('=')];
+    let standard = base64::engine::general_purpose::STANDARD.encode(URL_SAFE_NO_PAD.decode(&good).expect("bytes"));
+    let others = [standard, "0123456789abcdef".repeat(4), good.chars().rev().collect(), "none".to_owned()];
+    for sig in cut.iter().chain(&around).chain(&full).chain(&others) {
+        refused("c", "a/b.txt", &exp, sig, Malformed);
     }
+
     let at = |expires: i64, now| {
         verify(&signer, "c", "f", &expires.to_string(), &signature(&mint(&signer, "c", "f", expires)), now)
     };
