@@ -29,7 +29,7 @@ use tracing::warn;
 pub use self::{
     approvals::{Approvals, Decider},
     directory::{Directory, ServerEntry},
-    modules::{Generator, Source},
+    modules::{Generator, ModuleLanguage, Source},
     sandboxed::{SandboxedParts, SandboxedServers},
     search::Found,
     server::ServerState,
@@ -171,7 +171,7 @@ impl Tools {
         who: &Principal,
         server: &str,
         tool: Option<&str>,
-        language: modules::ModuleLanguage,
+        language: ModuleLanguage,
     ) -> Result<Source, Failure> {
         self.0.source(who, server, tool, language).await
     }
@@ -190,5 +190,3 @@ impl Inner {
         })
     }
 }
-
-pub use self::modules::ModuleLanguage;

@@ -36,14 +36,16 @@ pub struct Found {
 
 /// Whether a query is short enough.
 pub(super) fn check(query: &str) -> Result<(), Failure> {
-    let fits = query.chars().count() <= QUERY_CHARS_MAX;
-    fits.then_some(())
-        .ok_or_else(|| Failure::argument("query", format!("it has more than {QUERY_CHARS_MAX} characters")))
+    if query.chars().count() > QUERY_CHARS_MAX {
+        return Err(Failure::argument("query", format!("it has more than {QUERY_CHARS_MAX} characters")));
+    }
+    Ok(())
 }
 
 impl Inner {
     pub(super) async fn search(&self, who: &Principal, query: &str, limit: usize) -> Vec<Found> {
-        let words: Vec<String> = words(query).take(WORDS_MAX).collect();
+        let mut words = words(query);
+        words.truncate(WORDS_MAX);
         let live = self.parts.directory.of(who);
         let listed = join_all(live.iter().map(|live| async move { (live, live.definitions().await.ok()) })).await;
         let mut found = Vec::new();
@@ -83,7 +85,7 @@ impl Inner {
 }
 
 /// The words of a text: split at what is no letter or digit, and where a capital follows a small letter.
-fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+fn words(text: &str) -> Vec<String> {
     let mut before = ' ';
     let mut spaced = String::new();
     for c in text.chars() {
@@ -95,7 +97,7 @@ fn words(text: &str) -> impl Iterator<Item = String> + '_ {
         }
         before = c;
     }
-    spaced.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>().into_iter()
+    spaced.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 fn score(wanted: &[String], server: &str, defined: &Defined) -> u32 {
@@ -104,7 +106,7 @@ fn score(wanted: &[String], server: &str, defined: &Defined) -> u32 {
     let texts = [path.as_str(), tool.name.as_str(), server, tool.description.as_str()];
     let mut score = 0;
     for (text, weight) in texts.into_iter().zip(WEIGHTS) {
-        let there: Vec<String> = words(text).collect();
+        let there = words(text);
         for word in wanted {
             let best = there.iter().map(|other| match other {
                 other if other == word => EXACT,
@@ -124,7 +126,7 @@ mod tests {
 
     #[test]
     fn words_are_split_at_marks_and_capitals() {
-        assert_eq!(words("getIssue_by-ID v2").collect::<Vec<_>>(), ["get", "issue", "by", "id", "v2"]);
-        assert_eq!(words("").count(), 0);
+        assert_eq!(words("getIssue_by-ID v2"), ["get", "issue", "by", "id", "v2"]);
+        assert!(words("").is_empty());
     }
 }
