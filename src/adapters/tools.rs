@@ -76,25 +76,21 @@ impl Upstreams for Connector {
     ) -> Result<Arc<dyn Upstream>, UpstreamError> {
         let secrets = Arc::new(Secrets::of(transport));
         let connecting = async {
+            let (link, hidden) = (Link::default(), Arc::clone(&secrets));
             let connection = match transport {
                 Transport::Http { url, headers } => {
                     let client = HttpClient::new(self.client.clone());
                     let transport = StreamableHttpClientTransport::with_client(client, http::config(url, headers)?);
-                    Connection::begin(transport, changed, Arc::clone(&secrets), Link::default()).await?
+                    Connection::begin(transport, changed, hidden, link).await?
                 }
                 Transport::Command { program, arguments, env } => {
-                    let link = Link::default();
-                    let (stdout, stdin) =
-                        process::start(program, arguments, env, &self.path, &link, Arc::clone(&secrets))
-                            .map_err(|error| secrets.away(&error))?;
-                    let streams = linked(stdout, stdin, &link);
-                    Connection::begin(streams, changed, Arc::clone(&secrets), link).await?
+                    let started = process::start(program, arguments, env, &self.path, &link, Arc::clone(&secrets));
+                    let (stdout, stdin) = started.map_err(|error| secrets.away(&error))?;
+                    Connection::begin(linked(stdout, stdin, &link), changed, hidden, link).await?
                 }
                 Transport::Streams(open) => {
                     let (reader, writer) = open.open().await.map_err(|error| secrets.away(&error))?;
-                    let link = Link::default();
-                    let streams = linked(reader, writer, &link);
-                    Connection::begin(streams, changed, Arc::clone(&secrets), link).await?
+                    Connection::begin(linked(reader, writer, &link), changed, hidden, link).await?
                 }
             };
             Ok(Arc::new(connection) as Arc<dyn Upstream>)
