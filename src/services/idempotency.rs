@@ -199,19 +199,14 @@ impl Idempotency {
 
     /// Waits for the key to be stored, for a bounded time. What was stored for the key before, if something was.
     async fn stored(&self, storing: &mut Storing) -> Option<KeyRecord> {
-        let why = match timeout(KEEP_MAX, storing.task.as_mut()?).await {
-            Ok(Ok(Ok(earlier))) => {
-                storing.task = None;
-                return earlier;
-            }
-            Ok(Ok(Err(error))) => {
-                storing.task = None;
-                error.to_string()
-            }
-            Ok(Err(error)) => {
-                storing.task = None;
-                error.to_string()
-            }
+        let done = timeout(KEEP_MAX, storing.task.as_mut()?).await;
+        if done.is_ok() {
+            storing.task = None;
+        }
+        let why = match done {
+            Ok(Ok(Ok(earlier))) => return earlier,
+            Ok(Ok(Err(error))) => error.to_string(),
+            Ok(Err(error)) => error.to_string(),
             Err(_) => "the database takes too long".to_owned(),
         };
         if self.unstored.fetch_add(1, Ordering::Relaxed) == 0 {
