@@ -61,7 +61,6 @@ const USAGE_MAX: usize = 10_000;
 /// The checks of `doctor`.
 pub type Checks = Arc<dyn Fn() -> BoxFuture<'static, Vec<Finding>> + Send + Sync>;
 
-/// The parts of the service.
 pub struct AdminParts {
     pub runs: Runs,
     pub sessions: Sessions,

@@ -58,7 +58,6 @@ pub fn slots_for(cpus: u32, memory_bytes: u64, run_memory_bytes: u64) -> usize {
     (cpus as usize * 2).min(usize::try_from(by_memory).unwrap_or(usize::MAX)).max(1)
 }
 
-/// The service.
 #[derive(Debug)]
 pub struct Admission {
     queue: Arc<Queue>,
@@ -75,7 +74,6 @@ pub struct Admission {
 pub struct LoadStats {
     /// Programs that may run at once.
     pub slots: usize,
-    /// Slots that are taken.
     pub taken: usize,
     /// Runs that wait for their conversation or a slot.
     pub waiting: usize,
@@ -107,7 +105,6 @@ pub struct Permit {
 }
 
 impl Admission {
-    /// With all its slots free.
     pub fn new(options: AdmissionOptions) -> Self {
         let slots = options.slots.max(1);
         Self {
@@ -166,7 +163,6 @@ impl Admission {
         Conversations::lock_if_idle(&self.conversations, conversation)
     }
 
-    /// The load now.
     pub fn load(&self) -> LoadStats {
         let slots = self.options.slots.max(1);
         let taken = slots.saturating_sub(self.slots.available_permits());
@@ -174,12 +170,10 @@ impl Admission {
         LoadStats { slots, taken, waiting: self.queue.len(), owners, owner_runs_max }
     }
 
-    /// Free slots.
     pub fn free_slots(&self) -> usize {
         self.slots.available_permits()
     }
 
-    /// Free places.
     pub fn free_places(&self) -> usize {
         self.places.available_permits()
     }

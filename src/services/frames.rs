@@ -44,9 +44,7 @@ pub(crate) enum RunnerMessage {
         /// Memory use of the sandbox in bytes, where it is known.
         memory_bytes: Option<u64>,
     },
-    /// Standard output.
     Stdout(Bytes),
-    /// Standard error.
     Stderr(Bytes),
     /// The program and everything it started have ended.
     Exit(ExitReport),
@@ -62,7 +60,6 @@ pub(crate) enum RunnerMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExitReport {
-    /// Its exit status.
     pub status: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
@@ -85,7 +82,6 @@ pub(crate) struct ExitReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum KilledBy {
-    /// Its deadline.
     Deadline,
 }
 
@@ -227,7 +223,6 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Adds a chunk.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }

@@ -78,7 +78,6 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The sandbox.
     pub fn id(&self) -> SandboxId {
         self.id
     }
@@ -202,7 +201,6 @@ impl Janitor {
         while is_held() && changes.changed().await.is_ok() {}
     }
 
-    /// Sandboxes that are leased now.
     pub fn leased(&self) -> usize {
         self.0.registry.lock().leased.len()
     }

@@ -80,7 +80,6 @@ const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 /// How programs run, and what is kept of finished runs.
 #[derive(Debug, Clone, Copy)]
 pub struct RunsOptions {
-    /// What one run may use.
     pub limits: Limits,
     /// The most memory that a runner may ask for by its label, in bytes.
     pub runner_memory_bytes_max: u64,
@@ -96,7 +95,6 @@ pub struct RunsOptions {
     pub kept_age: Duration,
 }
 
-/// The parts a run needs.
 pub struct RunsParts {
     pub sandboxes: Sandboxes,
     pub catalog: Arc<Catalog>,
@@ -129,7 +127,6 @@ struct Inner {
 }
 
 impl Runs {
-    /// The service over its parts.
     pub fn new(parts: RunsParts, options: RunsOptions) -> Self {
         Self(Arc::new(Inner {
             parts,
@@ -298,7 +295,6 @@ impl Runs {
         self.0.parts.catalog.changes()
     }
 
-    /// What a run may use by default.
     pub fn limits(&self) -> &Limits {
         &self.0.options.limits
     }
@@ -314,7 +310,6 @@ impl Runs {
         &self.0.parts.network
     }
 
-    /// Standbys of a runner.
     pub fn standing_by(&self, runner: &Runner) -> usize {
         self.0.parts.standbys.standing_by(&runner.image)
     }

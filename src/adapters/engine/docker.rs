@@ -55,7 +55,6 @@ use crate::{
 /// The interval between two tries while the engine removes a container for another caller.
 const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 
-/// The default address.
 const HOST_DEFAULT: &str = "unix:///var/run/docker.sock";
 
 /// The engine's address and settings.
@@ -64,7 +63,6 @@ pub struct DockerOptions {
     /// Its address: `unix://…`, `tcp://…` (with TLS where `DOCKER_TLS_VERIFY` is set, by the files in
     /// `DOCKER_CERT_PATH`), `http://…` or `ssh://…`. `None`: the platform's default socket.
     pub host: Option<String>,
-    /// The OCI runtime.
     pub runtime: RuntimeSetting,
     /// The parent of all data folders, as this process sees it.
     pub root: PathBuf,
@@ -76,13 +74,10 @@ pub struct DockerOptions {
     /// The parent of all folders of skills, as this process sees it, and as the engine's host does.
     pub skills_root: Option<PathBuf>,
     pub skills_host_root: Option<PathBuf>,
-    /// Which system calls a program may make.
     pub seccomp: Seccomp,
-    /// Which images may be runners.
     pub images: AllowedImages,
     /// The mount point of the engine's control groups, if this process can see them.
     pub cgroup_root: PathBuf,
-    /// How long each kind of call may take.
     pub time: TimeLimits,
 }
 

@@ -36,14 +36,7 @@ const NOTICES_MAX: usize = 4096;
 #[derive(Debug, Clone)]
 pub enum FeedItem {
     /// An event of a run.
-    Event {
-        /// The run.
-        run: RunId,
-        /// The conversation whose files are `/data`.
-        conversation: ConversationKey,
-        /// The event.
-        event: Event,
-    },
+    Event { run: RunId, conversation: ConversationKey, event: Event },
     /// The reader was too slow. Runs may have begun and ended without an item: a list of runs names them.
     Missed {
         /// How many notices were lost.

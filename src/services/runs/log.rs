@@ -40,7 +40,6 @@ pub(super) struct EventLog {
 /// A summary of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LogFacts {
-    /// The number of the newest event.
     pub newest: u64,
     /// When the program was handed over, since the run was begun.
     pub started_at: Option<Duration>,
@@ -66,7 +65,6 @@ struct State {
 }
 
 impl EventLog {
-    /// An empty log that keeps so many bytes of output.
     pub(super) fn new(kept_bytes_max: usize) -> Self {
         let half_bytes = kept_bytes_max / 2;
         Self { begun: Instant::now(), half_bytes, state: Mutex::default(), newest: watch::Sender::new(0) }
@@ -135,7 +133,6 @@ impl EventLog {
         self.state.lock().printed
     }
 
-    /// The log in short.
     pub(super) fn facts(&self) -> LogFacts {
         self.state.lock().facts
     }

@@ -35,9 +35,7 @@ pub struct RunRequest {
     pub conversation: ConversationKey,
     /// A language or an alias of one.
     pub language: Language,
-    /// The program's text.
     pub program: Bytes,
-    /// Arguments of the program.
     pub args: Vec<String>,
     /// Variables for its environment. Those of a session are given when it is opened.
     pub env: Environment,

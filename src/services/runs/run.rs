@@ -59,17 +59,11 @@ pub struct Run {
 /// What came of a program that was run.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The run.
     pub run: RunId,
-    /// The conversation whose files are `/data`.
     pub conversation: ConversationKey,
-    /// The language's own name.
     pub language: Language,
-    /// How it ended.
     pub outcome: Outcome,
-    /// Its standard output.
     pub stdout: CapturedOutput,
-    /// Its standard error.
     pub stderr: CapturedOutput,
     /// The conversation's files, those of this run first.
     pub files: FileList,
@@ -99,7 +93,6 @@ impl Source {
     }
 }
 
-/// The state of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunState {
     /// It waits for its turn, or its sandbox is being started.
@@ -107,9 +100,7 @@ pub enum RunState {
         /// How many wait from it on to the front, itself included; nothing when its turn has come.
         position: Option<u32>,
     },
-    /// The program runs.
     Running,
-    /// It is over.
     Finished,
 }
 
@@ -127,13 +118,9 @@ impl RunState {
 /// A run at one moment.
 #[derive(Debug, Clone)]
 pub struct RunView {
-    /// The run.
     pub run: RunId,
-    /// The conversation whose files are `/data`.
     pub conversation: ConversationKey,
-    /// The language's own name.
     pub language: Language,
-    /// Whether it waits, runs or is over.
     pub state: RunState,
     /// When it was requested, in seconds since the Unix epoch.
     pub created_unix_s: i64,
@@ -151,7 +138,6 @@ pub struct RunView {
     pub newest: u64,
 }
 
-/// A page of runs.
 #[derive(Debug, Clone)]
 pub struct RunPage {
     /// Newest first.
@@ -161,12 +147,10 @@ pub struct RunPage {
 }
 
 impl Run {
-    /// The run's id.
     pub fn id(&self) -> RunId {
         self.id
     }
 
-    /// The run as it is now.
     pub fn view(&self) -> RunView {
         let result = self.result.get().cloned();
         let facts = self.log.facts();

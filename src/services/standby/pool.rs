@@ -136,7 +136,6 @@ impl Pool {
         Some(self.standbys.swap_remove(best))
     }
 
-    /// Removes all that match.
     pub(super) fn take_all(&mut self, matches: impl Fn(&Standby) -> bool) -> Vec<Standby> {
         self.standbys.extract_if(.., |standby| matches(standby)).collect()
     }

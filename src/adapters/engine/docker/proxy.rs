@@ -71,7 +71,6 @@ const CONNECTIONS_MAX: usize = 4096;
 const BODY_BYTES_MAX: usize = 256 << 10;
 /// Containers that are remembered. The oldest is forgotten first; its next call inspects it.
 const CONTAINERS_MAX: usize = 4096;
-/// Images that are remembered.
 const RUNNERS_MAX: usize = 256;
 /// How long the engine may take to describe itself or an image.
 const LOOK_MAX: Duration = Duration::from_secs(5);
@@ -111,7 +110,6 @@ pub enum ProxyError {
     /// The socket cannot be made.
     #[error("{path:?} cannot be listened on: its folder has to be there and this user has to be able to write it")]
     Listen {
-        /// The socket.
         path: PathBuf,
         #[source]
         source: io::Error,

@@ -19,7 +19,6 @@ const DEFAULT: &str = "default";
 /// Runtimes whose sandboxes have a kernel of their own, by a part of their names.
 const OWN_KERNELS: [&str; 3] = ["runsc", "gvisor", "kata"];
 
-/// The setting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RuntimeSetting {
     /// The engine's default, or a faster candidate that passes the isolation check.
@@ -27,7 +26,6 @@ pub enum RuntimeSetting {
     Automatic,
     /// The engine's default.
     Default,
-    /// This one.
     Named(String),
 }
 
