@@ -26,6 +26,7 @@ mod delete;
 mod error;
 mod handover;
 mod list;
+mod own;
 mod own_disk;
 mod packages;
 mod read;

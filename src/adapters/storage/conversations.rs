@@ -9,7 +9,8 @@ use rustix::{
 
 use super::{
     DiskStorage,
-    root::{folder, open_own, owner_folder},
+    own::open_own,
+    root::{folder, owner_folder},
 };
 use crate::{
     domain::{

@@ -56,6 +56,11 @@ pub enum RootError {
     },
 }
 
+/// The number of an error of the standard library.
+pub(super) fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
 /// What a system error means for a step.
 pub(super) fn failed(act: &'static str) -> impl Fn(Errno) -> StorageError {
     move |errno| match errno {

@@ -24,16 +24,19 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FlockOperation, Mode, OFlags},
+    fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, StatVfs},
     io::Errno,
     mount::UnmountFlags,
 };
 use tracing::warn;
 
 use super::{
-    DiskStorage, Folder, RootError, command, fresh_name,
+    DiskStorage, Folder, RootError, command,
+    error::errno_of,
+    fresh_name,
     handover::Handover,
-    root::{clear_incoming, discard, folder, open_own, own_folder},
+    own::{clear_incoming, discard, new_file, open_own, own_folder},
+    root::folder,
 };
 use crate::{domain::owner::ConversationKey, ports::storage::Usage};
 
@@ -74,10 +77,7 @@ impl OwnDisks {
 
     /// Makes a disk in an empty folder of ours, and mounts it.
     fn make(&self, folder: &OwnedFd, path: &Path, handover: Handover) -> io::Result<()> {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let image = rustix::fs::openat(folder, IMAGE, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::ftruncate(&image, self.image_bytes)?;
-        drop(image);
+        rustix::fs::ftruncate(new_file(folder, IMAGE)?, self.image_bytes)?;
         let inodes = self.inodes.to_string();
         let options = ["-q", "-F", "-b", "4096", "-I", "256", "-m", "0", "-N", &inodes];
         // No journal: a disk that was cut off is checked before it is mounted again. Nothing is initialized in advance.
@@ -106,19 +106,24 @@ impl DiskStorage {
     pub fn with_own_disks(mut self, most: &Usage) -> Result<Self, RootError> {
         let disks = OwnDisks::holding(most);
         let refused = |source: io::Error| RootError::OwnDisks { source };
-        let name = fresh_name();
-        let folder = own_folder(&self.unassigned, &name).map_err(|errno| refused(errno.into()))?;
-        let handover = self.new_handover(&folder).map_err(|errno| refused(errno.into()))?;
-        let made = disks.make(&folder, &self.unassigned_path().join(&name), handover);
-        let room = made.and_then(|()| Ok(rustix::fs::fstatvfs(open_own(&folder, POINT)?)?));
-        discard(&self.unassigned, &self.trash, &name, &self.background).map_err(|errno| refused(errno.into()))?;
-        let room = room.map_err(refused)?;
+        let room = self.try_disk(&disks).map_err(refused)?;
         if room.f_bavail.saturating_mul(room.f_frsize) <= most.bytes || room.f_favail <= most.entries {
             let why = "mkfs.ext4 makes them too small here: its mke2fs.conf may hold an unusual default";
             return Err(refused(io::Error::other(why)));
         }
         self.own_disks = Some(disks);
         Ok(self)
+    }
+
+    /// Makes a disk and removes it. Returns what was free on it.
+    fn try_disk(&self, disks: &OwnDisks) -> io::Result<StatVfs> {
+        let name = fresh_name();
+        let folder = own_folder(&self.unassigned, &name)?;
+        let handover = self.new_handover(&folder)?;
+        let made = disks.make(&folder, &self.unassigned_path().join(&name), handover);
+        let room = made.and_then(|()| Ok(rustix::fs::fstatvfs(open_own(&folder, POINT)?)?));
+        discard(&self.unassigned, &self.trash, &name, &self.background)?;
+        room
     }
 
     /// A new unassigned folder with a disk of its own.
@@ -268,5 +273,5 @@ fn attach(path: &Path) -> io::Result<()> {
 /// Logs an error of these programs, which has no errno.
 fn logged(error: &io::Error, path: &Path) -> Errno {
     warn!(folder = %path.display(), %error, "a conversation's own disk cannot be used");
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
+    errno_of(error)
 }

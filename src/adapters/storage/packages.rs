@@ -18,19 +18,17 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
     io::Errno,
 };
-use tracing::debug;
 
 use super::{
     DiskStorage, Folder,
-    delete::purge_or_post,
-    error::failed,
+    error::{errno_of, failed},
     fresh_name,
     handover::HandoverMethod,
     next_entry, open_beneath,
-    root::{open_own, own_folder},
+    own::{discard, exchange, new_file, open_own, own_folder, read_text, write_text},
     usage::{Tally, usage_below},
 };
 use crate::{
@@ -118,23 +116,14 @@ impl Stage {
         copy.folder(&made, &own_folder(&whole, TREE)?, DEPTH_MAX)?;
         let usage = copy.tally.usage();
         write_usage(&whole, &usage)?;
-        if rustix::fs::renameat_with(own, &name, &*self.owner, key, RenameFlags::NOREPLACE).is_err() {
-            rustix::fs::renameat_with(own, &name, &*self.owner, key, RenameFlags::EXCHANGE)?;
-        }
+        exchange(own, &name, &self.owner, key)?;
         Ok(Tree { note: note(&open_own(&whole, TREE)?)?, usage })
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        let (owner, trash) = (Arc::clone(&self.owner), Arc::clone(&self.storage.trash));
-        let (name, background) = (std::mem::take(&mut self.name), self.storage.background.clone());
-        self.storage.background.post(move || {
-            let moved = rustix::fs::renameat(&*owner, &name, &*trash, &name);
-            if let Err(errno) = moved.and_then(|()| purge_or_post(&trash, &name, &background)) {
-                debug!(%errno, "the folder of an installation is left to the next start");
-            }
-        });
+        self.storage.discard_later(&self.owner, std::mem::take(&mut self.name));
     }
 }
 
@@ -178,21 +167,13 @@ impl DiskStorage {
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
         let placed = copy.folder(&tree, &made, DEPTH_MAX).and_then(|()| {
             let parent = there.folder(FOLDER.as_bytes())?;
-            match rustix::fs::renameat_with(&there.incoming, &name, &parent, tool.folder(), RenameFlags::NOREPLACE) {
-                Err(Errno::EXIST) => {
-                    let flags = RenameFlags::EXCHANGE;
-                    rustix::fs::renameat_with(&there.incoming, &name, &parent, tool.folder(), flags)
-                }
-                other => other,
-            }
+            exchange(&there.incoming, &name, &parent, tool.folder())
         });
         // What was there before, or what is not whole.
-        match rustix::fs::renameat(&there.incoming, &name, &there.trash, &name) {
-            Ok(()) => purge_or_post(&there.trash, &name, &there.background)?,
-            Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
+        match discard(&there.incoming, &there.trash, &name, &there.background) {
+            Ok(()) | Err(Errno::NOENT) => placed,
+            Err(errno) => Err(errno),
         }
-        placed
     }
 
     fn try_trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> Result<StoreSize, Errno> {
@@ -265,22 +246,13 @@ fn note(tree: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(note)
 }
 
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
-}
-
 fn write_usage(kept: &OwnedFd, usage: &Usage) -> Result<(), Errno> {
-    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(kept, USED, flags, Mode::RUSR | Mode::WUSR)?;
-    rustix::io::write(&file, format!("{} {}", usage.bytes, usage.entries).as_bytes()).map(drop)
+    write_text(kept, USED, &format!("{} {}", usage.bytes, usage.entries))
 }
 
 /// An unreadable one, as a crash leaves it, means a tree that is not used.
 fn read_usage(kept: &OwnedFd) -> Result<Usage, Errno> {
-    let file = rustix::fs::openat(kept, USED, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = [0; 64];
-    let read = rustix::io::read(&file, &mut text)?;
-    let text = String::from_utf8_lossy(&text[..read]).into_owned();
+    let text = read_text(kept, USED)?;
     let numbers = text.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     numbers.map(|(bytes, entries)| Usage { bytes, entries }).ok_or(Errno::NOENT)
 }
@@ -311,9 +283,7 @@ impl Copying {
                 FileType::Directory => {
                     let inside = open_beneath(from, name.to_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                     rustix::fs::mkdirat(to, name, Mode::RWXU)?;
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                    let made = rustix::fs::openat(to, name, flags, Mode::empty())?;
-                    self.folder(&inside, &made, deeper)?;
+                    self.folder(&inside, &open_own(to, name)?, deeper)?;
                 }
                 FileType::RegularFile => self.file(from, name, &stat, to)?,
                 FileType::Symlink => {
@@ -331,8 +301,7 @@ impl Copying {
             return Ok(());
         }
         let source: File = open_beneath(from, name.to_bytes(), OFlags::RDONLY)?.into();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut made: File = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?.into();
+        let mut made: File = new_file(to, name)?.into();
         io::copy(&mut source.take(stat.stx_size), &mut made).map_err(|error| errno_of(&error))?;
         let rights = if stat.stx_mode & 0o111 == 0 { 0o644 } else { 0o755 };
         rustix::fs::fchmod(&made, Mode::from_raw_mode(rights))

@@ -14,12 +14,16 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags},
+    fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags},
     io::Errno,
 };
 
 use super::{
-    Background, Folder, RootError, delete::purge_or_post, fresh_name, handover::HandoverMethod, next_entry,
+    Background, Folder, RootError,
+    delete::purge_or_post,
+    fresh_name,
+    handover::HandoverMethod,
+    own::{clear_incoming, discard, open_own, own_folder},
     own_disk::OwnDisks,
 };
 use crate::domain::{
@@ -295,47 +299,4 @@ fn claim_one(root: &Path, file: &Path) -> Result<(std::fs::File, InstanceId), Ro
     }
     let instance = text.trim_end().parse().map_err(|_| damaged())?;
     Ok((lock, instance))
-}
-
-/// Opens a folder whose parent only we can change. It may be a mount of its own.
-pub(super) fn open_own(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(parent, name, flags, Mode::empty())
-}
-
-/// Opens a folder of ours, made when it is missing.
-pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
-    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => open_own(parent, name),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// Removes the unfinished files and folders of a killed process.
-pub(super) fn clear_incoming(incoming: &OwnedFd, trash: &OwnedFd) -> Result<(), Errno> {
-    let mut entries = Dir::read_from(incoming)?;
-    while let Some(entry) = next_entry(&mut entries) {
-        let entry = entry?;
-        let name = entry.file_name();
-        match rustix::fs::unlinkat(incoming, name, AtFlags::empty()) {
-            Err(Errno::ISDIR | Errno::PERM) => match rustix::fs::unlinkat(incoming, name, AtFlags::REMOVEDIR) {
-                // Packages on their way into a conversation.
-                Err(Errno::NOTEMPTY | Errno::EXIST) => rustix::fs::renameat(incoming, name, trash, name)?,
-                other => other?,
-            },
-            other => other?,
-        }
-    }
-    Ok(())
-}
-
-/// Removes a folder that belongs to no conversation, with its content and its disk.
-pub(super) fn discard(
-    unassigned: &OwnedFd,
-    trash: &Arc<OwnedFd>,
-    name: &str,
-    background: &Background,
-) -> Result<(), Errno> {
-    rustix::fs::renameat(unassigned, name, &**trash, name)?;
-    purge_or_post(trash, name, background)
 }

@@ -5,14 +5,11 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use rustix::{
-    fs::{Dir, Mode, OFlags},
-    io::Errno,
-};
-use tracing::debug;
+use rustix::{fs::Dir, io::Errno};
 
 use super::{
-    ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, next_entry, root::discard,
+    ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, next_entry,
+    own::{read_text, write_text},
 };
 use crate::{
     domain::{id::Language, owner::ConversationKey},
@@ -59,19 +56,12 @@ impl DiskStorage {
     }
 
     pub(super) fn try_remember(&self, languages: &[String]) -> Result<(), Errno> {
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::RUSR | Mode::WUSR)?;
-        // After a crash it may hold fewer names or a broken one, which are ignored.
-        rustix::io::write(&file, languages.join("\n").as_bytes()).map(drop)
+        write_text(&self.root, LANGUAGES, &languages.join("\n"))
     }
 
     pub(super) fn recall(&self) -> Vec<Language> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let mut text = [0; 4096];
-        let read = rustix::fs::openat(&self.root, LANGUAGES, flags, Mode::empty())
-            .and_then(|file| rustix::io::read(&file, &mut text))
-            .unwrap_or(0);
-        let text = String::from_utf8_lossy(&text[..read]).into_owned();
+        let text = read_text(&self.root, LANGUAGES).unwrap_or_default();
+        // A name that a crash broke is ignored.
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 }
@@ -96,17 +86,9 @@ impl UnassignedFolder for Unassigned {
 
 impl Drop for Unassigned {
     fn drop(&mut self) {
-        if self.assigned {
-            return;
+        if !self.assigned {
+            self.storage.discard_later(&self.storage.unassigned, std::mem::take(&mut self.name));
         }
-        let DiskStorage { unassigned, trash, background, .. } = &*self.storage;
-        let (unassigned, trash, own) = (Arc::clone(unassigned), Arc::clone(trash), background.clone());
-        let name = std::mem::take(&mut self.name);
-        background.post(move || {
-            if let Err(errno) = discard(&unassigned, &trash, &name, &own) {
-                debug!(%errno, "an unassigned folder is left to the next start");
-            }
-        });
     }
 }
 

@@ -4,16 +4,21 @@
 use std::{
     borrow::Borrow,
     fs::File,
-    io::{self, Seek as _, SeekFrom, Write as _},
+    io::{Seek as _, SeekFrom, Write as _},
     os::fd::OwnedFd,
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps},
+    fs::{AtFlags, OFlags, StatxFlags, Timespec, Timestamps},
     io::Errno,
 };
 
-use super::{Folder, fresh_name, open_beneath};
+use super::{
+    Folder,
+    error::errno_of,
+    fresh_name, open_beneath,
+    own::{new_file, own_folder},
+};
 use crate::{
     domain::path::SafePath,
     ports::storage::{Change, Entry},
@@ -87,16 +92,13 @@ impl<F: Borrow<Folder>> Incoming<F> {
     /// An empty file.
     pub(super) fn file(conversation: F) -> Result<Self, Errno> {
         let (folder, name) = (conversation.borrow(), fresh_name());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = rustix::fs::openat(&folder.incoming, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        let handle = new_file(&folder.incoming, &name)?;
         Self { conversation, name, handle: handle.into(), moved: false, remove: AtFlags::empty() }.handed_over(0o644)
     }
 
     fn folder(conversation: F) -> Result<Self, Errno> {
         let (folder, name) = (conversation.borrow(), fresh_name());
-        rustix::fs::mkdirat(&folder.incoming, &name, Mode::RWXU)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = rustix::fs::openat(&folder.incoming, &name, flags, Mode::empty())?;
+        let handle = own_folder(&folder.incoming, &name)?;
         Self { conversation, name, handle: handle.into(), moved: false, remove: AtFlags::REMOVEDIR }.handed_over(0o755)
     }
 
@@ -151,10 +153,6 @@ impl<F: Borrow<Folder>> Incoming<F> {
     fn moved(mut self) {
         self.moved = true;
     }
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 impl<F: Borrow<Folder>> Drop for Incoming<F> {
