@@ -49,29 +49,15 @@ impl Observer for Refusals {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicI64, Ordering};
-
     use super::*;
-
-    #[derive(Default)]
-    struct Hand(AtomicI64);
-
-    impl Clock for Hand {
-        fn unix_s(&self) -> i64 {
-            self.0.load(Ordering::Relaxed)
-        }
-
-        fn unix_ns(&self) -> u64 {
-            u64::try_from(self.unix_s()).expect("after 1970") * 1_000_000_000
-        }
-    }
+    use crate::domain::clock::ManualClock;
 
     #[test]
     fn refusals_are_counted_by_part_and_forgotten_after_their_span() {
-        let clock = Arc::new(Hand::default());
+        let clock = Arc::new(ManualClock::at(0));
         let refusals = Refusals::new(clock.clone());
         for minute in 0..10_000 {
-            clock.0.store(minute * 60, Ordering::Relaxed);
+            clock.set(minute * 60);
             refusals.refused(Code::QueueFull);
             refusals.refused(Code::QueueFull);
         }

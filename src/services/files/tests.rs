@@ -9,22 +9,31 @@ use std::{
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
+use self::fixture::NOW;
 use super::*;
 use crate::{
-    adapters::storage::{DiskStorage, tests::hold::Holder},
+    adapters::storage::tests::hold::Holder,
     domain::{clock::ManualClock, users::RunnerUsers},
     ports::storage::Usage,
     services::links::SignedLink,
 };
 
-const NOW: i64 = 1_800_000_000;
+const ROOM: QuotaOptions =
+    QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0, owner_bytes_max: None };
 
-fn files(options: FilesOptions) -> (tempfile::TempDir, Arc<ManualClock>, Files) {
+fn files(options: FilesOptions) -> (tempfile::TempDir, Arc<ManualClock>, Arc<Files>) {
     let root = tempfile::tempdir().expect("a folder");
-    let store = Arc::new(DiskStorage::at(&root.path().join("root"), RunnerUsers::one(1000)).expect("a store"));
-    let clock = Arc::new(ManualClock::at(NOW));
-    let files = Files::new(store, Arc::new(UrlSigner::new(&[], "http://x")), clock.clone(), options);
+    let (files, clock) = fixture::with_options(&root.path().join("root"), RunnerUsers::one(1000), options);
     (root, clock, files)
+}
+
+fn with_quota(quota: QuotaOptions) -> (tempfile::TempDir, Arc<Files>) {
+    let (root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
+    (root, files)
+}
+
+fn key(text: &str) -> ConversationKey {
+    text.parse().expect("an id")
 }
 
 fn path(text: &str) -> SafePath {
@@ -35,7 +44,7 @@ fn path(text: &str) -> SafePath {
 async fn files_refuse_missing_files_and_exceeded_limits() {
     let options = FilesOptions { write_bytes_max: 10, entries_max: 1, ..FilesOptions::default() };
     let (root, _, files) = files(options);
-    let id = "c".parse::<ConversationKey>().expect("an id");
+    let id = key("c");
     assert_eq!(files.list(&id).await, Ok(FileList::default()));
     let code = |result: Result<(), Failure>| result.map_err(|failure| failure.code);
     assert_eq!(code(files.read(&id, &path("a"), 0, 4).await.map(|_| ())), Err(Code::ConversationNotFound));
@@ -66,9 +75,8 @@ async fn files_refuse_missing_files_and_exceeded_limits() {
 
 #[tokio::test]
 async fn a_move_needs_room_for_new_folders_only() {
-    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 3, free_bytes_min: 0, owner_bytes_max: None };
-    let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
-    let id = "c".parse::<ConversationKey>().expect("an id");
+    let (_root, files) = with_quota(QuotaOptions { entries_max: 3, ..ROOM });
+    let id = key("c");
     let rename = async |from: &str, to: &str, replace: bool, condition: Option<Precondition>| {
         let moved = files.rename(&id, &path(from), &path(to), replace, condition).await;
         moved.map(|entry| entry.map(|entry| entry.path.display())).map_err(|failure| failure.code)
@@ -94,7 +102,7 @@ async fn a_move_needs_room_for_new_folders_only() {
 async fn links_expire_as_stated_and_within_a_week() {
     for (url_ttl_s, lives_s) in [(60, 60), (u64::MAX, URL_TTL_S_MAX)] {
         let (_root, clock, files) = files(FilesOptions { url_ttl_s, ..FilesOptions::default() });
-        let id = "c".parse::<ConversationKey>().expect("an id");
+        let id = key("c");
         let entry = files.write(&id, &path("f"), Bytes::from_static(b"x")).await.expect("written");
         assert_eq!(entry.url_expires_unix_s, NOW + lives_s);
         let link = || SignedLink {
@@ -114,9 +122,8 @@ async fn links_expire_as_stated_and_within_a_week() {
 
 #[tokio::test]
 async fn an_upload_of_announced_length_is_counted_once() {
-    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0, owner_bytes_max: None };
-    let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
-    let id = "c".parse::<ConversationKey>().expect("an id");
+    let (_root, files) = with_quota(ROOM);
+    let id = key("c");
     let body = |bytes: usize| futures_util::stream::iter([Ok(Bytes::from(vec![1; bytes]))]);
     for name in 0..3 {
         let (path, bytes) = (path(&name.to_string()), 300 << 10);
@@ -136,9 +143,8 @@ async fn an_upload_of_announced_length_is_counted_once() {
 #[tokio::test]
 async fn uploads_in_progress_count_for_the_quotas_until_they_end() {
     for (bytes_max, owner_bytes_max, other) in [(1 << 20, None, "c"), (8 << 20, Some(1 << 20), "other")] {
-        let quota = QuotaOptions { bytes_max, entries_max: 100, free_bytes_min: 0, owner_bytes_max };
-        let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
-        let [id, other] = ["c", other].map(|id| id.parse::<ConversationKey>().expect("an id"));
+        let (_root, files) = with_quota(QuotaOptions { bytes_max, owner_bytes_max, ..ROOM });
+        let (id, other) = (key("c"), key(other));
         let (a, b) = (path("a"), path("b"));
         let piece = || stream::iter([Ok::<_, Failure>(Bytes::from(vec![1; 600 << 10]))]);
         let upload = async || {
@@ -173,8 +179,7 @@ async fn uploads_in_progress_count_for_the_quotas_until_they_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_archive_leaves_out_what_a_program_holds() {
     let (root, _, files) = files(FilesOptions::default());
-    let files = Arc::new(files);
-    let id = "c".parse::<ConversationKey>().expect("an id");
+    let id = key("c");
     for name in ["a", "held", "z"] {
         files.write(&id, &path(name), Bytes::from_static(b"x")).await.expect("written");
     }
@@ -194,10 +199,9 @@ async fn an_archive_leaves_out_what_a_program_holds() {
 /// Each of them is measured before any of them is written, unless one waits for the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_first_writes_respect_the_quota() {
-    let quota = QuotaOptions { bytes_max: 1 << 20, entries_max: 100, free_bytes_min: 0, owner_bytes_max: None };
     for _ in 0..8 {
-        let (_root, _, files) = files(FilesOptions { quota, ..FilesOptions::default() });
-        let id = "c".parse::<ConversationKey>().expect("an id");
+        let (_root, files) = with_quota(ROOM);
+        let id = key("c");
         let bytes = Bytes::from(vec![1; 300 << 10]);
         let paths: Vec<_> = (0..12).map(|number| path(&number.to_string())).collect();
         let writes = paths.iter().map(|path| files.write(&id, path, bytes.clone()));
@@ -210,8 +214,7 @@ async fn concurrent_first_writes_respect_the_quota() {
 #[tokio::test]
 async fn a_writer_blocks_its_own_conversation_only() {
     let (_root, _, files) = files(FilesOptions::default());
-    let files = Arc::new(files);
-    let [one, two] = ["one", "two"].map(|id| id.parse::<ConversationKey>().expect("an id"));
+    let (one, two) = (key("one"), key("two"));
     let writer = files.quota().writer(&one).await;
     let waiting = Arc::clone(&files);
     let waits = tokio::spawn(async move { waiting.write(&one, &path("f"), Bytes::new()).await });
@@ -224,8 +227,6 @@ async fn a_writer_blocks_its_own_conversation_only() {
 /// Steps that stand still in these conversations, in turn, take `most` of all, and another conversation has one.
 async fn assert_steps_are_left(slow: &[&str], most: usize) {
     let (_root, _, files) = files(FilesOptions::default());
-    let files = Arc::new(files);
-    let key = |id: &str| id.parse::<ConversationKey>().expect("an id");
     let is_open = Arc::new(AtomicBool::new(false));
     let blocked: Vec<_> = slow
         .iter()

@@ -9,6 +9,9 @@ use crate::{
     services::{links::UrlSigner, quota::QuotaOptions},
 };
 
+/// The time of the clock at first.
+pub(super) const NOW: i64 = 1_800_000_000;
+
 /// In a folder of the test's own, which need not exist.
 pub(in crate::services) fn with_quota(root: &Path, quota: QuotaOptions) -> Arc<Files> {
     with_users(root, RunnerUsers::one(1000), quota)
@@ -16,9 +19,13 @@ pub(in crate::services) fn with_quota(root: &Path, quota: QuotaOptions) -> Arc<F
 
 /// As [`with_quota`], for programs that run as these users.
 pub(in crate::services) fn with_users(root: &Path, users: RunnerUsers, quota: QuotaOptions) -> Arc<Files> {
+    with_options(root, users, FilesOptions { quota, ..FilesOptions::default() }).0
+}
+
+pub(super) fn with_options(root: &Path, users: RunnerUsers, options: FilesOptions) -> (Arc<Files>, Arc<ManualClock>) {
     let store = Arc::new(DiskStorage::at(root, users).expect("a store"));
-    let (signer, clock) = (Arc::new(UrlSigner::new(&[], "http://x")), Arc::new(ManualClock::at(1_800_000_000)));
-    Arc::new(Files::new(store, signer, clock, FilesOptions { quota, ..FilesOptions::default() }))
+    let (signer, clock) = (Arc::new(UrlSigner::new(&[], "http://x")), Arc::new(ManualClock::at(NOW)));
+    (Arc::new(Files::new(store, signer, clock.clone(), options)), clock)
 }
 
 /// As [`with_quota`], on a disk that is never too full.
