@@ -295,8 +295,7 @@ impl Inner {
         if let Some(known) = self.known.lock().containers.get(&id).cloned() {
             return Ok(known);
         }
-        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await;
-        let found = found.map_err(|error| Denied::engine(&error))?;
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await?;
         let folder = ownership::folder(&found).filter(|folder| folder.starts_with(self.root.path()));
         let left_behind = || act == Act::Remove && ownership::is_left_behind(&found, SystemClock.unix_s());
         match (folder, &found.id) {
@@ -308,7 +307,7 @@ impl Inner {
 
     /// The folder and the body of a container, built from the requested one when the two are equal.
     async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(PathBuf, Vec<u8>), Denied> {
-        let form = self.form.get_or_try_init(|| self.look()).await.map_err(|error| Denied::engine(&error))?;
+        let form = self.form.get_or_try_init(|| self.look()).await?;
         let (spec, made) = profile::vet(form, id, &self.options.users, body)?;
         let Volume::HostFolder(folder) = spec.data else {
             return Err(Denied::new("/data is no folder of the host"));
@@ -324,8 +323,7 @@ impl Inner {
     async fn vetted_update(&self, container: &str, request: Request<Incoming>) -> Result<Vec<u8>, Denied> {
         let body = received(request).await?;
         // Read each time, so that a lowered limit cannot be raised again.
-        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(container, None)).await;
-        let found = found.map_err(|error| Denied::engine(&error))?;
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(container, None)).await?;
         profile::vet_update(found.host_config.and_then(|host| host.nano_cpus), &body)
     }
 
@@ -347,9 +345,8 @@ impl Inner {
     }
 
     async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
-        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await;
         // The adapter reports one that is not found as an image that is gone.
-        let found = found.map_err(|error| Denied::engine(&error))?;
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await?;
         let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
         if found.id.as_deref() != Some(&image.0) || !labels.contains_key(LABEL_RUNNER) {
             return Err(Denied::new("the image does not have the runner label"));

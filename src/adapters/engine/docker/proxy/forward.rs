@@ -75,17 +75,13 @@ fn write_head(request: &mut Request<Body>, allowed: &Allowed) -> Result<(), Deni
 }
 
 async fn exchange(socket: &Path, request: Request<Body>) -> Result<Response<Body>, Denied> {
-    let away = |error: &dyn std::fmt::Display| Denied {
-        status: StatusCode::BAD_GATEWAY,
-        why: format!("the engine does not answer: {error}"),
-    };
-    let stream = UnixStream::connect(socket).await.map_err(|error| away(&error))?;
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| away(&error))?;
+    let stream = UnixStream::connect(socket).await.map_err(Denied::away)?;
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(Denied::away)?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             debug!(%error, "a connection to the engine ended badly");
         }
     });
-    let answer = sender.send_request(request).await.map_err(|error| away(&error))?;
+    let answer = sender.send_request(request).await.map_err(Denied::away)?;
     Ok(answer.map(BodyExt::boxed_unsync))
 }

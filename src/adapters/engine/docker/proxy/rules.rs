@@ -1,6 +1,8 @@
 //! The allowed requests: those that the adapter makes. A request is parsed into a [`Call`], and the engine's request is
 //! built from that alone, so that this parser and the engine's cannot disagree. Pure.
 
+use std::fmt::Display;
+
 use http::{Method, StatusCode, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -64,12 +66,19 @@ impl Denied {
         Self { status: StatusCode::FORBIDDEN, why: why.into() }
     }
 
-    /// The engine does not have it, or failed; the adapter reports the latter as unavailable.
-    pub(super) fn engine(error: &EngineError) -> Self {
-        if call::status(error) == Some(404) {
+    /// The adapter reports it as unavailable.
+    pub(super) fn away(error: impl Display) -> Self {
+        Self { status: StatusCode::BAD_GATEWAY, why: format!("the engine does not answer: {error}") }
+    }
+}
+
+impl From<EngineError> for Denied {
+    /// The engine does not have it, or failed.
+    fn from(error: EngineError) -> Self {
+        if call::status(&error) == Some(404) {
             return Self { status: StatusCode::NOT_FOUND, why: "the engine has no such image or container".to_owned() };
         }
-        Self { status: StatusCode::BAD_GATEWAY, why: format!("the engine does not answer: {error}") }
+        Self::away(error)
     }
 }
 
