@@ -14,29 +14,28 @@ use crate::{
 impl FakeEngine {
     /// Adds a runner for a language; returns its image.
     pub fn add_runner(&self, language: &str) -> ImageId {
-        self.add_image_with(language, &[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)])
+        self.add_image_with(language, &[])
     }
 
     /// The same for one whose image speaks frames and offers sessions.
     pub fn add_kernel(&self, language: &str) -> ImageId {
-        let protocol = [(LABEL_PROTOCOL, "2"), (LABEL_KERNEL, "fake")];
-        self.add_image_with(language, &[[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)], protocol].concat())
+        self.add_image_with(language, &[(LABEL_PROTOCOL, "2"), (LABEL_KERNEL, "fake")])
     }
 
     /// The same for one whose image speaks frames and installs packages by uv. What installs is no script, so it ends
     /// with status 127.
     pub fn add_installer(&self, language: &str) -> ImageId {
-        let protocol = [(LABEL_PROTOCOL, "2"), (LABEL_PACKAGES, "uv")];
-        self.add_image_with(language, &[[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)], protocol].concat())
+        self.add_image_with(language, &[(LABEL_PROTOCOL, "2"), (LABEL_PACKAGES, "uv")])
     }
 
-    fn add_image_with(&self, language: &str, labels: &[(&str, &str)]) -> ImageId {
+    fn add_image_with(&self, language: &str, more_labels: &[(&str, &str)]) -> ImageId {
+        let labels = [&[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)][..], more_labels].concat();
         let id = ImageId(format!("sha256:fake-{language}"));
         let image = RunnerImage {
             id: id.clone(),
             reference: Some(format!("runner-{language}:latest")),
             created_unix_s: self.0.clock.unix_s(),
-            labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         };
         self.0.runners.send_modify(|runners| {
             runners.retain(|runner| runner.id != image.id);
