@@ -97,11 +97,8 @@ impl Skills {
     /// [`Code::SkillNotFound`], [`Code::SkillsOff`], and those of the disk.
     pub async fn info(&self, owner: &Principal, name: &SkillName) -> Result<SkillContent, Failure> {
         self.in_skill(owner, name, |store, skill| {
-            let (bytes, size) = store.read(&skill.source, &skill.front.name, &skill_file(), SKILL_FILE_BYTES_MAX)?;
-            if size > bytes.len() as u64 {
-                return Err(too_large(SKILL_FILE_BYTES_MAX));
-            }
-            Ok(SkillContent { skill, bytes })
+            let read = store.read(&skill.source, &skill.front.name, &skill_file(), SKILL_FILE_BYTES_MAX)?;
+            Ok(SkillContent { skill, bytes: whole(read, SKILL_FILE_BYTES_MAX)? })
         })
         .await
     }
@@ -130,10 +127,9 @@ impl Skills {
         self.in_skill(owner, name, |store, skill| {
             let (mut digests, mut left) = (Vec::new(), SKILL_BYTES_MAX);
             for (path, _) in store.files(&skill.source, &skill.front.name)? {
-                let (bytes, size) = store.read(&skill.source, &skill.front.name, &path, left)?;
-                if size > bytes.len() as u64 {
-                    return Err(too_large(SKILL_BYTES_MAX));
-                }
+                let read = store.read(&skill.source, &skill.front.name, &path, left)?;
+                let bytes = whole(read, SKILL_BYTES_MAX)?;
+                let size = bytes.len() as u64;
                 left = left.saturating_sub(size);
                 digests.push((path, hex(&Sha256::digest(&bytes)), size));
             }
@@ -156,16 +152,13 @@ impl Skills {
         let (path, bytes_max) = (path.clone(), bytes_max.min(SKILL_BYTES_MAX));
         self.in_skill(owner, name, move |store, skill| {
             let read = store.read(&skill.source, &skill.front.name, &path, bytes_max);
-            let (bytes, size) = read.map_err(|error| match error {
+            let read = read.map_err(|error| match error {
                 StorageError::NotFound | StorageError::FolderBlocked => {
                     Failure::new(Code::FileNotFound, "The skill has no such file: list its files to see what is there.")
                 }
                 other => other.failure(),
             })?;
-            if size > bytes.len() as u64 {
-                return Err(too_large(bytes_max));
-            }
-            Ok(SkillContent { skill, bytes })
+            Ok(SkillContent { skill, bytes: whole(read, bytes_max)? })
         })
         .await
     }
@@ -306,7 +299,11 @@ fn skill_file() -> SafePath {
     SafePath::from_components([SKILL_FILE]).unwrap_or_else(|_| unreachable!("it is a plain name"))
 }
 
-fn too_large(bytes_max: u64) -> Failure {
-    let why = format!("The file is longer than {bytes_max} bytes: read it in a program, below /skills.");
-    Failure::new(Code::TooLarge, why)
+/// What was read of a file, if that is all of it.
+fn whole((bytes, size): (Vec<u8>, u64), bytes_max: u64) -> Result<Vec<u8>, Failure> {
+    if size > bytes.len() as u64 {
+        let why = format!("The file is longer than {bytes_max} bytes: read it in a program, below /skills.");
+        return Err(Failure::new(Code::TooLarge, why));
+    }
+    Ok(bytes)
 }
