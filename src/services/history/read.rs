@@ -98,14 +98,11 @@ impl History {
 }
 
 async fn answer<T>(call: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, Failure> {
-    match timeout(ANSWER_MAX, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => {
-            debug!(%error, "the history was not read");
-            Err(unavailable())
-        }
-        Err(_) => Err(unavailable()),
-    }
+    let answered = timeout(ANSWER_MAX, call).await.map_err(|_| unavailable())?;
+    answered.map_err(|error| {
+        debug!(%error, "the history was not read");
+        unavailable()
+    })
 }
 
 fn unavailable() -> Failure {
