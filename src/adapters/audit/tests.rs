@@ -1,6 +1,6 @@
 //! The audit log on a real file system.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -25,15 +25,14 @@ use crate::{
 
 const PROGRAM: &[u8] = b"print('the text of a program')";
 
-fn outcome(ended: Ended) -> Outcome {
-    Outcome { ended, oom_killed: false, limits: Limits::default(), figures: Figures::default() }
+fn report(audit: &Audit, ended: Ended) {
+    report_named(audit, Ok(ended), "a\nb");
 }
 
-fn report(audit: &Audit, end: Result<&Outcome, &Failure>) {
-    report_named(audit, end, "a\nb");
-}
-
-fn report_named(audit: &Audit, end: Result<&Outcome, &Failure>, name: &str) {
+/// Reports a run that changed a file of this name.
+fn report_named(audit: &Audit, end: Result<Ended, Failure>, name: &str) {
+    let limits = Limits::default();
+    let end = end.map(|ended| Outcome { ended, oom_killed: false, limits, figures: Figures::default() });
     let file = FileEntry {
         path: SafePath::from_text(name).expect("a path"),
         size: 3,
@@ -54,11 +53,11 @@ fn report_named(audit: &Audit, end: Result<&Outcome, &Failure>, name: &str) {
         program: ProgramFacts { bytes: PROGRAM, sha256: &sha256(PROGRAM) },
         args: 1,
         stdin_bytes: 7,
-        limits: &Limits::default(),
+        limits: &limits,
         begun_unix_s: 0,
         ended_unix_s: 61,
         stages: Stages { total: Duration::from_secs(61), ..Stages::default() },
-        end,
+        end: end.as_ref(),
         files: vec![&file; 65],
         files_truncated: false,
     });
@@ -69,17 +68,19 @@ fn lines(path: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a folder")
+/// The path of a log in a folder of its own.
+fn log() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("audit.jsonl");
+    (folder, path)
 }
 
 #[test]
 fn a_line_holds_the_outcome_and_not_the_program() {
-    let folder = folder();
-    let path = folder.path().join("audit.jsonl");
+    let (_folder, path) = log();
     let audit = Audit::open(&path).expect("a log");
-    report(&audit, Ok(&outcome(Ended::Exited { code: 3 })));
-    report(&audit, Err(&Failure::new(Code::EngineLost, "a sentence")));
+    report(&audit, Ended::Exited { code: 3 });
+    report_named(&audit, Err(Failure::new(Code::EngineLost, "a sentence")), "a\nb");
     audit.close();
     let lines = lines(&path);
     let [first, second] = &lines[..] else { panic!("{lines:?}") };
@@ -97,30 +98,29 @@ fn a_line_holds_the_outcome_and_not_the_program() {
 
 #[test]
 fn a_moved_file_is_created_again_and_an_existing_one_is_appended_to() {
-    let folder = folder();
-    let (path, kept) = (folder.path().join("audit.jsonl"), folder.path().join("audit.1"));
+    let (folder, path) = log();
+    let kept = folder.path().join("audit.1");
     for _ in 0..2 {
         let audit = Audit::open(&path).expect("a log");
-        report(&audit, Ok(&outcome(Ended::TimedOut)));
+        report(&audit, Ended::TimedOut);
         audit.close();
     }
     assert_eq!(lines(&path).len(), 2);
     let audit = Audit::open(&path).expect("a log");
     fs::rename(&path, &kept).expect("moved");
-    report(&audit, Ok(&outcome(Ended::Cancelled)));
+    report(&audit, Ended::Cancelled);
     audit.close();
     assert_eq!((lines(&kept).len(), lines(&path).len()), (2, 1));
 }
 
 #[test]
 fn failed_writes_are_counted_and_tried_again() {
-    let folder = folder();
-    let path = folder.path().join("audit.jsonl");
+    let (_folder, path) = log();
     let audit = Audit::open(&path).expect("a log");
     // A folder in place of the file makes every write fail.
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
-    report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+    report(&audit, Ended::OutOfMemory);
     while audit.counts().errors == 0 {
         std::thread::yield_now();
     }
@@ -131,24 +131,23 @@ fn failed_writes_are_counted_and_tried_again() {
     }
     audit.close();
     assert_eq!(lines(&path).len(), 1);
-    report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+    report(&audit, Ended::OutOfMemory);
     assert_eq!(audit.counts().lost, 1, "a line after the end is lost and counted");
 }
 
 #[test]
 fn a_line_is_counted_as_lost_when_the_queue_is_full() {
-    let folder = folder();
-    let path = folder.path().join("audit.jsonl");
+    let (_folder, path) = log();
     let audit = Audit::with_queue(&path, 1).expect("a log");
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
     // One is tried, one waits, two are lost.
-    report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+    report(&audit, Ended::OutOfMemory);
     while audit.counts().errors == 0 {
         std::thread::yield_now();
     }
     for _ in 0..3 {
-        report(&audit, Ok(&outcome(Ended::OutOfMemory)));
+        report(&audit, Ended::OutOfMemory);
     }
     assert_eq!(audit.counts().lost, 2);
     audit.close();
@@ -157,7 +156,7 @@ fn a_line_is_counted_as_lost_when_the_queue_is_full() {
 
 #[test]
 fn links_and_devices_are_refused() {
-    let folder = folder();
+    let (folder, _) = log();
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path().join("elsewhere"), &link).expect("a link");
     assert!(Audit::open(&link).is_err());
@@ -169,7 +168,7 @@ fn links_and_devices_are_refused() {
 fn write(path: &Path, lines: usize) {
     let audit = Audit::open(path).expect("a log");
     for _ in 0..lines {
-        report(&audit, Ok(&outcome(Ended::TimedOut)));
+        report(&audit, Ended::TimedOut);
     }
     audit.close();
     assert_eq!(audit.counts().lost, 0);
@@ -185,8 +184,8 @@ fn broken(files: &[&Path]) -> (u64, Broken) {
 
 #[test]
 fn chain_continues_across_restarts_rotation_and_processes() {
-    let folder = folder();
-    let (path, old) = (folder.path().join("audit.jsonl"), folder.path().join("audit.1"));
+    let (folder, path) = log();
+    let old = folder.path().join("audit.1");
     fs::write(&path, "{\"run\":\"of an older version\"}\n").expect("a log");
     write(&path, 2);
     write(&path, 1);
@@ -206,8 +205,7 @@ fn chain_continues_across_restarts_rotation_and_processes() {
 
 #[test]
 fn verify_finds_every_change() {
-    let folder = folder();
-    let path = folder.path().join("audit.jsonl");
+    let (_folder, path) = log();
     write(&path, 5);
     let sound = fs::read_to_string(&path).expect("the log");
     let lines: Vec<_> = sound.lines().collect();
@@ -242,8 +240,7 @@ fn verify_finds_every_change() {
 
 #[test]
 fn chain_continues_after_a_crash_in_the_middle_of_a_line_or_between_the_writes() {
-    let folder = folder();
-    let path = folder.path().join("audit.jsonl");
+    let (_folder, path) = log();
     write(&path, 1);
     let early = fs::read(head_path(&path)).expect("a head");
     write(&path, 1);
@@ -262,11 +259,10 @@ fn chain_continues_after_a_crash_in_the_middle_of_a_line_or_between_the_writes()
 
 #[test]
 fn longest_line_is_shorter_than_what_is_searched_for_the_last_one() {
-    let folder = folder();
-    let path = folder.path().join("audit.jsonl");
+    let (_folder, path) = log();
     let audit = Audit::open(&path).expect("a log");
-    report_named(&audit, Ok(&outcome(Ended::OutOfMemory)), &vec!["\u{1f600}".repeat(63); 4].join("/"));
-    report_named(&audit, Ok(&outcome(Ended::OutOfMemory)), &"\"".repeat(255));
+    report_named(&audit, Ok(Ended::OutOfMemory), &vec!["\u{1f600}".repeat(63); 4].join("/"));
+    report_named(&audit, Ok(Ended::OutOfMemory), &"\"".repeat(255));
     audit.close();
     let text = fs::read_to_string(&path).expect("the log");
     let longest = text.lines().map(str::len).max().expect("a line");
