@@ -39,7 +39,7 @@ const FILES_OUT: u8 = 0x87;
 pub(crate) enum RunnerMessage {
     /// The runner can take a program.
     Ready {
-        /// Everything is loaded.
+        /// What most programs need is loaded.
         warm: bool,
         /// Memory use of the sandbox in bytes, where it is known.
         memory_bytes: Option<u64>,

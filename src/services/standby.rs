@@ -231,7 +231,7 @@ impl Standbys {
         self.0.pool.lock().standbys.iter().filter(ready).count()
     }
 
-    /// How many have not loaded everything they load.
+    /// How many are not warm.
     pub fn loading(&self) -> usize {
         self.0.pool.lock().standbys.iter().filter(|standby| standby.phase != Phase::Warm).count()
     }

@@ -1,6 +1,8 @@
 //! Standbys load with more CPU than a program gets, and no program runs before it has its limit.
 
-use crate::support::{FakeServer, until};
+use serde_json::Value;
+
+use crate::support::{FakeServer, server::TOKEN, until};
 
 /// Standbys for conversations alone, so that a test can count them.
 const SETTINGS: [(&str, &str); 2] = [("SANDBOX_STANDBY__TOTAL_MAX", "2"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
@@ -67,5 +69,38 @@ async fn conversation_in_a_tight_loop_has_two() {
         server.run(conversation, "print 1").await;
     }
     until("each has used its own", async || before.iter().all(|id| !server.engine.live().contains(id))).await;
+    server.stop().await;
+}
+
+/// Waits until so many standbys have reported that they are warm, and with it what they use.
+async fn warm(server: &FakeServer, count: u64) {
+    let url = format!("http://{}/readyz", server.address);
+    until("standbys are warm", async || {
+        let ready = server.http.get(&url).bearer_auth(TOKEN).send().await.expect("an answer");
+        let ready: Value = ready.json().await.expect("JSON");
+        ready["standbys"]["python"]["warm"] == count
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standby_counts_with_the_most_that_one_of_its_image_has_reported() {
+    let settings = [
+        ("SANDBOX_STANDBY__TOTAL_MAX", "3"),
+        ("SANDBOX_STANDBY__NAMELESS_MAX", "0"),
+        ("SANDBOX_STANDBY__MEMORY_BYTES_MAX", "25000000"),
+    ];
+    let server = FakeServer::with_kernel(&settings).await;
+    server.engine.report_memory(10_000_000);
+    server.run("first", "print 1").await;
+    warm(&server, 1).await;
+    // As one that is going to load more.
+    server.engine.report_memory(1_000_000);
+    server.run("second", "print 1").await;
+    warm(&server, 2).await;
+    let begun = server.engine.started().len();
+    server.run("third", "print 1").await;
+    until("the third has its own", async || server.engine.started().len() == begun + 2).await;
+    live(&server, 2).await;
     server.stop().await;
 }

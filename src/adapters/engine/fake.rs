@@ -114,6 +114,7 @@ struct Faults {
     destroys_to_fail: u32,
     kernels_to_mute: u32,
     load_for_ever: bool,
+    memory_bytes: Option<u64>,
     refuse_limits: bool,
     /// Sandboxes that can be neither killed nor destroyed.
     indestructible: HashSet<SandboxId>,
@@ -209,6 +210,7 @@ impl FakeEngine {
             lost: take_one(&mut faults.exits_to_lose),
             silent: false,
             loads_for_ever: faults.load_for_ever,
+            memory_bytes: faults.memory_bytes.unwrap_or(1_000_000),
             is_mute: take_one(&mut faults.kernels_to_mute),
         };
         if let Some(storm) = &mut faults.storm {

@@ -19,7 +19,7 @@ struct Budget {
 impl Budget {
     fn used_by(pool: &Pool, matches: impl Fn(&Standby) -> bool) -> Self {
         let matching = pool.standbys.iter().filter(|standby| matches(standby));
-        matching.fold(Self::default(), |sum, standby| sum.plus(1, pool.used_bytes(standby)))
+        matching.fold(Self::default(), |sum, standby| sum.plus(1, pool.expected_bytes(&standby.image)))
     }
 
     fn plus(self, count: usize, bytes: u64) -> Self {
@@ -52,7 +52,7 @@ impl Inner {
         let Some(at) = next_to_leave(pool) else { return false };
         let evicted = &pool.standbys[at];
         (second(pool) == Some(at) || pool.last_run(evicted).is_some_and(|theirs| theirs < last_run))
-            && needed.minus(1, pool.used_bytes(evicted)).is_within(budget)
+            && needed.minus(1, pool.expected_bytes(&evicted.image)).is_within(budget)
     }
 
     /// Whether a second one fits for a conversation without evicting another.

@@ -38,7 +38,7 @@ pub(super) enum Phase {
     Starting,
     /// It can take a program.
     Ready,
-    /// It has loaded everything it loads.
+    /// It has reported that what most programs need is loaded.
     Warm,
 }
 
@@ -70,7 +70,6 @@ pub(super) struct Standby {
     pub assignee: Assignee,
     pub phase: Phase,
     pub since: Instant,
-    pub memory_bytes: Option<u64>,
     /// It loads with more CPU than a program gets.
     pub loads_fast: bool,
     /// Requests the sandbox from the watcher.
@@ -119,7 +118,7 @@ pub(super) struct Pool {
     pub in_use: HashSet<ConversationKey>,
     /// When the last run ended.
     pub quiet_since: Option<Instant>,
-    /// The most that a standby of an image has used, in bytes.
+    /// The most that a standby of an image has reported, in bytes.
     memory_max: HashMap<ImageId, u64>,
     backoff_until: HashMap<ImageId, Instant>,
 }
@@ -186,12 +185,11 @@ impl Pool {
         self.languages.insert(language.clone(), Instant::now()).is_none()
     }
 
-    /// Records how far a standby has started and what it uses.
+    /// Records how far a standby has started and what it uses. One that is warm may load more and report again.
     pub(super) fn record_phase(&mut self, id: SandboxId, phase: Phase, memory_bytes: Option<u64>) {
         let Some(standby) = self.standbys.iter_mut().find(|standby| standby.id() == id) else { return };
         standby.phase = phase;
         if let Some(bytes) = memory_bytes {
-            standby.memory_bytes = Some(bytes);
             let max = self.memory_max.entry(standby.image.clone()).or_default();
             *max = bytes.max(*max);
         }
@@ -215,14 +213,10 @@ impl Pool {
         self.backoff_until.get(image).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// What one more standby of this image will use, in bytes.
+    /// What a standby of this image uses, in bytes, when it has loaded all that it loads. Each is counted with that from
+    /// its start, since one may load more after its first report.
     pub(super) fn expected_bytes(&self, image: &ImageId) -> u64 {
         self.memory_max.get(image).copied().unwrap_or(MEMORY_GUESS_BYTES)
-    }
-
-    /// What a standby uses, in bytes.
-    pub(super) fn used_bytes(&self, standby: &Standby) -> u64 {
-        standby.memory_bytes.unwrap_or_else(|| self.expected_bytes(&standby.image))
     }
 
     /// When the conversation of a standby last ended a run.

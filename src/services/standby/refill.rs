@@ -210,7 +210,6 @@ impl Inner {
             assignee,
             phase: Phase::Starting,
             since: Instant::now(),
-            memory_bytes: None,
             loads_fast,
             handover,
         };

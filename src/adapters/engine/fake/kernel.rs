@@ -61,7 +61,8 @@ struct Message {
 pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut Exit) {
     actor.emit_frame(READY, br#"{"protocol":2}"#).await;
     if !actor.quirks.loads_for_ever {
-        actor.emit_frame(READY, br#"{"protocol":2,"warm":true,"memoryBytes":1000000}"#).await;
+        let ready = json!({"protocol": 2, "warm": true, "memoryBytes": actor.quirks.memory_bytes});
+        actor.emit_frame(READY, ready.to_string().as_bytes()).await;
     }
     let (mut config, mut program, mut oom_kills) = (Value::Null, Vec::new(), 0);
     loop {

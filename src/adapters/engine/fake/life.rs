@@ -53,8 +53,10 @@ pub(super) struct Quirks {
     pub lost: bool,
     /// Its end is never reported.
     pub silent: bool,
-    /// It never reports that it has loaded everything.
+    /// It never reports that it is warm.
     pub loads_for_ever: bool,
+    /// What it reports that it uses when it is warm.
+    pub memory_bytes: u64,
     /// Its kernel never answers.
     pub is_mute: bool,
 }

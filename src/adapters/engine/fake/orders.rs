@@ -99,10 +99,14 @@ impl FakeEngine {
         self.state().faults.start_delay = delay;
     }
 
-    /// Runners that speak frames and are started from now on never report that they have loaded everything, or do so
-    /// again.
+    /// Runners that speak frames and are started from now on never report that they are warm, or do so again.
     pub fn load_for_ever(&self, on: bool) {
         self.state().faults.load_for_ever = on;
+    }
+
+    /// Runners that speak frames and are started from now on report that they use so much when they are warm.
+    pub fn report_memory(&self, bytes: u64) {
+        self.state().faults.memory_bytes = Some(bytes);
     }
 
     /// The kernel of the next sandbox that is started never answers.
