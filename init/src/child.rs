@@ -38,7 +38,7 @@ const SPARE_VARIABLE: &str = "SANDBOX_SPARE";
 pub enum WarmMessage {
     /// `u`: it can take a program.
     Up,
-    /// `w`: it has loaded its libraries.
+    /// `w`: it has loaded what most programs need, or more than when it said so last.
     Warm,
     /// `k` and four bytes, big endian: this process shares its memory and does nothing.
     Keeper(Pid),

@@ -49,7 +49,7 @@ pub struct Sandbox {
     program: Option<File>,
     /// The program, or the warm child that will become it.
     child: Option<Child>,
-    /// Takes the child's place when it has loaded everything.
+    /// Takes the child's place when it is warm.
     successor: Option<Child>,
     /// Shares the program's memory, so that the program's exit is reported before the kernel has freed that memory.
     keeper: Option<Pid>,

@@ -37,7 +37,7 @@ impl Sandbox {
         let before = self.meter.read();
         let has_input = !self.inbox.is_over();
         if let Some(successor) = self.successor.take() {
-            // It has not loaded everything, and a program does not wait for that.
+            // It is not warm, and a program does not wait for that.
             process_tree::kill(successor.pid);
         }
         if let Some(authority) = &config.authority {
@@ -96,7 +96,10 @@ impl Sandbox {
                 WarmMessage::Up => {}
                 WarmMessage::Keeper(pid) => self.keeper = Some(pid),
                 WarmMessage::Warm => {
-                    if let Some(spare) = std::mem::replace(&mut self.child, self.successor.take()) {
+                    // It may report this again, as it loads more.
+                    if let Some(successor) = self.successor.take()
+                        && let Some(spare) = self.child.replace(successor)
+                    {
                         process_tree::kill(spare.pid);
                     }
                     self.is_warm();

@@ -31,7 +31,7 @@ pub struct Options {
     pub data: PathBuf,
     /// Whether the interpreter is started before the program is known.
     pub warm: bool,
-    /// Whether one that loads nothing stands by too, until the other has loaded everything.
+    /// Whether one that loads nothing stands by too, until the other is warm.
     pub spare: bool,
     /// What makes a warm interpreter the kernel of a session; without it every session starts the bridge.
     pub kernel_program: Option<PathBuf>,

@@ -89,9 +89,9 @@ if [ -z "$SANDBOX_SPARE" ]; then until [ -e "$0" ]; do sleep 0.01; done; fi
 export WHO=${SANDBOX_SPARE:+spare}
 "#;
 
-fn with_spare(gate: &std::path::Path) -> Init {
+fn with_spare(gate: &std::path::Path, interpreter: &str) -> Init {
     let gate = gate.to_str().expect("text");
-    Init::start(&["--warm", "--spare"], &["bash", "-c", &format!("{LOADS}{REPORTS}{INTERPRETER}"), gate])
+    Init::start(&["--warm", "--spare"], &["bash", "-c", &format!("{LOADS}{REPORTS}{interpreter}"), gate])
 }
 
 /// Only the loading child reports `w` at the end; a spare reports only `u`.
@@ -107,7 +107,7 @@ fi
 #[test]
 fn program_runs_on_the_spare_while_the_warm_child_loads() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut init = with_spare(&folder.path().join("loaded"));
+    let mut init = with_spare(&folder.path().join("loaded"), INTERPRETER);
     assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
     init.send(&request("{}", "echo \"by the ${WHO:-loaded} one\""));
     assert_eq!(String::from_utf8_lossy(&init.reply().stdout), "by the spare one\n");
@@ -117,13 +117,28 @@ fn program_runs_on_the_spare_while_the_warm_child_loads() {
 fn loaded_child_replaces_the_spare() {
     let folder = tempfile::tempdir().expect("a folder");
     let gate = folder.path().join("loaded");
-    let mut init = with_spare(&gate);
+    let mut init = with_spare(&gate, INTERPRETER);
     assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
     std::fs::write(&gate, "").expect("the gate");
     let (_, payload) = init.next().expect("a second READY");
     assert!(String::from_utf8_lossy(&payload).contains(r#""warm":true"#));
     init.send(&request("{}", "echo \"by the ${WHO:-loaded} one\""));
     assert!(String::from_utf8_lossy(&init.reply().stdout).ends_with("by the loaded one\n"));
+}
+
+#[test]
+fn child_that_is_warm_twice_in_one_read_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let gate = folder.path().join("loaded");
+    std::fs::write(&gate, "").expect("the gate");
+    let mut init = with_spare(&gate, &INTERPRETER.replacen("printf w", "printf ww", 1));
+    assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
+    for _ in 0..2 {
+        let (_, payload) = init.next().expect("a further READY");
+        assert!(String::from_utf8_lossy(&payload).contains(r#""warm":true"#));
+    }
+    init.send(&request("{}", "echo \"by the ${WHO:-loaded} one\""));
+    assert_eq!(String::from_utf8_lossy(&init.reply().stdout), "null,0,:\nby the loaded one\n", "it was handed over");
 }
 
 #[test]
