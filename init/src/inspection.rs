@@ -1,6 +1,9 @@
 //! What the kernel reports of a process in this sandbox, for a server that checks its isolation before it runs any
 //! program. It is printed by this binary, started as a program is, so the check needs no interpreter. The server's
 //! `services/isolation_check` reads the report.
+//!
+//! Any program may begin with the line that asks for it. Process 1 reads no more than that line; the report is made by
+//! a child that has the user and the limits of a program, and contains nothing that a program could not find out.
 
 use std::{
     env,
@@ -22,7 +25,7 @@ const LINE: &str = "#!/sandbox-init --inspect";
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// The files to print. A missing file is an empty part.
+/// The files to print, as in the server's programs. A missing file is an empty part.
 const FILES: [&str; 8] = [
     "/proc/self/status",
     "/proc/net/dev",
@@ -80,7 +83,8 @@ fn report(targets: &[SocketAddr], data: &Path, out: &mut impl Write) -> io::Resu
     }
     writeln!(out, "== writable")?;
     let file = data.join("self-test");
-    if fs::write(&file, "").is_ok() {
+    // A file of this name that is there already is left as it is.
+    if fs::File::create_new(&file).is_ok() {
         fs::remove_file(&file)?;
         writeln!(out, "yes")?;
     }

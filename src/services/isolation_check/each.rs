@@ -11,7 +11,10 @@ use tracing::{info, warn};
 
 use super::{Findings, Isolation, IsolationCheck, PAUSE_MAX, PAUSE_MIN, programs};
 use crate::{
-    domain::{error::Code, id::Language},
+    domain::{
+        error::{Code, Failure},
+        id::Language,
+    },
     ports::runner::Runner,
 };
 
@@ -69,9 +72,12 @@ impl IsolationCheck {
         let Some(program) = programs::of_runner(runner, &targets) else {
             return Isolation::NoProgram(no_program(&runner.language));
         };
-        match self.programs.run_to_end(&runner.language, program).await {
-            // The interpreter was given what is for process 1.
-            Ok(report) if !report.starts_with("== ") => Isolation::NoProgram(old_process_1(&runner.language)),
+        let by_process_1 = program.starts_with(programs::BY_PROCESS_1);
+        let ran = self.programs.run_to_end(&runner.language, program).await;
+        if by_process_1 && !is_by_process_1(&ran) {
+            return Isolation::NoProgram(old_process_1(&runner.language));
+        }
+        match ran {
             Ok(report) => {
                 let Findings { violations, notes } = self.findings(&report);
                 if violations.is_empty() {
@@ -89,6 +95,15 @@ impl IsolationCheck {
     }
 }
 
+/// Whether process 1 made the check, or nothing has run. An older one hands the program to the interpreter, which takes
+/// it for a comment or fails at it.
+fn is_by_process_1(ran: &Result<String, Failure>) -> bool {
+    match ran {
+        Ok(report) => report.starts_with("== "),
+        Err(failure) => failure.code != Code::RunnerFailed,
+    }
+}
+
 fn no_program(language: &Language) -> String {
     format!(
         "The isolation check has no program for {language}, whose sandboxes may differ from those of other languages, \
@@ -100,7 +115,23 @@ fn no_program(language: &Language) -> String {
 
 fn old_process_1(language: &Language) -> String {
     format!(
-        "The isolation check of {language} printed nothing, so no program of it is run: build its image again, whose \
+        "The isolation check of {language} printed no report, so no program of it is run: build its image again, whose \
          process 1 (sandbox-init) is older than the check that it has to make."
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_that_an_interpreter_was_given_is_not_by_process_1() {
+        let failed = |code| Err(Failure::new(code, "x"));
+        for ran in [Ok("== variables\n".to_owned()), failed(Code::QueueTimeout)] {
+            assert!(is_by_process_1(&ran), "{ran:?}");
+        }
+        for ran in [Ok(String::new()), failed(Code::RunnerFailed)] {
+            assert!(!is_by_process_1(&ran), "{ran:?}");
+        }
+    }
 }

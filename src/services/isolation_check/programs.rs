@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The program that process 1 executes itself (`runners/README.md`); the targets follow.
-const BY_PROCESS_1: &str = "#!/sandbox-init --inspect";
+pub(super) const BY_PROCESS_1: &str = "#!/sandbox-init --inspect";
 
 /// The files to print. A missing file is an empty part.
 const FILES: [&str; 8] = [
@@ -140,5 +140,13 @@ mod tests {
         assert_eq!(found("ruby", &[(LABEL_ALIASES, "rb")]), None, "a plain runner has no process 1 of ours");
         let inspection = found("ruby", &[framed]);
         assert_eq!(inspection.as_deref(), Some("#!/sandbox-init --inspect 192.0.2.1/443\n"));
+    }
+
+    #[test]
+    fn process_1_knows_the_line_and_prints_the_same_files() {
+        let source = include_str!("../../../init/src/inspection.rs");
+        for text in FILES.iter().chain([&BY_PROCESS_1]) {
+            assert!(source.contains(&format!("\"{text}\"")), "{text}");
+        }
     }
 }
