@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every program in tests/runners/ by the plain entrypoint, by protocol 1 at once and by protocol 1 in each state of a warm
-# interpreter, and requires the same result. Arguments are passed on: a language, part of a name, --jobs N, --time ROUNDS,
-# --help.
+# Runs every program in tests/runners/ by the plain entrypoint, by protocol 1 at once and by protocol 1 when warm, and
+# in Python also while the rest is loaded or after that, and requires the same result. Arguments are passed on: a
+# language, part of a name, --jobs N, --time ROUNDS, --help.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -29,8 +29,8 @@ _NEIGHBOURS = "/data"
 _KEEPERS_STACK = 64 << 10
 _ONE_THREAD = 3  # link count in /proc of a folder with one folder in it
 _LEAVES_WITHIN_MS = 1000
-# A program that comes within this time finds what most programs import; the rest is loaded after it. Programs that
-# follow each other quickly need their interpreters more than all libraries.
+# How long an interpreter that has what most programs import waits for a program before it loads the rest. Where
+# programs follow each other quickly, loading would take processor time from interpreters that have less.
 _REST_S = 1.0
 
 
@@ -242,6 +242,7 @@ class Control:
 
 def _preload(shelf, steps, is_wanted=lambda: False):
     """Loads the modules one by one, until the interpreter is wanted; whether all are loaded."""
+    # First, so that the finders of modules that were loaded before count as what these modules add.
     watch = _Watch(shelf)
     shelf.lay_open()
     try:
@@ -340,8 +341,9 @@ def _leave_out(modules):
 
 
 def _load(shelf, control):
-    """Loads what most programs import, says so, and then the rest unless the program arrives; returns the keeper and
-    what it needs. Before the first word a program that arrives is run by the spare interpreter, not by this one."""
+    """Loads what most programs import and reports `w`, then loads the rest unless the program arrives, and reports `w`
+    again; returns the keeper and its stack. A program that arrives before the first `w` is run by the spare
+    interpreter, not by this one."""
     import sandbox_closures
 
     del sys.modules["sandbox_closures"]

@@ -1,5 +1,6 @@
-"""Runs every program in several ways and compares them: by the plain entry (/opt/runner/run), by protocol 1 at once, and
-by protocol 1 after the interpreter said that it is warm, for Python also while it loads more or when it has. The same output, status and files are wanted, byte for byte.
+"""Runs every program in several ways and compares them: by the plain entry (/opt/runner/run), by protocol 1 at once, by
+protocol 1 after the interpreter said that it is warm, and for Python also while it loads the rest or when it has loaded
+it. The same output, status and files are wanted, byte for byte.
 
 The programs are the cases beside this file (README.md) and those in `awkward/`, whose first lines may say what is
 different about them (see `Program`). `--time` measures instead: GO to EXIT of a short program, and memory at rest.
@@ -196,8 +197,8 @@ for state in ("at once", "warm", "loading", "loaded"):
 
 
 def ways_of(program):
-    """Python is warm when it has what most programs import, and loads the rest while no program comes. A program is
-    run in one of these two states, since containers take time."""
+    """Python is warm when it has what most programs import, and loads the rest when no program comes. Each program is
+    also run in one of the two later states, and not in both, since each run starts a container."""
     rest = ["loading" if moment_of(program) < 0.5 else "loaded"] if program.language == "python" else []
     return ["at once", "warm", *rest]
 
