@@ -106,7 +106,8 @@ impl SandboxGate {
             return Err(Refusal::NotPublic(target.clone(), address));
         }
         let resolver = self.network.parts.resolver.as_ref();
-        if resolver.is_own(destination(address)) || self.network.own.has(&target.host, address, resolver).await {
+        let is_own = [address, destination(address)].into_iter().any(|address| resolver.is_own(address));
+        if is_own || self.network.own.has(&target.host, address, resolver).await {
             return Err(Refusal::OwnAddress(target.clone()));
         }
         Ok(())

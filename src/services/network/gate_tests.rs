@@ -62,7 +62,7 @@ impl Resolver for Names {
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        address == IpAddr::from([8, 8, 4, 4])
+        ["8.8.4.4", "2002:100:9::1"].iter().any(|own| own.parse() == Ok(address))
     }
 }
 
@@ -166,6 +166,7 @@ async fn addresses_of_the_servers_own_urls_are_refused_unless_a_policy_names_the
             ("nat64.example.com", addresses(&["64:ff9b::1.0.0.1"])),
             ("tunnel.example.com", addresses(&["2002:100:1::1"])),
             ("carried.example.com", addresses(&["64:ff9b::8.8.4.4"])),
+            ("interface.example.com", addresses(&["2002:100:9::1"])),
             ("files.example.com", addresses(&["9.9.9.9"])),
         ]),
         ..Names::default()
@@ -182,11 +183,12 @@ async fn addresses_of_the_servers_own_urls_are_refused_unless_a_policy_names_the
         ("nat64.example.com", "own_address"),
         ("tunnel.example.com", "own_address"),
         ("carried.example.com", "own_address"),
+        ("interface.example.com", "own_address"),
         ("files.example.com", "own_address"),
     ] {
         assert_eq!(word(&gate, name).await, want, "{name}");
     }
-    assert_eq!(names.asked.load(Ordering::Relaxed), 10, "its own name is looked up once");
+    assert_eq!(names.asked.load(Ordering::Relaxed), 11, "its own name is looked up once");
     // By its name it is refused at another address too; a look-up that fails forgets none.
     let mut first = HashMap::from([("alias.example.com", VecDeque::from([addresses(&["1.0.0.1"])]))]);
     first.insert("sandbox.example.net", [addresses(&["1.0.0.3"]), Vec::new()].into());
