@@ -23,8 +23,10 @@ const PROBES: u32 = 3;
 ///
 /// # Errors
 /// When the certificates or the credentials of the configuration cannot be used, or it names a proxy.
-pub(super) fn client(config: Config, silence_max: Duration) -> Result<Client, Error> {
+pub(super) fn client(mut config: Config, silence_max: Duration) -> Result<Client, Error> {
     if config.proxy_url.is_some() {
+        // A stream whose program reads no input is silent, since its pings are not answered.
+        config.read_timeout = None;
         // The vendor's own stack says which proxies it can use.
         return Client::try_from(config);
     }
