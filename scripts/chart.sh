@@ -91,7 +91,8 @@ check() {
   refuses "a runner without a language" \
     'runners: {more: [{name: perl, image: runner-perl, labels: {sandbox.runner: "true"}}]}'
   refuses "a runner that is not ours" 'runners: {names: [perl]}'
-  printf '%s\n' 'sandboxes: {namespace: other, runtimeClass: gvisor, userNamespaces: true,' '  nodeSelector: {pool: sandbox}}' \
+  printf '%s\n' 'sandboxes: {namespace: other, runtimeClass: gvisor, userNamespaces: true,' \
+    '  nodeSelector: {pool: sandbox}}' \
     'settings: {SANDBOX_ADMISSION__SLOTS: 40}' 'runners: {more: [{name: perl, image: runner-perl, labels:' \
     '  {sandbox.runner: "true", sandbox.language: perl}}]}' >"$WORK/other.yaml"
   render -f "$WORK/other.yaml" >"$WORK/other"

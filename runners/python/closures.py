@@ -12,8 +12,9 @@ import sys
 # their own dependencies, in small steps.
 FIRST = """
 re json random math datetime collections.abc itertools functools typing dataclasses pathlib time string textwrap
-statistics csv decimal fractions heapq bisect copy enum io operator contextlib traceback threading queue subprocess tempfile shutil
-glob hashlib base64 uuid secrets struct pickle calendar zoneinfo argparse logging inspect select ctypes
+statistics csv decimal fractions heapq bisect copy enum io operator contextlib traceback threading queue
+subprocess tempfile shutil glob hashlib base64 uuid secrets struct pickle calendar zoneinfo argparse
+logging inspect select ctypes
 numpy numpy.random numpy.linalg numpy.fft numpy.ma numpy.polynomial
 dateutil.parser dateutil.relativedelta dateutil.rrule dateutil.tz pytz
 pyarrow pandas

@@ -213,8 +213,8 @@ impl Pool {
         self.backoff_until.get(image).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// What a standby of this image uses, in bytes, when it has loaded all that it loads. Each is counted with that from
-    /// its start, since one may load more after its first report.
+    /// What a standby of this image uses, in bytes, when it has loaded all that it loads. Each is counted with that
+    /// from its start, since one may load more after its first report.
     pub(super) fn expected_bytes(&self, image: &ImageId) -> u64 {
         self.memory_max.get(image).copied().unwrap_or(MEMORY_GUESS_BYTES)
     }
