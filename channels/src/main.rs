@@ -5,7 +5,7 @@
 //! It reads nothing of what passes: the server speaks HTTP and SOCKS with the program, decides and connects. It runs as
 //! the program's user and is trusted with nothing.
 //!
-//! When the server ends the channels, each connection is reset, and each later one is answered that there are none.
+//! When the server ends the channels, each connection is reset, and each later one is answered with the reason.
 //!
 //! **Who opens a channel.** The server does, so that it has as many as it wants. It opens the first one, on which this
 //! process writes one byte for each connection that waits, and one more channel for each such byte.
@@ -67,7 +67,7 @@ fn sockets() -> io::Result<(TcpListener, Socket)> {
 /// Serves until the sandbox ends.
 async fn serve(listener: TcpListener, server: Socket) -> io::Result<()> {
     let waiting = carry_all(&listener, UnixStream::from_std(server.try_clone()?)?).await?;
-    // Where it was not the server that ended the channels, it has to learn it.
+    // By this the server learns of the end where it is not what ended them.
     let _ = server.shutdown(Shutdown::Both);
     refusal::serve(&listener, waiting).await
 }

@@ -20,7 +20,7 @@ use std::{
 /// The first argument of this binary when it prints the report; the addresses to try follow.
 pub const FLAG: &str = "--inspect";
 
-/// How a program begins that is this report. The rest of its line are addresses, such as `192.0.2.1/443`.
+/// How a program begins that asks for this report. Its first line goes on with addresses, such as `192.0.2.1/443`.
 const LINE: &str = "#!/sandbox-init --inspect";
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ const FILES: [&str; 8] = [
 /// A control group of this name can be made only where their folder is open.
 const GROUP: &str = "/sys/fs/cgroup/self-test";
 
-/// The addresses to try, if a program is this report.
+/// The addresses to try, if a program asks for this report.
 pub fn targets(program: &[u8]) -> Option<Vec<String>> {
     let line = program.strip_prefix(LINE.as_bytes())?.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;

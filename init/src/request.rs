@@ -32,7 +32,7 @@ pub struct Config {
     pub channels: bool,
     /// A certificate that programs have to trust, in PEM.
     pub authority: Option<String>,
-    /// The addresses that the report of [`inspection`] tries, where that is the program.
+    /// The addresses to try, if the program asks for the report of [`inspection`]. Not a member of the frame.
     #[serde(skip)]
     pub inspection: Option<Vec<String>>,
 }

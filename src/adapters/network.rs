@@ -163,7 +163,7 @@ async fn serve(
     }
 }
 
-/// What went wrong with the bytes themselves, or that they broke the rules.
+/// The error of the bytes' own stream, or that they broke the rules of the multiplexer.
 fn cause(error: ConnectionError) -> io::Error {
     match error {
         ConnectionError::Io(error) | ConnectionError::Decode(FrameDecodeError::Io(error)) => error,

@@ -43,7 +43,7 @@ impl ConversationId {
         Self(format!("c-{}", Uuid::now_v7().simple()), MadeHere(true))
     }
 
-    /// A new, unused id that tells nothing of its time and begins as an interface wants it: with a letter.
+    /// A new, unused id that does not contain the time. `prefix` begins with a letter.
     pub fn random(prefix: &str) -> Self {
         Self(format!("{prefix}{}", Uuid::new_v4().simple()), MadeHere(true))
     }

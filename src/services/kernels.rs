@@ -244,7 +244,7 @@ impl Kernels {
             Entry::Vacant(none) => none.insert(inner.begin(inner.sessions.link(who, id)?)),
         };
         if hub.connections.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
-            let why = format!("{CONNECTIONS_MAX} clients are connected to this kernel, the most that may be: end one.");
+            let why = format!("This kernel has {CONNECTIONS_MAX} clients, as many as it may have: disconnect one.");
             return Err(Failure::new(Code::QueueFull, why));
         }
         hub.connections.fetch_add(1, Ordering::Relaxed);

@@ -159,7 +159,7 @@ impl Peers {
         Err(elsewhere(conversation))
     }
 
-    /// Gives a conversation that is here back only after this time, or when the server stops.
+    /// Gives back a conversation that is here no earlier than `until`, unless the server stops.
     pub fn keep(&self, conversation: &ConversationKey, until: Instant) {
         if let Some(inner) = &self.0
             && let Some(record) = inner.records.lock().get_mut(conversation)

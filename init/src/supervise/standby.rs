@@ -26,7 +26,7 @@ impl Sandbox {
     pub(super) fn start(&mut self, config: &Config) -> io::Result<()> {
         let can_take = self.child.as_ref().is_some_and(|child| child.control().is_some());
         let kernel_program = self.options.kernel_program.as_ref().filter(|_| config.kernel.is_some() && can_take);
-        // Without it, something else than the interpreter is started: the bridge, or the report of an inspection.
+        // Otherwise the bridge or the report of an inspection is started, and no interpreter.
         let is_interpreted = config.inspection.is_none() && (config.kernel.is_none() || kernel_program.is_some());
         if let Some(file) = kernel_program {
             let code = fs::read(file).map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?;

@@ -86,8 +86,8 @@ impl RunTask {
         }
     }
 
-    /// Waits until the run is cancelled or, as a cell, waits in vain since its session was restarted or closed; the
-    /// report of that.
+    /// Returns the report of a run that has not begun when it is cancelled or, for a cell, when its session is
+    /// restarted or closed.
     pub(super) async fn not_begun(&self) -> Report {
         tokio::select! {
             biased;

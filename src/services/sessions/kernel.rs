@@ -207,7 +207,7 @@ impl Kernel {
         self.send(Channel::Bridge, "interrupt", None, &json!({})).await;
     }
 
-    /// Has the bridge say what was used.
+    /// Asks the bridge what was used.
     pub(super) async fn ask_figures(&self) {
         self.send(Channel::Bridge, "figures", None, &json!({})).await;
     }

@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{id::Language, owner::ConversationKey};
 
-/// What such a cell is told.
+/// The output of a cell that waited and was not executed.
 pub(in crate::services) const NOT_EXECUTED: &str =
     "[The session was restarted or closed while this cell waited for its turn, so it was not executed.]\n";
 
 /// Shared by the cells of one session. Cancelled when that is restarted or closed.
 pub(in crate::services) type WaitingCell = Arc<CancellationToken>;
 
-/// Those of each conversation and language. What is kept is bounded by the runs that are.
+/// By conversation and language. Entries without a cell are removed, so there are no more than runs.
 #[derive(Default)]
 pub(super) struct WaitingCells(Mutex<HashMap<(ConversationKey, Language), Weak<CancellationToken>>>);
 

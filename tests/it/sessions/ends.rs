@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{FakeServer, OK, begin, cell, open, owner, request, shown, until};
 
-/// Sends more than waits for a sandbox that does not read.
+/// Sends more messages than are queued for a sandbox that does not read.
 async fn fill(server: &FakeServer, session: SessionId) {
     let (who, code) = (owner(), "x".repeat(4000));
     let requests = join_all((0..200).map(|_| server.sessions.complete(&who, session, &code, 0)));

@@ -22,7 +22,7 @@ const PROBES: u32 = 3;
 /// A client whose connections break when nothing comes back over them for `silence_max`.
 ///
 /// # Errors
-/// When the certificates or the credentials of the configuration cannot be used, or it names a proxy.
+/// When the certificates, the credentials or the proxy of the configuration cannot be used.
 pub(super) fn client(mut config: Config, silence_max: Duration) -> Result<Client, Error> {
     if config.proxy_url.is_some() {
         // A stream whose program reads no input is silent, since its pings are not answered.

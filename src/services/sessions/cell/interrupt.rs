@@ -1,5 +1,5 @@
-//! Interrupting a cell: what the kernel understands, then what wakes it, then its end; and what a cell ends by whose
-//! kernel is gone.
+//! Interrupting a cell: what the kernel understands, then what wakes it, then its end; and how a cell ends whose kernel
+//! is gone.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
