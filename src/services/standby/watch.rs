@@ -1,4 +1,4 @@
-//! One task for each standby: starts it, follows it until it is warm, hands it over, or removes it when it dies.
+//! One task for each standby: starts it, records its reports, hands it over, or removes it when it dies.
 
 use std::sync::Arc;
 
