@@ -83,9 +83,7 @@ finish() {
 
 install_machine() {
   local missing=()
-  has curl || missing+=(curl ca-certificates)
   has jq || missing+=(jq)
-  has cc || missing+=(gcc libc6-dev)
   has mmdebstrap || missing+=(mmdebstrap)
   has openssl || missing+=(openssl)
   has chromium || missing+=(chromium)
@@ -291,6 +289,20 @@ check_lints() {
   fi
 }
 
+# Begins the lints, which compile every crate, while packages are installed, an engine is started and images are built:
+# these wait for downloads and disks more than they compute.
+begin_lints() {
+  local missing=()
+  has curl || missing+=(curl ca-certificates)
+  has cc || missing+=(gcc libc6-dev)
+  install_packages "${missing[@]}"
+  mkdir -p target
+  check_lints >target/lints.log 2>&1 &
+  LINTS=$!
+}
+
+finish_lints() { wait "$LINTS" || { cat target/lints.log; return 1; }; }
+
 # The clients that people use and the examples, with a stand-in for the models. Each of the two takes at most eight
 # minutes, installation included.
 check_clients() {
@@ -353,13 +365,14 @@ main() {
     finish
   fi
 
+  need "compiler" begin_lints
   need "packages" install_machine
   need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
   begin_clients "$clients"
   begin_images
   step "format" cargo fmt --all --check
   step "scripts" check_scripts
-  step "lints" check_lints
+  step "lints" finish_lints
   need "test runner" install_nextest
   step "compilation of the tests" run_tests "$profile" --no-run
   need "runner images and server" finish_images
