@@ -101,14 +101,8 @@ RUST_IMAGE=rust:1.95-slim-bookworm
 install_compose() {
   ! has_compose || return 0
   { has apt-get && may_be_root; } || return 0
-  local package
-  for package in docker-compose-v2 docker-compose; do
-    if apt-cache show --no-all-versions "$package" >/dev/null 2>&1; then
-      # In a subshell: without Compose the server runs as a plain process.
-      (install_packages "$package") || true
-      ! has_compose || return 0
-    fi
-  done
+  # In a subshell: without Compose the server runs as a plain process.
+  (install_packages "docker-compose-v2|docker-compose") || true
 }
 
 random_hex() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }

@@ -98,7 +98,7 @@ install_machine() {
   has podman || missing+=(podman catatonit crun)
   has npm || missing+=(nodejs npm)
   python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-  docker compose version >/dev/null 2>&1 || has docker-compose || missing+=("docker-compose|docker-compose-v2")
+  docker compose version >/dev/null 2>&1 || has docker-compose || missing+=("docker-compose-v2|docker-compose")
   install_packages "${missing[@]}"
   install_postgres
 }
