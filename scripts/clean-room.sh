@@ -111,7 +111,7 @@ enter() {
 }
 
 main() {
-  local suite=bookworm user=root keep=no
+  local suite=bookworm user=root keep=no arguments=("$@")
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage; return ;;
@@ -125,7 +125,11 @@ main() {
     shift
   done
   [ $# -gt 0 ] || { usage >&2; exit 2; }
-  is_root || { has sudo && exec sudo --preserve-env "$0" --suite "$suite" "$@"; die "needs root."; }
+  # sudo has a PATH of its own; the toolchain is found by this user's.
+  is_root || {
+    has sudo && exec sudo --preserve-env env "PATH=$PATH:/usr/sbin:/sbin" "HOME=$HOME" "$0" "${arguments[@]}"
+    die "needs root."
+  }
   has cargo || die "needs Rust 1.95 or newer, which the room borrows; install it and run this again."
   install_packages mmdebstrap debian-archive-keyring git
   remove_left_rooms
