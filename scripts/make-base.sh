@@ -45,7 +45,11 @@ main() {
   if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null ||
       die "needs root to make a root file system; run it as root, or set BASE to an image you have."
-    exec sudo env ${MIRROR:+"MIRROR=$MIRROR"} ${DOCKER_HOST:+"DOCKER_HOST=$DOCKER_HOST"} "$SELF"
+    local name passed=()
+    for name in MIRROR DOCKER_HOST SSL_CERT_FILE http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+      [ -z "${!name:-}" ] || passed+=("$name=${!name}")
+    done
+    exec sudo env "${passed[@]}" "$SELF"
   fi
   docker version >/dev/null 2>&1 ||
     die "cannot reach a Docker engine; start it, or set DOCKER_HOST, and run this again."

@@ -7,7 +7,16 @@ die() { say "$*"; exit 1; }
 has() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 may_be_root() { is_root || has sudo; }
-as_root() { if is_root; then "$@"; else sudo "$@"; fi; }
+
+# sudo clears the environment, and apt-get and dockerd need the proxies that this user has.
+as_root() {
+  if is_root; then "$@"; return; fi
+  local name proxies=()
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+    [ -z "${!name:-}" ] || proxies+=("$name=${!name}")
+  done
+  sudo ${proxies[0]:+env "${proxies[@]}"} "$@"
+}
 
 # Installs missing Debian packages. "a|b" means the first of the two that this release has.
 install_packages() {
