@@ -59,11 +59,13 @@ package_is_here() {
   return 1
 }
 
+package_is_known() { apt-cache show --no-all-versions "$1" >/dev/null 2>&1; }
+
 package_name() {
   local name names
   IFS='|' read -ra names <<<"$1"
   for name in "${names[@]}"; do
-    apt-cache show --no-all-versions "$name" >/dev/null 2>&1 && { printf '%s\n' "$name"; return; }
+    package_is_known "$name" && { printf '%s\n' "$name"; return; }
   done
   printf '%s\n' "${names[0]}"
 }
@@ -123,8 +125,13 @@ engine_process_runs() {
 # The engine cannot limit anything without control groups, and a machine without systemd may have none mounted.
 mount_cgroups() {
   ! mountpoint -q /sys/fs/cgroup || return 0
-  install_packages cgroupfs-mount
-  as_root cgroupfs-mount ||
+  # From Debian 13 on there is no such package, and one hierarchy has every controller.
+  if package_is_known cgroupfs-mount; then
+    install_packages cgroupfs-mount
+    as_root cgroupfs-mount
+  else
+    as_root mount -t cgroup2 -o nosuid,nodev,noexec cgroup2 /sys/fs/cgroup
+  fi ||
     die "could not mount the control groups that the Docker engine needs; mount /sys/fs/cgroup and run this again."
 }
 
