@@ -111,10 +111,11 @@ install_postgres() {
   install_packages postgresql
 }
 
-# The runner of the tests: one process and one time limit for each test.
+# The runner of the tests: one process and one time limit for each test. Its updater, with HTTP and TLS, is left out.
 install_nextest() {
   has cargo-nextest || [ -x "$TOOLS/cargo/bin/cargo-nextest" ] ||
-    cargo install --quiet --locked --debug --root "$TOOLS/cargo" "cargo-nextest@$NEXTEST"
+    cargo install --quiet --locked --debug --root "$TOOLS/cargo" "cargo-nextest@$NEXTEST" \
+      --no-default-features --features default-no-update
 }
 
 without_engine() { DOCKER_HOST=unix:///nowhere/docker.sock "$@"; }
