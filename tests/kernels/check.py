@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import functools
 import statistics
 import subprocess
 import sys
@@ -245,6 +246,7 @@ def ten_thousand_cells(session, _):
 
 
 FULL = False
+SUITE = "jupyter_kernel_test"
 ONE_SUITE = threading.Lock()
 
 
@@ -279,31 +281,41 @@ def measure(language, count):
           f"{median(standby):.0f} MiB, ready {median(sessions):.0f} MiB")  # fmt: skip
 
 
-def check(language, part):
-    """Runs the cases of a language, one after the other; returns how many failed."""
-    failed = 0
-    for one in CASES[language]:
-        if part not in one.__name__:
-            continue
-        session = None
-        try:
-            with Session(language) as session:
-                one(session, language)
-            print(f"ok {language}/{one.__name__}", flush=True)
-        except Exception:
-            failed += 1
-            print(f"FAILED {language}/{one.__name__}", flush=True)
-            traceback.print_exc()
-            print(session.stderr.decode(errors="replace")[-2000:] if session else "", file=sys.stderr)
-    if part in "jupyter_kernel_test":
-        try:
-            with ONE_SUITE:
-                suite(language)
-            print(f"ok {language}/jupyter_kernel_test", flush=True)
-        except (AssertionError, subprocess.SubprocessError) as error:
-            failed += 1
-            print(f"FAILED {language}/jupyter_kernel_test\n{error}", getattr(error, "stderr", ""), flush=True)
-    return failed
+def check(language, one):
+    """Runs one case in a session of its own; returns whether it failed."""
+    session = None
+    try:
+        with Session(language) as session:
+            one(session, language)
+        print(f"ok {language}/{one.__name__}", flush=True)
+        return False
+    except Exception:
+        print(f"FAILED {language}/{one.__name__}", flush=True)
+        traceback.print_exc()
+        print(session.stderr.decode(errors="replace")[-2000:] if session else "", file=sys.stderr)
+        return True
+
+
+def check_suite(language):
+    """Runs the suite; returns whether it failed."""
+    try:
+        with ONE_SUITE:
+            suite(language)
+        print(f"ok {language}/{SUITE}", flush=True)
+        return False
+    except (AssertionError, subprocess.SubprocessError) as error:
+        print(f"FAILED {language}/{SUITE}\n{error}", getattr(error, "stderr", ""), flush=True)
+        return True
+
+
+def jobs(languages, part):
+    """The cases and suites whose name has the part, as calls."""
+    for language in languages:
+        for one in CASES[language]:
+            if part in one.__name__:
+                yield functools.partial(check, language, one)
+        if part in SUITE:
+            yield functools.partial(check_suite, language)
 
 
 def main():
@@ -322,7 +334,7 @@ def main():
         return
     # A session has half a processor and waits most of the time.
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        failed = sum(pool.map(lambda language: check(language, given.part), languages))
+        failed = sum(pool.map(lambda job: job(), jobs(languages, given.part)))
     sys.exit(failed > 0)
 
 
