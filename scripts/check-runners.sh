@@ -6,7 +6,7 @@ set -euo pipefail
 SELF=$(realpath "${BASH_SOURCE[0]}")
 readonly SELF
 cd "$(dirname "$SELF")/.."
-readonly JOBS=${JOBS:-3}
+readonly JOBS=${JOBS:-4}
 readonly PREFIX=${RUNNER_PREFIX:-runner-}
 readonly SECONDS_EACH=60
 
