@@ -104,12 +104,15 @@ pub(super) fn free(bytes: u64, findings: &mut Findings) {
     }
 }
 
-/// Whether the addresses are free.
-pub(super) async fn addresses(config: &Config, findings: &mut Findings) {
+/// Whether the addresses are free. In a container only the server can have taken them.
+pub(super) async fn addresses(config: &Config, in_container: bool, findings: &mut Findings) {
     let metrics = config.metrics.addr().map(|addr| ("SANDBOX_METRICS__HTTP_ADDR", addr));
     for (name, addr) in [("MCP_HTTP_ADDR", config.http_addr.clone())].into_iter().chain(metrics) {
         match app::bind(&addr).await {
             Ok(_) => findings.ok("address", format!("{addr} is free")),
+            Err(_) if in_container => {
+                findings.ok("address", format!("{addr} is in use, by the server of this container"));
+            }
             Err(_) => findings.warn(
                 "address",
                 format!("{addr} is in use, by this server or by another program"),
@@ -119,15 +122,16 @@ pub(super) async fn addresses(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// Whether clients can open the links.
-pub(super) fn public_address(config: &Config, findings: &mut Findings) {
+/// Whether clients can open the links. A container listens on all its interfaces; where its port is published is not
+/// known there.
+pub(super) fn public_address(config: &Config, in_container: bool, findings: &mut Findings) {
     let uri = config.public_base_url.uri();
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let here = |host: &str| matches!(host, "localhost" | "127.0.0.1" | "::1");
     let links = format!("links begin with {}", config.public_base_url);
     let all = config.http_addr.host.as_deref().is_none_or(|host| !here(host.trim_matches(['[', ']'])));
     match (here(host), uri.scheme_str()) {
-        (true, _) if all => findings.warn(
+        (true, _) if all && !in_container => findings.warn(
             "links",
             format!("{links}, which only this machine can open, but the server listens on other interfaces too"),
             "set PUBLIC_BASE_URL to the address that clients use, or MCP_HTTP_ADDR to 127.0.0.1",

@@ -172,8 +172,8 @@ async fn doctor_reports_what_the_machine_lacks() {
     let told = async |more: &[(&str, &str)]| {
         let (config, mut findings) = (config(&folder, more), Findings::default());
         machine::root(&config, &mut findings);
-        machine::addresses(&config, &mut findings).await;
-        machine::public_address(&config, &mut findings);
+        machine::addresses(&config, false, &mut findings).await;
+        machine::public_address(&config, false, &mut findings);
         machine::audit(&config, &mut findings);
         machine::traces(&config, &mut findings).await;
         findings
@@ -198,6 +198,24 @@ async fn doctor_reports_what_the_machine_lacks() {
     let nobody = told(&[("MCP_HTTP_ADDR", ":0")]).await;
     assert!(line(&nobody, "links", Level::Warn).contains("only this machine"));
     assert!(line(&told(&[]).await, "links", Level::Ok).contains("localhost"));
+}
+
+/// As under Compose: the server of the container has the address, and listens on all interfaces of the container.
+#[tokio::test]
+async fn doctor_does_not_warn_of_the_addresses_of_its_container() {
+    let holder = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a port");
+    let port = holder.local_addr().expect("an address").port();
+    let folder = tempfile::tempdir().expect("a folder");
+    let all = format!("0.0.0.0:{port}");
+    let config = config(&folder, &[("MCP_HTTP_ADDR", &all), ("PUBLIC_BASE_URL", "http://localhost:8080")]);
+    let found = async |in_container: bool| {
+        let mut findings = Findings::default();
+        machine::addresses(&config, in_container, &mut findings).await;
+        machine::public_address(&config, in_container, &mut findings);
+        findings.0.iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(true).await, [("address", Level::Ok), ("links", Level::Ok)]);
+    assert_eq!(found(false).await, [("address", Level::Warn), ("links", Level::Warn)]);
 }
 
 #[test]
