@@ -94,7 +94,12 @@ async fn on_postgres_runs_are_known_after_a_restart() {
 }
 
 async fn runs_are_known_after_a_restart(root: &Path, url: &str) {
-    let settings = [("DATABASE_URL", url), ("SANDBOX_HISTORY__SOURCE", "true"), ("SANDBOX_RUNS__KEPT_MAX", "100")];
+    let settings = [
+        ("DATABASE_URL", url),
+        ("SANDBOX_HISTORY__SOURCE", "true"),
+        ("SANDBOX_HISTORY__SOURCE_BYTES_MAX", "20"),
+        ("SANDBOX_RUNS__KEPT_MAX", "100"),
+    ];
     let server = FakeServer::again(root, &settings).await;
     let good = run(&server, "c", "write made text\nprint x").await;
     let bad = run(&server, "c", "stderr y\nexit 3").await;
@@ -140,6 +145,9 @@ async fn runs_are_known_after_a_restart(root: &Path, url: &str) {
     assert_eq!(after["outcome"], bad["outcome"]);
     assert_eq!(after["figures"], bad["figures"]);
     assert!(after.get("result").is_none(), "{after}");
+    assert_eq!((&after["source"], &after["sourceTruncated"]), (&json!("stderr y\nexit 3"), &json!(false)));
+    let (_, after) = get(&server, &path(&good)).await;
+    assert_eq!((&after["source"], &after["sourceTruncated"]), (&json!("write made text\nprin"), &json!(true)));
     let (_, after) = get(&server, &format!("/v1/runs/{left}")).await;
     assert_eq!((&after["state"], &after["error"]["code"]), (&json!("finished"), &json!("server_lost")), "{after}");
     assert_eq!(history(&server, "ended=server_lost", 1).await[0]["runId"], json!(left.to_string()));

@@ -11,7 +11,7 @@ use super::{
     network::Connection,
     tools::{ApprovalResult, ToolCall},
 };
-use crate::domain::text::ms;
+use crate::domain::text::{ms, sha256};
 use crate::{
     domain::{
         error::Failure,
@@ -221,7 +221,7 @@ impl RunStatus {
             error: error.as_ref().map(RunError::from),
             from_history: true,
             source: line.source.clone(),
-            source_truncated: None,
+            source_truncated: line.source.as_ref().map(|source| sha256(source.as_bytes()) != line.program_sha256),
             result: None,
         }
     }
