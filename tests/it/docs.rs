@@ -95,13 +95,18 @@ fn is_a_test(name: &str, command: &str) -> bool {
     lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("///")).any(is_marked)
 }
 
-/// Every relative link of the pages leads to a file.
-#[test]
-fn links_between_pages_lead_somewhere() {
+/// The pages for people.
+fn pages() -> impl Iterator<Item = PathBuf> {
     let pages = std::fs::read_dir(at_root("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
     let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let names = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SPECIFICATION.md", "CHANGELOG.md"];
-    for page in pages.chain(names.map(at_root)).chain([at_root("runners/README.md")]) {
+    pages.chain(names.map(at_root)).chain([at_root("runners/README.md")])
+}
+
+/// Every relative link of the pages leads to a file.
+#[test]
+fn links_between_pages_lead_somewhere() {
+    for page in pages() {
         let text = std::fs::read_to_string(&page).expect("a page");
         let folder = page.parent().expect("a folder");
         for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
@@ -109,4 +114,26 @@ fn links_between_pages_lead_somewhere() {
             assert!(elsewhere || folder.join(target).exists(), "{} links to {target}", page.display());
         }
     }
+}
+
+/// Commands of Compose that take a service.
+const TAKE_A_SERVICE: [&str; 5] = ["exec", "logs", "restart", "start", "stop"];
+
+#[test]
+fn commands_of_compose_name_a_service_of_the_compose_file() {
+    let compose = read("docker-compose.yml");
+    let mut tried = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        for command in text.split("docker compose ").skip(1) {
+            let mut words = command.split_whitespace().map(|word| word.trim_matches(['`', '.', ',', ':', ';']));
+            if TAKE_A_SERVICE.contains(&words.next().unwrap_or_default()) {
+                let service = words.find(|word| !word.starts_with('-')).unwrap_or_default();
+                let is_there = compose.contains(&format!("\n  {service}:\n"));
+                assert!(is_there, "{} names the service {service}", page.display());
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 5, "{tried} commands");
 }
