@@ -90,14 +90,15 @@ enter() {
   for name in "${PASSED_ON[@]}"; do
     [ -z "${!name:-}" ] || words+=("$name=${!name}")
   done
-  local home=/root
-  [ "$user" = root ] || home=/home/$user
+  local home=/root path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+  # As Debian sets it for a user.
+  [ "$user" = root ] || { home=/home/$user path=/usr/local/bin:/usr/bin:/bin; }
   chown -R "$user:" /home/tester
   # shellcheck disable=SC2016 # the inner shell fills these in
   set -- sh -c 'cd /home/tester/sandbox && exec "$@"' sh "$@"
   local status=0
   env -i HOME="$home" USER="$user" LANG=C.UTF-8 TERM=dumb \
-    PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${words[@]}" \
+    PATH="/opt/rust/bin:$path" "${words[@]}" \
     setpriv --reuid "$user" --regid "$user" --init-groups "$@" </dev/null || status=$?
   # The engine that the command started takes its containers' control groups away when it ends in order.
   if [ -r /run/docker.pid ]; then
@@ -128,7 +129,7 @@ main() {
   [ $# -gt 0 ] || { usage >&2; exit 2; }
   # sudo has a PATH of its own; the toolchain is found by this user's.
   is_root || {
-    has sudo && exec sudo --preserve-env env "PATH=$PATH:/usr/sbin:/sbin" "HOME=$HOME" "$0" "${arguments[@]}"
+    has sudo && exec sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" "$0" "${arguments[@]}"
     die "needs root."
   }
   has cargo || die "needs Rust 1.95 or newer, which the room borrows; install it and run this again."

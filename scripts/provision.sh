@@ -2,6 +2,9 @@
 # Shared by quickstart.sh and test.sh: installs packages and ensures a Docker engine. Sourced, not run.
 # The caller sets PROGRAM, the prefix of the messages.
 
+# Debian leaves system programs such as dockerd, runc and mkfs out of the PATH of users other than root.
+export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
 say() { printf '%s: %s\n' "${PROGRAM:?}" "$*" >&2; }
 die() { say "$*"; exit 1; }
 has() { command -v "$1" >/dev/null 2>&1; }
