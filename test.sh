@@ -69,6 +69,27 @@ need() {
   [ ${#FAILED[@]} -eq "$failed" ] || finish
 }
 
+# Begins a command in the background. $1: its name, then the command.
+declare -A BEGUN
+begin() {
+  local name=$1
+  shift
+  mkdir -p target
+  (
+    SECONDS=0 status=0
+    "$@" || status=$?
+    printf '%s: took %d s\n' "$name" "$SECONDS"
+    exit "$status"
+  ) >"target/$name.log" 2>&1 &
+  BEGUN[$name]=$!
+}
+
+# $1: its name. Waits for its end, and tells how long it took or why it failed.
+ended() {
+  wait "${BEGUN[$1]}" || { cat "target/$1.log"; return 1; }
+  tail -n 1 "target/$1.log"
+}
+
 finish() {
   printf '\n'
   printf '%s\n' "${TOOK[@]}"
@@ -79,6 +100,14 @@ finish() {
     printf 'FAILED: %s\n' "$name"
   done
   exit 1
+}
+
+# What cargo needs.
+install_compiler() {
+  local missing=()
+  has curl || missing+=(curl ca-certificates)
+  has cc || missing+=(gcc libc6-dev)
+  install_packages "${missing[@]}"
 }
 
 install_machine() {
@@ -257,27 +286,18 @@ install_models() {
   python3 tests/clients/models/install.py || say "not all clients that people use are installed yet."
 }
 
-# Begins to install the clients, which waits for the network more than it computes. $1: also those that people use.
-begin_clients() {
-  mkdir -p target
-  { make_clients && { [ "$1" != true ] || install_models; }; } >target/clients.log 2>&1 &
-  CLIENTS=$!
-}
+# $1: also those that people use.
+install_clients() { make_clients && { [ "$1" != true ] || install_models; }; }
 
-finish_clients() { wait "$CLIENTS" || { cat target/clients.log; return 1; }; }
-
-# Begins to build the images, which waits for downloads while the compiler works for the tests. With CI=true the
-# server's image takes the binary of the tests' compilation, else the released one.
-begin_images() {
-  mkdir -p target
+# With CI=true the server's image takes the binary of the tests' compilation, else the released one.
+build_images() {
   local what=()
   [ "${CI:-}" != true ] || what=(runners)
-  ./build.sh "${what[@]}" >target/images.log 2>&1 &
-  IMAGES=$!
+  ./build.sh "${what[@]}"
 }
 
 finish_images() {
-  wait "$IMAGES" || { cat target/images.log; return 1; }
+  ended images || return
   [ "${CI:-}" = true ] || return 0
   strip --strip-debug -o target/server "target/$CARGO_BUILD_TARGET/debug/mcp-sandbox-server" &&
     SERVER_BINARY=target/server ./build.sh server
@@ -299,20 +319,6 @@ check_lints() {
     cargo clippy --locked --workspace --all-targets -- -D warnings
   fi
 }
-
-# Begins the lints, which compile every crate, while packages are installed, an engine is started and images are built:
-# these wait for downloads and disks more than they compute.
-begin_lints() {
-  local missing=()
-  has curl || missing+=(curl ca-certificates)
-  has cc || missing+=(gcc libc6-dev)
-  install_packages "${missing[@]}"
-  mkdir -p target
-  check_lints >target/lints.log 2>&1 &
-  LINTS=$!
-}
-
-finish_lints() { wait "$LINTS" || { cat target/lints.log; return 1; }; }
 
 # The clients that people use and the examples, with a stand-in for the models. Each of the two takes at most eight
 # minutes, installation included.
@@ -376,18 +382,20 @@ main() {
     finish
   fi
 
-  need "compiler" begin_lints
+  # The compiler works longest; packages, clients and images wait for downloads and disks more than they compute.
+  need "compiler" install_compiler
+  begin lints check_lints
   need "packages" install_machine
   need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
-  begin_clients "$clients"
-  begin_images
+  begin clients install_clients "$clients"
+  begin images build_images
   step "format" cargo fmt --all --check
   step "scripts" check_scripts
-  step "lints" finish_lints
+  step "lints" ended lints
   need "test runner" install_nextest
   step "compilation of the tests" run_tests "$profile" --no-run
   need "runner images and server" finish_images
-  need "clients" finish_clients
+  need "clients" ended clients
   step "Python client" check_client
   step "tests" run_mine "$profile"
   step "tests with files that travel" with_streamed_files run_tests streamed --no-fail-fast
