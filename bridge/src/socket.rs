@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(shell.room.available_permits(), WAITING_MAX_BYTES, "written messages take no room");
             assert!(shell.send(large).await);
         };
-        timeout(Duration::from_secs(60), all).await.expect("no wait for a kernel that does not read");
+        timeout(Duration::from_mins(1), all).await.expect("no wait for a kernel that does not read");
     }
 
     #[tokio::test]

@@ -122,6 +122,7 @@ impl DiskSkills {
         Ok(names)
     }
 
+    /// Writes a skill into a folder of `.incoming`. No reader sees it there.
     fn stage(&self, files: &[NewFile]) -> Result<String, Errno> {
         match rustix::fs::mkdirat(&self.root, INCOMING, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -213,8 +214,6 @@ impl SkillStore for DiskSkills {
         read.map_err(|source| StorageError::Io { act: "read", source })?;
         Ok((bytes, u64::try_from(stat.st_size).unwrap_or(0)))
     }
-
-    /// Writes a skill into a folder of `.incoming`. No reader sees it there.
 
     fn files(&self, source: &SkillSource, name: &SkillName) -> Result<Vec<(SafePath, u64)>, StorageError> {
         let folder = self.open_skill(source, name).map_err(failed("open"))?;

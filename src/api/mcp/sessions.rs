@@ -1,5 +1,7 @@
 //! The tools for sessions, except the cells, which are runs: see [`super::waiting`].
 
+use rmcp::model::CallToolResult;
+
 use super::{Caller, McpParts, caller::ToolResult, content};
 use crate::{
     api::schema::{arguments::OfSessions, session::SessionList},
@@ -24,9 +26,9 @@ impl McpParts {
         Ok(content::sessions_changed(caller, ended, "All variables are gone; the files in /data are still there."))
     }
 
-    pub(super) fn list_sessions(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> ToolResult {
+    pub(super) fn list_sessions(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> CallToolResult {
         let sessions = self.open_sessions(caller, &id);
-        Ok(content::sessions(caller, &SessionList::from(&*sessions)))
+        content::sessions(caller, &SessionList::from(&*sessions))
     }
 
     pub(super) fn open_sessions(&self, caller: &Caller, conversation: &ConversationId) -> Vec<SessionView> {

@@ -1,6 +1,6 @@
 //! Each tool: its arguments, one call of a service, its answer. Those that wait for a run are in [`super::waiting`].
 
-use rmcp::model::{CallToolResponse, JsonObject};
+use rmcp::model::{CallToolResponse, CallToolResult, JsonObject};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
@@ -44,7 +44,7 @@ impl McpParts {
             ToolName::RunCode => return self.run_code(call, read(arguments)?).await,
             ToolName::GetRun => self.get_run(call, read(arguments)?).await,
             ToolName::CancelRun => self.cancel_run(caller, read(arguments)?).await,
-            ToolName::ListRunners => self.list_runners(caller, read(arguments)?),
+            ToolName::ListRunners => Ok(self.list_runners(caller, read(arguments)?)),
             ToolName::ListFiles => self.list_files(caller, read(arguments)?).await,
             ToolName::ReadFile => self.read_file(caller, read(arguments)?).await,
             ToolName::WriteFile => self.write_file(caller, read(arguments)?).await,
@@ -54,7 +54,7 @@ impl McpParts {
             ToolName::RunCell => return self.run_cell(call, read(arguments)?).await,
             ToolName::Interrupt => self.interrupt(caller, read(arguments)?).await,
             ToolName::ResetSession => self.reset_session(caller, read(arguments)?),
-            ToolName::ListSessions => self.list_sessions(caller, read(arguments)?),
+            ToolName::ListSessions => Ok(self.list_sessions(caller, read(arguments)?)),
             ToolName::InstallPackages => self.install_packages(caller, read(arguments)?).await,
             ToolName::ExecutePythonCode => self.execute_command(call, "python", read(arguments)?).await,
             ToolName::ExecuteBashCode => self.execute_command(call, "bash", read(arguments)?).await,
@@ -75,8 +75,8 @@ impl McpParts {
         result.map(Into::into)
     }
 
-    fn list_runners(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {
-        Ok(content::runners(caller, &RunnerList::from(&self.runs)))
+    fn list_runners(&self, caller: &Caller, NoArguments {}: NoArguments) -> CallToolResult {
+        content::runners(caller, &RunnerList::from(&self.runs))
     }
 
     async fn list_files(&self, caller: &Caller, arguments: ListFiles) -> ToolResult {
