@@ -184,7 +184,7 @@ impl DiskStorage {
     /// The space that an unmounted disk takes on the root's disk; `None` for one that is mounted and for a conversation
     /// without one.
     pub(super) fn unmounted_bytes(&self, id: &ConversationKey) -> Option<u64> {
-        let folder = open_own(&self.root, &folder(id)).ok()?;
+        let folder = open_own(&self.root, folder(id)).ok()?;
         let image = rustix::fs::statat(&folder, IMAGE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let resting = !is_mounted(&folder).ok()?;
         resting.then(|| u64::try_from(image.st_blocks).unwrap_or(0).saturating_mul(512))
@@ -192,7 +192,7 @@ impl DiskStorage {
 
     /// Unmounts a conversation's disk if it is mounted and no file on it is open. Returns whether it was.
     pub(super) fn unmount_disk(&self, id: &ConversationKey) -> bool {
-        open_own(&self.root, &folder(id)).is_ok_and(|folder| unmount(&folder, UnmountFlags::NOFOLLOW))
+        open_own(&self.root, folder(id)).is_ok_and(|folder| unmount(&folder, UnmountFlags::NOFOLLOW))
     }
 
     /// Unmounts all disks without an open file, also those of other processes on this root, which mount them again, and

@@ -60,11 +60,11 @@ async fn an_installation_under_way_is_cancelled_when_its_token_is_revoked() {
     let (id, token) = create(&server, json!({"name": "n", "owner": "ann"})).await;
     server.engine.hang("Installs packages by uv");
     let installs = install(&server, &token);
-    let revokes = async {
+    let ends_token = async {
         until("the tool runs", async || !server.engine.live().is_empty()).await;
         call(&server, TOKEN, Method::DELETE, &format!("/v1/tokens/{id}"), None).await.0
     };
-    let ((status, why), revoked) = tokio::join!(installs, revokes);
+    let ((status, why), revoked) = tokio::join!(installs, ends_token);
     assert_eq!((revoked, status, &why["code"]), (204, 401, &json!("unauthorized")), "{why}");
     until("its sandbox is destroyed", async || server.engine.live().is_empty()).await;
     server.stop().await;
@@ -87,11 +87,11 @@ async fn checks_count_for_the_limits_of_their_token_and_end_with_it() {
     until("the sandboxes are destroyed", async || server.engine.live().is_empty()).await;
     let (id, token) = create(&server, json!({"name": "n"})).await;
     server.engine.hang("by shfmt");
-    let revokes = async {
+    let ends_token = async {
         until("the tool runs", async || !server.engine.live().is_empty()).await;
         call(&server, TOKEN, Method::DELETE, &format!("/v1/tokens/{id}"), None).await.0
     };
-    let ((status, _), revoked) = tokio::join!(check(&token, "bash"), revokes);
+    let ((status, _), revoked) = tokio::join!(check(&token, "bash"), ends_token);
     assert_eq!((revoked, status), (204, 401));
     let destroyed = within(BEFORE_ITS_LIMIT, async || server.engine.live().is_empty()).await;
     assert!(destroyed.is_ok(), "it ends with its token, not by its limit of time");

@@ -141,11 +141,11 @@ async fn a_session_that_is_being_opened_when_its_token_ends_is_not_left_open() {
     let language = Language::default();
     // Not over HTTP: a request ends with its token, but what it began may be about to be done.
     let opens = server.sessions.open(&place, &language);
-    let revokes = async {
+    let ends_token = async {
         until("it starts", async || server.engine.attempts() > attempts).await;
         call(&server, TOKEN, Method::DELETE, &format!("/v1/tokens/{id}"), None).await.0
     };
-    let (opened, revoked) = tokio::join!(opens, revokes);
+    let (opened, revoked) = tokio::join!(opens, ends_token);
     assert_eq!((revoked, opened.map(drop).map_err(|why| why.code)), (204, Err(Code::Unauthorized)));
     assert!(server.sessions.list(&who, None).is_empty());
     let again = server.sessions.open(&place, &language).await;
