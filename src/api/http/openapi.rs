@@ -183,7 +183,8 @@ fn absent_is_not_null(operation: &mut Operation) {
 
 /// What may be absent is written as an `Option`, of which the schema has a null.
 fn never_null(schema: &mut RefOr<Schema>) {
-    let is_null = |item: &RefOr<Schema>| matches!(item, RefOr::T(Schema::Object(object)) if object.schema_type == SchemaType::Type(Type::Null));
+    let null = SchemaType::Type(Type::Null);
+    let is_null = |item: &RefOr<Schema>| matches!(item, RefOr::T(Schema::Object(object)) if object.schema_type == null);
     let kinds = match schema {
         RefOr::T(Schema::Object(object)) => &mut object.schema_type,
         RefOr::T(Schema::Array(array)) => &mut array.schema_type,
