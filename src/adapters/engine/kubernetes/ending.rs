@@ -32,8 +32,8 @@ use crate::{
 
 /// The status of a process that was killed.
 const KILLED: i32 = 137;
-/// How long a kubelet that answers takes to report the end of a container that was killed.
-pub(super) const REPORT_MAX: Duration = Duration::from_secs(5);
+/// How long a kubelet that answers takes to report the end of a container that was killed: 5 s with Kubernetes 1.20.
+pub(super) const REPORT_MAX: Duration = Duration::from_secs(8);
 
 /// Which sandboxes this process ended itself. A pod that was deleted leaves no state behind.
 #[derive(Debug, Default)]
