@@ -34,6 +34,9 @@ pub const LABEL_MEMORY: &str = "sandbox.memory-bytes";
 /// What installs packages for the programs of this image: `uv`, `npm`, each with the language whose image does it.
 pub const LABEL_PACKAGES: &str = "sandbox.packages";
 
+/// What the interpreter loads while it stands by that takes long: words of programs, comma separated.
+pub const LABEL_PRELOADS: &str = "sandbox.preloads";
+
 /// The frame that tells process 1 that the server reads what it writes: `ATTACHED` in `runners/README.md`. Sent only by
 /// engines that attach to a sandbox after it has started.
 pub const ATTACHED: [u8; 5] = [0x08, 0, 0, 0, 0];
@@ -41,6 +44,9 @@ pub const ATTACHED: [u8; 5] = [0x08, 0, 0, 0, 0];
 /// The longest version or description, in characters: labels are free text.
 const TEXT_CHARS_MAX: usize = 800;
 const ALIASES_MAX: usize = 16;
+const PRELOADS_MAX: usize = 16;
+/// How much of a program is searched for what it imports.
+const SEARCHED_BYTES_MAX: usize = 64 << 10;
 
 /// An image with its labels, as the engine knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +87,8 @@ pub struct Runner {
     pub memory_bytes: Option<u64>,
     /// What installs packages for its programs.
     pub packages: PackageTools,
+    /// Words of programs that run sooner in an interpreter that has loaded everything.
+    pub preloads: Vec<String>,
     pub reference: Option<String>,
     created_unix_s: i64,
 }
@@ -143,6 +151,8 @@ impl Runner {
             None => PackageTools::default(),
             Some(tools) => PackageTools::parse(tools).ok_or(LabelError::BadPackages)?,
         };
+        let preloads = label(LABEL_PRELOADS).unwrap_or_default().split(',');
+        let preloads = preloads.map(str::trim).filter(|word| !word.is_empty()).take(PRELOADS_MAX);
         let text = |name| label(name).map(|text| text.chars().take(TEXT_CHARS_MAX).collect::<String>());
         Ok(Self {
             language,
@@ -155,6 +165,7 @@ impl Runner {
             kernel,
             memory_bytes,
             packages,
+            preloads: preloads.map(str::to_owned).collect(),
             reference: image.reference.clone(),
             created_unix_s: image.created_unix_s,
         })
@@ -164,6 +175,13 @@ impl Runner {
     pub fn limits(&self, usual: &Limits, memory_bytes_max: u64) -> Limits {
         let asked = self.memory_bytes.map(|bytes| bytes.min(memory_bytes_max.max(usual.memory_bytes)));
         Limits { memory_bytes: asked.unwrap_or(usual.memory_bytes), ..*usual }
+    }
+
+    /// Whether a program names what the interpreter loads while it stands by.
+    pub fn preloads_for(&self, program: &[u8]) -> bool {
+        let searched = &program[..program.len().min(SEARCHED_BYTES_MAX)];
+        let text = String::from_utf8_lossy(searched);
+        self.preloads.iter().any(|word| text.contains(word))
     }
 
     /// Checks that it offers sessions.

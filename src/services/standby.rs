@@ -40,7 +40,7 @@ use tracing::debug;
 use self::{
     assignment::AssignmentProbe,
     loading::CpuUpdates,
-    pool::{Assignee, Phase, Pool, Standby},
+    pool::{Assignee, Handover, Phase, Pool, Standby},
 };
 use super::{
     isolation_check::IsolationState,
@@ -170,7 +170,14 @@ impl Standbys {
     }
 
     /// A standby for this conversation, if one is ready or starting.
-    pub(super) async fn take(&self, id: &ConversationKey, runner: &Runner, limits: &Limits) -> Option<ClaimedStandby> {
+    /// With `when_warm` it waits, for a short time, until everything is loaded.
+    pub(super) async fn take(
+        &self,
+        id: &ConversationKey,
+        runner: &Runner,
+        limits: &Limits,
+        when_warm: bool,
+    ) -> Option<ClaimedStandby> {
         // The engine fixed these limits when it created the sandbox; the server enforces the others.
         let Limits { wall_ms, output_bytes_max, output_kept_bytes, .. } = *limits;
         let fixed = Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.limits(runner) };
@@ -195,7 +202,7 @@ impl Standbys {
         };
         let Standby { lease, handover, .. } = standby;
         let (reply, replied) = oneshot::channel();
-        handover.send(reply).ok()?;
+        handover.send(Handover { reply, when_warm }).ok()?;
         let started = replied.await.ok()?;
         self.0.taken.fetch_add(1, Ordering::Relaxed);
         debug!(sandbox = %lease.id(), "a standby was taken");

@@ -1,6 +1,9 @@
 //! Standbys load with more CPU than a program gets, and no program runs before it has its limit.
 
+use std::time::Duration;
+
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::support::{FakeServer, server::TOKEN, until};
 
@@ -23,7 +26,7 @@ async fn live(server: &FakeServer, count: usize) {
 async fn program_has_its_limit_in_a_standby_that_has_loaded_or_loads() {
     for for_ever in [false, true] {
         let server = FakeServer::with_kernel(&SETTINGS).await;
-        server.engine.load_for_ever(for_ever);
+        server.engine.keep_loading(for_ever);
         assert_eq!(cpu_of(&server, "c").await, "500");
         live(&server, 1).await;
         let standby = server.engine.live();
@@ -34,9 +37,28 @@ async fn program_has_its_limit_in_a_standby_that_has_loaded_or_loads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn program_waits_for_what_it_names_and_no_longer_than_a_second() {
+    const PATIENCE: Duration = Duration::from_millis(300);
+    for is_loaded in [true, false] {
+        let server = FakeServer::with_kernel(&SETTINGS).await;
+        server.engine.keep_loading(true);
+        server.run("c", "print 1").await;
+        live(&server, 1).await;
+        let standby = server.engine.live();
+        let mut run = Box::pin(server.run("c", "print heavy"));
+        assert!(timeout(PATIENCE, &mut run).await.is_err(), "the program began before its libraries were there");
+        server.engine.keep_loading(!is_loaded);
+        let result = run.await;
+        assert_eq!(result["structuredContent"]["stdout"], "heavy\n", "{result}");
+        until("the standby was used", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn standby_without_its_limit_is_not_used() {
     let server = FakeServer::with_kernel(&SETTINGS).await;
-    server.engine.load_for_ever(true);
+    server.engine.keep_loading(true);
     server.engine.refuse_limits(true);
     assert_eq!(cpu_of(&server, "c").await, "500");
     live(&server, 1).await;

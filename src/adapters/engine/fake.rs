@@ -113,7 +113,7 @@ struct Faults {
     exits_to_lose: u32,
     destroys_to_fail: u32,
     kernels_to_mute: u32,
-    load_for_ever: bool,
+    loading: watch::Sender<bool>,
     memory_bytes: Option<u64>,
     refuse_limits: bool,
     /// Sandboxes that can be neither killed nor destroyed.
@@ -209,7 +209,7 @@ impl FakeEngine {
             breaks: take_one(&mut faults.streams_to_break),
             lost: take_one(&mut faults.exits_to_lose),
             silent: false,
-            loads_for_ever: faults.load_for_ever,
+            loading: faults.loading.borrow().then(|| faults.loading.subscribe()),
             memory_bytes: faults.memory_bytes.unwrap_or(1_000_000),
             is_mute: take_one(&mut faults.kernels_to_mute),
         };

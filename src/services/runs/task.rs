@@ -195,10 +195,11 @@ impl RunTask {
         let _foreground = parts.standbys.foreground(&conversation);
         // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
         // janitor destroys the sandbox.
+        let when_warm = self.runner.preloads_for(&self.request.program);
         let standby = tokio::select! {
             biased;
             () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
-            standby = parts.standbys.take(&conversation, &self.runner, &self.limits) => standby,
+            standby = parts.standbys.take(&conversation, &self.runner, &self.limits, when_warm) => standby,
         };
         self.stages.stood_by = standby.is_some();
         let (mut started, lease, mark) = match standby {

@@ -73,7 +73,14 @@ pub(super) struct Standby {
     /// It loads with more CPU than a program gets.
     pub loads_fast: bool,
     /// Requests the sandbox from the watcher.
-    pub handover: oneshot::Sender<oneshot::Sender<Started>>,
+    pub handover: oneshot::Sender<Handover>,
+}
+
+/// A request for the sandbox of a standby.
+pub(super) struct Handover {
+    pub reply: oneshot::Sender<Started>,
+    /// Whether it waits, for a short time, until everything is loaded.
+    pub when_warm: bool,
 }
 
 impl Standby {

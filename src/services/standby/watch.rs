@@ -1,6 +1,6 @@
 //! One task for each standby: starts it, records its reports, hands it over, or removes it when it dies.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use tokio::{
@@ -9,19 +9,26 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{Inner, loading::LOADING_TIME_MAX, pool::Phase};
+use super::{
+    Inner,
+    loading::LOADING_TIME_MAX,
+    pool::{Handover, Phase},
+};
 use crate::{
     domain::{event::StreamKind, id::SandboxId, text::chain},
     ports::engine::{Output, SandboxSpec},
     services::{frames::RunnerMessage, janitor::Lease, sandbox::Started},
 };
 
+/// How long a program that needs what is being loaded waits for it. Loading it again in a fresh interpreter takes longer.
+const WARM_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Runs until the standby is taken, retired or dead.
 pub(super) async fn watch(
     inner: Arc<Inner>,
     lease: Arc<Lease>,
     spec: SandboxSpec,
-    mut handover: oneshot::Receiver<oneshot::Sender<Started>>,
+    mut handover: oneshot::Receiver<Handover>,
 ) {
     let id = spec.id;
     let mut started = match inner.parts.sandboxes.start(&spec, lease).await {
@@ -40,19 +47,21 @@ pub(super) async fn watch(
     inner.reached(id, if started.decoder.is_none() { Phase::Warm } else { Phase::Ready }, None);
     let mut is_fast = spec.loading_cpu_millis.is_some();
     let fast_until = Instant::now() + LOADING_TIME_MAX;
+    // Whether no one has to wait for more to be loaded.
+    let mut is_warm = started.decoder.is_none();
+    // Who waits until it is warm, and how long.
+    let (mut waiting, mut until) = (None, fast_until);
     loop {
         tokio::select! {
             biased;
-            requested = &mut handover => {
-                // One that is taken while it loads gets its limit now. Without a reply the requester starts another.
-                if let Ok(reply) = requested
-                    && (!is_fast || inner.limit_cpu(&spec).await)
-                {
-                    // A requester that was cancelled has dropped its lease.
-                    drop(reply.send(started));
+            requested = &mut handover, if waiting.is_none() => {
+                let Ok(Handover { reply, when_warm }) = requested else { return };
+                if is_warm || !when_warm {
+                    return inner.hand_over(&spec, is_fast, started, reply).await;
                 }
-                return;
+                (waiting, until) = (Some(reply), Instant::now() + WARM_WAIT_MAX);
             }
+            () = sleep_until(until), if waiting.is_some() => is_warm = true,
             // No one takes a standby that was begun while the service stopped.
             () = inner.stop.cancelled() => return,
             () = sleep_until(fast_until), if is_fast => {
@@ -77,6 +86,7 @@ pub(super) async fn watch(
                         }
                         is_fast = false;
                     }
+                    is_warm |= phase == Phase::Warm;
                     inner.reached(id, phase, memory_bytes);
                 }
             }
@@ -84,6 +94,9 @@ pub(super) async fn watch(
                 debug!(sandbox = %id, "a standby died");
                 return inner.forget(id);
             }
+        }
+        if is_warm && let Some(reply) = waiting.take() {
+            return inner.hand_over(&spec, is_fast, started, reply).await;
         }
     }
 }
@@ -101,6 +114,14 @@ fn read_reports(started: &mut Started, bytes: &[u8]) -> Option<Vec<(Phase, Optio
 }
 
 impl Inner {
+    /// Gives a standby to its requester, with the CPU of a program. Without a reply the requester starts a sandbox.
+    async fn hand_over(&self, spec: &SandboxSpec, is_fast: bool, started: Started, reply: oneshot::Sender<Started>) {
+        if !is_fast || self.limit_cpu(spec).await {
+            // A requester that was cancelled has dropped its lease.
+            drop(reply.send(started));
+        }
+    }
+
     /// Removes a dead standby; its lease is dropped with it.
     fn forget(&self, id: SandboxId) {
         // In two steps: the lease is not dropped under the lock.

@@ -26,7 +26,7 @@ use std::{collections::HashMap, future::pending};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, DuplexStream},
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::sleep,
 };
 
@@ -60,13 +60,22 @@ struct Message {
 /// Reads what the server sends: a program that is then played, or the name of a kernel.
 pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut Exit) {
     actor.emit_frame(READY, br#"{"protocol":2}"#).await;
-    if !actor.quirks.loads_for_ever {
-        let ready = json!({"protocol": 2, "warm": true, "memoryBytes": actor.quirks.memory_bytes});
-        actor.emit_frame(READY, ready.to_string().as_bytes()).await;
-    }
+    let (mut loading, mut is_warm) = (actor.quirks.loading.take(), false);
     let (mut config, mut program, mut oom_kills) = (Value::Null, Vec::new(), 0);
     loop {
-        let Some((kind, payload)) = frame(&mut input).await else { return };
+        let mut next = Box::pin(frame(&mut input));
+        let received = loop {
+            tokio::select! {
+                biased;
+                () = loaded(loading.as_mut()), if !is_warm => {
+                    is_warm = true;
+                    let ready = json!({"protocol": 2, "warm": true, "memoryBytes": actor.quirks.memory_bytes});
+                    actor.emit_frame(READY, ready.to_string().as_bytes()).await;
+                }
+                received = &mut next => break received,
+            }
+        };
+        let Some((kind, payload)) = received else { return };
         match kind {
             CONFIG => config = serde_json::from_slice(&payload).unwrap_or_default(),
             PROGRAM => program.extend_from_slice(&payload),
@@ -92,6 +101,13 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
         status => json!({"status": status, "oomKills": oom}),
     };
     actor.emit_frame(EXIT, end.to_string().as_bytes()).await;
+}
+
+/// Returns when everything is loaded.
+async fn loaded(loading: Option<&mut watch::Receiver<bool>>) {
+    if let Some(loading) = loading {
+        drop(loading.wait_for(|is_loading| !is_loading).await);
+    }
 }
 
 async fn frame(input: &mut DuplexStream) -> Option<(u8, Vec<u8>)> {

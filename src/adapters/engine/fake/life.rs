@@ -45,7 +45,7 @@ type Piece = Result<Output, EngineError>;
 
 /// The faults of one sandbox.
 #[expect(clippy::struct_excessive_bools, reason = "faults that are independent of each other")]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Quirks {
     /// Its output breaks after the first piece.
     pub breaks: bool,
@@ -53,8 +53,8 @@ pub(super) struct Quirks {
     pub lost: bool,
     /// Its end is never reported.
     pub silent: bool,
-    /// It never reports that it is warm.
-    pub loads_for_ever: bool,
+    /// It reports that it is warm when this is false; at once where it is absent.
+    pub loading: Option<watch::Receiver<bool>>,
     /// What it reports that it uses when it is warm.
     pub memory_bytes: u64,
     /// Its kernel never answers.
@@ -88,7 +88,7 @@ impl Life {
             Volume::Claim { .. } | Volume::Streamed { .. } => PathBuf::new(),
         };
         let framed = spec.own_init;
-        let actor = Actor { data, output: Some(output), quirks, framed, cpu_millis, answers };
+        let actor = Actor { data, output: Some(output), quirks: quirks.clone(), framed, cpu_millis, answers };
         tokio::spawn(play(input, actor, kill, ended));
         let sandbox = Sandbox {
             id: spec.id,

@@ -7,7 +7,9 @@ use crate::{
     domain::id::SandboxId,
     ports::{
         engine::{ImageId, Listed},
-        runner::{LABEL_KERNEL, LABEL_LANGUAGE, LABEL_PACKAGES, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
+        runner::{
+            LABEL_KERNEL, LABEL_LANGUAGE, LABEL_PACKAGES, LABEL_PRELOADS, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage,
+        },
     },
 };
 
@@ -19,7 +21,7 @@ impl FakeEngine {
 
     /// The same for one whose image speaks frames and offers sessions.
     pub fn add_kernel(&self, language: &str) -> ImageId {
-        self.add_image_with(language, &[(LABEL_PROTOCOL, "2"), (LABEL_KERNEL, "fake")])
+        self.add_image_with(language, &[(LABEL_PROTOCOL, "2"), (LABEL_KERNEL, "fake"), (LABEL_PRELOADS, "heavy")])
     }
 
     /// The same for one whose image speaks frames and installs packages by uv. What installs is no script, so it ends
@@ -99,9 +101,9 @@ impl FakeEngine {
         self.state().faults.start_delay = delay;
     }
 
-    /// Runners that speak frames and are started from now on never report that they are warm, or do so again.
-    pub fn load_for_ever(&self, on: bool) {
-        self.state().faults.load_for_ever = on;
+    /// Runners that speak frames and are started from now on report that they are warm when this is switched off.
+    pub fn keep_loading(&self, on: bool) {
+        self.state().faults.loading.send_replace(on);
     }
 
     /// Runners that speak frames and are started from now on report that they use so much when they are warm.
