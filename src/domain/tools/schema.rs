@@ -1,18 +1,27 @@
 //! Untrusted JSON Schemas, to check arguments by.
 
+mod weight;
+
 use std::fmt;
 
 use jsonschema::{Uri, Validator};
 use serde_json::Value;
+
+use self::weight::{Weight, weigh};
 
 /// The longest schema as JSON, in bytes, and how deep it may be.
 const BYTES_MAX: usize = 256 << 10;
 const DEPTH_MAX: usize = 64;
 /// How much of an error is told, in characters.
 const ERROR_CHARS_MAX: usize = 400;
+/// How deep a recursive schema may lead: its own depth for each level of the value. The validator uses the stack.
+const LEVELS_MAX: usize = 1024;
 
 /// A schema that was made ready.
-pub struct Schema(Validator);
+pub struct Schema {
+    validator: Validator,
+    weight: Weight,
+}
 
 impl fmt::Debug for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,19 +48,29 @@ impl Schema {
         if serde_json::to_vec(schema).is_ok_and(|json| json.len() > BYTES_MAX) {
             return Err(format!("it has more than {BYTES_MAX} bytes"));
         }
+        let weight = weigh(schema).map_err(|why| bounded(&why))?;
         let made = jsonschema::options()
             .with_retriever(LocalReferences)
             .should_ignore_unknown_formats(true)
             .should_validate_formats(false)
             .with_pattern_options(jsonschema::PatternOptions::regex())
             .build(schema);
-        made.map(Self).map_err(|error| bounded(&error.to_string()))
+        let validator = made.map_err(|error| bounded(&error.to_string()))?;
+        Ok(Self { validator, weight })
     }
 
     /// # Errors
     /// What is wrong, and where.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        self.0.validate(value).map_err(|error| {
+        if self.weight.is_recursive {
+            if depth(value).saturating_mul(self.weight.depth) > LEVELS_MAX {
+                return Err("it is nested too deeply to be checked".to_owned());
+            }
+            // Errors of all alternatives are collected, and each level of recursion can multiply them.
+            let is_valid = self.validator.is_valid(value);
+            return is_valid.then_some(()).ok_or_else(|| "it does not fit the recursive schema".to_owned());
+        }
+        self.validator.validate(value).map_err(|error| {
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
             bounded(&format!("{}{place}", error.masked()))
@@ -101,6 +120,19 @@ mod tests {
         if let Ok(schema) = Schema::new(&circle) {
             let _ = schema.check(&json!({}));
         }
+        // Without a bound a check would take years, or more than the stack.
+        let twice =
+            |at: usize| json!({"anyOf": [{"$ref": format!("#/$defs/a{at}")}, {"$ref": format!("#/$defs/a{at}")}]});
+        let mut definitions: serde_json::Map<_, _> = (0..60).map(|at| (format!("a{at}"), twice(at + 1))).collect();
+        definitions.insert("a60".to_owned(), json!({"type": "string"}));
+        assert!(Schema::new(&json!({"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/a0"}}})).is_err());
+        let alternative = json!({"properties": {"a": {"$ref": "#"}}, "additionalProperties": false});
+        let recursive = Schema::new(&json!({"anyOf": [alternative, alternative]})).expect("a schema");
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
+        assert!(recursive.check(&nested(40)).is_ok());
+        let wrong = (0..40).fold(json!({"b": 1}), |inner, _| json!({"a": inner}));
+        assert!(recursive.check(&wrong).expect_err("refused").contains("recursive"));
+        assert!(recursive.check(&nested(200)).expect_err("refused").contains("nested"));
         // A pattern that takes a backtracking engine years.
         let slow = Schema::new(&json!({"type": "string", "pattern": "^(a+)+$"})).expect("a schema");
         assert!(slow.check(&json!(format!("{}b", "a".repeat(100_000)))).is_err());
