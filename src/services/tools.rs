@@ -13,6 +13,7 @@ mod answer;
 mod approvals;
 mod calls;
 mod directory;
+mod known;
 mod modules;
 mod rates;
 mod sandboxed;

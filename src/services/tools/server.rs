@@ -3,10 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -20,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::sandboxed::SandboxedServers;
+use super::{known::Known, sandboxed::SandboxedServers};
 use crate::{
     domain::{
         owner::Principal,
@@ -33,8 +30,6 @@ use crate::{
 /// Calls of one server at once, of all owners and of one; more wait.
 const AT_ONCE_MAX: usize = 64;
 const OWNER_AT_ONCE_MAX: usize = 16;
-/// How long definitions count that the server did not say have changed.
-const FRESH: Duration = Duration::from_mins(5);
 /// How long one in a sandbox stays connected without a call.
 const IDLE_MAX: Duration = Duration::from_mins(15);
 /// How long a server that is away is not asked again.
@@ -56,9 +51,7 @@ pub(super) struct Live {
     used: Lock<Instant>,
     /// Why it could not be reached, and when.
     away: Lock<Option<(Instant, UpstreamError)>>,
-    definitions: Mutex<Option<(Instant, Arc<Definitions>)>>,
-    /// The server says that its tools are others now.
-    is_stale: Arc<AtomicBool>,
+    definitions: Known<Definitions>,
     at_once: Semaphore,
     /// Of each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
@@ -138,8 +131,7 @@ impl Live {
             connection: Mutex::new(None),
             used: Lock::new(Instant::now()),
             away: Lock::new(None),
-            definitions: Mutex::new(None),
-            is_stale: Arc::default(),
+            definitions: Known::default(),
             at_once: Semaphore::new(AT_ONCE_MAX),
             shares: Shares::new(OWNER_AT_ONCE_MAX),
             ended: CancellationToken::new(),
@@ -189,13 +181,12 @@ impl Live {
             return Err(error.clone());
         }
         *connection = None;
-        let stale = Arc::clone(&self.is_stale);
-        let changed = Arc::new(move || stale.store(true, Ordering::Release));
+        let changed = self.definitions.forgetter();
         let transport = self.transport().ok_or_else(|| UpstreamError::Away("it has no address".to_owned()))?;
-        match self.connectors.upstreams.connect(&transport, changed).await {
+        match self.connectors.upstreams.connect(&transport, Arc::clone(&changed)).await {
             Ok(open) => {
                 // Its tools may be others since the last connection.
-                self.is_stale.store(true, Ordering::Release);
+                changed();
                 Ok(Arc::clone(connection.insert(open)))
             }
             Err(error) => {
@@ -209,18 +200,8 @@ impl Live {
     /// Its tools as they are now, as far as it said so.
     pub(super) async fn definitions(&self) -> Result<Arc<Definitions>, UpstreamError> {
         let upstream = self.connected().await?;
-        let mut known = self.definitions.lock().await;
-        let is_stale = self.is_stale.swap(false, Ordering::AcqRel);
-        if let Some((at, definitions)) = &*known
-            && !is_stale
-            && at.elapsed() < FRESH
-        {
-            return Ok(Arc::clone(definitions));
-        }
-        let tools = upstream.tools().await.inspect_err(|_| self.is_stale.store(true, Ordering::Release))?;
-        let definitions = Arc::new(Definitions::new(&self.server, tools));
-        *known = Some((Instant::now(), Arc::clone(&definitions)));
-        Ok(definitions)
+        let read = async { upstream.tools().await.map(|tools| Definitions::new(&self.server, tools)) };
+        self.definitions.get(read).await
     }
 
     /// Ends the connection to one in a sandbox that is not used.
