@@ -15,9 +15,11 @@ use crate::ports::tools::UpstreamError;
 
 /// How long it counts where the server does not say that it has changed.
 const FRESH: Duration = Duration::from_mins(5);
+/// How long a read that failed is not repeated, so that callers that waited for it do not wait for as many reads.
+const FAILED: Duration = Duration::from_secs(2);
 
 pub(super) struct Known<T> {
-    last: Mutex<Option<(Instant, Arc<T>)>>,
+    last: Mutex<Option<(Instant, Result<Arc<T>, UpstreamError>)>>,
     /// The server says that it is another now.
     is_stale: Arc<AtomicBool>,
 }
@@ -49,13 +51,13 @@ impl<T> Known<T> {
             *last = None;
         }
         if let Some((at, known)) = &*last
-            && at.elapsed() < FRESH
+            && at.elapsed() < if known.is_ok() { FRESH } else { FAILED }
         {
-            return Ok(Arc::clone(known));
+            return known.clone();
         }
-        let known = Arc::new(read.await?);
-        *last = Some((Instant::now(), Arc::clone(&known)));
-        Ok(known)
+        let known = read.await.map(Arc::new);
+        *last = Some((Instant::now(), known.clone()));
+        known
     }
 }
 
@@ -63,7 +65,7 @@ impl<T> Known<T> {
 mod tests {
     use std::future::{pending, ready};
 
-    use tokio::time::{advance, timeout};
+    use tokio::time::{advance, sleep, timeout};
 
     use super::*;
 
@@ -78,5 +80,20 @@ mod tests {
         assert_eq!(known.get(ready(Ok(2))).await.as_deref(), Ok(&2));
         advance(FRESH).await;
         assert_eq!(known.get(ready(Ok(3))).await.as_deref(), Ok(&3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_waited_fail_together() {
+        let (known, late) = (Known::<i32>::default(), UpstreamError::Late(Duration::from_secs(30)));
+        let begun = Instant::now();
+        let read = async || {
+            sleep(Duration::from_secs(30)).await;
+            Err(UpstreamError::Late(Duration::from_secs(30)))
+        };
+        let answers = futures_util::future::join_all((0..10).map(|_| known.get(read()))).await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(30));
+        assert!(answers.iter().all(|answer| answer.as_ref() == Err(&late)));
+        advance(FAILED).await;
+        assert_eq!(known.get(ready(Ok(1))).await.as_deref(), Ok(&1));
     }
 }
