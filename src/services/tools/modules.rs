@@ -19,7 +19,7 @@ use tracing::warn;
 
 use super::{
     Inner,
-    server::{Definitions, Live},
+    server::{Defined, Definitions, Live},
 };
 use crate::{
     domain::{
@@ -100,6 +100,8 @@ struct Line {
     source: Source,
 }
 
+type FindTool = for<'a> fn(&'a Definitions, &str) -> Option<&'a Arc<Defined>>;
+
 type GeneratedModules = Arc<HashMap<String, Source>>;
 
 /// By the hash of a server's definitions, and the language.
@@ -139,7 +141,7 @@ impl Inner {
         let path = name.replace('/', ".");
         let path = path.strip_prefix(PACKAGE).unwrap_or(&path);
         let (server, tool) = path.split_once('.').map_or((path, None), |(server, tool)| (server, Some(tool)));
-        self.source(who, server, tool, language).await
+        self.source_by(Definitions::imported, who, (server, tool), language).await
     }
 
     pub(super) async fn source(
@@ -149,11 +151,21 @@ impl Inner {
         tool: Option<&str>,
         language: ModuleLanguage,
     ) -> Result<Source, Failure> {
+        self.source_by(Definitions::find, who, (server, tool), language).await
+    }
+
+    async fn source_by(
+        &self,
+        find: FindTool,
+        who: &Principal,
+        (server, tool): (&str, Option<&str>),
+        language: ModuleLanguage,
+    ) -> Result<Source, Failure> {
         let live = self.server(who, server)?;
         let definitions = live.definitions().await.map_err(|error| away(&live, &error.to_string()))?;
         let module = match tool {
             None => String::new(),
-            Some(tool) => match definitions.find(tool) {
+            Some(tool) => match find(&definitions, tool) {
                 Some(defined) => defined.module.clone(),
                 None => return Err(no_tool(server, tool)),
             },
@@ -185,7 +197,7 @@ impl Inner {
         let language: Language = language.parse().map_err(|_| failed())?;
         let runner = catalog.get(&language)?;
         isolation.wait(&runner.image).await?;
-        let one = |defined: &Arc<super::server::Defined>| {
+        let one = |defined: &Arc<Defined>| {
             let tool = &defined.tool;
             json!({"name": tool.name, "module": defined.module, "title": tool.title, "description": tool.description,
                 "input": tool.input, "output": tool.output})

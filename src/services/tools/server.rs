@@ -112,6 +112,11 @@ impl Definitions {
     pub(super) fn find(&self, name: &str) -> Option<&Arc<Defined>> {
         self.by_name.get(name).or_else(|| self.tools.iter().find(|one| one.module == name))
     }
+
+    /// The tool that a program imports by this name: another tool may have the name of a module.
+    pub(super) fn imported(&self, name: &str) -> Option<&Arc<Defined>> {
+        self.tools.iter().find(|one| one.module == name).or_else(|| self.by_name.get(name))
+    }
 }
 
 /// How a server is now.
@@ -244,5 +249,35 @@ impl Live {
         let tools = self.definitions().await.map(|all| all.tools.len()).map_err(|error| error.to_string());
         let description = self.server.text.description.clone();
         ServerState { name: self.server.name.to_string(), description, tools }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::tools::Hints;
+
+    #[test]
+    fn imports_lead_to_the_tool_of_the_module() {
+        let text = ServerText { url: "https://example.com/mcp".to_owned(), ..ServerText::default() };
+        let server = ToolServer::parse("up", &text).expect("a server");
+        let tool = |name: &str| Tool {
+            name: name.to_owned(),
+            title: None,
+            description: String::new(),
+            input: json!({"type": "object"}),
+            output: None,
+            hints: Hints::default(),
+        };
+        let definitions = Definitions::new(&server, ["a-b", "a_b", "A.B"].map(tool).to_vec());
+        for defined in &definitions.tools {
+            let name = &defined.tool.name;
+            assert_eq!(definitions.find(name).map(|found| &found.tool.name), Some(name));
+            let imported = definitions.imported(&defined.module).map(|found| &found.tool.name);
+            assert_eq!(imported, Some(name), "{}", defined.module);
+        }
+        assert_eq!(definitions.imported("a-b").map(|found| found.module.as_str()), Some("a_b"));
     }
 }
