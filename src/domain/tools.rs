@@ -50,12 +50,13 @@ impl fmt::Display for ServerName {
     }
 }
 
-/// Words that are no names of modules in Python or TypeScript.
-const KEYWORDS: [&str; 47] = [
+/// Words that are no names of modules in Python or TypeScript. JavaScript calls what a module exports as `then` when the
+/// module is imported.
+const KEYWORDS: [&str; 48] = [
     "and", "as", "assert", "async", "await", "break", "case", "catch", "class", "const", "continue", "def", "default",
     "del", "delete", "do", "elif", "else", "enum", "except", "export", "extends", "false", "finally", "for", "from",
     "function", "global", "if", "import", "in", "is", "lambda", "new", "nonlocal", "not", "null", "or", "pass",
-    "raise", "return", "true", "try", "typeof", "while", "with", "yield",
+    "raise", "return", "then", "true", "try", "typeof", "while", "with", "yield",
 ];
 
 /// What a server says that a call may do. Untrusted hints.
@@ -150,6 +151,11 @@ mod tests {
             names,
             ["a_b", "a_b_2", "getx", "getx_2", "import_2", "tool_1st", "tool_", "tool_______etc", "a_b_2_2"]
         );
+    }
+
+    #[test]
+    fn an_import_of_a_server_calls_no_tool() {
+        assert_eq!(module_names(["then", "Then", "await"]), ["then_2", "then_3", "await_2"]);
     }
 
     #[test]
