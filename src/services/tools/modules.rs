@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, Semaphore},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -28,7 +28,7 @@ use crate::{
         limits::Limits,
         outcome::{DiskLimit, Ended},
         owner::Principal,
-        tools::ToolServer,
+        tools::{ServerName, ToolServer},
     },
     ports::{packages::PackageStore, runner::Catalog},
     services::{
@@ -42,6 +42,9 @@ use crate::{
 const KEPT_MAX: usize = 100;
 /// Sandboxes that make modules at once: they are outside of the queue of runs.
 const AT_ONCE_MAX: usize = 2;
+/// How long it is not tried again to make modules of definitions for which the program failed: it may have taken all of
+/// its time.
+const FAILED: Duration = Duration::from_mins(5);
 /// The longest module, and the longest line that the program prints, in bytes.
 const MODULE_BYTES_MAX: usize = 1 << 20;
 /// What programs import modules by.
@@ -104,12 +107,12 @@ type FindTool = for<'a> fn(&'a Definitions, &str) -> Option<&'a Arc<Defined>>;
 
 type GeneratedModules = Arc<HashMap<String, Source>>;
 
-/// By the hash of a server's definitions, and the language.
-type Key = (String, ModuleLanguage);
+/// The modules, or when the program failed to make them.
+type Cell = Arc<OnceCell<Result<GeneratedModules, Instant>>>;
 
-/// The modules of servers.
+/// The modules of servers: of each the newest, so that one that changes its tools pushes out no other's.
 pub(super) struct Modules {
-    made: Mutex<HashMap<Key, Arc<OnceCell<GeneratedModules>>>>,
+    made: Mutex<HashMap<(ServerName, ModuleLanguage), (String, Cell)>>,
     at_once: Semaphore,
 }
 
@@ -120,13 +123,20 @@ impl Default for Modules {
 }
 
 impl Modules {
-    fn cell(&self, key: Key) -> Arc<OnceCell<GeneratedModules>> {
+    /// Of definitions with this hash.
+    fn cell(&self, server: &ServerName, language: ModuleLanguage, hash: &str) -> Cell {
+        let key = (server.clone(), language);
         let mut all = self.made.lock();
         if all.len() >= KEPT_MAX && !all.contains_key(&key) {
             // One that is made now is held by who waits for it.
-            all.retain(|_, cell| Arc::strong_count(cell) > 1);
+            all.retain(|_, (_, cell)| Arc::strong_count(cell) > 1);
         }
-        Arc::clone(all.entry(key).or_default())
+        let (of, cell) = all.entry(key).or_default();
+        let is_over = matches!(cell.get(), Some(Err(at)) if at.elapsed() >= FAILED);
+        if of.as_str() != hash || is_over {
+            (*of, *cell) = (hash.to_owned(), Cell::default());
+        }
+        Arc::clone(cell)
     }
 }
 
@@ -181,8 +191,9 @@ impl Inner {
         definitions: &Definitions,
         language: ModuleLanguage,
     ) -> Result<GeneratedModules, Failure> {
-        let cell = self.modules.cell((definitions.hash.clone(), language));
-        cell.get_or_try_init(|| self.make(server, definitions, language)).await.cloned()
+        let cell = self.modules.cell(&server.name, language, &definitions.hash);
+        let made = cell.get_or_try_init(|| self.make(server, definitions, language)).await?;
+        made.clone().map_err(|_| failed())
     }
 
     async fn make(
@@ -190,7 +201,7 @@ impl Inner {
         server: &ToolServer,
         definitions: &Definitions,
         language: ModuleLanguage,
-    ) -> Result<GeneratedModules, Failure> {
+    ) -> Result<Result<GeneratedModules, Instant>, Failure> {
         let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
         let Generator { sandboxes, catalog, store, isolation, limits } = &self.parts.generator;
         let (language, program) = language.generator();
@@ -226,7 +237,7 @@ impl Inner {
         if outcome.ended != (Ended::Exited { code: 0 }) {
             let why: String = stderr.chars().take(2000).collect();
             warn!(server = %server.name, how = ?outcome.ended, why = %why.escape_debug(), "modules were not made");
-            return Err(failed());
+            return Ok(Err(Instant::now()));
         }
         let lines = stdout.lines().filter(|line| line.len() <= MODULE_BYTES_MAX);
         let made: HashMap<_, _> = lines
@@ -239,7 +250,7 @@ impl Inner {
         if made.len() != definitions.tools.len() + 1 {
             warn!(server = %server.name, made = made.len(), tools = definitions.tools.len(), "modules are missing");
         }
-        Ok(Arc::new(made))
+        Ok(Ok(Arc::new(made)))
     }
 }
 
@@ -258,4 +269,31 @@ fn failed() -> Failure {
     let why = "The modules of the tool server could not be made; the server's log says more. Call its tools by \
                mcptools.call(server, tool, arguments).";
     Failure::new(Code::ToolUnavailable, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_has_one_set_of_modules_and_a_failure_lasts_a_while() {
+        let modules = Modules::default();
+        let [a, b] = ["a", "b"].map(|name| ServerName::parse(name).expect("a name"));
+        let cell = |server: &ServerName, hash: &str| modules.cell(server, ModuleLanguage::Python, hash);
+        let (first, other) = (cell(&a, "1"), cell(&b, "1"));
+        assert!(first.set(Err(Instant::now())).is_ok());
+        assert!(Arc::ptr_eq(&first, &cell(&a, "1")));
+        advance(FAILED).await;
+        let second = cell(&a, "1");
+        assert!(!Arc::ptr_eq(&first, &second) && second.set(Ok(GeneratedModules::default())).is_ok());
+        advance(FAILED).await;
+        assert!(Arc::ptr_eq(&second, &cell(&a, "1")));
+        for hash in 0..1000 {
+            assert!(cell(&a, &hash.to_string()).get().is_none());
+        }
+        assert!(Arc::ptr_eq(&other, &cell(&b, "1")));
+        assert_eq!(modules.made.lock().len(), 2);
+    }
 }
