@@ -9,7 +9,7 @@ use tracing::debug;
 
 use super::{Inner, calls::CallFailure};
 use crate::{
-    domain::{error::Failure, path::SafePath, tools::CallEnd},
+    domain::{error::Failure, path::SafePath, text::json_bytes, tools::CallEnd},
     ports::tools::Answer,
     services::network::Program,
 };
@@ -57,10 +57,10 @@ impl Inner {
             None => {}
         }
         // A structured answer is repeated as text by most servers.
-        if text.len() > INLINE_BYTES_MAX {
-            answered.files.push(self.keep(program, tool, "txt", text.into()).await?);
-        } else {
+        if is_short(&text) {
             answered.text = text;
+        } else {
+            answered.files.push(self.keep(program, tool, "txt", text.into()).await?);
         }
         for attachment in answer.attachments.into_iter().take(FILES_MAX) {
             let ending = ending(&attachment.media_type);
@@ -84,6 +84,12 @@ impl Inner {
     }
 }
 
+/// Whether a text has its place in the answer. JSON writes a control character in six bytes, and an answer that is
+/// longer than a message may be would end the program's connection.
+fn is_short(text: &str) -> bool {
+    text.len() <= INLINE_BYTES_MAX && json_bytes(text) <= 2 * INLINE_BYTES_MAX
+}
+
 /// The ending of a file's name, for the media types that models and people open.
 fn ending(media_type: &str) -> &'static str {
     let essence = media_type.split(';').next().unwrap_or_default().trim();
@@ -101,5 +107,20 @@ fn ending(media_type: &str) -> &'static str {
         "audio/mpeg" => "mp3",
         "audio/wav" => "wav",
         _ => "bin",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_short_as_json_too() {
+        for short in [String::new(), "\n".repeat(INLINE_BYTES_MAX - 1), "\0".repeat(INLINE_BYTES_MAX / 3 - 1)] {
+            assert!(is_short(&short), "{}", short.len());
+        }
+        for long in ["x".repeat(INLINE_BYTES_MAX + 1), "\u{1b}".repeat(INLINE_BYTES_MAX / 2)] {
+            assert!(!is_short(&long), "{}", long.len());
+        }
     }
 }

@@ -205,6 +205,19 @@ async fn calls_of_one_owner_do_not_hold_up_anothers() {
     server.stop().await;
 }
 
+/// JSON writes such a text in six times its length.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_control_characters_ends_no_connection() {
+    let upstream = Upstream::start(json!([tool("echo")])).await;
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    upstream.reply(Reply::Result(json!({"content": [{"type": "text", "text": "\u{1b}".repeat(900_000)}]})));
+    let code = "import mcptools\nanswers = [mcptools.call('up', 'echo') for _ in range(2)]\n\
+        for answer in answers: print(answer.text, len(open(answer.files[0]).read()))\n";
+    assert_eq!(printed(&server, TOKEN, "python", code).await, " 900000\n".repeat(2));
+    server.stop().await;
+}
+
 /// What a server says about itself and answers is data: for the program, and in one line for the model.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_server_says_changes_nothing() {
