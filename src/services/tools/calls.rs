@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use serde_json::{Map, Value};
-use tokio::time::Instant;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{
     Inner,
@@ -90,7 +90,7 @@ impl Drop for CallReport<'_> {
 }
 
 impl Inner {
-    /// Makes a call, where it may be made. It is sent once.
+    /// Makes a call, where it may be made. It is sent once. The permit is the answer's place until it is written.
     ///
     /// # Errors
     /// Why it was not answered.
@@ -99,7 +99,7 @@ impl Inner {
         program: &Program,
         requested: RequestedCall,
         progress: ProgressSink,
-    ) -> Result<Answered, CallFailure> {
+    ) -> Result<(Answered, OwnedSemaphorePermit), CallFailure> {
         let arguments = Value::Object(requested.arguments);
         let text = canonical(&arguments);
         let short = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
@@ -122,8 +122,9 @@ impl Inner {
             let (live, defined) =
                 self.permitted(program, &requested.server, &requested.tool, &arguments, &text).await?;
             let Value::Object(arguments) = arguments else { unreachable!("it was made of an object") };
-            let answer = live.call(&program.conversation.owner, &defined.tool.name, arguments, progress).await?;
-            self.answered(program, &defined.tool.name, answer).await
+            let name = &defined.tool.name;
+            let (answer, room) = live.call(&program.conversation.owner, name, arguments, progress).await?;
+            self.answered(program, name, answer).await.map(|answered| (answered, room))
         };
         let called = called.await;
         (report.used.end, report.used.why) = match &called {

@@ -11,7 +11,7 @@ use parking_lot::Mutex as Lock;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value};
 use tokio::{
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -222,27 +222,28 @@ impl Live {
         }
     }
 
-    /// Calls a tool, once.
+    /// Calls a tool, once. The permit is of its owner's share: it is held until the program has taken the answer, which
+    /// bounds answers that are not read.
     pub(super) async fn call(
         &self,
         owner: &Principal,
         tool: &str,
         arguments: Map<String, Value>,
         progress: ProgressSink,
-    ) -> Result<Answer, UpstreamError> {
+    ) -> Result<(Answer, OwnedSemaphorePermit), UpstreamError> {
         let removed = || UpstreamError::Away("it was removed".to_owned());
         // In this order, so that what waits for its owner's room takes none of the others'.
-        let share = self.shares.of(owner);
-        let _own = share.acquire().await.map_err(|_| removed())?;
+        let own = self.shares.of(owner).acquire_owned().await.map_err(|_| removed())?;
         let _one = self.at_once.acquire().await.map_err(|_| removed())?;
         let upstream = self.connected().await?;
         let call_max = self.server.call_max();
         let call = timeout(call_max, upstream.call(tool, arguments, progress));
-        tokio::select! {
+        let answer = tokio::select! {
             biased;
             () = self.ended.cancelled() => Err(removed()),
             answered = call => answered.unwrap_or(Err(UpstreamError::Late(call_max))),
-        }
+        };
+        answer.map(|answer| (answer, own))
     }
 
     pub(super) async fn state(&self) -> ServerState {

@@ -12,14 +12,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream::BoxStream};
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, mpsc},
     task::{AbortHandle, JoinSet},
 };
-use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     Inner,
@@ -60,6 +62,19 @@ struct Call {
     arguments: Map<String, Value>,
 }
 
+/// A message for the program, and the room that an answer takes until it is written.
+type Outgoing = (Bytes, Option<OwnedSemaphorePermit>);
+
+/// When the next message is wanted, the one before is written.
+fn outgoing(messages: mpsc::Receiver<Outgoing>) -> BoxStream<'static, Bytes> {
+    let next = |(mut messages, written): (mpsc::Receiver<Outgoing>, Option<OwnedSemaphorePermit>)| async move {
+        drop(written);
+        let (message, room) = messages.recv().await?;
+        Some((message, (messages, room)))
+    };
+    stream::unfold((messages, None), next).boxed()
+}
+
 fn bytes(message: &Value) -> Bytes {
     serde_json::to_vec(message).unwrap_or_default().into()
 }
@@ -83,12 +98,17 @@ impl Calls for Inner {
                 () = gone.closed() => {}
             }
         });
-        ReceiverStream::new(answers).boxed()
+        outgoing(answers)
     }
 }
 
 impl Inner {
-    async fn talk(self: Arc<Self>, program: Program, mut messages: BoxStream<'static, Bytes>, to: mpsc::Sender<Bytes>) {
+    async fn talk(
+        self: Arc<Self>,
+        program: Program,
+        mut messages: BoxStream<'static, Bytes>,
+        to: mpsc::Sender<Outgoing>,
+    ) {
         let mut tasks = JoinSet::new();
         let mut calls: HashMap<u64, AbortHandle> = HashMap::new();
         let mut is_open = true;
@@ -101,14 +121,15 @@ impl Inner {
                     };
                     let Ok(message) = serde_json::from_slice::<Message>(&message) else {
                         let why = "a message is not of the form that is described";
-                        drop(to.send(error(None, "invalid_request", why)).await);
+                        drop(to.send((error(None, "invalid_request", why), None)).await);
                         return;
                     };
                     calls.retain(|_, call| !call.is_finished());
                     if message.cancel {
                         if let Some(call) = calls.remove(&message.id) {
                             call.abort();
-                            drop(to.send(error(Some(message.id), "cancelled", "The call was cancelled.")).await);
+                            let cancelled = error(Some(message.id), "cancelled", "The call was cancelled.");
+                            drop(to.send((cancelled, None)).await);
                         }
                     } else {
                         let id = message.id;
@@ -121,17 +142,21 @@ impl Inner {
         }
     }
 
-    async fn serve(&self, program: &Program, message: Message, to: mpsc::Sender<Bytes>) {
+    async fn serve(&self, program: &Program, message: Message, to: mpsc::Sender<Outgoing>) {
         let id = message.id;
+        let mut room = None;
         let answer = match message {
             Message { call: Some(Call { server, tool, arguments }), .. } => {
                 let progress = to.clone();
                 let sink = Arc::new(move |Progress { progress: done, total, message }: Progress| {
                     let told = json!({"id": id, "progress": {"progress": done, "total": total, "message": message}});
-                    drop(progress.try_send(bytes(&told)));
+                    drop(progress.try_send((bytes(&told), None)));
                 });
                 match self.call(program, RequestedCall { server, tool, arguments }, sink).await {
-                    Ok(result) => bytes(&json!({"id": id, "result": result})),
+                    Ok((result, taken)) => {
+                        room = Some(taken);
+                        bytes(&json!({"id": id, "result": result}))
+                    }
                     Err(CallFailure { code, why, .. }) => error(Some(id), code, &why),
                 }
             }
@@ -144,6 +169,29 @@ impl Inner {
             }
             _ => error(Some(id), "invalid_request", "a message has neither `call` nor `module`"),
         };
-        drop(to.send(answer).await);
+        drop(to.send((answer, room)).await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_takes_its_room_until_it_is_written() {
+        let room = Arc::new(Semaphore::new(1));
+        let (sender, answers) = mpsc::channel(1);
+        let taken = Arc::clone(&room).try_acquire_owned().expect("room");
+        sender.send((Bytes::from_static(b"answer"), Some(taken))).await.expect("it is read");
+        let mut written = outgoing(answers);
+        assert_eq!(written.next().await.as_deref(), Some(b"answer".as_slice()));
+        assert_eq!(room.available_permits(), 0);
+        assert!(written.next().now_or_never().is_none());
+        assert_eq!(room.available_permits(), 1);
+        drop(sender);
+        assert!(written.next().await.is_none());
     }
 }
