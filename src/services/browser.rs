@@ -337,11 +337,20 @@ pub fn request(runs: &Runs, conversation: ConversationKey, browse: &Browse) -> R
     Ok(RunRequest { session, ..RunRequest::new(conversation, language()?, cell.into()) })
 }
 
+/// The answer in the output of a call: its last line. Cells can print another one than the driver, but none that is
+/// longer than was asked for.
+fn answered(stdout: &str) -> Option<Page> {
+    let line = stdout.lines().rev().find(|line| !line.trim().is_empty())?;
+    if line.len() as u64 > ANSWER_BYTES_MAX {
+        return None;
+    }
+    serde_json::from_str(line).ok()
+}
+
 /// What came of a call.
 pub fn page(report: &Report) -> Page {
-    let answered = report.stdout.text.lines().rev().find(|line| !line.trim().is_empty());
-    let mut page = match answered.map(serde_json::from_str::<Page>) {
-        Some(Ok(page)) if matches!(report.outcome.ended, Ended::Exited { code: 0 }) => page,
+    let mut page = match answered(&report.stdout.text) {
+        Some(page) if matches!(report.outcome.ended, Ended::Exited { code: 0 }) => page,
         _ => Page {
             error: Some(PageError {
                 kind: if report.outcome.ended == Ended::TimedOut {

@@ -1,4 +1,4 @@
-//! Rules of actions.
+//! Rules of actions, and the reading of answers.
 
 use super::*;
 
@@ -32,4 +32,17 @@ fn an_action_has_what_its_kind_needs_and_nothing_else() {
     ] {
         assert_eq!(with(action, set), Err(format!("actions[3].{member}")), "{action:?}");
     }
+}
+
+#[test]
+fn an_answer_is_the_last_line_and_no_longer_than_asked_for() {
+    let title = |stdout: &str| answered(stdout).map(|page| page.title);
+    assert_eq!(title("said by a cell\n{\"title\": \"a\"}\n\n").as_deref(), Some("a"));
+    for wrong in ["", "{}\nafter it", "{\"other\": 1}"] {
+        assert_eq!(title(wrong), None, "{wrong:?}");
+    }
+    let most = usize::try_from(ANSWER_BYTES_MAX).expect("a length");
+    let with = |length: usize| json!({"error": {"kind": "failed", "sentence": "x".repeat(length)}}).to_string();
+    assert!(answered(&with(most - 100)).is_some());
+    assert!(answered(&with(most)).is_none());
 }
