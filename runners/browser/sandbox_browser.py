@@ -48,6 +48,7 @@ _NOTE_CHARS_MAX = 300
 _NAME_BYTES_MAX = 150
 _SCREENSHOTS_MAX = 4
 _SCREENSHOT_PIXELS_MAX = 4000
+_DISPLAY_BYTES_MAX = 5 << 19  # a message of the kernel has 4 MiB, and loses what is longer (../README.md)
 _EXTRACT_MAX = 200
 _START_S_MAX = 20
 _CLOSE_S_MAX = 2
@@ -387,8 +388,17 @@ class Browser:
             width, height = (min(_SCREENSHOT_PIXELS_MAX, max(1, int(side))) for side in size)
             options |= {"full_page": True, "clip": {"x": 0, "y": 0, "width": width, "height": height}}
         picture = await self.page.screenshot(timeout=timeout, animations="disabled", **options)
-        display(Image(picture, format="jpeg" if jpeg else "png"))
+        if len(picture) <= _DISPLAY_BYTES_MAX:
+            display(Image(picture, format="jpeg" if jpeg else "png"))
+        else:
+            self._store(picture, "screenshot.jpg" if jpeg else "screenshot.png")
         answer["screenshots"] = answer.get("screenshots", 0) + 1
+
+    def _store(self, picture, name):
+        try:
+            (_DATA / _free_name(name)).write_bytes(picture)
+        except OSError as error:
+            raise Refused("failed", f"the picture was not stored: {error.strerror or error}") from None
 
     async def _settle(self, until):
         """Returns when the page has loaded what it asked for and has not changed for a moment, or soon."""

@@ -115,6 +115,17 @@ async fn pages_are_read_used_and_kept_for_their_conversation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_screenshot_longer_than_a_message_of_the_kernel_is_a_file() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let steps = json!([{"action": "screenshot", "fullPage": true}]);
+    let noise = browse(&server, json!({"conversationId": "a", "url": pages.url("/noise"), "actions": steps})).await;
+    let file = &noise["files"][0];
+    assert!(file["size"].as_u64() > Some(4 << 20) && file["path"] == "screenshot.png", "{noise}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn download_that_is_not_finished_in_time_is_cancelled_and_deleted() {
     let pages = Pages::start().await;
     let server = server(&pages, &[COLD]).await;

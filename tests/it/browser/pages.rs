@@ -90,6 +90,9 @@ fn router(refused: SocketAddr) -> Router {
     let endless = "before<script>setTimeout(() => { for (;;); }, 50)</script>";
     let greedy =
         "before<script>let all = []; setTimeout(() => { for (;;) all.push(new Array(1e6).fill(1.5)) }, 50)</script>";
+    let noise = "<canvas id=c width=1200 height=1600></canvas><script>const it = c.getContext('2d'); \
+        const all = it.createImageData(1200, 1600); for (let i = 0; i < all.data.length; i++) \
+        all.data[i] = i % 4 === 3 ? 255 : Math.random() * 256; it.putImageData(all, 0, 0)</script>";
     let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo')</script>";
     let attached = || {
         let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
@@ -109,6 +112,7 @@ fn router(refused: SocketAddr) -> Router {
         .route("/files", get(page("Files", "<a href=/report>the report</a> <a href=/flood>the flood</a>")))
         .route("/report", get(attached))
         .route("/flood", get(flooded))
+        .route("/noise", get(page("Noise", noise)))
         .route("/windows", get(page("Windows", windows)))
         .route("/hostile", get(page("Hostile", &hostile)))
         .route("/away", get(Redirect::to(&format!("http://{refused}/form"))))

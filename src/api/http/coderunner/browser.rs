@@ -238,6 +238,10 @@ handlers! {
         let none = || Failure::new(Code::FileNotFound, why);
         let file = made.find(|file| file.media_type() == "image/png").ok_or_else(none)?;
         let read = call.parts.files.read(&report.conversation, &file.path, 0, PICTURE_BYTES_MAX).await?;
+        if read.truncated {
+            let why = format!("The picture has more than {PICTURE_BYTES_MAX} bytes: download it as a file.");
+            return Err(Failure::new(Code::TooLarge, why).into());
+        }
         Json(json!({"status": "success", "format": format, "screenshot": BASE64_STANDARD.encode(&read.bytes)}))
     }
 
