@@ -149,7 +149,11 @@ impl Connection {
 #[async_trait]
 impl Upstream for Connection {
     async fn tools(&self) -> Result<Vec<Tool>, UpstreamError> {
-        timeout(TOOLS_TIME_MAX, self.pages()).await.unwrap_or(Err(UpstreamError::Late(TOOLS_TIME_MAX)))
+        timeout(TOOLS_TIME_MAX, self.pages()).await.unwrap_or_else(|_| {
+            // What answers nothing may have stopped for ever; a process is started again by the next connection.
+            self.failed.store(true, Ordering::Relaxed);
+            Err(UpstreamError::Late(TOOLS_TIME_MAX))
+        })
     }
 
     async fn call(

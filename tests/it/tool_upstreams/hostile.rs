@@ -88,6 +88,16 @@ async fn endless_lists_of_tools_are_not_usable() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn server_that_lists_no_tools_in_time_is_connected_to_again() {
+    let changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}).to_string();
+    let silent = lines(move |_| Some(changed.clone()));
+    let (upstream, _changes) = connect(&silent).await.expect("it connects");
+    assert!(upstream.is_open());
+    assert!(matches!(error_of(upstream.tools().await), UpstreamError::Late(_)));
+    assert!(!upstream.is_open());
+}
+
 #[tokio::test]
 async fn tool_that_cannot_be_read_is_left_out() {
     let server = lines(|message| result(message, &json!({"tools": [{"name": 1}, tool("good", "")]})));
