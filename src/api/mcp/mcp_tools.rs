@@ -13,6 +13,7 @@ use crate::{
     api::schema::tools::{GetToolSource, RegisterMcpServer, SearchTools},
     domain::{
         error::{Code, Failure},
+        text::one_line,
         token::Scope,
     },
     services::tools::{Found, ModuleLanguage},
@@ -35,6 +36,7 @@ impl McpParts {
         let mut text = String::new();
         for Found { server, tool, about, signature, module, may_destroy } in &found {
             let asks = if *may_destroy { " [a person may be asked]" } else { "" };
+            let (tool, signature) = (tool.escape_debug(), one_line(signature));
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{server}/{tool}{asks}: {about}\n  from {module} import run, Params  # {signature}");
         }

@@ -156,8 +156,9 @@ impl Inner {
             let rule = rules.find(|(_, rule)| rule.matches(owner, &defined.tool, arguments));
             let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
             let name = &defined.tool.name;
+            let shown = name.escape_debug();
             if action == Action::Deny {
-                return Err(CallFailure::denied(format!("A rule of {server} denies this call of {name}.")));
+                return Err(CallFailure::denied(format!("A rule of {server} denies this call of {shown}.")));
             }
             if let (Some((at, rule)), false) = (rule, is_counted) {
                 let limits = (rule.text.per_run, rule.text.per_minute.and_then(NonZeroU32::new));
@@ -180,7 +181,7 @@ impl Inner {
             let _wait = program.reporter.waits.begin();
             let tell = |question| program.reporter.event(EventKind::Approval(Box::new(question)));
             if let Reply::Denied(why) = self.parts.approvals.ask(call, tell).await? {
-                return Err(CallFailure::denied(format!("{name} was not called: {why}.")));
+                return Err(CallFailure::denied(format!("{shown} was not called: {why}.")));
             }
         }
     }
@@ -202,7 +203,7 @@ impl Inner {
         defined.check(arguments).map_err(|why| {
             CallFailure::refused(
                 "invalid_arguments",
-                format!("The arguments of {} are not valid: {why}", defined.tool.name),
+                format!("The arguments of {} are not valid: {why}", defined.tool.name.escape_debug()),
             )
         })?;
         Ok((live, Arc::clone(defined)))
