@@ -29,6 +29,7 @@ use crate::{
         database::{ApprovalStore, no_database},
         observer::{AdminAction, AdminFacts, Observer},
     },
+    services::shares::Shares,
 };
 
 /// Questions of one owner that wait for an answer; calls that ask more are refused.
@@ -57,6 +58,8 @@ pub struct Approvals {
     waiting: Mutex<HashMap<ApprovalId, Weak<Notify>>>,
     /// So that calls with the same question wait for one answer.
     asking: Mutex<HashMap<String, (ApprovalId, Instant)>>,
+    /// Each owner asks one question at a time, so that the ones before are counted and known.
+    turns: Shares<Principal>,
 }
 
 /// Who answers a question, and by what.
@@ -83,8 +86,8 @@ impl Approvals {
         clock: Arc<dyn Clock>,
         ask_max: Duration,
     ) -> Self {
-        let (waiting, asking) = (Mutex::default(), Mutex::default());
-        Self { store, observer, clock, ask_max, waiting, asking }
+        let (waiting, asking, turns) = (Mutex::default(), Mutex::default(), Shares::new(1));
+        Self { store, observer, clock, ask_max, waiting, asking, turns }
     }
 
     fn store(&self) -> Result<&Arc<dyn ApprovalStore>, Failure> {
@@ -104,6 +107,7 @@ impl Approvals {
             );
             return Ok(Reply::Denied(why));
         }
+        let turn = self.turns.of(&call.conversation.owner).acquire_owned().await;
         let question = match self.same(&call).await? {
             Some(question) => question,
             None => match self.new_question(call).await? {
@@ -111,6 +115,7 @@ impl Approvals {
                 None => return Ok(Reply::Denied("too many questions wait for an answer already".to_owned())),
             },
         };
+        drop(turn);
         let id = question.id;
         let woken = {
             let mut waiting = self.waiting.lock();

@@ -50,6 +50,28 @@ async fn asked(server: &Server, path: &str, word: &str) -> String {
     text
 }
 
+/// Four processes ask sixteen questions each at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_has_twenty_open_questions_however_fast_they_come() {
+    let upstream = Upstream::start(json!([{"name": "send", "inputSchema": {"type": "object"}}])).await;
+    let server = server(&[("SANDBOX_TOOL_CALLS__ASK_S", "15")]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    let code = "import mcptools, os, threading\n\
+        first = 0\n\
+        for at in (16, 32, 48):\n    if os.fork() == 0:\n        first = at; break\n\
+        def ask(n):\n    try: mcptools.call('up', 'send', {'n': n})\n\
+        \x20   except mcptools.ToolError: pass\n\
+        threads = [threading.Thread(target=ask, args=(first + n,)) for n in range(16)]\n\
+        [one.start() for one in threads]; [one.join() for one in threads]\n\
+        if first: os._exit(0)\n\
+        for _ in range(3): os.wait()\n";
+    assert_eq!(printed(&server, TOKEN, "python", code).await, "");
+    let asked = get(&server, TOKEN, "/v1/approvals").await["approvals"].clone();
+    assert_eq!(asked.as_array().map(Vec::len), Some(20), "{asked}");
+    assert!(upstream.calls().is_empty());
+    server.stop().await;
+}
+
 /// Takes an answer back while a program calls as fast as it can: what is decided later is decided without it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_after_an_answer_was_taken_back_is_not_made() {
