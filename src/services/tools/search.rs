@@ -6,7 +6,11 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::{Inner, modules::ModuleLanguage, server::Defined};
-use crate::domain::{error::Failure, owner::Principal, tools::Hints};
+use crate::domain::{
+    error::Failure,
+    owner::Principal,
+    tools::{Hints, Tool},
+};
 
 /// What a word counts by where it is found: in the path, the tool's name, the server's, the description. After those of
 /// Cloudflare's code mode.
@@ -17,6 +21,8 @@ const WITHIN: u32 = 1;
 const QUERY_CHARS_MAX: usize = 1000;
 const WORDS_MAX: usize = 16;
 const LINE_CHARS_MAX: usize = 160;
+/// How much of a description is searched, in characters: a server's may have megabytes, and each search reads them all.
+const ABOUT_CHARS_MAX: usize = 4000;
 
 /// A tool that was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,7 +58,7 @@ impl Inner {
         for (live, definitions) in &listed {
             let Some(definitions) = definitions else { continue };
             for defined in &definitions.tools {
-                let score = score(&words, live.name().as_str(), defined);
+                let score = score(&words, live.name().as_str(), &defined.tool);
                 if score > 0 || words.is_empty() {
                     found.push((score, *live, definitions, defined));
                 }
@@ -100,10 +106,10 @@ fn words(text: &str) -> Vec<String> {
     spaced.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-fn score(wanted: &[String], server: &str, defined: &Defined) -> u32 {
-    let tool = &defined.tool;
+fn score(wanted: &[String], server: &str, tool: &Tool) -> u32 {
     let path = format!("{server} {}", tool.name);
-    let texts = [path.as_str(), tool.name.as_str(), server, tool.description.as_str()];
+    let about: String = tool.description.chars().take(ABOUT_CHARS_MAX).collect();
+    let texts = [path.as_str(), tool.name.as_str(), server, about.as_str()];
     let mut score = 0;
     for (text, weight) in texts.into_iter().zip(WEIGHTS) {
         let there = words(text);
@@ -122,7 +128,20 @@ fn score(wanted: &[String], server: &str, defined: &Defined) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_beginning_of_a_description_is_searched() {
+        let scored = |description: String| {
+            let (name, input, hints) = ("tool".to_owned(), json!({"type": "object"}), Hints::default());
+            let tool = Tool { name, title: None, description, input, output: None, hints };
+            score(&["needle".to_owned()], "up", &tool)
+        };
+        assert!(scored("A needle.".to_owned()) > 0);
+        assert_eq!(scored("hay ".repeat(1 << 20) + "needle"), 0);
+    }
 
     #[test]
     fn words_are_split_at_marks_and_capitals() {
