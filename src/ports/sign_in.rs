@@ -83,8 +83,8 @@ pub trait SignInStore: Send + Sync {
     /// Redeems a code once, by one conditional update, and stores the pair.
     async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError>;
 
-    /// Of a refresh token of this client: what its connection may do.
-    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<Grant>, DatabaseError>;
+    /// Of a refresh token of this client: its connection, and what that may do.
+    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<(TokenId, Grant)>, DatabaseError>;
 
     /// Retires a refresh token and stores the next pair. One that was retired less than `grace_ms` ago gets another
     /// pair; one that was retired before is reused.

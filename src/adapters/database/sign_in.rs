@@ -112,12 +112,12 @@ impl SignInStore for Database {
         grant(transaction, parsed(&row, "connection")?, &what.client, pair, now).await
     }
 
-    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<Grant>, DatabaseError> {
-        let select = "SELECT tokens.may AS may FROM sign_in_refresh \
+    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<(TokenId, Grant)>, DatabaseError> {
+        let select = "SELECT tokens.id AS id, tokens.may AS may FROM sign_in_refresh \
             JOIN tokens ON tokens.id = sign_in_refresh.connection \
             WHERE sign_in_refresh.digest = $1 AND sign_in_refresh.client = $2";
         let row = sqlx::query(select).bind(hex(refresh)).bind(client.to_owned()).fetch_optional(self.pool()?).await?;
-        row.as_ref().map(may).transpose()
+        row.as_ref().map(|row| Ok((parsed(row, "id")?, may(row)?))).transpose()
     }
 
     async fn rotate(

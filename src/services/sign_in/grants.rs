@@ -181,7 +181,7 @@ impl SignIn {
             }
             "refresh_token" => {
                 let sent = digest(request.refresh.as_bytes());
-                let Some(grant) = self.store.grant_of(&sent, &client).await? else {
+                let Some((connection, grant)) = self.store.grant_of(&sent, &client).await? else {
                     return Err(self.rates.wrong_grant(from));
                 };
                 let is_wider = request
@@ -191,6 +191,7 @@ impl SignIn {
                 if is_wider {
                     return Err(Refusal::InvalidScope);
                 }
+                self.rates.refresh(connection)?;
                 self.store.rotate(&sent, &client, &pair, now, millis(GRACE)).await?
             }
             _ => return Err(Refusal::UnsupportedGrantType),

@@ -1,10 +1,11 @@
-//! Rate limits of client registration and of the entry of tokens. Every table is bounded.
+//! Rate limits of client registration, of the entry of tokens and of refreshes. Every table is bounded.
 
 use std::{hash::Hash, net::IpAddr, num::NonZeroU32};
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::Refusal;
+use crate::domain::id::TokenId;
 
 /// At once and a minute. Assistants in the cloud share addresses, and so do all clients behind a proxy.
 const REGISTRATIONS_OF_ADDRESS: (u32, u32) = (60, 60);
@@ -13,6 +14,9 @@ const REGISTRATIONS: (u32, u32) = (300, 300);
 const WRONG_TOKENS: (u32, u32) = (10, 10);
 /// The same for wrong codes and refresh tokens.
 const WRONG_GRANTS: (u32, u32) = (60, 60);
+/// Refreshes of one connection. Each leaves two tokens that are kept until they expire, so a client that refreshes in a
+/// loop must not; several processes of a client refresh at once.
+const REFRESHES_OF_CONNECTION: (u32, u32) = (60, 10);
 const KEYS_MAX: usize = 10_000;
 
 pub(super) struct Rates {
@@ -20,6 +24,7 @@ pub(super) struct Rates {
     registrations: DefaultDirectRateLimiter,
     wrong_tokens: DefaultKeyedRateLimiter<IpAddr>,
     wrong_grants: DefaultKeyedRateLimiter<IpAddr>,
+    refreshes_of: DefaultKeyedRateLimiter<TokenId>,
 }
 
 impl Default for Rates {
@@ -29,6 +34,7 @@ impl Default for Rates {
             registrations: RateLimiter::direct(quota(REGISTRATIONS)),
             wrong_tokens: RateLimiter::keyed(quota(WRONG_TOKENS)),
             wrong_grants: RateLimiter::keyed(quota(WRONG_GRANTS)),
+            refreshes_of: RateLimiter::keyed(quota(REFRESHES_OF_CONNECTION)),
         }
     }
 }
@@ -45,6 +51,10 @@ impl Rates {
 
     pub(super) fn wrong_grant(&self, from: IpAddr) -> Refusal {
         take(&self.wrong_grants, &from).err().unwrap_or(Refusal::InvalidGrant)
+    }
+
+    pub(super) fn refresh(&self, connection: TokenId) -> Result<(), Refusal> {
+        take(&self.refreshes_of, &connection)
     }
 }
 

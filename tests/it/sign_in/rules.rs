@@ -1,4 +1,7 @@
 //! The rules on a real database with a clock that the test sets: what expires, what is used twice, what comes at once.
+//! What a client or an owner could make grow is in [`bounds`].
+
+mod bounds;
 
 use std::{
     net::IpAddr,
