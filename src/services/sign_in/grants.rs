@@ -23,6 +23,8 @@ use crate::{
 const CODE: Duration = Duration::from_mins(1);
 /// How long a refresh token that was used may be used again: clients refresh from several processes at once.
 const GRACE: Duration = Duration::from_mins(1);
+/// Connections of one owner. Clients connect again rather than go on, so the one that is used least ends for a new one.
+const CONNECTIONS_OF_OWNER_MAX: usize = 1000;
 const CODE_MARK: &str = "mcpk_";
 const REFRESH_MARK: &str = "mcpr_";
 /// What a client gets as far as its person may, whatever it asked for: some clients ask for one scope, and cannot ask
@@ -144,6 +146,10 @@ impl SignIn {
             challenge: consent.challenge.clone(),
             expires_unix_ms: self.now() + millis(CODE),
         };
+        for idle in self.tokens.connections_beyond(CONNECTIONS_OF_OWNER_MAX - 1, &connection.owner) {
+            self.tell("ended", "", Some(idle));
+            self.end(idle).await?;
+        }
         // Another process, or another request, may have revoked the token since it was looked up.
         if !self.store.connect(&connection, &stored, stored_parent).await? {
             return Err(Refusal::WrongToken);

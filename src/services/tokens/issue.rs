@@ -118,6 +118,24 @@ impl Tokens {
         Ok(all)
     }
 
+    /// The valid connections of an owner beyond so many, those that this server saw used least lately.
+    pub fn connections_beyond(&self, count: usize, owner: &Principal) -> Vec<TokenId> {
+        let now = self.now();
+        let is_one = |token: &TokenRecord| {
+            token.owner == *owner && token.is_connection() && !token.is_subject() && token.is_valid(now)
+        };
+        let mut all: Vec<_> = self
+            .known()
+            .tokens
+            .values()
+            .filter(|token| is_one(&token.record))
+            .map(|token| (token.used.load(Ordering::Relaxed).max(token.record.created_unix_ms), token.record.id))
+            .collect();
+        all.sort_unstable();
+        all.truncate(all.len().saturating_sub(count));
+        all.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Revokes a token and those that came from it: what they opened ends now.
     ///
     /// # Errors
