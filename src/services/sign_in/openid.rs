@@ -149,14 +149,16 @@ impl SignIn {
     /// Whom a code of the provider stands for. `issuer` is what its answer says of itself, against mix-ups (RFC 9207).
     ///
     /// # Errors
-    /// [`Refusal::ProviderAway`], [`Refusal::NotAllowed`], [`Refusal::Unidentified`].
+    /// [`Refusal::ProviderAway`], [`Refusal::NotAllowed`], [`Refusal::Unidentified`]; [`Refusal::TooMany`], since the
+    /// provider is asked each time and a state may come with any number of codes.
     pub async fn from_provider(
         &self,
         code: &str,
         issuer: Option<&str>,
-        state: &str,
-        browser: &str,
+        (state, browser): (&str, &str),
+        from: IpAddr,
     ) -> Result<Identity, Refusal> {
+        self.rates.registration(from)?;
         let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
         if issuer.is_some_and(|issuer| issuer != openid.options.issuer) {
             return Err(Refusal::NotAllowed);

@@ -64,7 +64,7 @@ impl Provider {
         claims.as_object_mut().expect("an object").extend(self.token.as_object().expect("an object").clone());
         let answer = json!({"access_token": "opaque", "token_type": "Bearer", "id_token": self.key.sign(&claims)});
         pages.put(&format!("{ISSUER}/token"), &answer);
-        let person = sign_in.from_provider("code", None, "state", "browser").await;
+        let person = sign_in.from_provider("code", None, ("state", "browser"), HERE).await;
         let asked = pages.asked.lock().expect("no panic").iter().filter(|(_, at)| at.ends_with("/userinfo")).count();
         (person.map(|person| person.owner.name().to_owned()), asked)
     }
@@ -146,4 +146,21 @@ async fn userinfo_that_proves_nothing_is_told_apart() {
     provider.user_info = None;
     assert_eq!(provider.person("@example.org", "sub").await, (Err(Refusal::NotAllowed), 0), "no such endpoint");
     assert_eq!(provider.person("*", "email").await, (Err(Refusal::Unidentified), 0));
+}
+
+/// One state is enough to come back with code after code, and each would make the server ask the provider.
+#[tokio::test]
+async fn answers_that_are_made_up_reach_the_provider_only_so_often() {
+    let (pages, folder) = (Arc::new(Pages::default()), tempfile::tempdir().expect("a folder"));
+    let sign_in = sign_in(&pages, folder.path(), "*", "sub");
+    let mut refused = 0;
+    for n in 0..200 {
+        let answer = sign_in.from_provider(&format!("code-{n}"), None, ("state", "browser"), HERE).await;
+        refused += usize::from(matches!(answer, Err(Refusal::TooMany)));
+    }
+    let asked = pages.asked.lock().expect("no panic").len();
+    assert!(
+        refused > 100 && asked + refused == 200,
+        "{refused} were refused, and the provider was asked {asked} times"
+    );
 }

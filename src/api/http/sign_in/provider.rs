@@ -58,7 +58,7 @@ pub(super) async fn back(State(sign_in): State<Arc<SignIn>>, request: Request) -
     let (Ok(consent), Some(code)) = (&asked.consent, form.get("code")) else {
         return authorize::back(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(Refusal::AccessDenied));
     };
-    let person = sign_in.from_provider(code, form.get("iss"), &state, &browser).await;
+    let person = sign_in.from_provider(code, form.get("iss"), (&state, &browser), from).await;
     let code = match person {
         Ok(person) => sign_in.consent_as(consent, person).await,
         Err(refusal) => Err(refusal),
