@@ -15,7 +15,7 @@ use super::{
 use crate::{
     ports::{
         sign_in::RegisteredClient,
-        web::{NamedBy, Web},
+        web::{NamedBy, Web, WebError},
     },
     services::tokens::digest,
 };
@@ -57,20 +57,20 @@ impl SignIn {
     pub(super) async fn documented(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
         check_address(id).map_err(Refusal::ClientDocument)?;
         let known = self.documents.known.lock().get(id).filter(|(until, _)| self.now() < *until).cloned();
-        let found = if let Some((_, found)) = known {
-            found
-        } else {
-            self.rates.registration(from)?;
-            self.fetch(id).await
-        };
-        found.map_err(Refusal::ClientDocument)
+        if let Some((_, found)) = known {
+            return found.map_err(Refusal::ClientDocument);
+        }
+        self.rates.registration(from)?;
+        self.fetch(id).await
     }
 
-    async fn fetch(&self, id: &str) -> Result<RegisteredClient, &'static str> {
+    async fn fetch(&self, id: &str) -> Result<RegisteredClient, Refusal> {
         let request = http::Request::get(id).header(http::header::ACCEPT, "application/json").body(Vec::new());
-        let request = request.map_err(|_| "its address is none")?;
+        let request = request.map_err(|_| Refusal::ClientDocument("its address is none"))?;
         let read = match self.documents.web.send(NamedBy::Client, request).await {
             Ok(answer) => read(id, &answer).map(|client| (client, kept(answer.headers()))),
+            // It was not asked for: that says nothing of the document, and is not remembered of it.
+            Err(WebError::Busy) => return Err(Refusal::TooMany),
             Err(error) => {
                 info!(client = id, %error, "sign-in: the document of a client was not read");
                 Err("it could not be fetched")
@@ -88,7 +88,7 @@ impl SignIn {
         }
         let until = now.saturating_add(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX));
         known.insert(id.to_owned(), (until, found.clone()));
-        found
+        found.map_err(Refusal::ClientDocument)
     }
 }
 

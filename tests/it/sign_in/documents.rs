@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -33,6 +36,8 @@ const CLIENT: &str = "https://client.test/oauth/metadata";
 pub struct Pages {
     pub at: Mutex<HashMap<String, (u16, String, &'static str)>>,
     pub asked: Mutex<Vec<(NamedBy, String)>>,
+    /// Whether as many are being asked as may be at once.
+    busy: AtomicBool,
 }
 
 impl Pages {
@@ -53,6 +58,9 @@ impl Pages {
 #[async_trait]
 impl Web for Pages {
     async fn send(&self, named_by: NamedBy, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, WebError> {
+        if self.busy.load(Ordering::Relaxed) {
+            return Err(WebError::Busy);
+        }
         let address = request.uri().to_string();
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((named_by, address.clone()));
         let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,6 +129,16 @@ async fn document_that_proves_nothing_is_refused_and_not_asked_for_again_at_once
         world.pass(61);
         world.sign_in.client(CLIENT, HERE).await.expect(what);
     }
+}
+
+#[tokio::test]
+async fn document_that_was_not_asked_for_is_not_remembered_as_none() {
+    let world = World::new(Kind::Sqlite).await;
+    world.pages.put(CLIENT, &document());
+    world.pages.busy.store(true, Ordering::Relaxed);
+    assert_eq!(world.sign_in.client(CLIENT, HERE).await.map(drop), Err(Refusal::TooMany));
+    world.pages.busy.store(false, Ordering::Relaxed);
+    world.sign_in.client(CLIENT, HERE).await.expect("a moment later");
 }
 
 #[tokio::test]
