@@ -11,8 +11,8 @@ use axum::{
 
 use super::RESOURCE;
 
-/// What the query of `/mcp` may choose.
-const KNOWN: [&str; 3] = ["tools", "names", "structured"];
+/// What the query of `/mcp` may choose, as `api::mcp::View` reads it.
+const KNOWN: [&str; 5] = ["tools", "names", "structured", "links", "images"];
 const VALUE_BYTES_MAX: usize = 100;
 
 /// The address of the server, without a slash at its end; `None` when sign-in is off.
@@ -46,8 +46,34 @@ pub(super) fn known_query(query: Option<&str>) -> String {
     let is_known = |pair: &&str| {
         let Some((key, value)) = pair.split_once('=') else { return false };
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.,".contains(&byte);
-        KNOWN.contains(&key) && value.len() <= VALUE_BYTES_MAX && value.bytes().all(is_plain)
+        // Browsers write the comma of a list as `%2C`.
+        let is_value = value.replace("%2C", ",").replace("%2c", ",").bytes().all(is_plain);
+        KNOWN.contains(&key) && value.len() <= VALUE_BYTES_MAX && is_value
     };
     let known: Vec<_> = query.unwrap_or_default().split('&').filter(is_known).take(KNOWN.len()).collect();
     if known.is_empty() { String::new() } else { format!("?{}", known.join("&")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn query_that_mcp_knows_is_echoed_as_it_was_written() {
+        for whole in [
+            "?names=dotted",
+            "?links=off&images=off",
+            "?tools=run,files",
+            "?tools=run%2Cfiles%2csessions",
+            "?tools=run&names=dotted&structured=on&links=off&images=off",
+        ] {
+            assert_eq!(known_query(whole.strip_prefix('?')), whole);
+        }
+        assert_eq!(known_query(Some("x=1&links=off&y")), "?links=off");
+        for none in ["", "x=1", "links", "names=%22", "tools=run%2", "tools=%2Crun%0d", "names=a\"b", "images=a b"] {
+            assert_eq!(known_query(Some(none)), "", "{none}");
+        }
+        assert_eq!(known_query(Some(&format!("tools={}", "x".repeat(VALUE_BYTES_MAX + 1)))), "");
+        assert_eq!(known_query(None), "");
+    }
 }
