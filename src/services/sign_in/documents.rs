@@ -107,6 +107,9 @@ fn read(id: &str, answer: &http::Response<Vec<u8>>) -> Result<RegisteredClient, 
     if answer.status() != http::StatusCode::OK {
         return Err("its server does not have it");
     }
+    if !is_json(answer.headers()) {
+        return Err("its server does not call it JSON");
+    }
     let document: Map<String, Value> = serde_json::from_slice(answer.body()).map_err(|_| "it is no JSON object")?;
     let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
     if text("client_id") != id {
@@ -124,6 +127,13 @@ fn read(id: &str, answer: &http::Response<Vec<u8>>) -> Result<RegisteredClient, 
     }
     let (name, fingerprint) = (shown_name(text("client_name")), digest(id.as_bytes()));
     Ok(RegisteredClient { id: id.to_owned(), fingerprint, name, redirects, secret: None })
+}
+
+/// Whether an answer has a media type of JSON. Hosts that serve what anyone uploads call most of it text.
+fn is_json(headers: &http::HeaderMap) -> bool {
+    let media = headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media = media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    media.strip_prefix("application/").is_some_and(|kind| kind == "json" || kind.ends_with("+json"))
 }
 
 /// How long a server says that its answer holds.

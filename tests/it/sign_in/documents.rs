@@ -38,6 +38,8 @@ pub struct Pages {
     pub asked: Mutex<Vec<(NamedBy, String)>>,
     /// Whether as many are being asked as may be at once.
     busy: AtomicBool,
+    /// `Content-Type`, where it is not `application/json`.
+    media: Mutex<Option<&'static str>>,
 }
 
 impl Pages {
@@ -65,7 +67,8 @@ impl Web for Pages {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((named_by, address.clone()));
         let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         let (status, body, cache) = at.get(&address).ok_or(WebError::Unreachable)?;
-        let answer = Response::builder().status(*status).header("cache-control", *cache);
+        let media = self.media.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or("application/json");
+        let answer = Response::builder().status(*status).header("cache-control", *cache).header("content-type", media);
         Ok(answer.body(body.clone().into_bytes()).expect("an answer"))
     }
 }
@@ -128,6 +131,25 @@ async fn document_that_proves_nothing_is_refused_and_not_asked_for_again_at_once
         world.pages.put(CLIENT, &document());
         world.pass(61);
         world.sign_in.client(CLIENT, HERE).await.expect(what);
+    }
+}
+
+#[tokio::test]
+async fn document_is_what_its_server_calls_json() {
+    for (media, is_json) in [
+        ("application/json; charset=utf-8", true),
+        ("Application/JSON", true),
+        ("application/oauth-client+json", true),
+        ("text/plain", false),
+        ("text/html; x=application/json", false),
+        ("text/x+json", false),
+        ("application/octet-stream", false),
+        ("", false),
+    ] {
+        let world = World::new(Kind::Sqlite).await;
+        world.pages.put(CLIENT, &document());
+        *world.pages.media.lock().expect("no panic") = Some(media);
+        assert_eq!(world.sign_in.client(CLIENT, HERE).await.is_ok(), is_json, "{media}");
     }
 }
 
