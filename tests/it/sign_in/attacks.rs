@@ -20,6 +20,7 @@ on_each_database! {
     addresses_and_the_cookie_follow_the_settings_and_not_the_request
     names_of_clients_are_escaped_and_bounded
     floods_and_guesses_are_refused_and_known_clients_go_on
+    text_that_no_database_keeps_is_a_wrong_one
 }
 
 async fn redirect_addresses_are_exact_but_for_the_port_of_loopback(kind: Kind) {
@@ -306,6 +307,28 @@ async fn floods_and_guesses_are_refused_and_known_clients_go_on(kind: Kind) {
     assert!(!by_access.headers().contains_key("location"), "what a client got opens nothing more");
     let refresh = tokens["refresh_token"].as_str().expect("a token");
     assert_eq!(visitor.refresh(&client, refresh, &[]).await.0, 200);
+    server.stop().await;
+}
+
+async fn text_that_no_database_keeps_is_a_wrong_one(kind: Kind) {
+    let server = FakeServer::by(kind, &[ON]).await;
+    let visitor = Visitor::of(&server).await;
+    let client = visitor.client(&[REDIRECT]).await;
+    let unknown = visitor.get(&visitor.request("a\0b", &[])).await;
+    assert_eq!(unknown.status(), 400, "the database is not said to be away");
+    assert!(!unknown.headers().contains_key("location"));
+    let code = visitor.code(&visitor.request(&client, &[]), TOKEN).await;
+    for (client, changes, status, error) in [
+        ("a\0b", [("code", &*code)], 401, "invalid_client"),
+        ("https://a.test/\0", [("code", &*code)], 400, "invalid_grant"),
+        (&*client, [("redirect_uri", "https://a.test/\0")], 400, "invalid_grant"),
+    ] {
+        let (answered, refused) = visitor.redeem(client, &code, &changes).await;
+        assert_eq!((answered, &refused["error"]), (status, &json!(error)), "{client:?} {changes:?}");
+    }
+    let of_none = visitor.form("/revoke", &[("token", &*code), ("client_id", "https://a.test/\0")]).await;
+    assert_eq!(of_none.status(), 200, "a client without tokens has nothing to revoke");
+    assert_eq!(visitor.redeem(&client, &code, &[]).await.0, 200, "the code is not spent");
     server.stop().await;
 }
 

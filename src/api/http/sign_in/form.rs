@@ -6,7 +6,10 @@ pub(super) struct Form(Vec<(String, String)>);
 
 impl Form {
     pub(super) fn read(text: &[u8]) -> Self {
-        Self(form_urlencoded::parse(text).into_owned().collect())
+        // PostgreSQL refuses a text with a NUL, which would look as if the database were away.
+        let pairs =
+            form_urlencoded::parse(text).map(|(key, value)| (key.into_owned(), value.replace('\0', "\u{fffd}")));
+        Self(pairs.collect())
     }
 
     /// Every value of a name.
