@@ -131,6 +131,7 @@ impl SignIn {
         new: NewToken,
         stored_parent: Option<TokenId>,
     ) -> Result<SecretString, Refusal> {
+        self.rates.connection(&new.owner)?;
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
         let name: String = format!("{} ({host})", consent.client.name).chars().take(NAME_CHARS_MAX).collect();
         let connection = self.tokens.new_connection(NewToken { name, ..new }).map_err(|error| {

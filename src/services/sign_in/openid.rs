@@ -204,7 +204,7 @@ impl SignIn {
     /// Makes a connection for a person of the provider, and the code that leads to it.
     ///
     /// # Errors
-    /// [`Refusal::Unavailable`].
+    /// [`Refusal::TooMany`], [`Refusal::Unavailable`].
     pub async fn consent_as(&self, consent: &Consent, person: Identity) -> Result<SecretString, Refusal> {
         let grant = Grant { scopes: consent.scopes.clone(), ..Grant::default() };
         let owner = person.owner;

@@ -1,11 +1,11 @@
-//! Rate limits of client registration, of the entry of tokens and of refreshes. Every table is bounded.
+//! Rate limits of client registration, of the entry of tokens, of consents and of refreshes. Every table is bounded.
 
 use std::{hash::Hash, net::IpAddr, num::NonZeroU32};
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::Refusal;
-use crate::domain::id::TokenId;
+use crate::domain::{id::TokenId, owner::Principal};
 
 /// At once and a minute. Assistants in the cloud share addresses, and so do all clients behind a proxy.
 const REGISTRATIONS_OF_ADDRESS: (u32, u32) = (60, 60);
@@ -14,6 +14,8 @@ const REGISTRATIONS: (u32, u32) = (300, 300);
 const WRONG_TOKENS: (u32, u32) = (10, 10);
 /// The same for wrong codes and refresh tokens.
 const WRONG_GRANTS: (u32, u32) = (60, 60);
+/// Clients that one owner connects. Each is listed for 30 days after its end, and its token is in memory until then.
+const CONNECTIONS_OF_OWNER: (u32, u32) = (60, 1);
 /// Refreshes of one connection. Each leaves two tokens that are kept until they expire, so a client that refreshes in a
 /// loop must not; several processes of a client refresh at once.
 const REFRESHES_OF_CONNECTION: (u32, u32) = (60, 10);
@@ -24,6 +26,7 @@ pub(super) struct Rates {
     registrations: DefaultDirectRateLimiter,
     wrong_tokens: DefaultKeyedRateLimiter<IpAddr>,
     wrong_grants: DefaultKeyedRateLimiter<IpAddr>,
+    connections_of: DefaultKeyedRateLimiter<Principal>,
     refreshes_of: DefaultKeyedRateLimiter<TokenId>,
 }
 
@@ -34,6 +37,7 @@ impl Default for Rates {
             registrations: RateLimiter::direct(quota(REGISTRATIONS)),
             wrong_tokens: RateLimiter::keyed(quota(WRONG_TOKENS)),
             wrong_grants: RateLimiter::keyed(quota(WRONG_GRANTS)),
+            connections_of: RateLimiter::keyed(quota(CONNECTIONS_OF_OWNER)),
             refreshes_of: RateLimiter::keyed(quota(REFRESHES_OF_CONNECTION)),
         }
     }
@@ -51,6 +55,10 @@ impl Rates {
 
     pub(super) fn wrong_grant(&self, from: IpAddr) -> Refusal {
         take(&self.wrong_grants, &from).err().unwrap_or(Refusal::InvalidGrant)
+    }
+
+    pub(super) fn connection(&self, owner: &Principal) -> Result<(), Refusal> {
+        take(&self.connections_of, owner)
     }
 
     pub(super) fn refresh(&self, connection: TokenId) -> Result<(), Refusal> {

@@ -12,6 +12,7 @@ use crate::support::{
 on_each_database! {
     client_that_refreshes_in_a_loop_is_slowed_down
     of_a_thousand_connections_the_least_used_leaves_for_a_new_one
+    owner_who_connects_in_a_loop_is_slowed_down
 }
 
 async fn client_that_refreshes_in_a_loop_is_slowed_down(kind: Kind) {
@@ -54,4 +55,20 @@ async fn of_a_thousand_connections_the_least_used_leaves_for_a_new_one(kind: Kin
     let stored = world.database.changed(0).await.expect("the database");
     let ended: Vec<_> = stored.iter().filter(|token| token.revoked_unix_ms.is_some()).map(|token| token.id).collect();
     assert_eq!(ended, [idle.id]);
+}
+
+async fn owner_who_connects_in_a_loop_is_slowed_down(kind: Kind) {
+    let world = World::new(kind).await;
+    let (record, secret) = world.tokens.create(of_other(None)).await.expect("a token");
+    let mut made = 0;
+    let refused = loop {
+        match world.consent(secret.expose_secret()).await.map(drop) {
+            Ok(()) => made += 1,
+            Err(refusal) => break refusal,
+        }
+        assert!(made < 200, "one more is allowed each minute");
+    };
+    assert_eq!((refused, made >= 60), (Refusal::TooMany, true), "{made}");
+    assert_eq!(world.tokens.connections_beyond(0, &record.owner).len(), made, "what was refused is not there");
+    world.consent(TOKEN).await.expect("another owner has a rate of its own");
 }
