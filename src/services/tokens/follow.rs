@@ -25,6 +25,14 @@ impl ChangeFollower {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).insert((id, is_revoked));
     }
 
+    /// Once changes are known they are not taken for another process's, so they need not be remembered any more.
+    pub(super) fn settled(&self, changes: &[(TokenId, bool)]) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        for change in changes {
+            own.remove(change);
+        }
+    }
+
     /// The changes in the database that this process has neither made nor known.
     fn found<'a>(
         &self,
@@ -71,6 +79,34 @@ impl Tokens {
             let (by, subject) = (&Principal::default(), &record.id.to_string());
             let at_unix_s = self.clock.unix_s();
             observer.administered(&AdminFacts { at_unix_s, action, by, owner: Some(&record.owner), subject });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{clock::SystemClock, token::Grant},
+        services::tokens::NewToken,
+    };
+
+    #[test]
+    fn changes_of_this_process_are_remembered_until_they_are_known() {
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
+        let owner = Principal::default();
+        let new =
+            NewToken { owner, name: "client".into(), grant: Grant::default(), expires_unix_ms: None, parent: None };
+        let remembered = || tokens.follower.own.lock().expect("no panic").len();
+        for _ in 0..3 {
+            let record = tokens.new_connection(new.clone()).expect("a connection");
+            assert_eq!(remembered(), 1);
+            tokens.learn(vec![record.clone()]);
+            assert_eq!(remembered(), 0);
+            tokens.follower.own(record.id, true);
+            assert_eq!(remembered(), 1);
+            tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record }]);
+            assert_eq!(remembered(), 0);
         }
     }
 }

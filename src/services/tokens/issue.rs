@@ -263,6 +263,7 @@ impl Tokens {
 
     /// Takes what the database says about tokens.
     pub fn learn(&self, mut records: Vec<TokenRecord>) {
+        let changes: Vec<_> = records.iter().map(|record| (record.id, record.revoked_unix_ms.is_some())).collect();
         let mut known = self.known_mut();
         // A parent comes before those that share what it may spend.
         records.sort_by_key(|record| record.parent.is_some());
@@ -288,6 +289,7 @@ impl Tokens {
                 }
             }
         }
+        self.follower.settled(&changes);
     }
 
     pub(super) fn store(&self) -> Result<&Arc<dyn TokenStore>, Failure> {
