@@ -60,7 +60,7 @@ impl SignIn {
         if let Some((_, found)) = known {
             return found.map_err(Refusal::ClientDocument);
         }
-        self.rates.registration(from)?;
+        self.rates.outgoing(from)?;
         self.fetch(id).await
     }
 

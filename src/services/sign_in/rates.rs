@@ -10,6 +10,10 @@ use crate::domain::{id::TokenId, owner::Principal};
 /// At once and a minute. Assistants in the cloud share addresses, and so do all clients behind a proxy.
 const REGISTRATIONS_OF_ADDRESS: (u32, u32) = (60, 60);
 const REGISTRATIONS: (u32, u32) = (300, 300);
+/// What a stranger makes this server ask of others: documents of clients, and the provider. A flood of registrations
+/// does not use it up.
+const OUTGOING_OF_ADDRESS: (u32, u32) = (60, 60);
+const OUTGOING: (u32, u32) = (300, 300);
 /// Wrong tokens entered from one address. Right ones do not count, so another person's mistakes lock no person out.
 const WRONG_TOKENS: (u32, u32) = (10, 10);
 /// The same for wrong codes and refresh tokens.
@@ -24,6 +28,8 @@ const KEYS_MAX: usize = 10_000;
 pub(super) struct Rates {
     registrations_of: DefaultKeyedRateLimiter<IpAddr>,
     registrations: DefaultDirectRateLimiter,
+    outgoing_of: DefaultKeyedRateLimiter<IpAddr>,
+    outgoing: DefaultDirectRateLimiter,
     wrong_tokens: DefaultKeyedRateLimiter<IpAddr>,
     wrong_grants: DefaultKeyedRateLimiter<IpAddr>,
     connections_of: DefaultKeyedRateLimiter<Principal>,
@@ -35,6 +41,8 @@ impl Default for Rates {
         Self {
             registrations_of: RateLimiter::keyed(quota(REGISTRATIONS_OF_ADDRESS)),
             registrations: RateLimiter::direct(quota(REGISTRATIONS)),
+            outgoing_of: RateLimiter::keyed(quota(OUTGOING_OF_ADDRESS)),
+            outgoing: RateLimiter::direct(quota(OUTGOING)),
             wrong_tokens: RateLimiter::keyed(quota(WRONG_TOKENS)),
             wrong_grants: RateLimiter::keyed(quota(WRONG_GRANTS)),
             connections_of: RateLimiter::keyed(quota(CONNECTIONS_OF_OWNER)),
@@ -47,6 +55,11 @@ impl Rates {
     pub(super) fn registration(&self, from: IpAddr) -> Result<(), Refusal> {
         take(&self.registrations_of, &from)?;
         self.registrations.check().map_err(|_| Refusal::TooMany)
+    }
+
+    pub(super) fn outgoing(&self, from: IpAddr) -> Result<(), Refusal> {
+        take(&self.outgoing_of, &from)?;
+        self.outgoing.check().map_err(|_| Refusal::TooMany)
     }
 
     pub(super) fn wrong_token(&self, from: IpAddr) -> Refusal {

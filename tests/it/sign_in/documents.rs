@@ -17,7 +17,10 @@ use mcp_sandbox_server::{
         sign_in::{self, SignInParts},
     },
     ports::web::{NamedBy, Web, WebError},
-    services::{connections::Connections, sign_in::Refusal},
+    services::{
+        connections::Connections,
+        sign_in::{Refusal, Registration},
+    },
 };
 use reqwest::redirect::Policy;
 use serde_json::{Value, json};
@@ -202,6 +205,19 @@ async fn strangers_make_the_server_ask_only_so_often() {
         refused += usize::from(found == Err(Refusal::TooMany));
     }
     assert!(refused > 100 && world.pages.asked() + refused == 200, "{refused}");
+}
+
+#[tokio::test]
+async fn flood_of_registrations_leaves_clients_with_documents_alone() {
+    let world = World::new(Kind::Sqlite).await;
+    world.pages.put(CLIENT, &document());
+    let mut refused = false;
+    for _ in 0..200 {
+        let registration = Registration { redirects: vec![REDIRECT.to_owned()], ..Registration::default() };
+        refused |= world.sign_in.register(registration, HERE).await.is_err();
+    }
+    assert!(refused, "200 registrations are too many");
+    world.sign_in.client(CLIENT, HERE).await.expect("its document is fetched");
 }
 
 /// The surface of a world, on a port of its own. Its pages take forms of its issuer.
