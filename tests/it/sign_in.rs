@@ -9,6 +9,7 @@ mod issuer;
 mod issuer_rsa;
 mod openid;
 mod page;
+mod replays;
 mod rotation;
 mod rules;
 mod scopes;
