@@ -86,7 +86,13 @@ impl OpenId {
     fn lacks(&self, claims: &Map<String, Value>) -> bool {
         let asks_for_email = self.options.allowed.iter().any(|entry| entry.contains('@'));
         let has_email = claims.contains_key("email") && claims.contains_key("email_verified");
-        text(claims, &self.options.owner_claim).is_none() || (asks_for_email && !has_email && !self.is_allowed(claims))
+        self.named(claims).is_none() || (asks_for_email && !has_email && !self.is_allowed(claims))
+    }
+
+    /// What names the owner. An address that the person only claims to have would lead to another person's owner.
+    fn named<'a>(&self, claims: &'a Map<String, Value>) -> Option<&'a str> {
+        let claim = &self.options.owner_claim;
+        text(claims, claim).filter(|_| claim != "email" || is_verified(claims))
     }
 
     /// The claims that `UserInfo` answers, whose subject has to be that of the request.
@@ -110,7 +116,7 @@ impl OpenId {
     fn is_allowed(&self, claims: &Map<String, Value>) -> bool {
         let text = |name: &str| text(claims, name);
         // One that the person only claims to have would open the server to anyone.
-        let email = text("email").filter(|_| claims.get("email_verified") == Some(&Value::Bool(true)));
+        let email = text("email").filter(|_| is_verified(claims));
         let domain = email.and_then(|email| email.rsplit_once('@')).map(|(_, domain)| domain);
         self.options.allowed.iter().any(|entry| match entry.strip_prefix('@') {
             _ if entry == "*" => true,
@@ -189,8 +195,9 @@ impl SignIn {
             }
         }
         let (subject, claim) = (claims.get("sub"), &openid.options.owner_claim);
-        let Some(named) = text(&claims, claim) else {
-            warn!(?subject, claim, "sign-in: neither the provider's token nor its UserInfo names the owner");
+        let Some(named) = openid.named(&claims) else {
+            let why = "neither the provider's token nor its UserInfo names the owner, or the address is not verified";
+            warn!(?subject, claim, "sign-in: {why}");
             return Err(Refusal::Unidentified);
         };
         if !openid.is_allowed(&claims) {
@@ -225,6 +232,10 @@ impl SignIn {
 
 fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+fn is_verified(claims: &Map<String, Value>) -> bool {
+    claims.get("email_verified") == Some(&Value::Bool(true))
 }
 
 /// Adds what `UserInfo` says to the claims of a token, which count more. An address and whether it is verified come

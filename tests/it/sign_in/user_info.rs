@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use jsonwebtoken::Algorithm;
 use mcp_sandbox_server::{
     adapters::database::Database,
-    domain::clock::SystemClock,
+    domain::{clock::SystemClock, owner::Principal},
     ports::web::Web,
     services::{
         sign_in::{OpenIdOptions, Refusal, SignIn, SignInOptions},
@@ -146,6 +146,25 @@ async fn userinfo_that_proves_nothing_is_told_apart() {
     provider.user_info = None;
     assert_eq!(provider.person("@example.org", "sub").await, (Err(Refusal::NotAllowed), 0), "no such endpoint");
     assert_eq!(provider.person("*", "email").await, (Err(Refusal::Unidentified), 0));
+}
+
+/// Otherwise a person who may choose an address at the provider would choose another person's.
+#[tokio::test]
+async fn address_names_an_owner_when_the_provider_has_verified_it() {
+    let mut provider = Provider::new();
+    let owner = Principal::of_claim(ISSUER, "a@example.org").name().to_owned();
+    for (token, person) in [
+        (json!({"email": "a@example.org", "email_verified": true}), Ok(owner.clone())),
+        (json!({"email": "a@example.org", "email_verified": false}), Err(Refusal::Unidentified)),
+        (json!({"email": "a@example.org"}), Err(Refusal::Unidentified)),
+    ] {
+        provider.token = token;
+        assert_eq!(provider.person("*", "email").await, (person, 0), "{}", provider.token);
+    }
+    provider.says(&json!({"sub": "alice", "email": "a@example.org", "email_verified": true}));
+    assert_eq!(provider.person("*", "email").await, (Ok(owner), 1), "UserInfo has the mark");
+    provider.token = json!({"email": "a@example.org", "email_verified": false});
+    assert_eq!(provider.person("*", "email").await, (Err(Refusal::Unidentified), 1), "the token counts more");
 }
 
 /// One state is enough to come back with code after code, and each would make the server ask the provider.
