@@ -2,7 +2,7 @@
 //! waits for the other and then finds the code redeemed or the token retired.
 
 use async_trait::async_trait;
-use sqlx::{Any, Row, Transaction, any::AnyRow};
+use sqlx::{Any, AnyConnection, Row, Transaction, any::AnyRow};
 
 use super::{
     Database,
@@ -44,9 +44,7 @@ impl SignInStore for Database {
             .fetch_one(&mut *transaction)
             .await?;
         let id: String = row.try_get("id")?;
-        let trim = "DELETE FROM sign_in_clients WHERE confirmed_ms IS NULL AND created_ms < (SELECT created_ms FROM \
-            sign_in_clients WHERE confirmed_ms IS NULL ORDER BY created_ms DESC LIMIT 1 OFFSET $1)";
-        sqlx::query(trim).bind(UNCONFIRMED_MAX).execute(&mut *transaction).await?;
+        trim(&mut transaction, UNCONFIRMED_MAX).await?;
         transaction.commit().await?;
         Ok(id)
     }
@@ -190,6 +188,14 @@ impl SignInStore for Database {
     }
 }
 
+/// Removes the oldest clients that were not confirmed, so that strangers cannot fill the disk.
+async fn trim(connection: &mut AnyConnection, unconfirmed_max: i64) -> Result<(), DatabaseError> {
+    let statement = "DELETE FROM sign_in_clients WHERE confirmed_ms IS NULL AND created_ms < (SELECT created_ms FROM \
+        sign_in_clients WHERE confirmed_ms IS NULL ORDER BY created_ms DESC LIMIT 1 OFFSET $1)";
+    sqlx::query(statement).bind(unconfirmed_max).execute(connection).await?;
+    Ok(())
+}
+
 /// Stores a pair and commits, if the connection goes on, and the token that it came from was not revoked.
 async fn grant(
     mut transaction: Transaction<'_, Any>,
@@ -245,4 +251,31 @@ fn client(row: &AnyRow) -> Result<RegisteredClient, DatabaseError> {
 fn may(row: &AnyRow) -> Result<Grant, DatabaseError> {
     let may: String = row.try_get("may")?;
     Ok(serde_json::from_str(&may)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn oldest_clients_leave_that_were_not_confirmed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
+        database.prepare().await.expect("tables");
+        for n in 0..10_u8 {
+            let (id, name) = (n.to_string(), "a client".to_owned());
+            let client = RegisteredClient { id, fingerprint: [n; 32], name, redirects: Vec::new(), secret: None };
+            database.register(&client, n.into()).await.expect("registered");
+        }
+        let confirm = "UPDATE sign_in_clients SET confirmed_ms = 1 WHERE id = '0'";
+        sqlx::query(confirm).execute(&database.pool).await.expect("confirmed");
+        trim(&mut *database.pool.acquire().await.expect("a connection"), 3).await.expect("trimmed");
+        let mut left = Vec::new();
+        for n in 0..10 {
+            if database.client(&n.to_string()).await.expect("the database").is_some() {
+                left.push(n);
+            }
+        }
+        assert_eq!(left, [0, 6, 7, 8, 9]);
+    }
 }

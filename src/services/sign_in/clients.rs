@@ -153,3 +153,24 @@ pub(super) fn challenge(verifier: &str) -> Option<String> {
 pub(super) fn is_challenge(text: &str) -> bool {
     text.len() == 43 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verifier_has_43_to_128_characters_of_its_alphabet() {
+        for length in [43, 128] {
+            assert!(challenge(&"a".repeat(length)).is_some_and(|text| is_challenge(&text)), "{length}");
+        }
+        for length in [0, 42, 129] {
+            assert_eq!(challenge(&"a".repeat(length)), None, "{length}");
+        }
+        for other in [" ", "+", "/", "=", "\0", "\u{e4}"] {
+            assert_eq!(challenge(&format!("{}{other}", "a".repeat(43))), None, "{other:?}");
+        }
+        // RFC 7636, appendix B.
+        let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+        assert_eq!(challenge(verifier).as_deref(), Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"));
+    }
+}
