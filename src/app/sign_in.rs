@@ -34,7 +34,7 @@ pub(super) fn parts(
     let of_issuer = |issuer: Option<Issuer>| issuer.filter(|_| !is_embedded).map(Arc::new);
     let connections = Connections::new(Arc::clone(tokens), Arc::new(SystemClock), Arc::clone(observer));
     Ok(Some(SignInParts {
-        base: config.public_base_url.to_string().into(),
+        base: config.public_base_url.origin().into(),
         embedded: if is_embedded { embedded(config, database, tokens, observer, &web)? } else { None },
         issuer: of_issuer(issuer(config, &web, tokens)),
         access: of_issuer(cloudflare(config, &web, tokens)),
@@ -52,7 +52,7 @@ fn embedded(
 ) -> Result<Option<Arc<SignIn>>, StartError> {
     let Some(key) = config.file_secrets().next() else { return Ok(None) };
     let options = SignInOptions {
-        issuer: config.public_base_url.to_string(),
+        issuer: config.public_base_url.origin(),
         access: Duration::from_secs(config.sign_in.access_s),
         refresh: Duration::from_secs(config.sign_in.refresh_s),
         key,
@@ -97,7 +97,8 @@ fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<I
         address => KeysAt::Address(address.to_owned()),
     };
     let audiences = match sign_in.audience.as_str() {
-        "" => vec![format!("{}/mcp", config.public_base_url)],
+        // As clients write it, and as the operator may have told the issuer.
+        "" => vec![format!("{}/mcp", config.public_base_url.origin()), format!("{}/mcp", config.public_base_url)],
         list => list.split(',').map(|one| one.trim().to_owned()).collect(),
     };
     let options = options(config, &sign_in.issuer, keys, audiences)?;

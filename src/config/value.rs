@@ -122,6 +122,13 @@ impl BaseUrl {
     pub fn uri(&self) -> &http::Uri {
         &self.0
     }
+
+    /// As browsers write the origin of an address without a path: lower case, and without the port that its scheme has.
+    pub fn origin(&self) -> String {
+        let origin = self.to_string().to_lowercase();
+        let default_port = if origin.starts_with("https:") { ":443" } else { ":80" };
+        origin.strip_suffix(default_port).unwrap_or(&origin).to_owned()
+    }
 }
 
 impl FromStr for BaseUrl {

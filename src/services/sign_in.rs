@@ -39,7 +39,7 @@ const FORGET_EVERY: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Clone)]
 pub struct SignInOptions {
-    /// The address of the server, without a slash at its end.
+    /// The origin of the server, as browsers write it.
     pub issuer: String,
     pub access: Duration,
     pub refresh: Duration,

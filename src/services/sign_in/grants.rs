@@ -247,10 +247,9 @@ impl SignIn {
 
     /// Every resource has to be this server's: its address, or that of `/mcp` with what the query may choose.
     fn check_resources(&self, resources: &[String]) -> Result<(), Refusal> {
-        let issuer = self.issuer().to_ascii_lowercase();
         let is_ours = |resource: &String| {
             let lower = resource.to_ascii_lowercase();
-            let rest = lower.strip_prefix(&issuer).map(|rest| rest.split('?').next().unwrap_or_default());
+            let rest = lower.strip_prefix(self.issuer()).map(|rest| rest.split('?').next().unwrap_or_default());
             matches!(rest, Some("" | "/" | "/mcp" | "/mcp/"))
         };
         if resources.iter().all(is_ours) { Ok(()) } else { Err(Refusal::InvalidTarget) }

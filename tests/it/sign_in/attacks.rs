@@ -243,6 +243,26 @@ async fn addresses_and_the_cookie_follow_the_settings_and_not_the_request(kind: 
     server.stop().await;
 }
 
+/// Clients and browsers write addresses so, whatever the operator wrote, and compare them as texts.
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_are_written_as_browsers_write_them() {
+    let server = FakeServer::with(&[ON, ("PUBLIC_BASE_URL", "https://Sandbox.Test:443/")]).await;
+    let visitor = Visitor::of(&server).await;
+    let found = async |path: &str| visitor.get(path).await.json::<Value>().await.expect("JSON");
+    let metadata = found("/.well-known/oauth-authorization-server").await;
+    assert_eq!(metadata["issuer"], "https://sandbox.test");
+    assert_eq!(metadata["token_endpoint"], "https://sandbox.test/token");
+    let resource = found("/.well-known/oauth-protected-resource/mcp").await;
+    assert_eq!(resource["resource"], "https://sandbox.test/mcp");
+    assert_eq!(resource["authorization_servers"], json!(["https://sandbox.test"]));
+    let client = visitor.client(&[REDIRECT]).await;
+    let page = visitor.consent(&visitor.request(&client, &[("resource", "https://sandbox.test/mcp")])).await;
+    let own = [(http::header::ORIGIN, http::HeaderValue::from_static("https://sandbox.test"))];
+    let allowed = visitor.decision(&page, "allow", TOKEN).headers(own.into_iter().collect());
+    assert_eq!(answer(&allowed.send().await.expect("an answer"))["iss"], "https://sandbox.test");
+    server.stop().await;
+}
+
 #[test]
 fn sign_in_over_plain_http_is_refused_at_start() {
     let load = |mode: &str, url: &str| {

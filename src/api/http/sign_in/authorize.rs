@@ -141,12 +141,8 @@ pub(super) fn back(
 
 /// Whether a form comes from the server's own page, as far as the browser says where it comes from.
 fn is_own(sign_in: &SignIn, headers: &HeaderMap) -> bool {
-    // As browsers write an origin.
-    let issuer = sign_in.issuer().to_ascii_lowercase();
-    let default_port = if issuer.starts_with("https:") { ":443" } else { ":80" };
-    let origin = issuer.strip_suffix(default_port).unwrap_or(&issuer);
     let says = |name: &str, wanted: &str| headers.get(name).is_none_or(|value| value.as_bytes() == wanted.as_bytes());
-    says("origin", origin) && says("sec-fetch-site", "same-origin")
+    says("origin", sign_in.issuer()) && says("sec-fetch-site", "same-origin")
 }
 
 fn is_sealed(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) -> bool {
