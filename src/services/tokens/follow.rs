@@ -44,7 +44,8 @@ impl ChangeFollower {
             let is_revoked = record.revoked_unix_ms.is_some();
             let was_revoked = known.by_id(record.id).map(|token| token.record.revoked_unix_ms.is_some());
             let action = match (was_revoked, is_revoked) {
-                (None, false) => AdminAction::TokenCreatedElsewhere,
+                // A person of a provider, or a subject of an issuer, has signed in at another server.
+                (None, false) if !record.is_connection() => AdminAction::TokenCreatedElsewhere,
                 (Some(false), true) => AdminAction::TokenRevokedElsewhere,
                 _ => return None,
             };
@@ -87,16 +88,37 @@ impl Tokens {
 mod tests {
     use super::*;
     use crate::{
-        domain::{clock::SystemClock, token::Grant},
+        domain::{
+            clock::SystemClock,
+            token::{Grant, SUBJECT_MARK},
+        },
         services::tokens::NewToken,
     };
 
+    fn tokens() -> Tokens {
+        Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock))
+    }
+
+    fn new() -> NewToken {
+        let (owner, grant) = (Principal::default(), Grant::default());
+        NewToken { owner, name: "client".into(), grant, expires_unix_ms: None, parent: None }
+    }
+
+    #[test]
+    fn operators_make_tokens_at_other_servers_and_no_connections() {
+        let (here, elsewhere) = (tokens(), tokens());
+        let connection = elsewhere.new_connection(new()).expect("a connection");
+        let token = TokenRecord { prefix: "mcps_012345".to_owned(), ..connection.clone() };
+        let subject = TokenRecord { prefix: SUBJECT_MARK.to_owned(), ..connection.clone() };
+        for (record, expected) in [(connection, 0), (token, 1), (subject, 0)] {
+            let records = [record];
+            assert_eq!(here.follower.found(&here.known(), &records).count(), expected, "{records:?}");
+        }
+    }
+
     #[test]
     fn changes_of_this_process_are_remembered_until_they_are_known() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
-        let owner = Principal::default();
-        let new =
-            NewToken { owner, name: "client".into(), grant: Grant::default(), expires_unix_ms: None, parent: None };
+        let (tokens, new) = (tokens(), new());
         let remembered = || tokens.follower.own.lock().expect("no panic").len();
         for _ in 0..3 {
             let record = tokens.new_connection(new.clone()).expect("a connection");
