@@ -18,8 +18,11 @@ const FRESH: Duration = Duration::from_mins(5);
 /// How long a read that failed is not repeated, so that callers that waited for it do not wait for as many reads.
 const FAILED: Duration = Duration::from_secs(2);
 
+/// What a read gave, and when.
+type Read<T> = (Instant, Result<Arc<T>, UpstreamError>);
+
 pub(super) struct Known<T> {
-    last: Mutex<Option<(Instant, Result<Arc<T>, UpstreamError>)>>,
+    last: Mutex<Option<Read<T>>>,
     /// The server says that it is another now.
     is_stale: Arc<AtomicBool>,
 }

@@ -88,13 +88,14 @@ impl Life {
             Volume::Claim { .. } | Volume::Streamed { .. } => PathBuf::new(),
         };
         let framed = spec.own_init;
-        let actor = Actor { data, output: Some(output), quirks: quirks.clone(), framed, cpu_millis, answers };
+        let exit = exit_of(spec.id, exit, &quirks);
+        let actor = Actor { data, output: Some(output), quirks, framed, cpu_millis, answers };
         tokio::spawn(play(input, actor, kill, ended));
         let sandbox = Sandbox {
             id: spec.id,
             stdin: Box::pin(stdin),
             output: ReceiverStream::new(pieces).boxed(),
-            exit: exit_of(spec.id, exit, quirks),
+            exit,
         };
         (Arc::new(life), sandbox)
     }
@@ -128,14 +129,15 @@ impl Life {
 fn exit_of(
     id: SandboxId,
     mut exit: watch::Receiver<Option<Exit>>,
-    quirks: Quirks,
+    quirks: &Quirks,
 ) -> BoxFuture<'static, Result<Exit, EngineError>> {
+    let (is_silent, is_lost) = (quirks.silent, quirks.lost);
     async move {
         let known = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-        if quirks.silent {
+        if is_silent {
             std::future::pending::<()>().await;
         }
-        known.filter(|_| !quirks.lost).ok_or(EngineError::Lost { id })
+        known.filter(|_| !is_lost).ok_or(EngineError::Lost { id })
     }
     .boxed()
 }
