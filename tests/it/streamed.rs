@@ -225,7 +225,7 @@ async fn output_after_a_cell_does_not_hold_up_its_files() {
     let session = ask(&server, Method::POST, "/v1/sessions", &session).await;
     let cells = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().unwrap_or_else(|| panic!("{session}")));
     let code = "import os, threading, time\nuntil = time.time() + 4\ndef flood():\n    \
-                while time.time() < until: print('x' * 100_000)\n\
+                while time.time() < until: print('x' * 100_000); time.sleep(0.01)\n\
                 open('large', 'wb').write(os.urandom(20 << 20))\nthreading.Thread(target=flood).start()";
     let cell = ask(&server, Method::POST, &cells, &json!({"code": code})).await;
     assert_eq!(cell["result"]["outcome"]["ended"], "exited", "{}", cell["result"]["outcome"]);

@@ -269,7 +269,7 @@ mod tests {
         }
         let confirm = "UPDATE sign_in_clients SET confirmed_ms = 1 WHERE id = '0'";
         sqlx::query(confirm).execute(&database.pool).await.expect("confirmed");
-        trim(&mut *database.pool.acquire().await.expect("a connection"), 3).await.expect("trimmed");
+        trim(&mut database.pool.acquire().await.expect("a connection"), 3).await.expect("trimmed");
         let mut left = Vec::new();
         for n in 0..10 {
             if database.client(&n.to_string()).await.expect("the database").is_some() {

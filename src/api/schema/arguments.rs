@@ -25,7 +25,7 @@ pub const WAIT_S_MAX: u64 = 3600;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunCode {
-    #[serde(rename = "conversationId")]
+    #[serde(rename = "conversationId", default)]
     #[schemars(schema_with = "conversation_of_run")]
     pub conversation: Option<ConversationId>,
     /// The program's language.

@@ -12,9 +12,9 @@ use tokio::{
 use super::ConnectionReporter;
 use crate::ports::network::Authority;
 
-/// Bytes of a sandbox that were received and not read; a sandbox that sends more than its windows allow loses its
-/// channels.
-pub(super) const INCOMING_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a sandbox that were received and not read: as many as the windows of all its channels allow. A sandbox that
+/// sends more loses its channels.
+pub(super) const INCOMING_BYTES_MAX: usize = 16 << 20;
 /// How long the connections of a sandbox that has ended may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
 

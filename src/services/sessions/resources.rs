@@ -85,7 +85,9 @@ impl Inner {
     ) -> Result<(Started, Arc<Lease>), Failure> {
         let parts = &self.parts;
         let _foreground = parts.standbys.foreground(conversation);
-        if let Some(ClaimedStandby { started, lease, .. }) = parts.standbys.take(conversation, runner, limits, false).await {
+        if let Some(ClaimedStandby { started, lease, .. }) =
+            parts.standbys.take(conversation, runner, limits, false).await
+        {
             return Ok((started, lease));
         }
         let (store, key) = (Arc::clone(&parts.store), conversation.clone());

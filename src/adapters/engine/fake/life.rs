@@ -91,12 +91,8 @@ impl Life {
         let exit = exit_of(spec.id, exit, &quirks);
         let actor = Actor { data, output: Some(output), quirks, framed, cpu_millis, answers };
         tokio::spawn(play(input, actor, kill, ended));
-        let sandbox = Sandbox {
-            id: spec.id,
-            stdin: Box::pin(stdin),
-            output: ReceiverStream::new(pieces).boxed(),
-            exit,
-        };
+        let sandbox =
+            Sandbox { id: spec.id, stdin: Box::pin(stdin), output: ReceiverStream::new(pieces).boxed(), exit };
         (Arc::new(life), sandbox)
     }
 
