@@ -50,8 +50,8 @@ impl fmt::Display for ServerName {
     }
 }
 
-/// Words that are no names of modules in Python or TypeScript. JavaScript calls what a module exports as `then` when the
-/// module is imported.
+/// Words that are no names of modules in Python or TypeScript. JavaScript calls what a module exports as `then` when it
+/// imports the module.
 const KEYWORDS: [&str; 48] = [
     "and", "as", "assert", "async", "await", "break", "case", "catch", "class", "const", "continue", "def", "default",
     "del", "delete", "do", "elif", "else", "enum", "except", "export", "extends", "false", "finally", "for", "from",

@@ -14,8 +14,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::domain::network::{Host, NetworkUse, Refusal, RequestLine, SandboxSecret, Target};
 
-/// Channels of all sandboxes: with what each holds that was received and not read (256 KiB), 48 MiB.
-pub const CHANNELS_MAX: usize = 192;
+/// Channels of all sandboxes: with what each holds that was received and not read (256 KiB), 40 MiB.
+pub const CHANNELS_MAX: usize = 160;
 
 /// The server's end of the bytes between it and the process in a sandbox that has the channels.
 pub struct ChannelPipe {

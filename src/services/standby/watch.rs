@@ -20,7 +20,8 @@ use crate::{
     services::{frames::RunnerMessage, janitor::Lease, sandbox::Started},
 };
 
-/// How long a program that needs what is being loaded waits for it. Loading it again in a fresh interpreter takes longer.
+/// How long a program that needs what is being loaded waits for it. Loading it again in another interpreter takes
+/// longer.
 const WARM_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Runs until the standby is taken, retired or dead.

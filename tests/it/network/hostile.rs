@@ -287,7 +287,7 @@ def plain(to, method, header):
     s.sendall(f"{{method}} http://{{to}}/ HTTP/1.1\r\nHost: {{to}}\r\n{{header}}\r\n\r\n".encode())
     return s
 full, unread = [], []
-for n in range(12):
+for n in range(10):
     full += [connected(silent), plain(silent, "POST", "Content-Length: 1000000000")]
     unread += [connected(endless), plain(endless, "GET", "Accept: */*")]
     unread[-2].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
