@@ -71,12 +71,12 @@ def create(path: str, members: Json, wait: int) -> Call[Json]:
 
 def run(members: Json, files: Sources | None, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
     members = yield from with_files(members, files)
-    status = yield from _to_end("/v1/runs", members)
+    status = yield from to_end(create("/v1/runs", members, FIRST_WAIT_S))
     return RunResult.of(status["result"], file)
 
 
 def cell(session: str, members: Json, file: MakeFile[FileT]) -> Flow[CellResult[FileT]]:
-    status = yield from _to_end(cells(session), members)
+    status = yield from to_end(create(cells(session), members, FIRST_WAIT_S))
     result = status["result"]
     error: CellError | None = None
     # A traceback goes to the standard error, so without any there was no exception.
@@ -135,25 +135,23 @@ def with_files(members: Json, files: Sources | None) -> Flow[Json]:
     return {**members, "conversationId": conversation}
 
 
-def _to_end(path: str, members: Json) -> Flow[Json]:
-    begin = create(path, members, FIRST_WAIT_S)
+def to_end(begin: Call[Json]) -> Flow[Json]:
+    """Begins a run and waits for its end, however long it takes."""
     status: Json | None = None
     try:
         status = yield from call(begin)
-        while status["state"] != "finished":
-            status = yield from call(get(status["runId"], WAIT_S, Answer.json))
+        return (yield from finished(status["runId"], status))
     except GeneratorExit:
         raise
     except BaseException as stop:
         # An interrupted caller does not leave its program running.
         if not isinstance(stop, Exception):
             with contextlib.suppress(errors.SandboxError):
-                status = status or (yield from call(begin))
-                yield from call(cancel(status["runId"]))
+                if status is None and begin.repeatable:
+                    status = yield from call(begin)
+                if status is not None:
+                    yield from call(cancel(status["runId"]))
         raise
-    if "error" in status:
-        raise errors.of_run(status["error"], status["runId"])
-    return status
 
 
 def begin(path: str, members: Json, files: Sources | None) -> Flow[str]:
@@ -172,10 +170,9 @@ def result(run_id: str, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
     return RunResult.of((yield from finished(run_id))["result"], file)
 
 
-def finished(run_id: str) -> Flow[Json]:
-    """Waits for the end of a run, however long it takes."""
-    status: Json = yield from call(get(run_id, WAIT_S, Answer.json))
-    while status["state"] != "finished":
+def finished(run_id: str, status: Json | None = None) -> Flow[Json]:
+    """Waits for the end of a run, however long it takes. `status` is what is known of it."""
+    while status is None or status["state"] != "finished":
         status = yield from call(get(run_id, WAIT_S, Answer.json))
     if "error" in status:
         raise errors.of_run(status["error"], run_id)

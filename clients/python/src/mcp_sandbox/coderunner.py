@@ -66,19 +66,13 @@ class CodeRunner:
 
 def _execution(members: Json) -> Flow[Execution]:
     """Executes code, however long it takes. An interrupted caller cancels it."""
-    begin = Call("POST", "/execute_async", lambda answer: str(answer.json()["task_id"]), json=members)
-    task = yield from call(begin)
-    try:
-        yield from operations.finished(task)
-    except GeneratorExit:
-        raise
-    except BaseException as stop:
-        if not isinstance(stop, Exception):
-            with contextlib.suppress(errors.SandboxError):
-                yield from call(operations.cancel(task))
-        raise
-    path = f"/v1/executions/{quote(task, safe='')}"
+    status = yield from operations.to_end(Call("POST", "/execute_async", _begun, json=members))
+    path = f"/v1/executions/{quote(status['runId'], safe='')}"
     return (yield from call(Call("GET", path, lambda answer: Execution.of(answer.json()), repeatable=True)))
+
+
+def _begun(answer: Answer) -> Json:
+    return {"runId": str(answer.json()["task_id"]), "state": "running"}
 
 
 def _members(answer: Answer) -> dict[str, Any]:
