@@ -49,6 +49,13 @@ async fn refused(server: &Server, conversation: &str, language: &str, package: &
     (text("code"), text("detail"))
 }
 
+/// A new token.
+async fn create(server: &Server, wanted: &Value) -> String {
+    let request = server.http.post(server.url("/v1/tokens")).bearer_auth(TOKEN).json(wanted);
+    let made: Value = request.send().await.expect("an answer").json().await.expect("JSON");
+    made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+}
+
 async fn run_by(server: &Server, token: &str, body: &Value) -> Value {
     let request = server.http.post(server.url("/v1/runs")).bearer_auth(token).json(body);
     request.send().await.expect("an answer").json().await.expect("JSON")
@@ -189,11 +196,9 @@ async fn programs_install_by_pip_and_npm_and_use_what_they_installed() {
 async fn a_program_of_a_token_with_one_at_once_gets_what_it_asks_for() {
     let index = Index::start().await;
     let server = server(&index, &[]).await;
-    let body = json!({"name": "n", "owner": "ann", "limits": {"runsAtOnce": 1}});
-    let request = server.http.post(server.url("/v1/tokens")).bearer_auth(TOKEN).json(&body);
-    let made: Value = request.send().await.expect("an answer").json().await.expect("JSON");
+    let token = create(&server, &json!({"name": "n", "owner": "ann", "limits": {"runsAtOnce": 1}})).await;
     let body = json!({"conversationId": "a", "language": BASH, "code": "pip install -q tiny==1.0 && tiny-say"});
-    let status = run_by(&server, made["token"].as_str().expect("a token"), &body).await;
+    let status = run_by(&server, &token, &body).await;
     assert!(status["result"]["stdout"].as_str().is_some_and(|text| text.ends_with("tiny says 1.0\n")), "{status}");
     server.stop().await;
 }
@@ -217,10 +222,7 @@ async fn second_conversation_gets_what_the_first_made_and_other_owners_do_not() 
         slow.as_secs_f64() / fast.as_secs_f64()
     );
     let sent = index.served();
-    let body = json!({"name": "n", "owner": "ann"});
-    let request = first.http.post(first.url("/v1/tokens")).bearer_auth(TOKEN).json(&body);
-    let token: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-    let token = token["token"].as_str().expect("a token").to_owned();
+    let token = create(&first, &json!({"name": "n", "owner": "ann"})).await;
     let body = json!({"conversationId": "a", "language": PYTHON, "code": "import tiny"});
     let status = run_by(&first, &token, &body).await;
     assert!(status["result"]["stderr"].as_str().is_some_and(|text| text.contains("No module named")), "{status}");
@@ -284,14 +286,11 @@ async fn tokens_and_requests_narrow_who_may_install() {
     let index = Index::start().await;
     let server = server(&index, &[]).await;
     for (network, may) in [(json!([]), false), (json!(["packages"]), true)] {
-        let body = json!({"name": "n", "owner": "ann", "network": network});
-        let request = server.http.post(server.url("/v1/tokens")).bearer_auth(TOKEN).json(&body);
-        let made: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-        let token = made["token"].as_str().unwrap_or_else(|| panic!("{made}"));
-        let (status, body) = install(&server, token, "t", json!({"language": PYTHON, "packages": ["tiny"]})).await;
+        let token = create(&server, &json!({"name": "n", "owner": "ann", "network": network})).await;
+        let (status, body) = install(&server, &token, "t", json!({"language": PYTHON, "packages": ["tiny"]})).await;
         assert_eq!(status, if may { 200 } else { 403 }, "{body}");
         let code = "import os; print(os.environ.get('SANDBOX_PACKAGES'))";
-        let status = run_by(&server, token, &json!({"language": PYTHON, "code": code})).await;
+        let status = run_by(&server, &token, &json!({"language": PYTHON, "code": code})).await;
         assert_eq!(status["result"]["stdout"], if may { "uv\n" } else { "None\n" }, "{status}");
     }
     let code = "import os; print(os.environ.get('SANDBOX_PACKAGES'))";

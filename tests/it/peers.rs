@@ -157,12 +157,15 @@ async fn sessions_keep_their_variables_whichever_server_is_asked() {
     pair.stop().await;
 }
 
+/// Where containers are made, the member that names one, and the status of removing it.
+const CONTAINERS: [(&str, &str, u16); 2] = [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)];
+
 /// Each server is asked to begin something in it first.
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_of_a_container_run_where_it_is_and_it_is_removed_through_any_server() {
     let pair = Pair::start().await;
     let (a, b) = (&pair.a, &pair.b);
-    for (containers, id, removed) in [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)] {
+    for (containers, id, removed) in CONTAINERS {
         for server in [a, b] {
             let (_, made) = call(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
             let id = made[id].as_str().expect("an id");
@@ -183,7 +186,7 @@ async fn programs_of_a_container_run_where_it_is_and_it_is_removed_through_any_s
 async fn containers_are_removed_with_their_files_through_any_server() {
     let pair = Pair::start().await;
     let (a, b) = (&pair.a, &pair.b);
-    for (containers, id, removed) in [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)] {
+    for (containers, id, removed) in CONTAINERS {
         for server in [a, b] {
             let (_, made) = call(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
             let id = made[id].as_str().expect("an id");

@@ -28,7 +28,7 @@ on_each_database! {
 }
 
 /// Sends a request with a token; its status and what it answers.
-async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+pub async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
     let answer = send(server, token, method, path, body).await;
     let status = answer.status().as_u16();
     (status, answer.json().await.unwrap_or_default())
@@ -41,7 +41,7 @@ async fn send(server: &FakeServer, token: &str, method: Method, path: &str, body
 }
 
 /// A new token: its id and itself.
-async fn create(server: &FakeServer, wanted: Value) -> (String, String) {
+pub async fn create(server: &FakeServer, wanted: Value) -> (String, String) {
     let (status, made) = call(server, TOKEN, Method::POST, "/v1/tokens", Some(wanted)).await;
     assert_eq!(status, 201, "{made}");
     let text = |name: &str| made[name].as_str().expect(name).to_owned();

@@ -5,20 +5,18 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{FakeServer, Socket, TOKEN};
-use crate::support::{socket::text, until};
+use crate::{
+    support::{socket::text, until},
+    tokens,
+};
 
 async fn ask(server: &FakeServer, token: &str, method: Method, path: &str, body: Value) -> Value {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(token);
-    let request = if body.is_null() { request } else { request.json(&body) };
-    request.send().await.expect("an answer").json().await.unwrap_or_default()
+    tokens::call(server, token, method, path, (!body.is_null()).then_some(body)).await.1
 }
 
 /// A new token of Ann: its id and itself.
 async fn token(server: &FakeServer, limits: Value) -> (String, String) {
-    let wanted = json!({"name": "n", "owner": "ann", "limits": limits});
-    let made = ask(server, TOKEN, Method::POST, "/v1/tokens", wanted).await;
-    let text = |name: &str| made[name].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
-    (text("id"), text("token"))
+    tokens::create(server, json!({"name": "n", "owner": "ann", "limits": limits})).await
 }
 
 /// The id of a kernel that a token has started.
@@ -140,11 +138,9 @@ async fn a_kernel_is_not_started_again_by_a_token_that_has_ended_or_is_for_other
     let (opener, opens) = token(&server, json!({})).await;
     let id = start(&server, &opens).await;
     let mut first = client(&server, &opens, &id).await;
-    let wanted = json!({"name": "n", "owner": "ann", "languages": ["bash"]});
-    let made = ask(&server, TOKEN, Method::POST, "/v1/tokens", wanted).await;
-    let bash = made["token"].as_str().expect("a token");
+    let (_, bash) = tokens::create(&server, json!({"name": "n", "owner": "ann", "languages": ["bash"]})).await;
     for path in [format!("/jupyter/api/kernels/{id}/restart"), "/jupyter/api/kernels".to_owned()] {
-        let refused = ask(&server, bash, Method::POST, &path, json!({"name": "fake"})).await;
+        let refused = ask(&server, &bash, Method::POST, &path, json!({"name": "fake"})).await;
         let why = refused["message"].as_str().unwrap_or_default();
         assert!(why.contains("this token is for bash only"), "{refused}");
     }

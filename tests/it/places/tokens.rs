@@ -1,16 +1,16 @@
 //! Places of the listener that one token takes.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Attack, PLACES, ask, attackers, bearer, get, with_token};
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::{
+    support::{FakeServer, until},
+    tokens::create,
+};
 
 /// The header with a new token of an owner.
 async fn new_token(server: &FakeServer, owner: &str) -> String {
-    let url = format!("http://{}/v1/tokens", server.address);
-    let made = server.http.post(url).bearer_auth(TOKEN).json(&json!({"name": "t", "owner": owner})).send().await;
-    let made: Value = made.expect("an answer").json().await.expect("JSON");
-    bearer(made["token"].as_str().expect("a token"))
+    bearer(&create(server, json!({"name": "t", "owner": owner})).await.1)
 }
 
 #[tokio::test(flavor = "multi_thread")]

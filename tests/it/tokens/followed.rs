@@ -14,6 +14,7 @@ use mcp_sandbox_server::{
     services::tokens::{NewToken, Tokens},
 };
 use secrecy::ExposeSecret as _;
+use tempfile::TempDir;
 
 use crate::support::server::TOKEN;
 
@@ -78,23 +79,27 @@ impl TokenStore for Slow {
     }
 }
 
-#[tokio::test]
-async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
+/// A database of its own, and its folder.
+async fn database() -> (TempDir, Database) {
     let folder = tempfile::tempdir().expect("a folder");
     let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("a database");
     database.prepare().await.expect("tables");
+    (folder, database)
+}
+
+fn of_ann() -> NewToken {
+    let (owner, grant) = ("ann".parse().expect("an owner"), Grant::default());
+    NewToken { owner, name: "laptop".into(), grant, expires_unix_ms: None, parent: None }
+}
+
+#[tokio::test]
+async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
+    let (_folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
     let store = Arc::new(Slow { database, clock: Arc::clone(&clock), revokes: Mutex::default() });
     let slow: Arc<dyn TokenStore> = store.clone();
     let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock);
-    let new = NewToken {
-        owner: "ann".parse().expect("an owner"),
-        name: "laptop".into(),
-        grant: Grant::default(),
-        expires_unix_ms: None,
-        parent: None,
-    };
-    let (record, secret) = tokens.create(new).await.expect("a token");
+    let (record, secret) = tokens.create(of_ann()).await.expect("a token");
     let is_accepted = || tokens.caller(secret.expose_secret().as_bytes()).is_some();
     *store.revokes.lock().expect("no panic") = Some(record.id);
     tokens.load().await;
@@ -105,22 +110,13 @@ async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
 
 #[tokio::test]
 async fn a_revocation_by_a_server_whose_clock_is_behind_is_found_when_all_is_read() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("a database");
-    database.prepare().await.expect("tables");
+    let (_folder, database) = database().await;
     let server = |at| {
         let store: Arc<dyn TokenStore> = Arc::new(database.clone());
         Tokens::new(&TOKEN.to_owned().into(), Some(store), Arc::new(ManualClock::at(at)))
     };
     let (server, behind) = (server(1_800_000_060), server(1_800_000_000));
-    let new = NewToken {
-        owner: "ann".parse().expect("an owner"),
-        name: "laptop".into(),
-        grant: Grant::default(),
-        expires_unix_ms: None,
-        parent: None,
-    };
-    let (record, secret) = server.create(new).await.expect("a token");
+    let (record, secret) = server.create(of_ann()).await.expect("a token");
     let is_accepted = || server.caller(secret.expose_secret().as_bytes()).is_some();
     server.load().await;
     behind.revoke(record.id).await.expect("it is revoked");
