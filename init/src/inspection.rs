@@ -11,7 +11,6 @@ use std::{
     fs,
     io::{self, Write},
     net::{IpAddr, SocketAddr, TcpStream},
-    path::Path,
     process::ExitCode,
     thread,
     time::Duration,
@@ -37,6 +36,8 @@ const FILES: [&str; 8] = [
     "/proc/sys/kernel/core_pattern",
 ];
 
+/// A file of this name can be made only where programs can write in `/data`.
+const DATA_FILE: &str = "/data/self-test";
 /// A control group of this name can be made only where their folder is open.
 const GROUP: &str = "/sys/fs/cgroup/self-test";
 
@@ -57,7 +58,7 @@ pub fn command(targets: &[String]) -> io::Result<Vec<OsString>> {
 /// Prints the report. It fails when an address cannot be parsed or nothing can be printed.
 pub fn print(targets: impl Iterator<Item = OsString>) -> ExitCode {
     let targets: Option<Vec<_>> = targets.map(|target| address(target.to_str()?)).collect();
-    let printed = targets.map(|targets| report(&targets, Path::new("/data"), &mut io::stdout().lock()));
+    let printed = targets.map(|targets| report(&targets, &mut io::stdout().lock()));
     if matches!(printed, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -66,7 +67,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?, port.parse().ok()?))
 }
 
-fn report(targets: &[SocketAddr], data: &Path, out: &mut impl Write) -> io::Result<()> {
+fn report(targets: &[SocketAddr], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "== variables")?;
     for (name, _) in env::vars_os() {
         writeln!(out, "{}", name.to_string_lossy())?;
@@ -82,10 +83,9 @@ fn report(targets: &[SocketAddr], data: &Path, out: &mut impl Write) -> io::Resu
         writeln!(out)?;
     }
     writeln!(out, "== writable")?;
-    let file = data.join("self-test");
     // A file of this name that is there already is left as it is.
-    if fs::File::create_new(&file).is_ok() {
-        fs::remove_file(&file)?;
+    if fs::File::create_new(DATA_FILE).is_ok() {
+        fs::remove_file(DATA_FILE)?;
         writeln!(out, "yes")?;
     }
     writeln!(out, "== groups")?;

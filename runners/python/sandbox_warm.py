@@ -257,7 +257,7 @@ def _preload(shelf, steps, is_wanted=lambda: False):
 
 
 def _settle(shelf):
-    """Excludes the preloaded modules from garbage collection and from the teardown at exit."""
+    """Excludes the preloaded modules from garbage collection."""
     shelf.top_names = frozenset(name.partition(".")[0] for name in shelf.all)
     gc.freeze()
     gc.collect()
