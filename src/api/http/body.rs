@@ -145,18 +145,17 @@ pub struct Bodies {
 
 /// What one body has of the memory for all, or for those of its owner.
 struct Room {
-    all: Arc<Semaphore>,
     units: usize,
     held: OwnedSemaphorePermit,
 }
 
 impl Room {
     fn new((all, units): (Arc<Semaphore>, usize)) -> Result<Self, Failure> {
-        Ok(Self { held: Self::take(&all, 0)?, all, units })
+        Ok(Self { held: Self::take(&all, 0)?, units })
     }
 
     fn is_short(&self) -> bool {
-        self.all.available_permits() < self.units / 2
+        self.held.semaphore().available_permits() < self.units / 2
     }
 
     fn take(all: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, Failure> {
@@ -168,7 +167,9 @@ impl Room {
     }
 
     fn grow_to(&mut self, units: usize) -> Result<(), Failure> {
-        self.held.merge(Self::take(&self.all, units.saturating_sub(self.held.num_permits()))?);
+        let more = units.saturating_sub(self.held.num_permits());
+        let more = Self::take(self.held.semaphore(), more)?;
+        self.held.merge(more);
         Ok(())
     }
 }

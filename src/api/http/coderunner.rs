@@ -83,7 +83,7 @@ pub fn router(parts: ApiParts) -> Router {
         .route("/v1/browser/navigate", post(browser::navigate))
         .route("/v1/browser/content", post(browser::content))
         .route("/v1/browser/sessions/", post(browser::open).get(browser::list))
-        .route("/v1/browser/sessions/{id}", get(browser::get).delete(browser::close))
+        .route("/v1/browser/sessions/{id}", get(sessions::get).delete(browser::close))
         .route("/v1/browser/interactions/click", post(browser::click))
         .route("/v1/browser/interactions/type", post(browser::type_text))
         .route("/v1/browser/interactions/fill", post(browser::fill))

@@ -12,7 +12,7 @@ mod sandboxes;
 use axum::{
     Router,
     extract::FromRequestParts,
-    http::{HeaderMap, HeaderName, StatusCode, request::Parts},
+    http::{HeaderName, StatusCode, request::Parts},
     routing::{delete, get, post},
 };
 
@@ -70,7 +70,6 @@ pub fn router(parts: ApiParts) -> Router {
 /// The sandbox that a request names.
 struct InSandbox {
     container: Container,
-    headers: HeaderMap,
     trace: Option<TraceContext>,
 }
 
@@ -87,7 +86,7 @@ impl FromRequestParts<ApiParts> for InSandbox {
         let gone = |failure| ApiError { status: Some(StatusCode::BAD_GATEWAY), ..ApiError::from(failure) };
         let container = parts.containers.get(&ConversationKey::new(who, id), Maker::E2b).map_err(gone)?;
         let trace = head.extensions.get::<TraceContext>().copied();
-        Ok(Self { container, headers: head.headers.clone(), trace })
+        Ok(Self { container, trace })
     }
 }
 

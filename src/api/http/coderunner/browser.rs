@@ -311,15 +311,6 @@ pub(super) async fn list(State(parts): State<ApiParts>, Extension(who): Extensio
     Json(json!({"sessions": browsers.map(SessionStatus::from).collect::<Vec<_>>()}))
 }
 
-/// An open browser.
-pub(super) async fn get(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Answer<SessionStatus> {
-    Ok(Json(SessionStatus::from(&parts.sessions.get(&who, named(&id)?)?)))
-}
-
 /// Closes a browser.
 pub(super) async fn close(
     State(parts): State<ApiParts>,

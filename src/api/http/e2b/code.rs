@@ -61,7 +61,7 @@ struct Open {
 /// Runs a cell. A client that goes away interrupts it.
 pub(super) async fn execute(
     State(parts): State<ApiParts>,
-    InSandbox { container, trace, .. }: InSandbox,
+    InSandbox { container, trace }: InSandbox,
     body: RequestBody,
 ) -> Result<Response, ApiError> {
     let key = container.key.clone();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use axum::{
     Json,
     extract::{Query, State},
-    http::{Method, StatusCode},
+    http::{HeaderMap, Method, StatusCode},
     response::Response,
 };
 use multer::Constraints;
@@ -53,9 +53,10 @@ struct Named {
 /// The bytes of a file.
 pub(super) async fn read(
     State(parts): State<ApiParts>,
-    InSandbox { container, headers, .. }: InSandbox,
+    InSandbox { container, .. }: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
     method: Method,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let path = a_file(&path.unwrap_or_default())?;
     let download = parts.files.open(&container.key, &path).await.map_err(absent)?;
@@ -104,6 +105,10 @@ fn absent(failure: Failure) -> Failure {
     }
 }
 
+async fn named(body: RequestBody) -> Result<SafePath, Failure> {
+    a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())
+}
+
 /// What is in a folder, to a depth.
 pub(super) async fn list(
     State(parts): State<ApiParts>,
@@ -137,7 +142,7 @@ pub(super) async fn stat(
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
 ) -> Answer<Value> {
-    let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
+    let path = named(body).await?;
     let entry = match parts.files.open(&container.key, &path).await.map_err(absent) {
         Ok(file) => entry(&path, "FILE_TYPE_FILE", file.size, file.modified_unix_s),
         Err(failure) if matches!(failure.code, Code::NotAFile | Code::FileNotFound) => {
@@ -158,14 +163,14 @@ pub(super) async fn remove(
     InSandbox { container, .. }: InSandbox,
     body: RequestBody,
 ) -> Answer<Value> {
-    let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
+    let path = named(body).await?;
     parts.files.delete(&container.key, &path, None).await.map_err(absent)?;
     Ok(Json(json!({})))
 }
 
 /// Makes a folder. One that is there is 409, which the SDK expects.
 pub(super) async fn make_dir(State(parts): State<ApiParts>, sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    let path = a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())?;
+    let path = named(body).await?;
     let name = quoted(&path.display());
     command(&parts, sandbox, format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}")).await?;
     Ok(Json(json!({"entry": of_folder(&path)})))

@@ -55,7 +55,8 @@ struct Process {
 /// Runs a command. A client that goes away stops it.
 pub(super) async fn start(
     State(parts): State<ApiParts>,
-    InSandbox { container, headers, trace }: InSandbox,
+    InSandbox { container, trace }: InSandbox,
+    headers: HeaderMap,
     body: RequestBody,
 ) -> Result<Response, ApiError> {
     parts.runs.check_capacity(&container.key.owner)?;

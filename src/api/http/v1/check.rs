@@ -2,10 +2,13 @@
 
 use axum::{Json, extract::State};
 
-use super::{ApiParts, call::Call};
-use crate::api::{
-    http::{Answer, body::RequestBody},
-    schema::check::{CheckProgram, CheckedProgram},
+use super::call::Call;
+use crate::{
+    api::{
+        http::{Answer, body::RequestBody},
+        schema::check::{CheckProgram, CheckedProgram},
+    },
+    services::check::Checker,
 };
 
 /// Format and check a program.
@@ -18,11 +21,7 @@ use crate::api::{
     request_body(content = CheckProgram),
     responses((status = 200, description = "It is checked.", body = CheckedProgram)),
 )]
-pub(super) async fn check(
-    State(ApiParts { checker, .. }): State<ApiParts>,
-    call: Call,
-    body: RequestBody,
-) -> Answer<CheckedProgram> {
+pub(super) async fn check(State(checker): State<Checker>, call: Call, body: RequestBody) -> Answer<CheckedProgram> {
     // Without capacity the body is not read.
     checker.check_capacity(&call.who)?;
     let CheckProgram { language, code } = body.json().await?;

@@ -2,13 +2,13 @@
 
 use axum::{Json, extract::State};
 
-use super::{ApiParts, call::Call, names::InConversation};
+use super::{call::Call, names::InConversation};
 use crate::{
     api::{
         http::{Answer, body::RequestBody},
         schema::packages::{CreatePackages, InstalledPackages},
     },
-    services::packages::InstallRequest,
+    services::packages::{InstallRequest, Packages},
 };
 
 /// Install packages into a conversation.
@@ -21,10 +21,14 @@ use crate::{
     request_body(content = CreatePackages),
     responses((status = 200, description = "They are installed.", body = InstalledPackages)),
 )]
-pub(super) async fn install(State(parts): State<ApiParts>, call: Call, body: RequestBody) -> Answer<InstalledPackages> {
+pub(super) async fn install(
+    State(service): State<Packages>,
+    call: Call,
+    body: RequestBody,
+) -> Answer<InstalledPackages> {
     let conversation = call.conversation()?;
     let CreatePackages { language, packages } = body.json().await?;
     let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
-    let installed = parts.packages.install(wanted, |_| {}).await?;
+    let installed = service.install(wanted, |_| {}).await?;
     Ok(Json(InstalledPackages::from(&installed)))
 }

@@ -3,7 +3,7 @@
 //! A request that is broken off cancels its run, except with `detach`, with `wait: 0`, or with an idempotency key,
 //! whose client will repeat the request.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -250,7 +250,8 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answ
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn get(
-    State(ApiParts { runs, history, .. }): State<ApiParts>,
+    State(runs): State<Runs>,
+    State(history): State<Arc<History>>,
     call: Call<WaitForRun>,
 ) -> Answer<RunStatus> {
     let (wait, id) = (call.query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);

@@ -28,7 +28,7 @@ use crate::{
     },
     domain::{id::ConversationId, owner::ConversationKey},
     services::{
-        runs::{CellSession, RunRequest},
+        runs::{CellSession, RunRequest, Runs},
         sessions::{Sessions, Setup},
     },
 };
@@ -53,7 +53,8 @@ pub(super) struct ListSessions {
         headers(("location" = String, description = "The session.")))),
 )]
 pub(super) async fn create(
-    State(ApiParts { runs, sessions, .. }): State<ApiParts>,
+    State(runs): State<Runs>,
+    State(sessions): State<Sessions>,
     call: Call,
     body: RequestBody,
 ) -> Result<Response, ApiError> {

@@ -8,7 +8,6 @@ use axum::{
 };
 
 use super::{
-    ApiParts,
     call::Call,
     names::{AtPath, OfSkill},
 };
@@ -95,7 +94,7 @@ pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Result<Res
     ),
 )]
 pub(super) async fn put(
-    State(parts): State<ApiParts>,
+    State(skills): State<Skills>,
     call: Call,
     body: RequestBody,
 ) -> Result<(StatusCode, Json<Skill>), ApiError> {
@@ -105,7 +104,7 @@ pub(super) async fn put(
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
     let bytes = body.read().await?;
-    let (skill, replaced) = parts.skills.upload(&call.who, &name, bytes).await?;
+    let (skill, replaced) = skills.upload(&call.who, &name, bytes).await?;
     let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Skill::from(&skill))))
 }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
 
-use super::{ApiParts, call::Call, names::OfToken};
+use super::{call::Call, names::OfToken};
 use crate::{
     api::{
         http::{Answer, body::RequestBody, error::ApiError},
@@ -44,7 +44,8 @@ pub(super) struct ListTokens {
     responses((status = 201, description = "The token.", body = TokenCreated)),
 )]
 pub(super) async fn create(
-    State(ApiParts { tokens, admin, .. }): State<ApiParts>,
+    State(tokens): State<Arc<Tokens>>,
+    State(admin): State<Admin>,
     call: Call,
     body: RequestBody,
 ) -> Result<Response, ApiError> {

@@ -6,7 +6,6 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
-    ApiParts,
     call::Call,
     names::{OfApproval, OfServer, OfTool},
 };
@@ -43,7 +42,7 @@ pub(super) struct Search {
     #[param(max_length = 1000)]
     query: String,
     /// At most so many; default 10.
-    #[param(value_type = Option<u64>, minimum = 1, maximum = 50)]
+    #[param(minimum = 1, maximum = 50)]
     limit: Option<u64>,
 }
 
@@ -62,7 +61,6 @@ pub(super) struct ModuleLanguageQuery {
 #[serde(deny_unknown_fields)]
 pub(super) struct WhichApprovals {
     /// `true`: only those that wait for an answer.
-    #[param(value_type = Option<bool>)]
     open: Option<bool>,
 }
 
@@ -169,14 +167,14 @@ pub(super) async fn approval(
     responses((status = 200, description = "It is answered.", body = ApprovalResult)),
 )]
 pub(super) async fn answer(
-    State(parts): State<ApiParts>,
+    State(tools): State<Tools>,
     axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
     call: Call,
     body: RequestBody,
 ) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
-    let answered = parts.tools.approvals().answer(&by(&call, &token), id, answer).await?;
+    let answered = tools.approvals().answer(&by(&call, &token), id, answer).await?;
     Ok(Json((&answered).into()))
 }
 
@@ -217,11 +215,7 @@ pub(super) async fn list(State(tools): State<Tools>, _: Call) -> Json<ToolServer
     request_body(content = ToolServerBody),
     responses((status = 204, description = "It holds.")),
 )]
-pub(super) async fn put(
-    State(ApiParts { admin, .. }): State<ApiParts>,
-    call: Call,
-    body: RequestBody,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBody) -> Result<StatusCode, ApiError> {
     let name: String = call.name(3, "name")?;
     let ToolServerBody { server, secret } = body.json().await?;
     admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await?;

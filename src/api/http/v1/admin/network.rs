@@ -3,7 +3,6 @@
 use axum::{Json, extract::State, http::StatusCode};
 
 use super::super::{
-    ApiParts,
     call::{Call, page},
     names::OfPolicy,
     network::ListDecisions,
@@ -55,11 +54,7 @@ pub async fn decisions(State(network): State<Network>, call: Call<ListDecisions>
     request_body(content = PolicyBody),
     responses((status = 204, description = "It holds.")),
 )]
-pub async fn put_policy(
-    State(ApiParts { admin, .. }): State<ApiParts>,
-    call: Call,
-    body: RequestBody,
-) -> Result<StatusCode, ApiError> {
+pub async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBody) -> Result<StatusCode, ApiError> {
     let name: String = call.name(4, "name")?;
     let policy: PolicyBody = body.json().await?;
     admin.put_policy(&call.who, &name, &policy.text()?).await?;
