@@ -179,6 +179,9 @@ impl Runner {
 
     /// Whether a program names what the interpreter loads while it stands by.
     pub fn preloads_for(&self, program: &[u8]) -> bool {
+        if self.preloads.is_empty() {
+            return false;
+        }
         let searched = &program[..program.len().min(SEARCHED_BYTES_MAX)];
         let text = String::from_utf8_lossy(searched);
         self.preloads.iter().any(|word| text.contains(word))

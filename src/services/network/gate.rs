@@ -45,6 +45,9 @@ impl SandboxGate {
 
     /// Whether the sandbox has a secret for a host that only other policies allow now.
     fn has_lost_secret(&self, target: &Target) -> bool {
+        if !self.secrets.iter().any(|secret| secret.is_for(target)) {
+            return false;
+        }
         let policies: Vec<_> = self.allowing(target).collect();
         let is_given = |secret: &SandboxSecret| policies.iter().any(|policy| secret.is_given_by(policy, target));
         !policies.is_empty() && self.secrets.iter().any(|secret| secret.is_for(target) && !is_given(secret))

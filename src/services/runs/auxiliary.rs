@@ -18,7 +18,7 @@ use crate::{
         error::Failure,
         event::{EventKind, StreamKind},
         limits::Limits,
-        outcome::{DiskLimit, Figures, Outcome},
+        outcome::{DiskLimit, Outcome},
     },
     ports::{
         packages::Staging,
@@ -121,8 +121,7 @@ pub(in crate::services) async fn execute_auxiliary(
         return Err(internal());
     }
     if let Some(by) = by {
-        let Figures { cpu, stdout_bytes, stderr_bytes, .. } = outcome.figures;
-        by.spend(cpu.unwrap_or_default(), stdout_bytes + stderr_bytes);
+        by.count(&outcome.figures);
         by.check()?;
     }
     log.flush();
@@ -130,9 +129,13 @@ pub(in crate::services) async fn execute_auxiliary(
     Ok((outcome, [stdout.text, stderr.text]))
 }
 
-async fn token_ended(by: Option<&Started>) {
-    match by {
-        Some(by) => by.token_ended().cancelled().await,
-        None => pending().await,
+/// Waits until the token that something counts for is revoked or has expired; never, where it counts for none.
+pub(super) fn token_ended(by: Option<&Started>) -> impl Future<Output = ()> + Send + use<> {
+    let ended = by.map(|by| by.token_ended().clone());
+    async move {
+        match ended {
+            Some(ended) => ended.cancelled().await,
+            None => pending().await,
+        }
     }
 }

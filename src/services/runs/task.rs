@@ -114,7 +114,7 @@ impl RunTask {
             Ok(report) => {
                 let Outcome { ended, figures, .. } = report.outcome;
                 if let Some(by) = &self.by {
-                    by.spend(figures.cpu.unwrap_or_default(), figures.stdout_bytes + figures.stderr_bytes);
+                    by.count(&figures);
                 }
                 let wall_ms = text::ms(figures.wall);
                 info!(%principal, %conversation, %language, ended = ended.word(), how = ?ended, wall_ms, "run ended");
@@ -193,9 +193,9 @@ impl RunTask {
             return self.in_session(session).await;
         }
         let _foreground = parts.standbys.foreground(&conversation);
+        let when_warm = self.runner.preloads_for(&self.request.program);
         // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
         // janitor destroys the sandbox.
-        let when_warm = self.runner.preloads_for(&self.request.program);
         let standby = tokio::select! {
             biased;
             () = self.run.cancel.cancelled() => return Ok(self.cancelled()),

@@ -3,11 +3,11 @@
 //! It has a run's admission, place in the queue and slot, its conversation's disk limit, and its line in the audit log.
 //! A turn is of one token: that of the client whose code it is for.
 
-use std::{future::pending, sync::Arc};
+use std::sync::Arc;
 
 use tracing::info;
 
-use super::{Inner, Runs};
+use super::{Inner, Runs, auxiliary::token_ended};
 use crate::{
     domain::{
         error::Failure,
@@ -89,13 +89,7 @@ impl ConversationTurn {
 
     /// Waits until the token that the turn is of is revoked or has expired.
     pub(in crate::services) fn token_ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let ended = self.by.as_ref().map(|by| by.token_ended().clone());
-        async move {
-            match ended {
-                Some(ended) => ended.cancelled().await,
-                None => pending().await,
-            }
-        }
+        token_ended(self.by.as_ref())
     }
 
     /// Waits until the conversation's files exceed a limit.
@@ -118,7 +112,7 @@ impl ConversationTurn {
     /// kernel says.
     pub(in crate::services) fn report(&self, language: &Language, code: &str, figures: Figures, is_ok: bool) {
         if let Some(by) = &self.by {
-            by.spend(figures.cpu.unwrap_or_default(), figures.stdout_bytes + figures.stderr_bytes);
+            by.count(&figures);
         }
         let took = figures.wall;
         let parts = &self.service.parts;

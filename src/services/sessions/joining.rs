@@ -32,8 +32,8 @@ impl Sessions {
     }
 
     /// Whether a cell may be sent to the session that is open, the named one or that of its conversation and language,
-    /// if there is one: before the cell waits for its turn. The token that is
-    /// returned is cancelled when the session is restarted or closed.
+    /// if there is one: before the cell waits for its turn. What is returned is cancelled when the session is restarted
+    /// or closed.
     ///
     /// # Errors
     /// [`Code::InsufficientScope`].

@@ -3,9 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{id::Language, owner::ConversationKey};
@@ -22,12 +23,8 @@ pub(in crate::services) type WaitingCell = Arc<CancellationToken>;
 pub(super) struct WaitingCells(Mutex<HashMap<(ConversationKey, Language), Weak<CancellationToken>>>);
 
 impl WaitingCells {
-    fn all(&self) -> MutexGuard<'_, HashMap<(ConversationKey, Language), Weak<CancellationToken>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn add(&self, conversation: &ConversationKey, language: &Language) -> WaitingCell {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         all.retain(|_, cells| cells.strong_count() > 0);
         let known = all.entry((conversation.clone(), language.clone())).or_default();
         let cells = known.upgrade().unwrap_or_default();
@@ -37,7 +34,7 @@ impl WaitingCells {
 
     /// Cells that are sent from now on are executed.
     pub(super) fn cancel(&self, conversation: &ConversationKey, language: &Language) {
-        let cells = self.all().remove(&(conversation.clone(), language.clone()));
+        let cells = self.0.lock().remove(&(conversation.clone(), language.clone()));
         if let Some(cells) = cells.and_then(|cells| cells.upgrade()) {
             cells.cancel();
         }

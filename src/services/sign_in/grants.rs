@@ -148,8 +148,7 @@ impl SignIn {
             expires_unix_ms: self.now() + millis(CODE),
         };
         for idle in self.tokens.connections_beyond(CONNECTIONS_OF_OWNER_MAX - 1, &connection.owner) {
-            self.tell("ended", "", Some(idle));
-            self.end(idle).await?;
+            self.end("ended", "", idle).await?;
         }
         // Another process, or another request, may have revoked the token since it was looked up.
         if !self.store.connect(&connection, &stored, stored_parent).await? {
@@ -212,8 +211,7 @@ impl SignIn {
                 Ok(Granted { access, expires_s, refresh, scopes: grant.scopes })
             }
             Exchange::Reused(connection) => {
-                self.tell("reused", &client, Some(connection));
-                self.end(connection).await?;
+                self.end("reused", &client, connection).await?;
                 Err(self.rates.wrong_grant(from))
             }
             Exchange::Invalid => Err(self.rates.wrong_grant(from)),
@@ -229,15 +227,13 @@ impl SignIn {
             self.authenticated(id, secret).await?;
         }
         match self.store.connection(&digest(token.as_bytes()), client).await? {
-            Some(connection) => {
-                self.tell("ended", client.unwrap_or_default(), Some(connection));
-                self.end(connection).await
-            }
+            Some(connection) => self.end("ended", client.unwrap_or_default(), connection).await,
             None => Ok(()),
         }
     }
 
-    async fn end(&self, connection: TokenId) -> Result<(), Refusal> {
+    async fn end(&self, step: &'static str, client: &str, connection: TokenId) -> Result<(), Refusal> {
+        self.tell(step, client, Some(connection));
         match self.tokens.revoke(connection).await {
             Err(failure) if failure.code == error::Code::DatabaseUnavailable => Err(Refusal::Unavailable),
             // It had ended before.

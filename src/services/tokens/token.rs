@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::{
     error::{Code, Failure},
     id::Language,
+    outcome::Figures,
     token::{DAY, Scope, TokenLimits, TokenRecord},
 };
 
@@ -180,7 +181,11 @@ impl Started {
     }
 
     /// Counts what it used.
-    pub fn spend(&self, cpu: Duration, bytes: u64) {
+    pub fn count(&self, figures: &Figures) {
+        self.spend(figures.cpu.unwrap_or_default(), figures.stdout_bytes + figures.stderr_bytes);
+    }
+
+    fn spend(&self, cpu: Duration, bytes: u64) {
         let limits = self.token.record.grant.limits;
         if limits.cpu_s_per_day.is_none() && limits.bytes_per_day.is_none() {
             return;

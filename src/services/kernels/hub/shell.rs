@@ -48,12 +48,16 @@ impl HubTask {
         if !is_done || !matches!(self.turn, TurnState::Held { .. }) {
             return;
         }
-        let next = self.shell.iter().find(|(_, order)| order.code.is_some());
-        if self.cells.has_begun || !next.is_some_and(|(_, order)| self.turn.is_of(&order.who)) {
+        if self.cells.has_begun || !self.next_code().is_some_and(|order| self.turn.is_of(&order.who)) {
             self.cells.has_begun = false;
             let (over, tell) = (std::mem::take(&mut self.turn).over(), (self.reported.clone(), self.notes.0.clone()));
             self.sessions.carry_out_until(&self.conversation.owner, self.session, over, tell);
         }
+    }
+
+    /// The code that waits first.
+    fn next_code(&self) -> Option<&Order> {
+        self.shell.iter().map(|(_, order)| order).find(|order| order.code.is_some())
     }
 
     /// Passes a message of the shell channel on; code only where its token has not ended and has limits left.
@@ -75,8 +79,7 @@ impl HubTask {
     /// for its own.
     pub(super) fn refuse_waiting(&mut self, failure: &Failure) {
         self.turn = TurnState::None;
-        let next = self.shell.iter().find(|(_, order)| order.code.is_some());
-        let Some(by) = next.map(|(_, order)| order.who.token()) else { return };
+        let Some(by) = self.next_code().map(|order| order.who.token()) else { return };
         let is_refused = |(_, order): &(String, Order)| order.code.is_some() && order.who.token() == by;
         let (code, rest) = self.shell.drain(..).partition::<VecDeque<_>, _>(is_refused);
         self.shell = rest;

@@ -1,9 +1,8 @@
 //! Those who follow the messages of one kernel.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use super::super::{
     message::KernelMessage,
@@ -23,13 +22,9 @@ impl Default for Followers {
 }
 
 impl Followers {
-    fn all(&self) -> MutexGuard<'_, Option<Vec<(u64, MessageSender)>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn add(&self) -> Following {
         let (sender, following) = queue();
-        if let Some(all) = self.all().as_mut() {
+        if let Some(all) = self.all.lock().as_mut() {
             all.retain(|(_, follower)| !follower.is_closed());
             all.push((self.newest.fetch_add(1, Ordering::Relaxed), sender));
         }
@@ -38,10 +33,10 @@ impl Followers {
 
     /// Passes a message on to each; waits while the queue of one is full.
     pub(super) async fn tell(&self, message: &KernelMessage) {
-        let all = self.all().clone().unwrap_or_default();
+        let all = self.all.lock().clone().unwrap_or_default();
         for (number, follower) in all {
             if !follower.send(message).await
-                && let Some(all) = self.all().as_mut()
+                && let Some(all) = self.all.lock().as_mut()
             {
                 all.retain(|(other, _)| *other != number);
             }
@@ -50,6 +45,6 @@ impl Followers {
 
     /// Ends their queues.
     pub(super) fn end(&self) {
-        *self.all() = None;
+        *self.all.lock() = None;
     }
 }
