@@ -84,6 +84,14 @@ struct Sandbox {
     leaves: Option<LeafCertificates>,
 }
 
+impl Sandbox {
+    /// Records a refusal.
+    fn refused(&self, target: String, refusal: Refusal) -> Refusal {
+        self.gate.over(NetworkUse::of(target, Some(refusal.clone())));
+        refusal
+    }
+}
+
 impl Multiplexer {
     /// Where TLS is opened, hosts are also trusted by these roots, in PEM.
     ///

@@ -25,7 +25,7 @@ use super::{
     answer::{self, Answer},
     upstream::Upstream,
 };
-use crate::domain::network::{Host, NetworkUse, Pattern, Refusal, RequestLine, SandboxSecret, Target};
+use crate::domain::network::{Host, Pattern, Refusal, RequestLine, SandboxSecret, Target};
 
 /// How long a host may take to agree on TLS.
 const TLS_MAX: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ impl Forwarder {
         let hosts = headers.get_all(header::HOST).iter().count();
         let Some(target) = target.filter(|_| !is_ambiguous && hosts <= 1) else {
             let text = request.uri().to_string().chars().take(200).collect();
-            return Err(self.refused(text, Refusal::Malformed));
+            return Err(self.sandbox.refused(text, Refusal::Malformed));
         };
         let default = if is_tunnel { target.port } else { self.scheme.port() };
         let named = headers
@@ -121,13 +121,11 @@ impl Forwarder {
             .map(|host| host.to_str().ok().and_then(|host| Target::parse(host, Some(default))));
         // Where TLS is opened nothing else says which host a request is for.
         let is_named = named.as_ref().map_or(self.scheme == Scheme::Http, |named| named.as_ref() == Some(&target));
-        if is_named { Ok(target) } else { Err(self.refused(target.to_string(), Refusal::OtherHost(target.clone()))) }
-    }
-
-    /// Records a refusal.
-    pub(super) fn refused(&self, target: String, refusal: Refusal) -> Refusal {
-        self.sandbox.gate.over(NetworkUse::of(target, Some(refusal.clone())));
-        refusal
+        if is_named {
+            Ok(target)
+        } else {
+            Err(self.sandbox.refused(target.to_string(), Refusal::OtherHost(target.clone())))
+        }
     }
 
     /// Makes a request that was checked.
@@ -139,7 +137,7 @@ impl Forwarder {
         let line = RequestLine { method: request.method().as_str(), path: request.uri().path() };
         gate.admit(&target, Some(&line))?;
         if self.scheme == Scheme::Http && target.port == Scheme::Opened.port() {
-            return Err(self.refused(target.to_string(), Refusal::NoTls(target)));
+            return Err(self.sandbox.refused(target.to_string(), Refusal::NoTls(target)));
         }
         let secrets = if self.scheme == Scheme::Opened { gate.secrets(&target) } else { Vec::new() };
         let mut patterns: Vec<_> = secrets.iter().flat_map(SandboxSecret::patterns).collect();
@@ -152,7 +150,7 @@ impl Forwarder {
         rewrite(&mut request, &target, self.scheme)?;
         // After what `Connection` names was removed, so that it cannot name what is put in.
         patterns.extend(fill(request.headers_mut(), &secrets));
-        let unreachable = || self.refused(target.to_string(), Refusal::Unreachable(target.clone()));
+        let unreachable = || self.sandbox.refused(target.to_string(), Refusal::Unreachable(target.clone()));
         let mut host = self.host.lock().await;
         let kept = host.take().filter(|(last, sender)| *last == target && !sender.is_closed());
         let mut sender = match kept {
@@ -170,7 +168,7 @@ impl Forwarder {
         }
         let Some(mut answer) = answer::search(Response::from_parts(head, body), &patterns) else {
             *host = None;
-            return Err(self.refused(target.to_string(), Refusal::Unsearchable(target)));
+            return Err(self.sandbox.refused(target.to_string(), Refusal::Unsearchable(target)));
         };
         drop_own(answer.headers_mut());
         Ok(answer)
@@ -180,10 +178,10 @@ impl Forwarder {
         let method = request.method().as_str();
         if ["TRACE", "TRACK"].iter().any(|repeats| method.eq_ignore_ascii_case(repeats)) {
             let shown = method.to_ascii_uppercase();
-            return Err(self.refused(target.to_string(), Refusal::Repeats(target.clone(), shown)));
+            return Err(self.sandbox.refused(target.to_string(), Refusal::Repeats(target.clone(), shown)));
         }
         if request.headers().contains_key(header::UPGRADE) {
-            return Err(self.refused(target.to_string(), Refusal::Upgrade(target.clone())));
+            return Err(self.sandbox.refused(target.to_string(), Refusal::Upgrade(target.clone())));
         }
         Ok(())
     }
@@ -211,7 +209,7 @@ impl Forwarder {
                         upstream.refuse(why.clone());
                         Err(why)
                     }
-                    Err(_) => Err(self.refused(target.to_string(), Refusal::Unreachable(target.clone()))),
+                    Err(_) => Err(self.sandbox.refused(target.to_string(), Refusal::Unreachable(target.clone()))),
                 }
             }
         }
@@ -223,7 +221,7 @@ impl Forwarder {
         target: &Target,
     ) -> Result<SendRequest<Incoming>, Refusal> {
         let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
-        let unreachable = |_| self.refused(target.to_string(), Refusal::Unreachable(target.clone()));
+        let unreachable = |_| self.sandbox.refused(target.to_string(), Refusal::Unreachable(target.clone()));
         let (sender, connection) = handshake.map_err(unreachable)?;
         self.spawn(async move {
             if let Err(error) = connection.await {

@@ -53,7 +53,7 @@ impl Proxy {
         let target = authority.filter(|_| is_http).and_then(|text| Target::parse(text, default));
         let target = self.forwarder.check(&request, target)?;
         if self.is_full {
-            return Err(self.forwarder.refused(target.to_string(), Refusal::TooMany));
+            return Err(self.sandbox.refused(target.to_string(), Refusal::TooMany));
         }
         if is_tunnel { self.tunnel(request, target).await } else { self.forwarder.forward(request, target).await }
     }

@@ -7,7 +7,7 @@ use rustls::ServerConfig;
 use tokio::io::{self, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 
 use super::{PIECE_BYTES, READ_BYTES, Sandbox, hello, opened, upstream::Upstream};
-use crate::domain::network::{NetworkUse, Refusal, Target};
+use crate::domain::network::{Refusal, Target};
 
 /// A connection for a tunnel. Whether its TLS is opened is decided once: policies may change before its first byte.
 pub(super) struct Tunnel {
@@ -33,11 +33,7 @@ pub(super) async fn connect(target: &Target, sandbox: &Sandbox) -> Result<Tunnel
 /// The authority of a sandbox has the hosts that were opened when the sandbox began.
 fn server_config(target: &Target, sandbox: &Sandbox) -> Result<Arc<ServerConfig>, Refusal> {
     let config = sandbox.leaves.as_ref().and_then(|leaves| leaves.server(&target.host));
-    config.ok_or_else(|| {
-        let refusal = Refusal::PolicyChanged(target.clone());
-        sandbox.gate.over(NetworkUse::of(target.to_string(), Some(refusal.clone())));
-        refusal
-    })
+    config.ok_or_else(|| sandbox.refused(target.to_string(), Refusal::PolicyChanged(target.clone())))
 }
 
 /// Carries both ways until both have ended, one of them breaks, or nothing has passed for too long.

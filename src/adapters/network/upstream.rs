@@ -4,12 +4,13 @@ use std::{
     net::SocketAddr,
     num::NonZeroU32,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -81,7 +82,7 @@ impl Upstream {
     }
 
     fn note(&self, passed_at: Option<Instant>) {
-        *self.passed_at.lock().unwrap_or_else(PoisonError::into_inner) = passed_at;
+        *self.passed_at.lock() = passed_at;
     }
 
     /// Returns when it has carried nothing for too long, though it was allowed to.
@@ -89,7 +90,7 @@ impl Upstream {
         let passed_at = Arc::clone(&self.passed_at);
         async move {
             loop {
-                let passed_at = *passed_at.lock().unwrap_or_else(PoisonError::into_inner);
+                let passed_at = *passed_at.lock();
                 let until = passed_at.unwrap_or_else(Instant::now) + IDLE_MAX;
                 if until <= Instant::now() {
                     return;

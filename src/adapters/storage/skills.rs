@@ -24,7 +24,11 @@ use rustix::{
 };
 use tracing::warn;
 
-use super::{error::RootError, failed, fresh_name, next_entry, open_beneath};
+use super::{
+    error::{RootError, errno_of},
+    failed, fresh_name, next_entry, open_beneath,
+    own::{new_file, open_own},
+};
 use crate::{
     domain::{
         path::SafePath,
@@ -85,8 +89,7 @@ impl DiskSkills {
     }
 
     fn open_source(&self, source: &SkillSource) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.root, source.folder(), flags, Mode::empty())
+        open_own(&self.root, source.folder())
     }
 
     fn open_skill(&self, source: &SkillSource, name: &SkillName) -> Result<OwnedFd, Errno> {
@@ -255,11 +258,9 @@ fn write(skill: &OwnedFd, file: &NewFile) -> Result<(), Errno> {
         folder = open_beneath(&folder, part, OFlags::RDONLY | OFlags::DIRECTORY)?;
         rustix::fs::fchmod(&folder, Mode::from_raw_mode(OPEN_MODE))?;
     }
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let handle = rustix::fs::openat(&folder, name, flags, Mode::RUSR | Mode::WUSR)?;
+    let handle = new_file(&folder, name)?;
     rustix::fs::fchmod(&handle, Mode::from_raw_mode(if file.is_executable { OPEN_MODE } else { 0o644 }))?;
-    let written = File::from(handle).write_all(&file.bytes);
-    written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    File::from(handle).write_all(&file.bytes).map_err(|error| errno_of(&error))
 }
 
 /// A walk over the plain files of a skill; as deep as a skill may be.

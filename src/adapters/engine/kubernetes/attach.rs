@@ -12,7 +12,7 @@ use std::{
     future::poll_fn,
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -27,6 +27,7 @@ use kube::{
     client::Connection,
     core::{Status, response::StatusSummary},
 };
+use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, time::timeout};
 use tokio_tungstenite::{
     WebSocketStream,
@@ -86,10 +87,6 @@ pub(super) async fn streams(
     (Box::pin(stdin), output(messages, id, life))
 }
 
-fn locked<S>(socket: &Mutex<Socket<S>>) -> MutexGuard<'_, Socket<S>> {
-    socket.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The messages of the server, which is sent a ping after each silent `interval`.
 fn messages<S>(socket: Shared<S>, interval: Duration) -> impl Stream<Item = Result<Message, Error>> + Send + 'static
 where
@@ -106,7 +103,7 @@ where
                 }
                 return Some((message, (socket, taken)));
             }
-            let pinged = locked(&socket).ping(unanswered, taken);
+            let pinged = socket.lock().ping(unanswered, taken);
             if let Err(error) = pinged {
                 return Some((Err(error), (socket, taken)));
             }
@@ -116,7 +113,7 @@ where
 }
 
 async fn next<S: Stream + Unpin>(socket: &Mutex<Socket<S>>) -> Option<S::Item> {
-    poll_fn(|context| locked(socket).stream.poll_next_unpin(context)).await
+    poll_fn(|context| socket.lock().stream.poll_next_unpin(context)).await
 }
 
 impl<S: Sink<Message, Error = Error> + Unpin> Socket<S> {
@@ -148,7 +145,7 @@ struct Input<S> {
 
 impl<S: Sink<Message, Error = Error> + Unpin> Input<S> {
     fn poll_send(&self, context: &mut Context<'_>, message: Message) -> Poll<io::Result<()>> {
-        let mut socket = locked(&self.socket);
+        let mut socket = self.socket.lock();
         ready!(socket.stream.poll_ready_unpin(context)).map_err(broken)?;
         socket.inputs += 1;
         Poll::Ready(socket.stream.start_send_unpin(message).map_err(broken))
@@ -163,7 +160,7 @@ impl<S: Sink<Message, Error = Error> + Unpin> Input<S> {
     }
 
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        locked(&self.socket).stream.poll_flush_unpin(context).map_err(broken)
+        self.socket.lock().stream.poll_flush_unpin(context).map_err(broken)
     }
 }
 

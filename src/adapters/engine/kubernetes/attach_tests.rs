@@ -17,8 +17,9 @@ use super::*;
 use crate::adapters::engine::kubernetes::{client::client, ending::OwnEndings};
 
 const SOON: Duration = Duration::from_secs(10);
-/// Of a server that is tested for its silence.
+/// Of a server that is tested for its silence, and of the others.
 const SILENCE_MAX: Duration = Duration::from_millis(200);
+const LONG_SILENCE_MAX: Duration = Duration::from_mins(2);
 
 type Server = Box<dyn FnOnce(WebSocket) -> futures_util::future::BoxFuture<'static, ()> + Send>;
 
@@ -29,20 +30,8 @@ struct Attached {
     id: SandboxId,
 }
 
-/// Attaches to a server that does what `play` does, and offers one protocol.
+/// Attaches to a server that does what `play` does, and offers one protocol. After `silence_max` it is gone.
 async fn attached<F>(
-    protocol: &'static str,
-    greeting: &[u8],
-    play: impl FnOnce(WebSocket) -> F + Send + 'static,
-) -> Attached
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    attached_for(Duration::from_mins(2), protocol, greeting, play).await
-}
-
-/// The same with the silence after which the server is gone.
-async fn attached_for<F>(
     silence_max: Duration,
     protocol: &'static str,
     greeting: &[u8],
@@ -56,7 +45,7 @@ where
         State((protocol, play)): State<(&'static str, Once)>,
         upgrade: WebSocketUpgrade,
     ) -> axum::response::Response {
-        let play = play.lock().expect("unpoisoned").take().expect("attached once");
+        let play = play.lock().take().expect("attached once");
         upgrade.protocols([protocol]).on_upgrade(play)
     }
     let play: Server = Box::new(move |socket| Box::pin(play(socket)));
@@ -95,7 +84,7 @@ async fn input_of(socket: &mut WebSocket) -> (Vec<u8>, bool) {
 
 #[tokio::test]
 async fn both_streams_arrive_and_end_with_the_status() {
-    let mut attached = attached("v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+    let mut attached = attached(LONG_SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
         for message in [
             message(STDOUT, b""),
             message(STDERR, b""),
@@ -127,7 +116,7 @@ async fn both_streams_arrive_and_end_with_the_status() {
 async fn a_connection_that_breaks_is_an_error_unless_we_ended_the_sandbox() {
     for (ended_by_us, clean) in [(false, false), (false, true), (true, false), (true, true)] {
         let (go, gone) = oneshot::channel::<()>();
-        let mut attached = attached("v4.channel.k8s.io", b"", async move |mut socket: WebSocket| {
+        let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", b"", async move |mut socket: WebSocket| {
             socket.send(message(STDOUT, b"a")).await.expect("sent");
             gone.await.expect("told");
             if clean {
@@ -153,7 +142,7 @@ async fn a_connection_that_breaks_is_an_error_unless_we_ended_the_sandbox() {
 
 #[tokio::test]
 async fn a_failure_of_the_kubelet_is_its_message() {
-    let mut attached = attached("v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+    let mut attached = attached(LONG_SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
         let failure = br#"{"status":"Failure","message":"container not found"}"#;
         socket.send(message(STATUS, failure)).await.expect("sent");
         let _ = socket.recv().await;
@@ -170,7 +159,7 @@ async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can
     for (protocol, tells_the_end) in [("v5.channel.k8s.io", true), ("v4.channel.k8s.io", false)] {
         let (tell, told) = oneshot::channel();
         let (go, slow) = oneshot::channel::<()>();
-        let mut attached = attached(protocol, b"hello", async move |mut socket: WebSocket| {
+        let mut attached = attached(LONG_SILENCE_MAX, protocol, b"hello", async move |mut socket: WebSocket| {
             slow.await.expect("told");
             tell.send(input_of(&mut socket).await).expect("awaited");
         })
@@ -198,7 +187,7 @@ async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can
 #[tokio::test]
 async fn the_greeting_is_sent_by_a_flush() {
     let (tell, told) = oneshot::channel();
-    let mut attached = attached("v4.channel.k8s.io", b"hello", async move |mut socket: WebSocket| {
+    let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", b"hello", async move |mut socket: WebSocket| {
         tell.send(socket.recv().await.expect("a message").expect("a message")).expect("awaited");
     })
     .await;
@@ -209,7 +198,7 @@ async fn the_greeting_is_sent_by_a_flush() {
 
 #[tokio::test]
 async fn a_server_that_answers_no_more_pings_is_gone() {
-    let mut attached = attached_for(SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+    let mut attached = attached(SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
         let ping = socket.recv().await.expect("a message").expect("a message");
         assert!(matches!(ping, ws::Message::Ping(_)), "{ping:?}");
         socket.send(message(STDOUT, b"answered")).await.expect("sent");
@@ -226,7 +215,7 @@ async fn a_server_that_answers_no_more_pings_is_gone() {
 #[tokio::test]
 async fn a_server_whose_container_reads_no_input_is_not_gone_and_neither_is_one_that_answers_pings() {
     let (go, slow) = oneshot::channel::<()>();
-    let mut attached = attached_for(SILENCE_MAX, "v5.channel.k8s.io", b"", async move |mut socket: WebSocket| {
+    let mut attached = attached(SILENCE_MAX, "v5.channel.k8s.io", b"", async move |mut socket: WebSocket| {
         slow.await.expect("told");
         let mut pings = 0;
         while pings < 8 * PINGS_MAX {

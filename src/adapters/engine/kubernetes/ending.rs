@@ -7,13 +7,14 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
@@ -55,7 +56,7 @@ impl Life {
 impl OwnEndings {
     pub(super) fn begin(&self, id: SandboxId) -> Arc<Life> {
         let life = Arc::new(Life::default());
-        let mut all = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.lives.lock();
         // Those of dropped sandboxes go when the map would grow.
         if all.len() == all.capacity() {
             all.retain(|_, life| life.strong_count() > 0);
@@ -66,7 +67,7 @@ impl OwnEndings {
 
     /// Called before the pod is deleted.
     pub(super) fn ending(&self, id: SandboxId) {
-        let all = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.lives.lock();
         if let Some(life) = all.get(&id).and_then(Weak::upgrade) {
             life.0.store(true, Ordering::Release);
         }
@@ -74,20 +75,16 @@ impl OwnEndings {
 
     /// Called before a sandbox is killed.
     pub(super) fn killing(&self, id: SandboxId) {
-        self.killed().entry(id).or_insert_with(Instant::now);
+        self.killed.lock().entry(id).or_insert_with(Instant::now);
     }
 
     pub(super) fn killed_at(&self, id: SandboxId) -> Option<Instant> {
-        self.killed().get(&id).copied()
+        self.killed.lock().get(&id).copied()
     }
 
     /// Called when a sandbox is destroyed.
     pub(super) fn forget(&self, id: SandboxId) {
-        self.killed().remove(&id);
-    }
-
-    fn killed(&self) -> MutexGuard<'_, HashMap<SandboxId, Instant>> {
-        self.killed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.killed.lock().remove(&id);
     }
 }
 
