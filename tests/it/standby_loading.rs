@@ -75,13 +75,13 @@ async fn standby_without_its_limit_is_not_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conversation_in_a_tight_loop_has_two() {
+async fn conversation_in_a_tight_loop_has_more_than_one() {
     let server = FakeServer::with_kernel(&SETTINGS).await;
     server.run("loop", "print 1").await;
     live(&server, 1).await;
     server.run("loop", "print 1").await;
     live(&server, 2).await;
-    // A second one gives way to another conversation's first one.
+    // Two is what there may be. A further one gives way to another conversation's first one.
     let begun = server.engine.started().len();
     server.run("other", "print 1").await;
     until("the other one has its own", async || server.engine.started().len() == begun + 2).await;

@@ -51,17 +51,17 @@ impl Inner {
         }
         let Some(at) = next_to_leave(pool) else { return false };
         let evicted = &pool.standbys[at];
-        (second(pool) == Some(at) || pool.last_run(evicted).is_some_and(|theirs| theirs < last_run))
+        (further(pool) == Some(at) || pool.last_run(evicted).is_some_and(|theirs| theirs < last_run))
             && needed.minus(1, pool.expected_bytes(&evicted.image)).is_within(budget)
     }
 
-    /// Whether a second one fits for a conversation without evicting another.
+    /// Whether a further one fits for a conversation without evicting another.
     pub(super) fn fits_besides(&self, pool: &Pool, image: &ImageId) -> bool {
         for_conversations(pool).plus(1, pool.expected_bytes(image)).is_within(self.budget_for_conversations(pool))
             && self.fits(pool, image)
     }
 
-    /// The standby to evict next while the budget is exceeded: for a conversation a second one, then the one whose
+    /// The standby to evict next while the budget is exceeded: for a conversation a further one, then the one whose
     /// last run is longest ago; when those are within their budget, the oldest unassigned one.
     pub(super) fn next_evicted(&self, pool: &Pool) -> Option<usize> {
         if !for_conversations(pool).is_within(self.budget_for_conversations(pool)) {
@@ -98,13 +98,13 @@ fn for_conversations(pool: &Pool) -> Budget {
     Budget::used_by(pool, |standby| !standby.is_unassigned())
 }
 
-/// A second one of a conversation.
-fn second(pool: &Pool) -> Option<usize> {
+/// One of a conversation that has others.
+fn further(pool: &Pool) -> Option<usize> {
     pool.surplus(|_| 1)
 }
 
 fn next_to_leave(pool: &Pool) -> Option<usize> {
-    second(pool).or_else(|| least_recent(pool))
+    further(pool).or_else(|| least_recent(pool))
 }
 
 /// Of the standbys for conversations: the one whose conversation ended its last run longest ago.

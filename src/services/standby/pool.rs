@@ -26,9 +26,11 @@ const MEMORY_GUESS_BYTES: u64 = 8 << 20;
 /// image that is broken are not tried without a pause.
 const BACKOFF: Duration = Duration::from_secs(5);
 
-/// Runs of a conversation that end so soon after each other may come faster than a standby loads.
+/// Runs of a conversation that end so soon after each other may come faster than a standby loads, so it keeps two.
 const QUICK: Duration = Duration::from_secs(5);
-/// How long after such a run a conversation keeps a second standby.
+/// Runs that come faster than two standbys load, so the conversation keeps three: one is ready while two load.
+const VERY_QUICK: Duration = Duration::from_secs(1);
+/// How long after such a run a conversation keeps more than one standby.
 const QUICK_KEPT: Duration = Duration::from_secs(30);
 
 /// How far a standby has started. Later is better.
@@ -105,12 +107,15 @@ pub(super) struct RecentConversation {
     pub at: Instant,
     /// When a run last ended within [`QUICK`] of the one before.
     quick_at: Option<Instant>,
+    /// The same for [`VERY_QUICK`].
+    very_quick_at: Option<Instant>,
 }
 
 impl RecentConversation {
-    /// How many standbys it gets: a second one while its runs follow each other faster than one is ready.
+    /// How many standbys it gets: more than one while its runs follow each other faster than one is ready.
     pub(super) fn wanted(&self) -> usize {
-        if self.quick_at.is_some_and(|at| at.elapsed() < QUICK_KEPT) { 2 } else { 1 }
+        let is_kept = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < QUICK_KEPT);
+        1 + usize::from(is_kept(self.quick_at)) + usize::from(is_kept(self.very_quick_at))
     }
 }
 
@@ -178,9 +183,12 @@ impl Pool {
         let known = self.recent.iter().position(|recent| recent.key == *key);
         let known = known.map(|at| self.recent.remove(at));
         let (at, runs) = (Instant::now(), known.as_ref().map_or(0, |known| known.runs) + 1);
-        let is_quick = known.as_ref().is_some_and(|known| known.language == *language && known.at.elapsed() < QUICK);
-        let quick_at = if is_quick { Some(at) } else { known.and_then(|known| known.quick_at) };
-        self.recent.push(RecentConversation { key: key.clone(), language: language.clone(), runs, at, quick_at });
+        let since_last = known.as_ref().filter(|known| known.language == *language).map(|known| known.at.elapsed());
+        let follows_within = |within: Duration| since_last.is_some_and(|since| since < within).then_some(at);
+        let quick_at = follows_within(QUICK).or_else(|| known.as_ref()?.quick_at);
+        let very_quick_at = follows_within(VERY_QUICK).or_else(|| known.as_ref()?.very_quick_at);
+        let (key, language_of_run) = (key.clone(), language.clone());
+        self.recent.push(RecentConversation { key, language: language_of_run, runs, at, quick_at, very_quick_at });
         if self.recent.len() > recent_max {
             self.recent.remove(0);
         }
@@ -229,5 +237,32 @@ impl Pool {
     /// When the conversation of a standby last ended a run.
     pub(super) fn last_run(&self, standby: &Standby) -> Option<Instant> {
         self.recent.iter().find(|recent| standby.is_for(&recent.key)).map(|recent| recent.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::domain::owner::Principal;
+
+    #[tokio::test(start_paused = true)]
+    async fn conversation_gets_as_many_as_its_pace_needs() {
+        let key = ConversationKey::new(Principal::default(), "loop".parse().expect("an id"));
+        let (python, bash) = ("python".parse().expect("a language"), "bash".parse().expect("a language"));
+        let mut pool = Pool::default();
+        let mut wanted_after = async |pause_ms: u64, language: &Language| {
+            advance(Duration::from_millis(pause_ms)).await;
+            pool.record_run(&key, language, 10);
+            pool.recent[0].wanted()
+        };
+        assert_eq!(wanted_after(0, &python).await, 1);
+        assert_eq!(wanted_after(6000, &python).await, 1, "its runs are far apart");
+        assert_eq!(wanted_after(4000, &python).await, 2, "they are close");
+        assert_eq!(wanted_after(900, &python).await, 3, "they are very close");
+        assert_eq!(wanted_after(6000, &python).await, 3, "they were lately");
+        assert_eq!(wanted_after(31_000, &python).await, 1, "they are no longer");
+        assert_eq!(wanted_after(100, &bash).await, 1, "a run of another language needs another standby");
     }
 }

@@ -125,8 +125,8 @@ impl Inner {
         {
             return Some(unassigned);
         }
-        if let Some(second) = self.conversation_demand(REGULAR_RUNS_MIN, 2) {
-            return Some(second);
+        if let Some(further) = (2..=3).find_map(|number| self.conversation_demand(REGULAR_RUNS_MIN, number)) {
+            return Some(further);
         }
         let paused = is_quiet && self.pool.lock().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
         if paused { self.conversation_demand(1, 1) } else { None }
@@ -138,7 +138,7 @@ impl Inner {
         begun < starting && pool.loading() < self.options.loading_max
     }
 
-    /// The first or the second standby of a conversation with so many runs.
+    /// The first, second or third standby of a conversation with so many runs.
     fn conversation_demand(&self, runs_min: u32, number: usize) -> Option<Demand> {
         let pool = self.pool.lock();
         if !self.can_begin(&pool, STARTING_MAX) {
