@@ -1,13 +1,11 @@
 //! Wall clock time as a parameter, so that tests choose it.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicI64, Ordering},
-    },
+    sync::atomic::{AtomicI64, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -63,7 +61,7 @@ impl StepWatch {
     /// regularly; the first call is true.
     pub fn is_steady(&self, clock: &dyn Clock) -> bool {
         let (unix_s, at) = (clock.unix_s(), Instant::now());
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let stepped = last.take().and_then(|last| {
             let passed_s = i64::try_from((at - last.at).as_secs()).unwrap_or(i64::MAX);
             let drift_s = unix_s.saturating_sub(last.unix_s).saturating_sub(passed_s);

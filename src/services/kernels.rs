@@ -20,12 +20,13 @@ mod turn;
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -211,7 +212,7 @@ impl Kernels {
         // A client that goes away meanwhile still finds the kernel under its id.
         let restart = async move {
             let asked = |is_asked| {
-                if let Some(hub) = inner.hubs().get(&id) {
+                if let Some(hub) = inner.hubs.lock().get(&id) {
                     hub.is_asked.store(is_asked, Ordering::Relaxed);
                 }
             };
@@ -237,7 +238,7 @@ impl Kernels {
         if name.is_some_and(|name| name.len() > ID_BYTES_MAX) {
             return Err(Failure::new(Code::TooLarge, "session_id: it is too long."));
         }
-        let mut hubs = inner.hubs();
+        let mut hubs = inner.hubs.lock();
         hubs.retain(|_, hub| !hub.orders.is_closed());
         let hub = match hubs.entry(id) {
             Entry::Occupied(known) => known.into_mut(),
@@ -267,10 +268,6 @@ impl Kernels {
 }
 
 impl Inner {
-    fn hubs(&self) -> MutexGuard<'_, HashMap<SessionId, Hub>> {
-        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn begin(&self, link: super::sessions::KernelLink) -> Hub {
         let (clients, new_clients) = mpsc::unbounded_channel();
         let (orders, new_orders) = mpsc::channel(ORDERS_MAX);
@@ -289,7 +286,7 @@ impl Inner {
     }
 
     fn connections(&self, id: SessionId) -> usize {
-        self.hubs().get(&id).map_or(0, |hub| hub.connections.load(Ordering::Relaxed))
+        self.hubs.lock().get(&id).map_or(0, |hub| hub.connections.load(Ordering::Relaxed))
     }
 
     fn restarting(&self, who: &Principal) -> impl Iterator<Item = KernelView> {

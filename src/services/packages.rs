@@ -21,12 +21,13 @@ mod work;
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -247,7 +248,7 @@ impl Packages {
 
     pub fn counts(&self) -> PackagesCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let size = *self.0.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = *self.0.size.lock();
         let Inner { made, reused, failed, .. } = &*self.0;
         let StoreSize { trees, bytes } = size;
         PackagesCounts { made: read(made), reused: read(reused), failed: read(failed), trees, bytes }
@@ -323,7 +324,7 @@ impl Inner {
         let Some(options) = &self.options else { return };
         let (since, bytes_max) = (self.before(options.kept), options.owner_bytes_max);
         match self.on_disk(move |store| store.trim(since, bytes_max)).await {
-            Ok(size) => *self.size.lock().unwrap_or_else(PoisonError::into_inner) = size,
+            Ok(size) => *self.size.lock() = size,
             Err(failure) => warn!(%failure, "installed packages that are not used were not deleted"),
         }
     }

@@ -19,9 +19,10 @@ mod watch;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tracing::warn;
 
@@ -118,7 +119,7 @@ impl Quota {
     /// Waits for the other writers of this conversation.
     pub(super) async fn writer(self: &Arc<Self>, conversation: &ConversationKey) -> Writer {
         let lock = {
-            let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut writing = self.writing.lock();
             writing.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(writing.entry(conversation.clone()).or_default())
         };
@@ -137,10 +138,6 @@ impl Quota {
         if file.fits(&self.ceiling()) { Ok(()) } else { Err(self.refusal(&nothing, file)) }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the cached usage shows that `more` fits. Reads no folder: the kernel keeps the free space.
     pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
         self.disk_has_room(more).is_ok() && self.known_room(id, more).is_some()
@@ -148,7 +145,7 @@ impl Quota {
 
     /// The cached usage, if `more` fits beside it, beside uploads in progress and beside what else the owner has.
     fn known_room(&self, id: &ConversationKey, more: &Usage) -> Option<Usage> {
-        let known = self.known();
+        let known = self.known.lock();
         let beside = known.arrivals.of(id).plus(more);
         let there = known.usages.get(id).copied().filter(|there| there.plus(&beside).fits(&self.ceiling()))?;
         self.owner_has_room(&known, id, more).then_some(there)
@@ -163,7 +160,7 @@ impl Quota {
     /// Checks the owner's quota. Before a refusal, what may have shrunk is measured again. Blocks.
     fn check_owner(&self, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
         let stale: Vec<_> = {
-            let known = self.known();
+            let known = self.known.lock();
             if self.owner_has_room(&known, id, more) {
                 return Ok(());
             }
@@ -171,13 +168,13 @@ impl Quota {
         };
         for id in &stale {
             match self.measure(id) {
-                Ok(usage) => self.known().set(id, usage),
+                Ok(usage) => self.known.lock().set(id, usage),
                 // What the server may not read counts as it was last found.
                 Err(StorageError::Denied { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let known = self.known();
+        let known = self.known.lock();
         if self.owner_has_room(&known, id, more) { Ok(()) } else { Err(self.owner_refusal(&known, id)) }
     }
 
@@ -227,7 +224,7 @@ impl Quota {
 
     /// Caches a measured usage; `None` when the measurement was incomplete.
     pub(super) fn measured(&self, id: &ConversationKey, usage: Option<Usage>) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         match usage {
             Some(usage) => known.set(id, usage),
             None => drop(known.usages.remove(id)),
@@ -243,21 +240,21 @@ impl Quota {
 
     /// A conversation was deleted.
     pub(super) fn forget(&self, id: &ConversationKey) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.usages.remove(id);
         known.owners.forget(id);
     }
 
     /// Forgets deleted conversations: other processes on the same root delete some too.
     pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.usages.retain(|id, _| still.contains(id));
         known.owners.keep(still);
     }
 
     /// The usage of a conversation as far as it is known without a measurement.
     pub(super) fn cached(&self, id: &ConversationKey) -> Option<Usage> {
-        self.known().usages.get(id).copied()
+        self.known.lock().usages.get(id).copied()
     }
 
     /// The usage of a conversation, measured if it is not cached. Blocks.
@@ -267,11 +264,11 @@ impl Quota {
         }
         // A disk is not mounted only to measure it.
         if let Some(bytes) = self.store.resting_bytes(id) {
-            self.known().owners.set(id, bytes);
+            self.known.lock().owners.set(id, bytes);
             return Ok(Usage { bytes, entries: 0 });
         }
         let usage = self.measure(id)?;
-        self.known().set(id, usage);
+        self.known.lock().set(id, usage);
         Ok(usage)
     }
 
@@ -322,7 +319,7 @@ impl Writer {
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk has too little free space.
     pub(super) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
         let Some(there) = self.room(more)? else { return Ok(()) };
-        let mut known = self.quota.known();
+        let mut known = self.quota.known.lock();
         // Writers of the owner's other conversations may have reserved meanwhile.
         if !self.quota.owner_has_room(&known, &self.conversation, more) {
             return Err(self.quota.owner_refusal(&known, &self.conversation));
@@ -346,12 +343,12 @@ impl Writer {
             Err(StorageError::Denied { .. }) => return Ok(None),
             measured => measured?,
         };
-        let taken = there.plus(&quota.known().arrivals.of(conversation));
+        let taken = there.plus(&quota.known.lock().arrivals.of(conversation));
         let after = taken.plus(more);
         if !after.fits(&quota.ceiling()) {
             return Err(quota.refusal(&taken, &after));
         }
-        quota.known().set(conversation, there);
+        quota.known.lock().set(conversation, there);
         quota.check_owner(conversation, more)?;
         Ok(Some(there))
     }
@@ -372,7 +369,7 @@ impl Writer {
             return DiskLimit::Free { min: free_bytes_min };
         }
         let Usage { bytes, entries } = self.quota.measure(&self.conversation).unwrap_or_default();
-        let total = self.quota.known().owner_bytes(&self.conversation.owner);
+        let total = self.quota.known.lock().owner_bytes(&self.conversation.owner);
         if let Some(max) = owner_bytes_max.filter(|max| max.saturating_sub(total) < bytes_max.saturating_sub(bytes)) {
             return DiskLimit::Owner { max };
         }

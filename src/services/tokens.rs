@@ -18,7 +18,7 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     num::NonZeroU32,
-    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -26,6 +26,7 @@ use governor::{
     DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter,
     clock::{Clock as _, DefaultClock},
 };
+use parking_lot::RwLock;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
@@ -172,7 +173,7 @@ impl Tokens {
     /// Who a token stands for; `None` for an unknown, revoked or expired one.
     pub fn caller(&self, token: &[u8]) -> Option<Caller> {
         let (sent, now) = (digest(token), self.now());
-        let access = self.known().access.get(&sent).filter(|access| now < access.expires_unix_ms).cloned();
+        let access = self.known.read().access.get(&sent).filter(|access| now < access.expires_unix_ms).cloned();
         let caller = self.of(access.as_ref().map_or(sent, |access| access.connection))?;
         let acts_as = access.and_then(|access| access.acts_as);
         Some(match acts_as {
@@ -187,7 +188,7 @@ impl Tokens {
     }
 
     fn of(&self, digest: TokenDigest) -> Option<Caller> {
-        let token = self.known().tokens.get(&digest).map(Arc::clone)?;
+        let token = self.known.read().tokens.get(&digest).map(Arc::clone)?;
         let now = self.now();
         if !token.record.is_valid(now) {
             self.end(&token);
@@ -237,7 +238,7 @@ impl Tokens {
 
     fn usable(&self, who: &Principal, language: &Language) -> Result<Option<Arc<Token>>, Failure> {
         let Some(id) = who.token() else { return Ok(None) };
-        let token = self.known().by_id(id).cloned();
+        let token = self.known.read().by_id(id).cloned();
         let token = token.filter(|token| token.record.is_valid(self.now())).ok_or_else(token::ended)?;
         token.check_language(language)?;
         Ok(Some(token))
@@ -247,7 +248,7 @@ impl Tokens {
     /// known any more no policy holds.
     pub fn network_of(&self, who: &Principal) -> Option<Vec<String>> {
         let id = who.token()?;
-        self.known().by_id(id).map_or_else(|| Some(Vec::new()), |token| token.record.grant.network.clone())
+        self.known.read().by_id(id).map_or_else(|| Some(Vec::new()), |token| token.record.grant.network.clone())
     }
 
     fn end(&self, token: &Token) {
@@ -264,14 +265,6 @@ impl Tokens {
         let (scheme, rest) = header.split_at(split);
         let token = rest.trim_ascii();
         (scheme.eq_ignore_ascii_case(b"bearer") && !token.is_empty()).then(|| self.caller(token)).flatten()
-    }
-
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Unix milliseconds.
@@ -348,7 +341,7 @@ mod tests {
         tokens.learn(vec![record.clone()]);
         let (id, who) = (record.id, record.owner.by(record.id));
         let language: Language = "python".parse().expect("a language");
-        let used = || tokens.known().by_id(id).map(|token| token.used.load(Ordering::Relaxed));
+        let used = || tokens.known.read().by_id(id).map(|token| token.used.load(Ordering::Relaxed));
         drop(tokens.begin(&who, &language).expect("a place"));
         assert_eq!(used(), Some(1_800_000_000_000));
         clock.set(1_800_000_060);

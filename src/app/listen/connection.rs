@@ -11,18 +11,19 @@ use std::{
     io, mem,
     net::IpAddr,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit},
     time::{Instant, interval, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::places::{AnswerPermit, Places, locked};
+use super::places::{AnswerPermit, Places};
 use crate::api::http::auth::Class;
 
 /// How long a connection reads what has arrived. The runtime polls the sockets before it lets any time pass.
@@ -103,14 +104,14 @@ impl Busy {
 
     /// The connection keeps its turn until its end, for another protocol.
     pub(super) fn upgrade(&mut self) {
-        let mut state = locked(&self.connection.state);
+        let mut state = self.connection.state.lock();
         (state.phase, state.permit) = (Phase::Upgraded, self.turn.take());
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut state = locked(&self.connection.state);
+        let mut state = self.connection.state.lock();
         if !matches!(state.phase, Phase::Upgraded) {
             state.phase = Phase::Flushing;
             // That of an answer before, whose client has sent two requests at once.
@@ -135,7 +136,7 @@ impl Connection {
     }
 
     fn set(&self, phase: Phase) {
-        locked(&self.state).phase = phase;
+        self.state.lock().phase = phase;
     }
 
     /// Notes that a request has arrived, and waits for its turn. The connection waits for its client again when the
@@ -143,7 +144,7 @@ impl Connection {
     pub(super) async fn begin(self: &Arc<Self>, class: &Class) -> Busy {
         let now = Instant::now();
         {
-            let mut state = locked(&self.state);
+            let mut state = self.state.lock();
             (state.class, state.phase, state.window) = (class.clone(), Phase::Answering, None);
             state.requests = state.requests.saturating_add(1);
         }
@@ -170,14 +171,14 @@ impl Connection {
 
     /// Whether the connection closes after this answer.
     pub(super) fn closes(&self) -> bool {
-        let requests = locked(&self.state).requests;
+        let requests = self.state.lock().requests;
         requests >= REQUESTS_MAX || self.opened.elapsed() >= AGE_MAX || self.places.are_short()
     }
 
     /// From when on it may be asked to make room, after what: a guest's before a holder's, a request last, that of a
     /// holder only when every place is taken.
     pub(super) fn may_go(&self) -> Option<(u8, Instant)> {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         match state.phase {
             Phase::Waiting { since, .. } if state.requests == 0 => Some((0, since + NEW_MIN)),
             Phase::Waiting { since, .. } => {
@@ -204,7 +205,7 @@ impl Connection {
                 () = sleep(LAST_READ) => {}
             }
             if self.may_go().is_some_and(|(_, from)| from <= Instant::now()) {
-                if !matches!(locked(&self.state).phase, Phase::Queued(_)) {
+                if !matches!(self.state.lock().phase, Phase::Queued(_)) {
                     return Err("it made room for another");
                 }
                 self.refuse.notify_one();
@@ -215,7 +216,7 @@ impl Connection {
 
     /// Waits for the end of an upgraded connection; ends it at a limit and when it is abandoned.
     pub(super) async fn upgraded(&self, abandoned: CancellationToken) -> Result<(), Ended> {
-        if !matches!(locked(&self.state).phase, Phase::Upgraded) {
+        if !matches!(self.state.lock().phase, Phase::Upgraded) {
             return Ok(());
         }
         let over = pin!(self.over.cancelled());
@@ -260,7 +261,7 @@ impl Connection {
     /// When the next limit passes; an error when one has passed.
     pub(super) fn next_limit(&self) -> Result<Option<Instant>, Ended> {
         let (now, limits) = (Instant::now(), &self.places.limits);
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let due = |limit: Instant, ended| if limit > now { Ok(limit) } else { Err(ended) };
         let mut next = None;
         if let Phase::Waiting { since, head } = state.phase {
@@ -285,13 +286,13 @@ impl Connection {
     }
 
     pub(super) fn has_read(&self) {
-        if let Phase::Waiting { head: head @ None, .. } = &mut locked(&self.state).phase {
+        if let Phase::Waiting { head: head @ None, .. } = &mut self.state.lock().phase {
             *head = Some(Instant::now());
         }
     }
 
     pub(super) fn has_written(&self, written: &Poll<io::Result<usize>>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         match written {
             Poll::Pending => {
                 let now = *state.blocked.get_or_insert_with(Instant::now);
@@ -308,7 +309,7 @@ impl Connection {
     /// The socket has taken all that was to be sent. An answer whose body has ended gives its permit back, also while
     /// the next request of its client waits for one.
     pub(super) fn has_flushed(&self) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         if matches!(state.phase, Phase::Upgraded) {
             return;
         }

@@ -14,12 +14,13 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until},
@@ -137,7 +138,7 @@ impl Places {
 
     fn add(self: &Arc<Self>, address: IpAddr, place: OwnedSemaphorePermit) -> Arc<Connection> {
         let connection = Arc::new(Connection::new(Arc::clone(self), address, place));
-        let mut open = locked(&self.open);
+        let mut open = self.open.lock();
         open.retain(|other| other.strong_count() > 0);
         open.push(Arc::downgrade(&connection));
         connection
@@ -156,7 +157,7 @@ impl Places {
 
     /// The right to be answered now.
     pub(super) fn turn(self: &Arc<Self>, class: &Class, address: IpAddr) -> Option<AnswerPermit> {
-        let mut answers = locked(&self.answers);
+        let mut answers = self.answers.lock();
         let shares = self.limits.shares(class, address, answers.all);
         let held = |sender: &Sender| answers.senders.get(sender).copied().unwrap_or_default();
         if shares.iter().any(|(sender, most)| held(sender) >= *most) {
@@ -183,7 +184,7 @@ impl Places {
     fn next_to_go(&self) -> Result<Arc<Connection>, Option<Instant>> {
         let now = Instant::now();
         let (mut first, mut later) = (None, None::<Instant>);
-        for connection in locked(&self.open).iter().filter_map(Weak::upgrade) {
+        for connection in self.open.lock().iter().filter_map(Weak::upgrade) {
             let Some((rank, from)) = connection.may_go() else { continue };
             if from > now {
                 later = Some(later.map_or(from, |later| later.min(from)));
@@ -197,7 +198,7 @@ impl Places {
 
 impl Drop for AnswerPermit {
     fn drop(&mut self) {
-        let mut answers = locked(&self.places.answers);
+        let mut answers = self.places.answers.lock();
         answers.all -= 1;
         for sender in self.senders.drain(..) {
             if let Entry::Occupied(mut held) = answers.senders.entry(sender) {
@@ -210,10 +211,6 @@ impl Drop for AnswerPermit {
         drop(answers);
         self.places.ended.notify_waiters();
     }
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -298,15 +295,15 @@ mod tests {
         drop(busy);
         sleep(Duration::from_hours(2)).await;
         assert!(matches!(all.next_to_go(), Err(None)), "it makes no room");
-        assert_eq!(locked(&all.answers).senders.get(&Sender::Address(HERE)), Some(&1));
+        assert_eq!(all.answers.lock().senders.get(&Sender::Address(HERE)), Some(&1));
         drop(open);
-        assert_eq!((locked(&all.answers).all, all.free.available_permits()), (0, 8));
+        assert_eq!((all.answers.lock().all, all.free.available_permits()), (0, 8));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_ends_when_the_socket_has_taken_all_of_it() {
         let all = places(8);
-        let answers = || locked(&all.answers).all;
+        let answers = || all.answers.lock().all;
         let open = all.open(HERE).await.expect("a place");
         open.has_flushed();
         drop(open.begin(&Class::Guest).await);
@@ -346,8 +343,8 @@ mod tests {
         drop((here, holders, refused));
         let served = waiting.begin(&guest).await;
         assert!(served.is_answered() && !all.are_short());
-        assert_eq!(locked(&all.answers).all, 1);
-        assert_eq!(locked(&all.answers).senders.len(), 1);
+        assert_eq!(all.answers.lock().all, 1);
+        assert_eq!(all.answers.lock().senders.len(), 1);
     }
 
     #[test]
@@ -361,7 +358,7 @@ mod tests {
         assert_eq!(others.each_ref().map(Vec::len), [10, 4, 1], "each newcomer gets one");
         assert!(all.turn(&Class::Probe, HERE).is_some());
         drop((one, same_owner, others));
-        let answers = locked(&all.answers);
+        let answers = all.answers.lock();
         assert!(answers.all == 0 && answers.senders.is_empty(), "{answers:?}");
     }
 

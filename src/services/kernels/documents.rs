@@ -1,7 +1,6 @@
 //! Which kernel belongs to which notebook or console of a client: what Jupyter calls a session.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::Kernels;
@@ -39,13 +38,9 @@ pub struct DocumentChange {
 pub(super) struct Documents(Mutex<Vec<(Principal, Document)>>);
 
 impl Documents {
-    fn all(&self) -> MutexGuard<'_, Vec<(Principal, Document)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds one, and forgets those that are not there any more.
     fn add(&self, who: &Principal, document: Document, is_there: impl Fn(&Principal, &Document) -> bool) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         all.retain(|(owner, document)| is_there(owner, document));
         if all.iter().filter(|(owner, _)| owner == who).count() >= DOCUMENTS_MAX
             && let Some(oldest) = all.iter().position(|(owner, _)| owner == who)
@@ -78,7 +73,7 @@ impl Kernels {
     /// The documents of a caller whose kernels are there: of one conversation or of all.
     pub fn documents(&self, who: &Principal, conversation: Option<&ConversationId>) -> Vec<Document> {
         let mine: Vec<_> = {
-            let all = self.0.documents.all();
+            let all = self.0.documents.0.lock();
             all.iter().filter(|(owner, _)| owner == who).map(|(_, document)| document.clone()).collect()
         };
         let is_there = |document: &Document| {
@@ -118,7 +113,7 @@ impl Kernels {
     pub fn change_document(&self, who: &Principal, id: Uuid, change: DocumentChange) -> Result<Document, Failure> {
         change.check()?;
         self.document(who, id)?;
-        let mut all = self.0.documents.all();
+        let mut all = self.0.documents.0.lock();
         let found = all.iter_mut().find(|(owner, document)| owner == who && document.id == id);
         let (_, document) = found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session."))?;
         change.apply(document);
@@ -131,7 +126,7 @@ impl Kernels {
     /// [`Code::SessionNotFound`].
     pub fn remove_document(&self, who: &Principal, id: Uuid) -> Result<SessionId, Failure> {
         let document = self.document(who, id)?;
-        self.0.documents.all().retain(|(_, other)| other.id != id);
+        self.0.documents.0.lock().retain(|(_, other)| other.id != id);
         Ok(document.kernel)
     }
 }
@@ -151,12 +146,12 @@ mod tests {
         add(&ben, "his".to_owned());
         (0..=DOCUMENTS_MAX).for_each(|n| add(&ann, n.to_string()));
         let paths = |who: &Principal| -> Vec<String> {
-            let all = documents.all();
+            let all = documents.0.lock();
             all.iter().filter(|(owner, _)| owner == who).map(|(_, document)| document.path.clone()).collect()
         };
         assert_eq!(paths(&ben), ["his"]);
         assert_eq!((paths(&ann).len(), paths(&ann)[0].as_str()), (DOCUMENTS_MAX, "1"));
-        let his = documents.all()[0].1.clone();
+        let his = documents.0.lock()[0].1.clone();
         documents.add(&ben, his, |owner, _| *owner == ben);
         assert!(paths(&ann).is_empty(), "their kernels are gone");
     }

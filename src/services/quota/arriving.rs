@@ -61,7 +61,7 @@ impl Drop for Arrival {
         if self.is_counted {
             self.quota.measured(&self.conversation, None);
         } else {
-            self.quota.known().arrivals.remove(&self.conversation, &self.held);
+            self.quota.known.lock().arrivals.remove(&self.conversation, &self.held);
         }
     }
 }
@@ -75,7 +75,7 @@ impl Quota {
 
     /// What uploads in progress hold beside the usage of a conversation.
     pub(in crate::services) fn arriving_bytes(&self, id: &ConversationKey) -> u64 {
-        self.known().arrivals.of(id).bytes
+        self.known.lock().arrivals.of(id).bytes
     }
 
     fn check_arrivals(&self, known: &Known, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
@@ -105,7 +105,7 @@ impl Writer {
             } else {
                 arrival.is_closed = self.room(&more)?.is_none();
             }
-            let mut known = quota.known();
+            let mut known = quota.known.lock();
             // Uploads to the owner's other conversations may have reserved meanwhile.
             quota.check_arrivals(&known, conversation, &more)?;
             known.arrivals.add(conversation, &more);
@@ -123,7 +123,7 @@ impl Writer {
         let Some(there) = self.room(&Usage::default())? else { return Ok(()) };
         let held = mem::take(&mut arrival.held);
         if !arrival.is_counted {
-            let mut known = self.quota.known();
+            let mut known = self.quota.known.lock();
             known.arrivals.remove(&self.conversation, &held);
             known.set(&self.conversation, there.plus(&held));
         }

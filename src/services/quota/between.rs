@@ -52,7 +52,7 @@ impl Quota {
         id: ConversationKey,
         is_busy: impl Fn() -> bool,
     ) -> DiskLimit {
-        let is_over = move |files: &BetweenPrograms| is_busy() || files.quota.known().is_watched(&files.id);
+        let is_over = move |files: &BetweenPrograms| is_busy() || files.quota.known.lock().is_watched(&files.id);
         let mut files = BetweenPrograms::begin(self, id);
         loop {
             sleep(TICK).await;
@@ -70,7 +70,7 @@ impl Quota {
     fn look_at(&self, id: &ConversationKey) -> Result<Look, StorageError> {
         let (free, before) = (self.store.free()?, self.cached(id));
         let usage = self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&WHOLE))?;
-        let mut known = self.known();
+        let mut known = self.known.lock();
         // What a client or a program has written meanwhile may not be in it.
         if known.usages.get(id).copied() == before && !known.is_watched(id) {
             known.set(id, usage);

@@ -72,7 +72,7 @@ impl Quota {
     pub(super) fn sample(&self, id: &ConversationKey, number: u64) -> Result<Look, StorageError> {
         let free = self.store.free()?;
         let usage = self.measure(id)?;
-        let mut known = self.known();
+        let mut known = self.known.lock();
         // A walk that ends after its program is older than the listing that follows the program.
         if known.watched.contains_key(&number) {
             known.set(id, usage);
@@ -118,7 +118,7 @@ impl Quota {
 impl Watch {
     pub(super) fn begin(quota: Arc<Quota>, id: ConversationKey) -> Self {
         let free = quota.store.free();
-        let mut known = quota.known();
+        let mut known = quota.known.lock();
         known.newest += 1;
         let (number, alone) = (known.newest, known.watched.is_empty());
         known.watched.insert(number, id.clone());
@@ -151,7 +151,7 @@ impl Watch {
                 break end;
             }
             let (Some(before), Ok(free)) = (last, self.quota.store.free()) else { continue };
-            let now = Look { free, growth_bytes: self.quota.known().growth_bytes, ..before };
+            let now = Look { free, growth_bytes: self.quota.known.lock().growth_bytes, ..before };
             last = Some(now);
             if let Some(limit) = self.judge(Some(before), now) {
                 return Some(limit);
@@ -168,7 +168,7 @@ impl Watch {
 
     fn judge(&mut self, before: Option<Look>, now: Look) -> Option<DiskLimit> {
         let limit = self.quota.judge(before.as_ref(), &now);
-        let alone = self.alone && self.quota.known().newest == self.number;
+        let alone = self.alone && self.quota.known.lock().newest == self.number;
         let suspect = alone && self.first.is_some_and(|first| self.quota.is_unexplained(&first, &now));
         self.unexplained = if suspect { self.unexplained + 1 } else { 0 };
         limit.or((self.unexplained >= 2).then_some(DiskLimit::Bytes { max: self.quota.options.bytes_max }))
@@ -177,6 +177,6 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.quota.known().watched.remove(&self.number);
+        self.quota.known.lock().watched.remove(&self.number);
     }
 }

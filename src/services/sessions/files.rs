@@ -1,8 +1,9 @@
 //! The files of a session whose sandbox has its own `/data`: they travel to it before each cell, and back after it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
@@ -41,7 +42,7 @@ impl FileLink {
 
     /// Passes on a message of the sandbox; waits while the receiver is full.
     pub(super) async fn tell(&self, message: FileMessage) {
-        let taker = self.taker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let taker = self.taker.lock().clone();
         if let Some(taker) = taker {
             // One that has gone away takes nothing more.
             let _ = taker.send(message).await;
@@ -50,12 +51,12 @@ impl FileLink {
 
     /// The sandbox has ended.
     pub(super) fn end(&self) {
-        drop(self.taker.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.taker.lock().take());
     }
 
     fn take(&self) -> ReceiverStream<FileMessage> {
         let (sender, receiver) = mpsc::channel(MESSAGES_MAX);
-        *self.taker.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        *self.taker.lock() = Some(sender);
         ReceiverStream::new(receiver)
     }
 }

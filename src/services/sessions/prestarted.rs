@@ -5,12 +5,9 @@
 //! It is only an optimisation: what does not fit it, such as variables or network, starts a kernel of its own. Its
 //! memory counts as that of a session, and it is ended when any session needs that memory.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::DropGuard;
 use tracing::{debug, info};
@@ -58,29 +55,25 @@ struct Slot {
 pub(super) struct PrestartedKernels(Mutex<HashMap<Language, Slot>>);
 
 impl PrestartedKernels {
-    fn slots(&self) -> MutexGuard<'_, HashMap<Language, Slot>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What those that wait may use, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.slots().values().filter_map(|slot| slot.waiting.as_ref()).map(|waiting| waiting.memory_bytes).sum()
+        self.0.lock().values().filter_map(|slot| slot.waiting.as_ref()).map(|waiting| waiting.memory_bytes).sum()
     }
 
     pub(super) fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
-        let slots = self.slots();
+        let slots = self.0.lock();
         let waiting = slots.iter().filter(|(_, slot)| slot.waiting.is_some());
         waiting.map(|(language, _)| (language.clone(), "kernel", 1)).collect()
     }
 
     fn take(&self, language: &Language) -> Option<Waiting> {
-        self.slots().get_mut(language)?.waiting.take()
+        self.0.lock().get_mut(language)?.waiting.take()
     }
 
     /// Ends those that match; whether there was one. No kernel or lease is dropped under the lock.
     fn end(&self, matches: impl Fn(&Slot) -> bool) -> bool {
         let ended: Vec<_> =
-            self.slots().values_mut().filter(|slot| matches(slot)).filter_map(|slot| slot.waiting.take()).collect();
+            self.0.lock().values_mut().filter(|slot| matches(slot)).filter_map(|slot| slot.waiting.take()).collect();
         !ended.is_empty()
     }
 
@@ -118,7 +111,7 @@ impl Inner {
             return Some((kernel, lease));
         }
         // The conversation exists: it waits for another, unless its folder has just become a conversation's.
-        let mut slots = self.prestarted.slots();
+        let mut slots = self.prestarted.0.lock();
         if !waiting.folder.is_assigned()
             && let Some(slot) = slots.get_mut(&runner.language).filter(|slot| slot.waiting.is_none())
         {
@@ -133,7 +126,7 @@ impl Inner {
             return;
         }
         {
-            let mut slots = self.prestarted.slots();
+            let mut slots = self.prestarted.0.lock();
             let slot = slots.entry(runner.language.clone()).or_default();
             if slot.is_starting || slot.waiting.is_some() {
                 return;
@@ -143,7 +136,7 @@ impl Inner {
         let (inner, runner) = (Arc::clone(self), runner.clone());
         self.tasks.spawn(async move {
             let waiting = inner.stop.run_until_cancelled(inner.prepare(&runner)).await.flatten();
-            let mut slots = inner.prestarted.slots();
+            let mut slots = inner.prestarted.0.lock();
             let Some(slot) = slots.get_mut(&runner.language) else { return };
             slot.is_starting = false;
             let unwanted =

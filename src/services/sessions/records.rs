@@ -12,12 +12,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -94,20 +95,16 @@ impl Records {
     }
 
     fn note(&self, session: SessionId, record: Option<SessionRecord>) {
-        let mut changes = self.changes();
+        let mut changes = self.changes.lock();
         if self.store.is_some() && (changes.len() < CHANGES_MAX || changes.contains_key(&session)) {
             changes.insert(session, record);
             self.changed.notify_one();
         }
     }
 
-    fn changes(&self) -> MutexGuard<'_, HashMap<SessionId, Option<SessionRecord>>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Stores what has changed; whether that worked.
     async fn store_changes(&self, store: &dyn SessionStore) -> bool {
-        let mut changes = std::mem::take(&mut *self.changes()).into_iter();
+        let mut changes = std::mem::take(&mut *self.changes.lock()).into_iter();
         while let Some((session, record)) = changes.next() {
             let stored = async {
                 match &record {
@@ -117,7 +114,7 @@ impl Records {
             };
             if self.call(stored).await.is_none() {
                 // What has changed since is newer.
-                let mut newer = self.changes();
+                let mut newer = self.changes.lock();
                 for (session, record) in changes.chain([(session, record)]) {
                     newer.entry(session).or_insert(record);
                 }

@@ -3,12 +3,13 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{
     sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch},
@@ -104,11 +105,11 @@ impl Session {
 
     /// When it was used last.
     pub(super) fn used(&self) -> Instant {
-        *locked(&self.used)
+        *self.used.lock()
     }
 
     pub(super) fn touch(&self) {
-        *locked(&self.used) = Instant::now();
+        *self.used.lock() = Instant::now();
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -133,7 +134,7 @@ impl Session {
 
     /// Leaves the sandbox to the janitor.
     pub(super) fn release(&self) {
-        let lease = locked(&self.lease).take();
+        let lease = self.lease.lock().take();
         drop(lease);
     }
 }
@@ -187,7 +188,7 @@ pub(super) struct Reserved<'a> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        let mut state = locked(&self.registry.state);
+        let mut state = self.registry.state.lock();
         if let Some(reserved) = state.reserved.get_mut(&self.owner) {
             *reserved -= self.bytes;
         }
@@ -208,7 +209,7 @@ pub(super) struct Restarting<'a>(&'a Registry, SessionId);
 
 impl Drop for Restarting<'_> {
     fn drop(&mut self) {
-        locked(&self.0.state).restarting.remove(&self.1);
+        self.0.state.lock().restarting.remove(&self.1);
         self.0.restarted.send_replace(());
     }
 }
@@ -216,15 +217,15 @@ impl Drop for Restarting<'_> {
 impl Registry {
     /// Notes a restart; `None` when one is under way.
     pub(super) fn restart(&self, id: SessionId) -> Option<Restarting<'_>> {
-        locked(&self.state).restarting.insert(id).then_some(Restarting(self, id))
+        self.state.lock().restarting.insert(id).then_some(Restarting(self, id))
     }
 
     pub(super) fn is_restarting(&self, id: SessionId) -> bool {
-        locked(&self.state).restarting.contains(&id)
+        self.state.lock().restarting.contains(&id)
     }
 
     pub(super) fn restarting(&self) -> Vec<SessionId> {
-        locked(&self.state).restarting.iter().copied().collect()
+        self.state.lock().restarting.iter().copied().collect()
     }
 
     pub(super) fn restarts(&self) -> watch::Receiver<()> {
@@ -234,7 +235,7 @@ impl Registry {
     /// The right to open a session there; others wait.
     pub(super) async fn opening(&self, conversation: &ConversationKey, language: &Language) -> OwnedMutexGuard<()> {
         let lock = {
-            let mut opening = locked(&self.opening);
+            let mut opening = self.opening.lock();
             opening.retain(|_, lock| lock.strong_count() > 0);
             let known = opening.entry((conversation.clone(), language.clone())).or_default();
             let lock = known.upgrade().unwrap_or_default();
@@ -245,27 +246,27 @@ impl Registry {
     }
 
     pub(super) fn add(&self, session: &Arc<Session>) {
-        locked(&self.state).open.insert(session.id, Arc::clone(session));
+        self.state.lock().open.insert(session.id, Arc::clone(session));
     }
 
     pub(super) fn get(&self, id: SessionId) -> Option<Arc<Session>> {
-        locked(&self.state).open.get(&id).cloned()
+        self.state.lock().open.get(&id).cloned()
     }
 
     /// The open session of a conversation and a language.
     pub(super) fn of(&self, conversation: &ConversationKey, language: &Language) -> Option<Arc<Session>> {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         let is_it = |session: &&Arc<Session>| session.conversation == *conversation && session.language == *language;
         state.open.values().find(is_it).cloned()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
-        locked(&self.state).open.values().cloned().collect()
+        self.state.lock().open.values().cloned().collect()
     }
 
     /// Memory for a kernel of no owner, where the limits of all together stay within `max`.
     pub(super) fn reserve_ahead(&self, bytes: u64, max: u64) -> Option<Reserved<'_>> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let used: u64 = state.held().iter().map(|holding| holding.bytes).sum();
         (used.saturating_add(bytes) <= max).then(|| self.reserve(&mut state, None, bytes))
     }
@@ -273,7 +274,7 @@ impl Registry {
     /// Memory for one more session of an owner. `max` is what all together may use; where several owners have asked for
     /// sessions, one holds at most three quarters of `whole`, and at least one session.
     pub(super) fn capacity_for(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity<'_> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         if !who.is_self_test() && !state.owners.contains(who) {
             state.owners.insert(who.clone());
         }
@@ -295,7 +296,7 @@ impl Registry {
 
     /// Removes this very session; false when it is not there any more.
     pub(super) fn remove(&self, session: &Arc<Session>, end: SessionEnd) -> bool {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         if !state.open.get(&session.id).is_some_and(|open| Arc::ptr_eq(open, session)) {
             return false;
         }
@@ -311,19 +312,19 @@ impl Registry {
     /// Adds a session that a server left. `is_recorded`: until its next caller was told, it stays recorded.
     pub(super) fn add_left(&self, left: SessionRecord, is_news: bool, is_recorded: bool) {
         let (id, place, end) = (left.session, (left.conversation, left.language), SessionEnd::Server);
-        locked(&self.state).add_ended(Ended { id, place, setup: None, end, is_news, is_recorded });
+        self.state.lock().add_ended(Ended { id, place, setup: None, end, is_news, is_recorded });
     }
 
     /// How a session of this owner ended.
     pub(super) fn end_of(&self, who: &Principal, id: SessionId) -> Option<SessionEnd> {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         let of_it = |ended: &&Ended| ended.id == id && ended.place.0.owner == *who;
         state.ended.iter().rev().find(of_it).map(|ended| ended.end)
     }
 
     /// Where a session of this owner was that has ended by itself or for others, and its environment.
     pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(SessionKey, Setup)> {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         let last = state.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)?;
         let setup = last.setup.clone().filter(|_| last.end != SessionEnd::Closed)?;
         Some((last.place.clone(), setup))
@@ -337,7 +338,7 @@ impl Registry {
         language: &Language,
     ) -> (Option<SessionEnd>, Vec<SessionId>) {
         let (mut news, mut told) = (None, Vec::new());
-        for ended in &mut locked(&self.state).ended {
+        for ended in &mut self.state.lock().ended {
             if ended.place.0 == *conversation && ended.place.1 == *language {
                 news = std::mem::take(&mut ended.is_news).then_some(ended.end);
                 told.extend(std::mem::take(&mut ended.is_recorded).then_some(ended.id));
@@ -348,7 +349,7 @@ impl Registry {
 
     /// No caller of a conversation is told of what ended there before; those that need not be recorded any more.
     pub(super) fn forget(&self, conversation: &ConversationKey) -> Vec<SessionId> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let there = state.ended.iter_mut().filter(|ended| ended.place.0 == *conversation);
         let forgotten = there.filter_map(|ended| {
             ended.is_news = false;
@@ -376,8 +377,4 @@ impl State {
         let reserved = self.reserved.iter();
         open.chain(reserved.map(|(owner, bytes)| Holding { owner: owner.clone(), bytes: *bytes, idle: None })).collect()
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -33,7 +33,7 @@ impl Tokens {
 
     /// Before the tokens of the database are known for the first time, so that none of an earlier token is accepted.
     pub(super) async fn bind_connections(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
-        let Some(ids) = self.configured.get().filter(|_| !self.known().is_loaded) else { return Ok(()) };
+        let Some(ids) = self.configured.get().filter(|_| !self.known.read().is_loaded) else { return Ok(()) };
         for connection in store.bind_connections(&ids.now, &ids.before, self.now()).await? {
             info!(%connection, "sign-in: the connection was made with another MCP_API_TOKEN, and has ended");
             self.tell_ended(connection);

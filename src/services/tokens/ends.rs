@@ -33,7 +33,7 @@ impl Tokens {
 
     /// The tokens that are known and not valid any more.
     fn ended(&self) -> Vec<TokenId> {
-        let (known, now) = (self.known(), self.now());
+        let (known, now) = (self.known.read(), self.now());
         known.tokens.values().filter(|token| !token.record.is_valid(now)).map(|token| token.record.id).collect()
     }
 }

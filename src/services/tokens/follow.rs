@@ -3,8 +3,10 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
+
+use parking_lot::Mutex;
 
 use super::{Known, Tokens};
 use crate::{
@@ -22,12 +24,12 @@ pub(super) struct ChangeFollower {
 impl ChangeFollower {
     /// Before this process makes or revokes a token.
     pub(super) fn own(&self, id: TokenId, is_revoked: bool) {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner).insert((id, is_revoked));
+        self.own.lock().insert((id, is_revoked));
     }
 
     /// Once changes are known they are not taken for another process's, so they need not be remembered any more.
     pub(super) fn settled(&self, changes: &[(TokenId, bool)]) {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         for change in changes {
             own.remove(change);
         }
@@ -39,7 +41,7 @@ impl ChangeFollower {
         known: &Known,
         records: &'a [TokenRecord],
     ) -> impl Iterator<Item = (AdminAction, &'a TokenRecord)> {
-        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.own.lock();
         let of = |record: &'a TokenRecord| {
             let is_revoked = record.revoked_unix_ms.is_some();
             let was_revoked = known.by_id(record.id).map(|token| token.record.revoked_unix_ms.is_some());
@@ -72,7 +74,7 @@ impl Tokens {
     /// Reports changes that other processes made. To be called before [`Self::learn`].
     pub(super) fn tell_elsewhere(&self, records: &[TokenRecord]) {
         let Some(observer) = self.follower.observer.get() else { return };
-        let known = self.known();
+        let known = self.known.read();
         if !known.is_loaded {
             return;
         }
@@ -112,7 +114,7 @@ mod tests {
         let subject = TokenRecord { prefix: SUBJECT_MARK.to_owned(), ..connection.clone() };
         for (record, expected) in [(connection, 0), (token, 1), (subject, 0)] {
             let records = [record];
-            assert_eq!(here.follower.found(&here.known(), &records).count(), expected, "{records:?}");
+            assert_eq!(here.follower.found(&here.known.read(), &records).count(), expected, "{records:?}");
         }
     }
 

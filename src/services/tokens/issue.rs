@@ -69,7 +69,7 @@ impl Tokens {
     /// From now on accepts an access token, which the caller has stored.
     pub fn accept(&self, access: AccessRecord) {
         let AccessRecord { digest, connection, expires_unix_ms } = access;
-        self.known_mut().access.insert(digest, Access { connection, expires_unix_ms, acts_as: None });
+        self.known.write().access.insert(digest, Access { connection, expires_unix_ms, acts_as: None });
     }
 
     fn draft(&self, new: NewToken, mark: &str) -> Result<(TokenRecord, SecretString), Failure> {
@@ -111,7 +111,7 @@ impl Tokens {
         all.retain(|token| owner.is_none_or(|owner| token.owner == *owner));
         all.sort_by_key(|token| std::cmp::Reverse((token.created_unix_ms, token.id)));
         for token in &mut all {
-            if let Some(live) = self.known().tokens.get(&token.digest) {
+            if let Some(live) = self.known.read().tokens.get(&token.digest) {
                 token.used_unix_ms = Some(live.used.load(Ordering::Relaxed)).filter(|used| *used > 0);
             }
         }
@@ -125,7 +125,8 @@ impl Tokens {
             token.owner == *owner && token.is_connection() && !token.is_subject() && token.is_valid(now)
         };
         let mut all: Vec<_> = self
-            .known()
+            .known
+            .read()
             .tokens
             .values()
             .filter(|token| is_one(&token.record))
@@ -149,7 +150,7 @@ impl Tokens {
             return Err(Failure::new(Code::TokenNotFound, why));
         }
         let known: Vec<_> = {
-            let known = self.known();
+            let known = self.known.read();
             revoked.iter().filter_map(|id| known.by_id(*id)).map(|token| token.record.clone()).collect()
         };
         let ended = known.into_iter().map(|token| TokenRecord { revoked_unix_ms: Some(now), ..token });
@@ -164,7 +165,7 @@ impl Tokens {
 
     /// Whether the tokens of the database are known. Before, a token that is not known may be one of them.
     pub fn is_loaded(&self) -> bool {
-        self.store.is_none() || self.known().is_loaded
+        self.store.is_none() || self.known.read().is_loaded
     }
 
     /// Reads the tokens of the database, if it answers.
@@ -177,7 +178,7 @@ impl Tokens {
 
     /// The same for all of them again, whenever they have changed by the clock of who changed them.
     pub async fn load_all(&self) {
-        self.known_mut().seen = 0;
+        self.known.write().seen = 0;
         self.load().await;
     }
 
@@ -193,7 +194,7 @@ impl Tokens {
                 () = stop.cancelled() => break,
             }
             if round.is_multiple_of(READ_ALL_EVERY) {
-                self.known_mut().seen = 0;
+                self.known.write().seen = 0;
             }
             let followed = self.round(&*store, round).await;
             if let (Err(error), false) = (&followed, is_away) {
@@ -216,21 +217,21 @@ impl Tokens {
 
     async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
         // Before the reading: what changes while it goes on is read again in the next round.
-        let (began, since) = (self.now(), self.known().seen);
+        let (began, since) = (self.now(), self.known.read().seen);
         let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
         self.bind_connections(store).await?;
         let changed = store.changed(since).await?;
         self.tell_elsewhere(&changed);
         self.learn(changed);
         store.access(since).await?.into_iter().for_each(|access| self.accept(access));
-        self.known_mut().seen = began;
-        self.known_mut().is_loaded = true;
+        self.known.write().seen = began;
+        self.known.write().is_loaded = true;
         self.end_expired();
         self.store_uses(store).await?;
         self.read_spent(store, round).await?;
         if round.is_multiple_of(FORGET_EVERY) {
             for digest in store.forget(self.now() - FORGET_AFTER_MS).await? {
-                self.known_mut().remove(&digest);
+                self.known.write().remove(&digest);
             }
         }
         Ok(())
@@ -238,10 +239,10 @@ impl Tokens {
 
     fn end_expired(&self) {
         let now = self.now();
-        for token in self.known().tokens.values().filter(|token| !token.record.is_valid(now)) {
+        for token in self.known.read().tokens.values().filter(|token| !token.record.is_valid(now)) {
             self.end(token);
         }
-        self.known_mut().access.retain(|_, access| {
+        self.known.write().access.retain(|_, access| {
             let is_valid = now < access.expires_unix_ms;
             if let Some(token) = access.acts_as.as_ref().filter(|_| !is_valid) {
                 token.expired().cancel();
@@ -252,7 +253,8 @@ impl Tokens {
 
     async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
         let used: Vec<_> = self
-            .known()
+            .known
+            .read()
             .tokens
             .values()
             .filter(|token| token.is_used.swap(false, Ordering::Relaxed))
@@ -264,7 +266,7 @@ impl Tokens {
     /// Takes what the database says about tokens.
     pub fn learn(&self, mut records: Vec<TokenRecord>) {
         let changes: Vec<_> = records.iter().map(|record| (record.id, record.revoked_unix_ms.is_some())).collect();
-        let mut known = self.known_mut();
+        let mut known = self.known.write();
         // A parent comes before those that share what it may spend.
         records.sort_by_key(|record| record.parent.is_some());
         for record in records {

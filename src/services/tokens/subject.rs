@@ -18,7 +18,7 @@ impl Tokens {
     /// Whether a token is one that was accepted and has not expired.
     pub fn is_accepted(&self, token: &[u8]) -> bool {
         let now = self.now();
-        self.known().access.get(&super::digest(token)).is_some_and(|access| now < access.expires_unix_ms)
+        self.known.read().access.get(&super::digest(token)).is_some_and(|access| now < access.expires_unix_ms)
     }
 
     /// Records a subject that was not seen before; `false` for one that was revoked.
@@ -32,7 +32,7 @@ impl Tokens {
         name: &str,
         scopes: &[Scope],
     ) -> Result<bool, Failure> {
-        if let Some(token) = self.known().tokens.get(&key) {
+        if let Some(token) = self.known.read().tokens.get(&key) {
             return Ok(token.record.is_valid(self.now()));
         }
         let store = self.store()?;
@@ -54,7 +54,7 @@ impl Tokens {
             // Another server, or another request, was first; or there is no database.
             Err(_) => self.learn(store.changed(0).await?),
         }
-        let known = self.known().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
+        let known = self.known.read().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
         known.ok_or_else(|| DatabaseError("a subject was not stored".to_owned()).into())
     }
 
@@ -67,7 +67,7 @@ impl Tokens {
         if !store.restore(&id, now).await? {
             return Err(Failure::new(Code::TokenNotFound, "There is no such subject that is refused."));
         }
-        let known = self.known().by_id(id).map(|token| token.record.clone());
+        let known = self.known.read().by_id(id).map(|token| token.record.clone());
         self.learn(known.map(|record| TokenRecord { revoked_unix_ms: None, ..record }).into_iter().collect());
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Tokens {
         scopes: Vec<Scope>,
     ) {
         let now = self.now();
-        let mut known = self.known_mut();
+        let mut known = self.known.write();
         // Another request with it was first, and may have opened something.
         if known.access.get(&token).is_some_and(|access| now < access.expires_unix_ms) {
             return;

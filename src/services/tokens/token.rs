@@ -3,12 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -128,7 +129,7 @@ impl Token {
     /// [`Code::RateLimited`] when one of the token's limits is reached; the message says which and when to come back.
     pub fn begin(self: &Arc<Self>) -> Result<Started, Failure> {
         let limits = self.record.grant.limits;
-        let mut spent = self.spent();
+        let mut spent = self.spent.lock();
         if let Some(limit) = limits.runs_at_once.filter(|limit| spent.at_once >= *limit) {
             return Err(refused(&format!("{limit} programs at once"), Duration::from_secs(1)));
         }
@@ -142,7 +143,7 @@ impl Token {
     /// # Errors
     /// As [`Self::begin`].
     pub fn begin_within(self: &Arc<Self>) -> Result<Started, Failure> {
-        self.spent().count(&self.record.grant.limits)?;
+        self.spent.lock().count(&self.record.grant.limits)?;
         Ok(Started { token: Arc::clone(self), has_place: false })
     }
 
@@ -153,11 +154,7 @@ impl Token {
 
     /// What all of them have spent within a day, beside what this process counts.
     pub(super) fn spent_beside(&self, beside: (u64, u64)) {
-        self.spent().beside = beside;
-    }
-
-    fn spent(&self) -> MutexGuard<'_, Spent> {
-        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spent.lock().beside = beside;
     }
 
     pub(super) fn touch(&self, now_unix_ms: i64) {
@@ -191,7 +188,7 @@ impl Started {
             return;
         }
         let (now, cpu_ms) = (Instant::now(), u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX));
-        let mut spent = self.token.spent();
+        let mut spent = self.token.spent.lock();
         match spent.parts.back_mut() {
             Some((begin, cpu_of_part, bytes_of_part)) if now - *begin < DAY / PARTS => {
                 *cpu_of_part = cpu_of_part.saturating_add(cpu_ms);
@@ -205,7 +202,7 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if self.has_place {
-            self.token.spent().at_once -= 1;
+            self.token.spent.lock().at_once -= 1;
         }
     }
 }

@@ -33,7 +33,7 @@ impl Tokens {
             return Ok(());
         };
         let limited: Vec<Arc<Token>> =
-            self.known().tokens.values().filter(|token| token.record.grant.limits.is_daily()).cloned().collect();
+            self.known.read().tokens.values().filter(|token| token.record.grant.limits.is_daily()).cloned().collect();
         if limited.is_empty() {
             return Ok(());
         }
