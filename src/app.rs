@@ -19,7 +19,6 @@ mod options;
 mod packages;
 mod parts;
 mod peers;
-mod sessions;
 mod sign_in;
 mod skills;
 mod tools;

@@ -30,6 +30,7 @@ pub mod retention;
 pub mod runs;
 pub mod sandbox;
 pub mod sessions;
+pub mod shared_parts;
 pub mod shares;
 pub mod sign_in;
 pub mod skills;

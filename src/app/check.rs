@@ -1,17 +1,14 @@
 //! Builds the service that formats and checks programs, from the settings.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::{
     config::Config,
     domain::limits::Limits,
-    ports::{runner::Catalog, storage::Storage},
     services::{
         admission::{Admission, AdmissionOptions},
-        check::{CheckParts, Checker},
-        isolation_check::IsolationState,
-        sandbox::Sandboxes,
-        tokens::Tokens,
+        check::Checker,
+        shared_parts::SharedParts,
     },
 };
 
@@ -26,11 +23,7 @@ const CHECK_CPU_MILLIS: u32 = 1000;
 /// The answer may be this much longer than four times the longest program: a formatted one, escaped, and problems.
 const MORE_OUTPUT_BYTES: u64 = 1 << 20;
 
-pub(super) fn service(
-    config: &Config,
-    (sandboxes, catalog, store, isolation): (&Sandboxes, &Arc<Catalog>, &Arc<dyn Storage>, &IsolationState),
-    tokens: &Arc<Tokens>,
-) -> Checker {
+pub(super) fn service(config: &Config, shared: &SharedParts) -> Checker {
     let (usual, program_bytes_max) = (config.limits.limits(), config.limits.program_bytes_max);
     let output = program_bytes_max.saturating_mul(4).saturating_add(MORE_OUTPUT_BYTES);
     let limits = Limits {
@@ -48,14 +41,6 @@ pub(super) fn service(
         rate_a_minute: config.admission.rate_per_minute,
         rate_burst: config.admission.rate_burst,
     };
-    Checker::new(CheckParts {
-        sandboxes: sandboxes.clone(),
-        catalog: Arc::clone(catalog),
-        store: Arc::clone(store) as _,
-        isolation: isolation.clone(),
-        tokens: Arc::clone(tokens),
-        admission: Admission::new(admission),
-        limits,
-        program_bytes_max: usize::try_from(program_bytes_max).unwrap_or(usize::MAX),
-    })
+    let program_bytes_max = usize::try_from(program_bytes_max).unwrap_or(usize::MAX);
+    Checker::new(shared.clone(), Admission::new(admission), limits, program_bytes_max)
 }

@@ -21,7 +21,7 @@ use crate::{
     },
     config::{BaseUrl, Config},
     domain::{address::networks, clock::SystemClock, environment::AllowedVariables},
-    ports::{engine::Probe, observer::Observer, storage::Usage},
+    ports::{engine::Probe, storage::Usage},
     services::{
         admin::{Admin, AdminParts, Checks, Refusals},
         admission::{self, AdmissionOptions},
@@ -29,20 +29,19 @@ use crate::{
         connections::Connections,
         containers::Containers,
         conversations::Conversations,
-        files::{Files, FilesOptions},
+        files::FilesOptions,
         history::{History, HistoryOptions},
         idempotency::Idempotency,
         kernels::Kernels,
-        network::{Network, Policies},
+        network::Policies,
         packages::Packages,
         quota::QuotaOptions,
         retention::RetentionOptions,
         runs::{Runs, RunsOptions},
         sessions::{Sessions, SessionsOptions},
-        skills::Skills,
+        shared_parts::SharedParts,
         standby::StandbyOptions,
         stats::StatsSnapshot,
-        tokens::Tokens,
         tools::Tools,
     },
 };
@@ -225,14 +224,12 @@ pub(super) fn history(config: &Config) -> HistoryOptions {
 pub(super) fn api(
     config: &Config,
     bodies: Bodies,
-    (runs, files, sessions): (&Runs, &Arc<Files>, &Sessions),
-    (tokens, network, (packages, skills, tools, checker)): (
-        &Arc<Tokens>,
-        &Network,
-        (&Packages, &Skills, &Tools, &Checker),
-    ),
+    shared: &SharedParts,
+    (runs, sessions): (&Runs, &Sessions),
+    (packages, tools, checker): (&Packages, &Tools, &Checker),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> ApiParts {
+    let SharedParts { sandboxes, files, tokens, network, .. } = shared;
     let conversations = Conversations::new(Arc::clone(files), runs.clone());
     ApiParts {
         runs: runs.clone(),
@@ -247,7 +244,7 @@ pub(super) fn api(
         admin: admin.clone(),
         network: network.clone(),
         packages: packages.clone(),
-        skills: skills.clone(),
+        skills: sandboxes.skills.clone(),
         tools: tools.clone(),
         checker: checker.clone(),
         bodies,
@@ -256,9 +253,10 @@ pub(super) fn api(
 
 /// What operators see and change.
 pub(super) fn admin(
-    (runs, sessions, files): (&Runs, &Sessions, &Arc<Files>),
-    (history, refusals, observer): (Arc<History>, Arc<Refusals>, Arc<dyn Observer>),
-    (tokens, policies, connections): (&Arc<Tokens>, &Arc<Policies>, Option<&Arc<Connections>>),
+    shared: &SharedParts,
+    (runs, sessions): (&Runs, &Sessions),
+    (history, refusals): (Arc<History>, Arc<Refusals>),
+    (policies, connections): (&Arc<Policies>, Option<&Arc<Connections>>),
     tools: &Tools,
     stats: StatsSnapshot,
     checks: Checks,
@@ -266,15 +264,15 @@ pub(super) fn admin(
     Admin::new(AdminParts {
         runs: runs.clone(),
         sessions: sessions.clone(),
-        conversations: Conversations::new(Arc::clone(files), runs.clone()),
+        conversations: Conversations::new(Arc::clone(&shared.files), runs.clone()),
         history,
         stats,
-        tokens: Arc::clone(tokens),
+        tokens: Arc::clone(&shared.tokens),
         policies: Arc::clone(policies),
         tool_servers: Arc::clone(tools.directory()),
         connections: connections.cloned(),
         refusals,
-        observer,
+        observer: Arc::clone(&shared.observer),
         clock: Arc::new(SystemClock),
         checks,
     })

@@ -1,18 +1,13 @@
 //! Builds the service that installs packages, from the settings.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::{
     config::{Config, ConfigError},
-    domain::{clock::SystemClock, limits::Limits},
-    ports::{runner::Catalog, storage::Storage},
+    domain::limits::Limits,
     services::{
-        files::Files,
-        isolation_check::IsolationState,
-        network::Network,
-        packages::{Packages, PackagesOptions, PackagesParts},
-        sandbox::Sandboxes,
-        tokens::Tokens,
+        packages::{Packages, PackagesOptions},
+        shared_parts::SharedParts,
     },
 };
 
@@ -23,25 +18,8 @@ const INSTALLING_CPU_MILLIS: u32 = 1000;
 ///
 /// # Errors
 /// When the file of its certificates cannot be read.
-pub(super) fn service(
-    config: &Config,
-    sandboxes: &Sandboxes,
-    catalog: &Arc<Catalog>,
-    (store, files): (&Arc<dyn Storage>, &Arc<Files>),
-    (network, tokens): (&Network, &Arc<Tokens>),
-    isolation: &IsolationState,
-) -> Result<Packages, ConfigError> {
-    let parts = PackagesParts {
-        sandboxes: sandboxes.clone(),
-        catalog: Arc::clone(catalog),
-        store: Arc::clone(store) as _,
-        files: Arc::clone(files),
-        network: network.clone(),
-        isolation: isolation.clone(),
-        tokens: Arc::clone(tokens),
-        clock: Arc::new(SystemClock),
-    };
-    Ok(Packages::new(parts, options(config, config.package_roots()?)))
+pub(super) fn service(config: &Config, shared: &SharedParts) -> Result<Packages, ConfigError> {
+    Ok(Packages::new(shared.clone(), options(config, config.package_roots()?)))
 }
 
 /// `None` where packages are off. Checked when the settings were loaded.

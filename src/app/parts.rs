@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::{
     StartError, check, doctor, listen::Surface, network, observability::Observability, options, packages, peers,
-    sessions, sign_in, skills, tools, users,
+    sign_in, skills, tools, users,
 };
 use crate::{
     adapters::database::Database,
@@ -28,6 +28,7 @@ use crate::{
         history::KeyStore,
         observer::Observer,
         runner::Catalog,
+        sessions::SessionStore,
         storage::Storage,
     },
     services::{
@@ -46,11 +47,11 @@ use crate::{
         packages::Packages,
         readiness::Readiness,
         retention::Retention,
-        runs::{Runs, RunsParts},
+        runs::Runs,
         sandbox::Sandboxes,
         sessions::Sessions,
+        shared_parts::SharedParts,
         sign_in::SignIn,
-        skills::Skills,
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -176,46 +177,41 @@ impl Parts {
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let (skills, sandboxes) = sandboxes(config, &engine, &janitor, instance)?;
+        let sandboxes = sandboxes(config, &engine, &janitor, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let peers = peers::parts(config, instance, database.as_ref());
-        let made = (&sandboxes, &catalog, &store, &isolation);
-        let of_sessions = (&network, &peers, &tokens);
-        let sessions = sessions::service(config, database.as_ref(), made, (&files, &standbys), of_sessions);
-        let packages =
-            packages::service(config, &sandboxes, &catalog, (&store, &files), (&network, &tokens), &isolation)?;
-        let tools = tools::service(config, database.as_ref(), made, (&files, &network), &observer)?;
-        let checker = check::service(config, made, &tokens);
-        let runs = Runs::new(
-            RunsParts {
-                sandboxes,
-                catalog: Arc::clone(&catalog),
-                store: Arc::clone(&store),
-                files: Arc::clone(&files),
-                admission: Admission::new(options::admission(config, probe)),
-                standbys: standbys.clone(),
-                sessions: sessions.clone(),
-                observer: Arc::clone(&observer),
-                isolation: isolation.clone(),
-                variables: options::variables(config),
-                tokens: Arc::clone(&tokens),
-                network: network.clone(),
-                peers: peers.clone(),
-            },
-            options::runs(config),
-        );
+        let shared = SharedParts {
+            sandboxes,
+            catalog: Arc::clone(&catalog),
+            store: Arc::clone(&store),
+            files: Arc::clone(&files),
+            standbys: standbys.clone(),
+            isolation: isolation.clone(),
+            variables: options::variables(config),
+            tokens: Arc::clone(&tokens),
+            network,
+            peers: peers.clone(),
+            observer: Arc::clone(&observer),
+        };
+        let records = database.clone().map(|database| Arc::new(database) as Arc<dyn SessionStore>);
+        let sessions = Sessions::new(shared.clone(), records, options::sessions(config));
+        let packages = packages::service(config, &shared)?;
+        let tools = tools::service(config, database.as_ref(), &shared)?;
+        let checker = check::service(config, &shared);
+        let admission = Admission::new(options::admission(config, probe));
+        let runs = Runs::new(shared.clone(), sessions.clone(), admission, options::runs(config));
         let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 
         let stats = StatsSnapshot::new((&runs, &janitor, &standbys, &sessions), &catalog, &packages);
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &engine, &runs, &catalog, &isolation)?;
-        let told = (Arc::clone(&history), refusals, Arc::clone(&observer));
-        let known = (&tokens, &policies, sign_in.as_ref().map(|parts| &parts.connections));
+        let told = (Arc::clone(&history), refusals);
+        let known = (&policies, sign_in.as_ref().map(|parts| &parts.connections));
         let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
-        let admin = options::admin((&runs, &sessions, &files), told, known, &tools, stats.clone(), checks);
-        let (known, kept) = ((&tokens, &network, (&packages, &skills, &tools, &checker)), (&history, &keys, &admin));
-        let api = options::api(config, bodies.clone(), (&runs, &files, &sessions), known, kept);
+        let admin = options::admin(&shared, (&runs, &sessions), told, known, &tools, stats.clone(), checks);
+        let (beside, kept) = ((&packages, &tools, &checker), (&history, &keys, &admin));
+        let api = options::api(config, bodies.clone(), &shared, (&runs, &sessions), beside, kept);
         let mcp = options::tools(config, &api);
         let relay = Relay::new(peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
@@ -275,18 +271,16 @@ fn sandboxes(
     engine: &Arc<dyn Engine>,
     janitor: &Janitor,
     instance: InstanceId,
-) -> Result<(Skills, Sandboxes), StartError> {
-    let skills = skills::service(config)?;
-    let sandboxes = Sandboxes {
+) -> Result<Sandboxes, StartError> {
+    Ok(Sandboxes {
         engine: Arc::clone(engine),
         janitor: janitor.clone(),
         clock: Arc::new(SystemClock),
         instance,
         folders: config.shared_folders().unwrap_or_default(),
         volumes: super::engine::volumes(config),
-        skills: skills.clone(),
-    };
-    Ok((skills, sandboxes))
+        skills: skills::service(config)?,
+    })
 }
 
 /// What is recorded in the database: runs, and the keys that began them.

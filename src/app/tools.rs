@@ -7,12 +7,8 @@ use crate::{
     adapters::{database::Database, tools::Connector},
     config::Config,
     domain::{clock::SystemClock, limits::Limits},
-    ports::{observer::Observer, runner::Catalog, storage::Storage},
     services::{
-        files::Files,
-        isolation_check::IsolationState,
-        network::Network,
-        sandbox::Sandboxes,
+        shared_parts::SharedParts,
         tools::{Approvals, Directory, Generator, SandboxedParts, SandboxedServers, Tools, ToolsParts},
     },
 };
@@ -25,13 +21,8 @@ const GENERATE_OUTPUT_BYTES: u64 = 32 << 20;
 
 /// # Errors
 /// When a secret cannot be read, or TLS cannot be set up.
-pub(super) fn service(
-    config: &Config,
-    database: Option<&Database>,
-    (sandboxes, catalog, store, isolation): (&Sandboxes, &Arc<Catalog>, &Arc<dyn Storage>, &IsolationState),
-    (files, network): (&Arc<Files>, &Network),
-    observer: &Arc<dyn Observer>,
-) -> Result<Tools, StartError> {
+pub(super) fn service(config: &Config, database: Option<&Database>, shared: &SharedParts) -> Result<Tools, StartError> {
+    let SharedParts { sandboxes, catalog, store, files, isolation, network, observer, .. } = shared;
     let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
     let usual = config.limits.limits();
     let limits = Limits {

@@ -23,10 +23,9 @@ use self::answer::Bounds;
 pub use self::answer::{Checked, Problem, Severity};
 use super::{
     admission::{Admission, Permit},
-    isolation_check::IsolationState,
     runs::{AuxiliaryProgram, execute_auxiliary, outgrown},
-    sandbox::Sandboxes,
-    tokens::{Started, Tokens},
+    shared_parts::SharedParts,
+    tokens::Started,
 };
 use crate::{
     domain::{
@@ -38,7 +37,7 @@ use crate::{
     },
     ports::{
         packages::{PackageStore, Staging},
-        runner::{Catalog, Runner},
+        runner::Runner,
         storage::Usage,
     },
 };
@@ -62,25 +61,16 @@ pub fn has_tools(language: &Language) -> bool {
     TOOLS.iter().any(|(name, ..)| *name == language.as_str())
 }
 
-pub struct CheckParts {
-    pub sandboxes: Sandboxes,
-    pub catalog: Arc<Catalog>,
-    /// For a folder that is no conversation's.
-    pub store: Arc<dyn PackageStore>,
-    pub isolation: IsolationState,
-    pub tokens: Arc<Tokens>,
-    /// Of checks alone: they take no places of runs.
-    pub admission: Admission,
-    pub limits: Limits,
-    pub program_bytes_max: usize,
-}
-
 /// The service. A clone is the same.
 #[derive(Clone)]
 pub struct Checker(Arc<Inner>);
 
 struct Inner {
-    parts: CheckParts,
+    parts: SharedParts,
+    /// Of checks alone: they take no places of runs.
+    admission: Admission,
+    limits: Limits,
+    program_bytes_max: usize,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -95,8 +85,9 @@ struct Job {
 }
 
 impl Checker {
-    pub fn new(parts: CheckParts) -> Self {
-        Self(Arc::new(Inner { parts, stop: CancellationToken::new(), tasks: TaskTracker::new() }))
+    pub fn new(parts: SharedParts, admission: Admission, limits: Limits, program_bytes_max: usize) -> Self {
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        Self(Arc::new(Inner { parts, admission, limits, program_bytes_max, stop, tasks }))
     }
 
     /// Whether any check would be refused now, for callers that ask before they read a request.
@@ -105,7 +96,7 @@ impl Checker {
     /// [`Code::QueueFull`], [`Code::RateLimited`], [`Code::ShuttingDown`].
     pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
         self.0.check_running()?;
-        self.0.parts.admission.check_capacity(who)
+        self.0.admission.check_capacity(who)
     }
 
     /// Formats a program and says what is wrong with it. Nothing of it is executed, and nothing is kept.
@@ -119,7 +110,7 @@ impl Checker {
         let job = inner.job(language, code)?;
         let counted = inner.parts.tokens.begin(who, &job.runner.language)?;
         // Checks have no order among each other, so each is a conversation of its own.
-        let ticket = inner.parts.admission.enter(&ConversationKey::new(who.clone(), ConversationId::fresh()))?;
+        let ticket = inner.admission.enter(&ConversationKey::new(who.clone(), ConversationId::fresh()))?;
         let task = self.0.tasks.spawn(async move {
             let permit = ticket.turn().await?;
             inner.execute(job, counted.as_ref(), permit).await
@@ -149,7 +140,7 @@ impl Inner {
             let why = format!("there is nothing that checks {}; there is for {}", runner.language, known.join(", "));
             Failure::argument("language", why)
         })?;
-        let bytes_max = self.parts.program_bytes_max;
+        let bytes_max = self.program_bytes_max;
         if code.len() > bytes_max {
             return Err(Failure::argument("code", format!("it is longer than {bytes_max} bytes")));
         }
@@ -159,15 +150,15 @@ impl Inner {
 
     async fn execute(&self, job: Job, by: Option<&Started>, _permit: Permit) -> Result<Checked, Failure> {
         let Job { runner, tool, input, bounds } = job;
-        let CheckParts { sandboxes, store, isolation, limits, .. } = &self.parts;
+        let SharedParts { sandboxes, store, isolation, .. } = &self.parts;
         isolation.wait(&runner.image).await?;
-        let store = Arc::clone(store);
+        let store: Arc<dyn PackageStore> = store.clone();
         let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
         let staging: Arc<dyn Staging> = staged.await.map_err(|_| failed())??.into();
         let auxiliary = AuxiliaryProgram {
             runner: &runner,
             data: staging.data(),
-            limits: *limits,
+            limits: self.limits,
             code: Bytes::from_static(tool.as_bytes()),
             stdin: input,
             channels: None,

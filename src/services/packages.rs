@@ -35,16 +35,12 @@ use tracing::{info, warn};
 
 use self::admit::{Count, Job};
 use super::{
-    files::Files,
-    isolation_check::IsolationState,
-    network::Network,
-    sandbox::Sandboxes,
+    shared_parts::SharedParts,
     shares::Shares,
     tokens::{Started, Tokens},
 };
 use crate::{
     domain::{
-        clock::Clock,
         error::{Code, Failure},
         id::Language,
         limits::Limits,
@@ -56,7 +52,7 @@ use crate::{
     ports::{
         observer::PackagesCounts,
         packages::{PackageStore, StoreSize, Tree},
-        runner::{Catalog, Runner},
+        runner::Runner,
         storage::{StorageError, Usage},
     },
 };
@@ -101,23 +97,12 @@ impl PackagesOptions {
     }
 }
 
-pub struct PackagesParts {
-    pub sandboxes: Sandboxes,
-    pub catalog: Arc<Catalog>,
-    pub store: Arc<dyn PackageStore>,
-    pub files: Arc<Files>,
-    pub network: Network,
-    pub isolation: IsolationState,
-    pub tokens: Arc<Tokens>,
-    pub clock: Arc<dyn Clock>,
-}
-
 /// The service. A clone is the same.
 #[derive(Clone)]
 pub struct Packages(Arc<Inner>);
 
 struct Inner {
-    parts: PackagesParts,
+    parts: SharedParts,
     /// `None` where it is off.
     options: Option<PackagesOptions>,
     /// One installation at a time for each owner, so that the second of two for the same finds what the first made.
@@ -169,7 +154,7 @@ impl Note {
 }
 
 impl Packages {
-    pub fn new(parts: PackagesParts, options: Option<PackagesOptions>) -> Self {
+    pub fn new(parts: SharedParts, options: Option<PackagesOptions>) -> Self {
         let made = Self(Arc::new(Inner {
             parts,
             options,
@@ -330,14 +315,14 @@ impl Inner {
     }
 
     fn before(&self, time: Duration) -> i64 {
-        self.parts.clock.unix_s() - i64::try_from(time.as_secs()).unwrap_or(i64::MAX / 2)
+        self.parts.sandboxes.clock.unix_s() - i64::try_from(time.as_secs()).unwrap_or(i64::MAX / 2)
     }
 
     async fn on_disk<T: Send + 'static>(
         &self,
         step: impl FnOnce(Arc<dyn PackageStore>) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, Failure> {
-        let store = Arc::clone(&self.parts.store);
+        let store: Arc<dyn PackageStore> = self.parts.store.clone();
         let done = tokio::task::spawn_blocking(move || step(store)).await.map_err(|_| internal())?;
         Ok(done?)
     }

@@ -48,29 +48,20 @@ pub use self::{
 };
 use super::{
     admission::{Admission, ConversationLock, LoadStats},
-    files::Files,
-    isolation_check::IsolationState,
     network::Network,
     peers::Peers,
-    sandbox::Sandboxes,
     sessions::Sessions,
-    standby::Standbys,
-    tokens::Tokens,
+    shared_parts::SharedParts,
 };
 use crate::{
     domain::{
-        environment::AllowedVariables,
         error::{Code, Failure},
         event::EventKind,
         id::{ConversationId, Language, RunId, TokenId},
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
-    ports::{
-        observer::Observer,
-        runner::{Catalog, Runner},
-        storage::Storage,
-    },
+    ports::runner::Runner,
 };
 
 /// The least that the server's own test of the engine is given, whatever the limits of programs.
@@ -95,29 +86,14 @@ pub struct RunsOptions {
     pub kept_age: Duration,
 }
 
-pub struct RunsParts {
-    pub sandboxes: Sandboxes,
-    pub catalog: Arc<Catalog>,
-    pub store: Arc<dyn Storage>,
-    pub files: Arc<Files>,
-    pub admission: Admission,
-    pub standbys: Standbys,
-    pub sessions: Sessions,
-    pub observer: Arc<dyn Observer>,
-    pub isolation: IsolationState,
-    /// What requests may add to the environment of a program.
-    pub variables: AllowedVariables,
-    pub tokens: Arc<Tokens>,
-    pub network: Network,
-    pub peers: Peers,
-}
-
 /// The service. A clone is the same service.
 #[derive(Clone)]
 pub struct Runs(Arc<Inner>);
 
 struct Inner {
-    parts: RunsParts,
+    parts: SharedParts,
+    sessions: Sessions,
+    admission: Admission,
     options: RunsOptions,
     registry: Registry,
     feed: Feed,
@@ -127,9 +103,11 @@ struct Inner {
 }
 
 impl Runs {
-    pub fn new(parts: RunsParts, options: RunsOptions) -> Self {
+    pub fn new(parts: SharedParts, sessions: Sessions, admission: Admission, options: RunsOptions) -> Self {
         Self(Arc::new(Inner {
             parts,
+            sessions,
+            admission,
             options,
             registry: Registry::new(options),
             feed: Feed::default(),
@@ -145,7 +123,7 @@ impl Runs {
     /// A full queue, an exceeded rate, a server that is stopping.
     pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
         let parts = &self.0.parts;
-        let checked = self.0.check_running().and_then(|()| parts.admission.check_capacity(who));
+        let checked = self.0.check_running().and_then(|()| self.0.admission.check_capacity(who));
         checked.inspect_err(|failure| parts.observer.refused(failure.code))
     }
 
@@ -171,11 +149,11 @@ impl Runs {
         let access = inner.parts.network.access(owner, &runner.language, wanted)?;
         let waiting = request.session.map(|session| {
             let named = if let CellSession::Open(id) = session { Some(id) } else { None };
-            inner.parts.sessions.check_cell(&request.conversation, &runner.language, named)
+            inner.sessions.check_cell(&request.conversation, &runner.language, named)
         });
         let waiting = waiting.transpose()?.unwrap_or_default();
         let started = inner.parts.tokens.begin(&request.conversation.owner, &runner.language)?;
-        let ticket = inner.parts.admission.enter(&request.conversation)?;
+        let ticket = inner.admission.enter(&request.conversation)?;
         let position = ticket.position();
         let place = position.now().unwrap_or(1);
         let (stdin, stdin_receiver) = request.stdin_open.then(stdin::open).unzip();
@@ -317,19 +295,19 @@ impl Runs {
     /// The conversation's lock, if no run is under way or waits in it: none starts there while the value lives, and its
     /// sessions are closed.
     pub fn lock_if_idle(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
-        let lock = self.0.parts.admission.lock_if_idle(conversation)?;
-        self.0.parts.sessions.close_all(conversation);
+        let lock = self.0.admission.lock_if_idle(conversation)?;
+        self.0.sessions.close_all(conversation);
         Some(lock)
     }
 
     /// A conversation was deleted, so nothing is told any more of its sessions.
     pub fn forget_sessions(&self, conversation: &ConversationKey) {
-        self.0.parts.sessions.forget(conversation);
+        self.0.sessions.forget(conversation);
     }
 
     /// Whether no run is under way or waits in a conversation.
     pub fn is_idle(&self, conversation: &ConversationKey) -> bool {
-        self.0.parts.admission.lock_if_idle(conversation).is_some()
+        self.0.admission.lock_if_idle(conversation).is_some()
     }
 
     /// Which servers have which conversations.
@@ -339,7 +317,7 @@ impl Runs {
 
     /// Slots and waiting runs.
     pub fn load(&self) -> LoadStats {
-        self.0.parts.admission.load()
+        self.0.admission.load()
     }
 
     /// Runs that are waiting or running.
@@ -351,7 +329,7 @@ impl Runs {
     /// cancels them, detached ones too, and waits until each has cleaned up; then ends every feed.
     pub async fn stop(&self, grace: Duration) {
         self.0.stopping.cancel();
-        self.0.parts.sessions.expect_stop();
+        self.0.sessions.expect_stop();
         self.0.parts.peers.leave();
         self.0.tasks.close();
         if timeout(grace, self.0.tasks.wait()).await.is_err() {

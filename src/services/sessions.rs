@@ -60,23 +60,15 @@ pub use self::{
     setup::Setup,
     view::{SessionEnd, SessionState, SessionView},
 };
-use super::{
-    files::Files, isolation_check::IsolationState, network::Network, peers::Peers, sandbox::Sandboxes,
-    standby::Standbys, tokens::Tokens,
-};
+use super::shared_parts::SharedParts;
 use crate::{
     domain::{
-        environment::AllowedVariables,
         error::{Code, Failure},
         id::{ConversationId, Language, SessionId},
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
-    ports::{
-        runner::{Catalog, Runner},
-        sessions::SessionStore,
-        storage::Storage,
-    },
+    ports::{runner::Runner, sessions::SessionStore},
 };
 
 /// How often idle and old sessions are looked for.
@@ -97,28 +89,12 @@ pub struct SessionsOptions {
     pub runner_memory_bytes_max: u64,
 }
 
-pub struct SessionsParts {
-    pub sandboxes: Sandboxes,
-    pub catalog: Arc<Catalog>,
-    pub store: Arc<dyn Storage>,
-    pub files: Arc<Files>,
-    pub standbys: Standbys,
-    pub isolation: IsolationState,
-    /// What requests may add to the environment of a session.
-    pub variables: AllowedVariables,
-    pub network: Network,
-    pub peers: Peers,
-    pub tokens: Arc<Tokens>,
-    /// Where it is recorded which sessions are open; without it, callers are not told after a restart.
-    pub records: Option<Arc<dyn SessionStore>>,
-}
-
 /// The service. A clone is the same.
 #[derive(Clone)]
 pub struct Sessions(Arc<Inner>);
 
 struct Inner {
-    parts: SessionsParts,
+    parts: SharedParts,
     options: SessionsOptions,
     registry: Registry,
     waiting: WaitingCells,
@@ -131,9 +107,10 @@ struct Inner {
 }
 
 impl Sessions {
-    pub fn new(parts: SessionsParts, options: SessionsOptions) -> Self {
+    /// `records` is where it is recorded which sessions are open; without it, callers are not told after a restart.
+    pub fn new(parts: SharedParts, records: Option<Arc<dyn SessionStore>>, options: SessionsOptions) -> Self {
         Self(Arc::new(Inner {
-            records: Records::new(&parts),
+            records: Records::new(&parts, records),
             parts,
             options,
             registry: Registry::default(),

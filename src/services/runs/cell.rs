@@ -26,7 +26,7 @@ impl RunTask {
             tokio::select! {
                 biased;
                 report = self.not_begun() => return Ok(report),
-                opened = parts.sessions.open_for_cell(&conversation, &self.runner) => opened?,
+                opened = service.sessions.open_for_cell(&conversation, &self.runner) => opened?,
             }
         }
         let (_, mark) = service.prepare(&conversation).await?;
@@ -53,9 +53,9 @@ impl RunTask {
             network: self.network_sink(),
         };
         let breach = parts.files.quota().clone().breach(conversation.clone());
-        let executed = parts.sessions.execute(cell, &mut sink, &self.run.cancel, breach).boxed().await;
+        let executed = service.sessions.execute(cell, &mut sink, &self.run.cancel, breach).boxed().await;
         if session == CellSession::Once {
-            parts.sessions.close_all(&conversation);
+            service.sessions.close_all(&conversation);
         }
         let CellEnd { ended, wall, cpu, memory_peak_bytes, display_files, returned } = executed.inspect_err(|_| {
             // What the cell left is not listed, so it is measured before the next one.

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    Inner, SessionEnd, Sessions, SessionsParts,
+    Inner, SessionEnd, Sessions, SharedParts,
     registry::{ENDED_MAX, Session},
 };
 use crate::{
@@ -69,10 +69,10 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn new(parts: &SessionsParts) -> Self {
+    pub(super) fn new(parts: &SharedParts, store: Option<Arc<dyn SessionStore>>) -> Self {
         let process = ServerProcess { instance: parts.sandboxes.instance, started_ms: parts.sandboxes.clock.unix_ms() };
         Self {
-            store: parts.records.clone(),
+            store,
             process,
             changes: Mutex::default(),
             changed: Notify::new(),
