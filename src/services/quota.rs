@@ -34,6 +34,7 @@ use crate::{
         owner::{ConversationKey, Principal},
     },
     ports::storage::{Storage, StorageError, Usage},
+    services::shares::WeakMap,
 };
 
 /// Free entries (inodes) that the disk must keep.
@@ -63,8 +64,8 @@ pub struct Quota {
     store: Arc<dyn Storage>,
     options: QuotaOptions,
     known: Mutex<Known>,
-    /// One writer at a time for each conversation. The next writer of any conversation removes unused entries.
-    writing: Mutex<HashMap<ConversationKey, Arc<AsyncMutex<()>>>>,
+    /// One writer at a time for each conversation.
+    writing: WeakMap<ConversationKey, AsyncMutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -113,16 +114,12 @@ pub(super) struct Writer {
 
 impl Quota {
     pub fn new(store: Arc<dyn Storage>, options: QuotaOptions) -> Self {
-        Self { store, options, known: Mutex::default(), writing: Mutex::default() }
+        Self { store, options, known: Mutex::default(), writing: WeakMap::default() }
     }
 
     /// Waits for the other writers of this conversation.
     pub(super) async fn writer(self: &Arc<Self>, conversation: &ConversationKey) -> Writer {
-        let lock = {
-            let mut writing = self.writing.lock();
-            writing.retain(|_, lock| Arc::strong_count(lock) > 1);
-            Arc::clone(writing.entry(conversation.clone()).or_default())
-        };
+        let lock = self.writing.of(conversation, AsyncMutex::default);
         let (quota, conversation) = (Arc::clone(self), conversation.clone());
         Writer { quota, conversation, _turn: lock.lock_owned().await }
     }

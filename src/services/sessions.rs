@@ -243,7 +243,7 @@ impl Sessions {
         let runner = self.0.runner(&language)?;
         let under_way = || Failure::new(Code::SessionBusy, "The session is being restarted: wait for it.");
         let _restarting = registry.restart(id).ok_or_else(under_way)?;
-        self.0.waiting.cancel(&conversation, &language);
+        self.0.cancel_waiting(&conversation, &language);
         if let Ok(session) = found {
             self.0.end(&session, SessionEnd::Restarted);
         }

@@ -12,7 +12,7 @@ use tracing::info;
 use super::{Inner, SessionEnd, Sessions, registry::Session};
 use crate::domain::{
     error::{Code, Failure},
-    id::{SessionId, TokenId},
+    id::{Language, SessionId, TokenId},
     outcome::DiskLimit,
     owner::{ConversationKey, Principal},
 };
@@ -36,7 +36,7 @@ impl Sessions {
     /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
     pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
         let session = self.0.find(who, id)?;
-        self.0.waiting.cancel(&session.conversation, &session.language);
+        self.0.cancel_waiting(&session.conversation, &session.language);
         self.0.end(&session, SessionEnd::Closed);
         Ok(())
     }
@@ -87,6 +87,13 @@ impl Sessions {
 }
 
 impl Inner {
+    /// Cells that wait for this session are not executed; those that are sent from now on are.
+    pub(super) fn cancel_waiting(&self, conversation: &ConversationKey, language: &Language) {
+        if let Some(cells) = self.waiting.remove(&(conversation.clone(), language.clone())) {
+            cells.cancel();
+        }
+    }
+
     /// Forgets the session when its kernel ends, and ends it when it writes too much between its cells.
     pub(super) fn follow(self: &Arc<Self>, session: &Arc<Session>) {
         let (inner, session) = (Arc::clone(self), Arc::clone(session));

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use super::{Inner, SessionEnd, Sessions, WaitingCell, registry::Session};
 use crate::{
     domain::{
@@ -49,7 +51,8 @@ impl Sessions {
         if let Some(session) = open {
             self.0.check_use(&conversation.owner, &session)?;
         }
-        Ok(self.0.waiting.add(conversation, language))
+        let place = (conversation.clone(), language.clone());
+        Ok(self.0.waiting.of(&place, CancellationToken::new))
     }
 }
 

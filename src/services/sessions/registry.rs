@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -28,13 +28,13 @@ use crate::{
         owner::{ConversationKey, Principal},
     },
     ports::sessions::SessionRecord,
-    services::{janitor::Lease, network::Access},
+    services::{janitor::Lease, network::Access, shares::WeakMap},
 };
 
 /// Ended sessions that are remembered, so that their callers are told what happened.
 pub(super) const ENDED_MAX: usize = 1000;
 
-type SessionKey = (ConversationKey, Language);
+pub(super) type SessionKey = (ConversationKey, Language);
 
 /// An open session.
 pub(super) struct Session {
@@ -149,7 +149,7 @@ impl Drop for Busy {
 #[derive(Default)]
 pub(super) struct Registry {
     state: Mutex<State>,
-    opening: Mutex<HashMap<SessionKey, Weak<AsyncMutex<()>>>>,
+    opening: WeakMap<SessionKey, AsyncMutex<()>>,
     /// Changes when a restart is over.
     restarted: watch::Sender<()>,
 }
@@ -234,15 +234,8 @@ impl Registry {
 
     /// The right to open a session there; others wait.
     pub(super) async fn opening(&self, conversation: &ConversationKey, language: &Language) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut opening = self.opening.lock();
-            opening.retain(|_, lock| lock.strong_count() > 0);
-            let known = opening.entry((conversation.clone(), language.clone())).or_default();
-            let lock = known.upgrade().unwrap_or_default();
-            *known = Arc::downgrade(&lock);
-            lock
-        };
-        lock.lock_owned().await
+        let place = (conversation.clone(), language.clone());
+        self.opening.of(&place, AsyncMutex::default).lock_owned().await
     }
 
     pub(super) fn add(&self, session: &Arc<Session>) {
