@@ -2,34 +2,36 @@
 
 use std::time::Duration;
 
-use super::limits::Limits;
+use super::{limits::Limits, words::named};
 
 /// The signal that ends a program whose file is as long as it may become.
 const SIGXFSZ: i32 = 25;
 
-/// How a run ended. Its words are the same in every API surface, log and metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The program ended by itself.
-    Exited {
-        /// 0 to 255.
-        code: i32,
-    },
-    /// A signal that we did not send ended the program.
-    Signaled { signal: i32 },
-    /// The wall clock limit was reached.
-    TimedOut,
-    /// The kernel killed the program itself for its memory use. Where it killed only a child, this is the program's own
-    /// end, and [`Outcome::oom_killed`] is set.
-    OutOfMemory,
-    /// It printed more than the ceiling.
-    OutputLimit,
-    /// It wrote more than the disk may hold.
-    DiskLimit(DiskLimit),
-    /// It was refused another process or thread, and failed.
-    ProcessLimit,
-    /// A client or the server's stop cancelled it.
-    Cancelled,
+named! {
+    /// How a run ended. Its words are the same in every API surface, log and metric.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Ended {
+        /// The program ended by itself.
+        Exited {
+            /// 0 to 255.
+            code: i32,
+        } = "exited",
+        /// A signal that we did not send ended the program.
+        Signaled { signal: i32 } = "signaled",
+        /// The wall clock limit was reached.
+        TimedOut = "timed_out",
+        /// The kernel killed the program itself for its memory use. Where it killed only a child, this is the
+        /// program's own end, and [`Outcome::oom_killed`] is set.
+        OutOfMemory = "out_of_memory",
+        /// It printed more than the ceiling.
+        OutputLimit = "output_limit",
+        /// It wrote more than the disk may hold.
+        DiskLimit(DiskLimit) = "disk_limit",
+        /// It was refused another process or thread, and failed.
+        ProcessLimit = "process_limit",
+        /// A client or the server's stop cancelled it.
+        Cancelled = "cancelled",
+    }
 }
 
 /// The limit on the disk that was reached.
@@ -90,32 +92,6 @@ impl Ended {
         Self::ProcessLimit,
         Self::Cancelled,
     ];
-
-    /// Every word, for schemas and documents.
-    pub const WORDS: [&'static str; 8] = [
-        "exited",
-        "signaled",
-        "timed_out",
-        "out_of_memory",
-        "output_limit",
-        "disk_limit",
-        "process_limit",
-        "cancelled",
-    ];
-
-    /// The word on the wire.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Exited { .. } => "exited",
-            Self::Signaled { .. } => "signaled",
-            Self::TimedOut => "timed_out",
-            Self::OutOfMemory => "out_of_memory",
-            Self::OutputLimit => "output_limit",
-            Self::DiskLimit(_) => "disk_limit",
-            Self::ProcessLimit => "process_limit",
-            Self::Cancelled => "cancelled",
-        }
-    }
 
     /// Whether the program ended with status 0.
     pub fn is_success(&self) -> bool {

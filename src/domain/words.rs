@@ -29,4 +29,37 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
+
+/// As `words!`, for an enum whose variants carry something: the word of each. No variant is made of a word alone.
+macro_rules! named {
+    (
+        $(#[$($about:tt)+])*
+        pub enum $name:ident {
+            $(
+                $(#[$($of:tt)+])*
+                $variant:ident
+                $(($($held:ty),+))?
+                $({ $($(#[$($on:tt)+])* $field:ident: $type:ty),+ $(,)? })?
+                = $text:literal,
+            )+
+        }
+    ) => {
+        $(#[$($about)+])*
+        pub enum $name {
+            $($(#[$($of)+])* $variant $(($($held),+))? $({ $($(#[$($on)+])* $field: $type,)+ })?,)+
+        }
+
+        impl $name {
+            /// In the order of the variants.
+            pub const WORDS: [&'static str; [$($text),+].len()] = [$($text),+];
+
+            /// The word on the wire.
+            pub fn word(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => $text,)+
+                }
+            }
+        }
+    };
+}
+pub(crate) use {named, words};

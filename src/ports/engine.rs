@@ -31,6 +31,7 @@ use crate::domain::{
     shared_folder::SharedFolder,
     skills::SkillFolders,
     users::RunnerUsers,
+    words::named,
 };
 
 /// Makes, watches and destroys sandboxes. Every method may be called concurrently and has its own time limit.
@@ -272,50 +273,40 @@ pub fn is_abandoned(deadline_unix_s: i64, now_unix_s: i64) -> bool {
     deadline_unix_s < now_unix_s.saturating_sub(ABANDONED_S)
 }
 
-/// Why a call of the engine failed.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// Nothing answers at the engine's address.
-    #[error("the engine cannot be reached for `{act}`")]
-    Unavailable {
-        act: &'static str,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The engine did not answer in time.
-    #[error("the engine did not answer `{act}` within {limit:?}")]
-    Timeout { act: &'static str, limit: Duration },
-    /// The image does not exist any more.
-    #[error("the image {image:?} is gone")]
-    ImageGone { image: ImageId },
-    /// The engine's disk is full.
-    #[error("the engine has no space left for `{act}`")]
-    NoSpace { act: &'static str },
-    /// The engine answered with a failure.
-    #[error("the engine refused `{act}`")]
-    Refused {
-        act: &'static str,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The sandbox was running and the engine can no longer tell how it ended.
-    #[error("the engine lost the sandbox {id}")]
-    Lost { id: SandboxId },
+named! {
+    /// Why a call of the engine failed.
+    #[derive(Debug, thiserror::Error)]
+    pub enum EngineError {
+        /// Nothing answers at the engine's address.
+        #[error("the engine cannot be reached for `{act}`")]
+        Unavailable {
+            act: &'static str,
+            #[source]
+            source: Box<dyn std::error::Error + Send + Sync>,
+        } = "unavailable",
+        /// The engine did not answer in time.
+        #[error("the engine did not answer `{act}` within {limit:?}")]
+        Timeout { act: &'static str, limit: Duration } = "timeout",
+        /// The image does not exist any more.
+        #[error("the image {image:?} is gone")]
+        ImageGone { image: ImageId } = "image_gone",
+        /// The engine's disk is full.
+        #[error("the engine has no space left for `{act}`")]
+        NoSpace { act: &'static str } = "no_space",
+        /// The engine answered with a failure.
+        #[error("the engine refused `{act}`")]
+        Refused {
+            act: &'static str,
+            #[source]
+            source: Box<dyn std::error::Error + Send + Sync>,
+        } = "refused",
+        /// The sandbox was running and the engine can no longer tell how it ended.
+        #[error("the engine lost the sandbox {id}")]
+        Lost { id: SandboxId } = "lost",
+    }
 }
 
 impl EngineError {
-    /// One word for metrics.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Unavailable { .. } => "unavailable",
-            Self::Timeout { .. } => "timeout",
-            Self::ImageGone { .. } => "image_gone",
-            Self::NoSpace { .. } => "no_space",
-            Self::Refused { .. } => "refused",
-            Self::Lost { .. } => "lost",
-        }
-    }
-
     /// The failure for a client: no vendor text, no host path.
     pub fn failure(&self) -> Failure {
         match self {

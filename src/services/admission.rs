@@ -169,14 +169,6 @@ impl Admission {
         let (owners, owner_runs_max) = self.owners.load();
         LoadStats { slots, taken, waiting: self.queue.len(), owners, owner_runs_max }
     }
-
-    pub fn free_slots(&self) -> usize {
-        self.slots.available_permits()
-    }
-
-    pub fn free_places(&self) -> usize {
-        self.places.available_permits()
-    }
 }
 
 fn full() -> Failure {

@@ -39,7 +39,7 @@ async fn enter_refuses_when_full_and_admits_when_a_place_is_free() {
     assert_eq!(position.now(), None, "its turn has come");
     assert!(enter(&gate, "c").is_ok());
     drop(second);
-    assert_eq!((gate.free_slots(), gate.free_places()), (1, 2));
+    assert_eq!((gate.slots.available_permits(), gate.places.available_permits()), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +107,7 @@ async fn enter_refuses_a_conversation_at_its_maximum() {
     let permit = two.turn().await.expect("a slot");
     assert!(enter(&gate, "a").is_err(), "one that runs counts");
     drop((permit, again));
-    assert_eq!((gate.free_places(), gate.conversations.len()), (9, 0));
+    assert_eq!((gate.places.available_permits(), gate.conversations.len()), (9, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +124,7 @@ async fn enter_takes_no_place_when_refused_for_its_rate() {
         "another token has a rate of its own"
     );
     drop(held);
-    assert_eq!((gate.free_places(), gate.conversations.len()), (9, 0));
+    assert_eq!((gate.places.available_permits(), gate.conversations.len()), (9, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +178,7 @@ async fn an_owner_with_many_conversations_waits_behind_one_with_few() {
     for waiting in many.into_iter().skip(1) {
         drop(waiting.await.expect("a slot"));
     }
-    assert_eq!((gate.free_slots(), gate.free_places()), (1, 101));
+    assert_eq!((gate.slots.available_permits(), gate.places.available_permits()), (1, 101));
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,6 +26,7 @@ use crate::{
         outcome::Outcome,
         owner::ConversationKey,
         text::json_bytes,
+        words::named,
     },
     services::{
         admission::QueuePosition,
@@ -93,25 +94,16 @@ impl Source {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RunState {
-    /// It waits for its turn, or its sandbox is being started.
-    Queued {
-        /// How many wait from it on to the front, itself included; nothing when its turn has come.
-        position: Option<u32>,
-    },
-    Running,
-    Finished,
-}
-
-impl RunState {
-    /// The word on the wire.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Queued { .. } => "queued",
-            Self::Running => "running",
-            Self::Finished => "finished",
-        }
+named! {
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum RunState {
+        /// It waits for its turn, or its sandbox is being started.
+        Queued {
+            /// How many wait from it on to the front, itself included; nothing when its turn has come.
+            position: Option<u32>,
+        } = "queued",
+        Running = "running",
+        Finished = "finished",
     }
 }
 

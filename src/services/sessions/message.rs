@@ -12,6 +12,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::domain::words::words;
+
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// The most offsets that a message may have: its five parts, the end, and buffers.
@@ -19,15 +21,17 @@ const OFFSETS_MAX: u64 = 1024;
 /// Channel, header, parent header, metadata, content.
 const PARTS: usize = 5;
 
-/// Where a message belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channel {
-    Shell,
-    Control,
-    Stdin,
-    Iopub,
-    /// Between the server and the bridge; no message of a kernel.
-    Bridge,
+words! {
+    /// Where a message belongs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Channel: as_str {
+        Shell = "shell",
+        Control = "control",
+        Stdin = "stdin",
+        Iopub = "iopub",
+        /// Between the server and the bridge; no message of a kernel.
+        Bridge = "bridge",
+    }
 }
 
 /// One message, its JSON parts unread.
@@ -60,24 +64,6 @@ pub enum MessageError {
     Offsets,
     #[error("a message is for an unknown channel")]
     Channel,
-}
-
-impl Channel {
-    const ALL: [Self; 5] = [Self::Shell, Self::Control, Self::Stdin, Self::Iopub, Self::Bridge];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Shell => "shell",
-            Self::Control => "control",
-            Self::Stdin => "stdin",
-            Self::Iopub => "iopub",
-            Self::Bridge => "bridge",
-        }
-    }
-
-    pub fn parse(text: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|channel| channel.as_str().as_bytes() == text)
-    }
 }
 
 impl KernelMessage {
@@ -124,7 +110,7 @@ impl KernelMessage {
         if begin != bytes.len() {
             return Err(MessageError::Offsets);
         }
-        let channel = Channel::parse(&channel).ok_or(MessageError::Channel)?;
+        let channel = std::str::from_utf8(&channel).ok().and_then(Channel::parse).ok_or(MessageError::Channel)?;
         Ok(Self { channel, header, parent_header, metadata, content, buffers })
     }
 

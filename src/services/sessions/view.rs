@@ -9,6 +9,7 @@ use crate::{
         id::{Language, SessionId},
         outcome::{DiskLimit, Ended},
         owner::ConversationKey,
+        words::words,
     },
     services::files::Returned,
 };
@@ -81,21 +82,13 @@ impl SessionEnd {
     }
 }
 
-/// What a session does now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionState {
-    Idle,
-    /// A cell runs.
-    Busy,
-}
-
-impl SessionState {
-    /// The word on the wire.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Busy => "busy",
-        }
+words! {
+    /// What a session does now.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SessionState: word {
+        Idle = "idle",
+        /// A cell runs.
+        Busy = "busy",
     }
 }
 

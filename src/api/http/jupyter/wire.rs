@@ -77,7 +77,7 @@ impl Wire {
 fn read_json(text: &Bytes, buffers: Vec<Bytes>) -> Result<KernelMessage, WireError> {
     let read: Incoming<'_> = serde_json::from_slice(text).map_err(|_| WireError::Json)?;
     // A message without a channel is for the shell, as in Jupyter Server.
-    let channel = read.channel.as_deref().map_or(Some(Channel::Shell), |name| Channel::parse(name.as_bytes()));
+    let channel = read.channel.as_deref().map_or(Some(Channel::Shell), Channel::parse);
     let part =
         |part: Option<&RawValue>| part.map_or(Bytes::from_static(b"{}"), |part| text.slice_ref(part.get().as_bytes()));
     Ok(KernelMessage {
