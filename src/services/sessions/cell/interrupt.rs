@@ -1,7 +1,7 @@
 //! Interrupting a cell: what the kernel understands, then what wakes it, then its end; and how a cell ends whose kernel
 //! is gone.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,7 +21,7 @@ pub(in super::super) const WAKE_AFTER: Duration = Duration::from_millis(300);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
-/// Interrupts what a kernel executes in the same steps. Ends when it should have reacted.
+/// Interrupts what a kernel executes in these steps. Ends when it should have reacted.
 pub(in super::super) async fn urge(kernel: &Kernel) {
     let begun = Instant::now();
     let steps = async {
@@ -38,17 +38,13 @@ pub(in super::super) async fn urge(kernel: &Kernel) {
 impl Execution<'_> {
     /// Interrupts the cell; ends the session when it does not obey. Output from before still counts.
     pub(super) async fn interrupt(&mut self, inner: &Arc<Inner>) {
-        let begun = Instant::now();
-        self.session.kernel.interrupt().await;
-        let (mut is_woken, mut is_repeated) = (false, false);
+        let session = self.session;
+        // First in the selection: a cell that prints without a pause does not hold it up.
+        let mut urging = pin!(urge(&session.kernel));
         while !(self.reply.is_some() && self.is_idle) {
-            let next = match (is_woken, is_repeated) {
-                (false, _) => WAKE_AFTER,
-                (true, false) => AGAIN_AFTER,
-                (true, true) => KILL_AFTER,
-            };
             tokio::select! {
                 biased;
+                () = &mut urging => return self.end_session(inner, SessionEnd::Killed),
                 message = self.following.next() => {
                     let Some(message) = message else {
                         let end = self.session.kernel.ended().await;
@@ -56,17 +52,6 @@ impl Execution<'_> {
                     };
                     self.record(&message);
                 }
-                () = sleep_until(begun + next) => match (is_woken, is_repeated) {
-                    (false, _) => {
-                        is_woken = true;
-                        self.session.kernel.wake().await;
-                    }
-                    (true, false) => {
-                        is_repeated = true;
-                        self.session.kernel.interrupt().await;
-                    }
-                    (true, true) => return self.end_session(inner, SessionEnd::Killed),
-                },
             }
         }
     }
