@@ -35,21 +35,17 @@ pub enum IdError {
 ///
 /// Such a name is never `.` or `..`, never hidden and holds no separator, so it is one plain folder name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConversationId(String, MadeHere);
+pub struct ConversationId(String, Aside<bool>);
 
 impl ConversationId {
     /// A new, unused id.
     pub fn fresh() -> Self {
-        Self(format!("c-{}", Uuid::now_v7().simple()), MadeHere(true))
+        Self(format!("c-{}", Uuid::now_v7().simple()), Aside(true))
     }
 
     /// A new, unused id that does not contain the time. `prefix` begins with a letter.
     pub fn random(prefix: &str) -> Self {
-        Self(format!("{prefix}{}", Uuid::new_v4().simple()), MadeHere(true))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
+        Self(format!("{prefix}{}", Uuid::new_v4().simple()), Aside(true))
     }
 
     /// Whether it was made by this process and not named by a client: no other server knows it.
@@ -58,33 +54,54 @@ impl ConversationId {
     }
 }
 
-/// Makes no difference when two ids are compared.
+/// What makes no difference when two values are compared.
 #[derive(Debug, Clone, Copy)]
-struct MadeHere(bool);
+pub(super) struct Aside<T>(pub T);
 
-impl PartialEq for MadeHere {
+impl<T> PartialEq for Aside<T> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for MadeHere {}
+impl<T> Eq for Aside<T> {}
 
-impl Hash for MadeHere {
+impl<T> Hash for Aside<T> {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-impl PartialOrd for MadeHere {
+impl<T> PartialOrd for Aside<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for MadeHere {
+impl<T> Ord for Aside<T> {
     fn cmp(&self, _: &Self) -> Ordering {
         Ordering::Equal
     }
 }
+
+/// A name shows as its text.
+macro_rules! shows_its_text {
+    ($($name:ident),+) => {
+        $(
+            impl $name {
+                pub fn as_str(&self) -> &str {
+                    &self.0
+                }
+            }
+
+            impl std::fmt::Display for $name {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str(&self.0)
+                }
+            }
+        )+
+    };
+}
+pub(super) use shows_its_text;
+shows_its_text!(ConversationId, Language);
 
 impl FromStr for ConversationId {
     type Err = IdError;
@@ -93,13 +110,7 @@ impl FromStr for ConversationId {
         check(text, CONVERSATION_ID_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
             b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
         })?;
-        Ok(Self(text.to_owned(), MadeHere(false)))
-    }
-}
-
-impl fmt::Display for ConversationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Ok(Self(text.to_owned(), Aside(false)))
     }
 }
 
@@ -107,12 +118,6 @@ impl fmt::Display for ConversationId {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Language(String);
-
-impl Language {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 impl Default for Language {
     /// That of sessions, where a request names none.
@@ -144,12 +149,6 @@ impl TryFrom<String> for Language {
 impl From<Language> for String {
     fn from(language: Language) -> Self {
         language.0
-    }
-}
-
-impl fmt::Display for Language {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -1,17 +1,11 @@
 //! The principal of a request, who owns conversations, and the key of a conversation.
 
-use std::{
-    cmp::Ordering,
-    fmt,
-    hash::{Hash, Hasher},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    id::{ConversationId, IdError, TokenId, check},
+    id::{Aside, ConversationId, IdError, TokenId, check},
     text::hex,
 };
 
@@ -32,10 +26,10 @@ const NAMED_BY: usize = 20;
 /// An owner of conversations: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, the first a letter or digit, so that the name
 /// is one plain folder name. It may remember by which token a request came, which makes no difference when two are
 /// compared: an owner's tokens see the same. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal {
     name: Arc<str>,
-    token: Option<TokenId>,
+    token: Aside<Option<TokenId>>,
 }
 
 impl Default for Principal {
@@ -68,12 +62,12 @@ impl Principal {
     /// The same owner, by this token.
     #[must_use]
     pub fn by(&self, token: TokenId) -> Self {
-        Self { name: Arc::clone(&self.name), token: Some(token) }
+        Self { name: Arc::clone(&self.name), token: Aside(Some(token)) }
     }
 
     /// By which token the request came, or what it began. `None` for the configured token and a user's own process.
     pub fn token(&self) -> Option<TokenId> {
-        self.token
+        self.token.0
     }
 
     /// The owner that a claim of an issuer names: the one of that name, where it is a name of an owner, and else one
@@ -88,33 +82,7 @@ impl Principal {
     }
 
     fn of(name: &str) -> Self {
-        Self { name: name.into(), token: None }
-    }
-}
-
-impl PartialEq for Principal {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Principal {}
-
-impl Hash for Principal {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name.hash(state);
-    }
-}
-
-impl PartialOrd for Principal {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Principal {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.name.cmp(&other.name)
+        Self { name: name.into(), token: Aside(None) }
     }
 }
 

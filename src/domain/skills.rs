@@ -3,11 +3,11 @@
 //! A skill is a folder with a file `SKILL.md`: front matter in YAML between two lines `---`, then Markdown. Nothing in
 //! it grants anything here. Knows nothing of where skills are kept.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr};
 
 use serde_json::{Map, Value};
 
-use super::owner::Principal;
+use super::{id::shows_its_text, owner::Principal};
 
 /// The file that makes a folder a skill.
 pub const SKILL_FILE: &str = "SKILL.md";
@@ -36,17 +36,7 @@ const PUBLIC: &str = "public";
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SkillName(String);
 
-impl SkillName {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for SkillName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+shows_its_text!(SkillName);
 
 impl FromStr for SkillName {
     type Err = SkillError;

@@ -6,8 +6,6 @@ mod rule;
 mod schema;
 mod server;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,7 +16,7 @@ pub use self::{
     schema::Schema,
     server::{Endpoint, ServerError, ServerText, ToolServer},
 };
-use super::text;
+use super::{id::shows_its_text, text};
 
 /// The longest name of a tool, in bytes; a tool with a longer one is left out.
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
@@ -38,17 +36,9 @@ impl ServerName {
         let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.bytes().all(fits);
         (is_name && name.len() <= Self::BYTES_MAX && !KEYWORDS.contains(&name.as_str())).then_some(Self(name))
     }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for ServerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+shows_its_text!(ServerName);
 
 /// Words that are no names of modules in Python or TypeScript. JavaScript calls what a module exports as `then` when it
 /// imports the module.
