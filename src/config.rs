@@ -43,12 +43,12 @@ pub use self::{
 use self::{
     mounts::{ANY_KEY, MOUNTS},
     network::{NETWORK, NetworkPolicy},
-    secrets::{SECRETS, SecretSetting},
+    secrets::{SECRETS, WithSecret},
     section::{section, sections},
-    tools::{TOOLS, ToolServerSetting},
+    tools::TOOLS,
     value::{parsed, shown},
 };
-use crate::domain::limits::Limits;
+use crate::domain::{limits::Limits, network::SecretText, tools::ServerText};
 
 /// Why the settings are refused: one sentence that names the setting and says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -8,38 +8,29 @@ impl Config {
     /// The merged settings as `NAME=value` lines. A secret is shown as `(set)`.
     pub fn print(&self) -> String {
         let shown = lines(self).into_iter().filter(|(name, ..)| name != "TUNNEL_TOKEN" && !name.contains('<'));
-        let mounts = self
-            .mounts
-            .iter()
-            .map(|(name, folder)| (format!("SANDBOX_MOUNTS__{}", name.to_uppercase()), folder.clone(), ""));
-        let network = self
-            .network
-            .iter()
-            .map(|(name, policy)| (format!("SANDBOX_NETWORK__{}", name.to_uppercase()), policy.shown(), ""));
-        let secrets = self
-            .secrets
-            .iter()
-            .map(|(name, secret)| (format!("SANDBOX_SECRETS__{}", name.to_uppercase()), secret.shown(), ""));
-        let tools = self
-            .tools
-            .iter()
-            .map(|(name, server)| (format!("SANDBOX_TOOLS__{}", name.to_uppercase()), server.shown(), ""));
-        shown
-            .chain(mounts)
-            .chain(network)
-            .chain(secrets)
-            .chain(tools)
-            .flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()])
-            .collect()
+        let root = values(self);
+        let of_tables = ["mounts", "network", "secrets", "tools"].into_iter().flat_map(|table| {
+            let named = root.find_ref(table).and_then(Value::as_dict).into_iter().flatten();
+            named.map(move |(name, value)| (format!("SANDBOX_{table}__{name}").to_uppercase(), text(value), ""))
+        });
+        shown.chain(of_tables).flat_map(|(name, value, _)| [name, "=".to_owned(), value, "\n".to_owned()]).collect()
     }
+}
+
+fn values(config: &Config) -> Value {
+    Value::serialize(config).unwrap_or_else(|_| Value::from(""))
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Name, value and meaning of every setting.
 fn lines(config: &Config) -> Vec<(String, String, &'static str)> {
-    let root = Value::serialize(config).unwrap_or_else(|_| Value::from(""));
+    let root = values(config);
     let line = |setting: super::Setting| {
-        let value = root.find_ref(&setting.path(&setting.name())).and_then(Value::as_str).unwrap_or_default();
-        (setting.name(), value.to_owned(), setting.doc)
+        let value = root.find_ref(&setting.path(&setting.name())).map(text).unwrap_or_default();
+        (setting.name(), value, setting.doc)
     };
     settings().map(line).collect()
 }

@@ -4,7 +4,10 @@
 use std::{fs::File, io::Read as _, path::Path};
 
 use secrecy::ExposeSecret as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, DeserializeOwned},
+};
 use serde_json::Value as Json;
 
 use super::{
@@ -36,43 +39,64 @@ section! {
     }
 }
 
-/// A secret as it is written.
+/// A table with a secret in it, as it is written.
 #[derive(Debug, Clone, Default)]
-pub struct SecretSetting {
+pub struct WithSecret<T> {
     /// Not beside `value`.
-    value_file: String,
+    file: String,
     value: Value,
-    text: SecretText,
+    pub(super) text: T,
 }
 
-impl<'de> Deserialize<'de> for SecretSetting {
+/// What the two keys of a secret are called in a table.
+pub trait SecretKeys {
+    const FILE: &'static str;
+    const VALUE: &'static str;
+}
+
+impl SecretKeys for SecretText {
+    const FILE: &'static str = "value_file";
+    const VALUE: &'static str = "value";
+}
+
+impl<'de, T: SecretKeys + DeserializeOwned> Deserialize<'de> for WithSecret<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut table = serde_json::Map::deserialize(deserializer)?;
-        let (value_file, value) = taken_secret(&mut table, "value_file", "value").map_err(de::Error::custom)?;
+        let (file, value) = taken_secret(&mut table, T::FILE, T::VALUE).map_err(de::Error::custom)?;
         let text = serde_json::from_value(Json::Object(table)).map_err(de::Error::custom)?;
-        Ok(Self { value_file, value, text })
+        Ok(Self { file, value, text })
     }
 }
 
-impl SecretSetting {
-    /// Its value, if that is no secret.
-    pub(super) fn shown(&self) -> String {
-        self.value.to_string()
+/// Shows the secret, which is shown as `(set)`.
+impl<T> Serialize for WithSecret<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.value)
     }
+}
 
-    fn read(&self) -> Result<Value, String> {
-        let value = read_secret(("value_file", &self.value_file), &self.value)?;
-        let why = "it has no value: set `value_file`, or this variable";
-        if value.is_set() { Ok(value) } else { Err(why.to_owned()) }
+impl<T: SecretKeys> WithSecret<T> {
+    /// The secret out of its file, where one is named; otherwise its value, which may not be set.
+    pub(super) fn read(&self) -> Result<Value, String> {
+        let Self { file, value, .. } = self;
+        if file.is_empty() {
+            return Ok(value.clone());
+        }
+        let key = T::FILE;
+        if value.is_set() {
+            return Err(format!("it has a value and a `{key}`: keep one of them"));
+        }
+        let mut text = String::new();
+        let read = File::open(file)
+            .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|error| format!("`{key}` {file} cannot be read: {error}"));
+        let Ok(value) = text.trim().parse();
+        read.map(|_| value)
     }
 }
 
 /// Takes a secret out of a table: the name of its file, and its value.
-pub(super) fn taken_secret(
-    table: &mut serde_json::Map<String, Json>,
-    file: &str,
-    value: &str,
-) -> Result<(String, Value), String> {
+fn taken_secret(table: &mut serde_json::Map<String, Json>, file: &str, value: &str) -> Result<(String, Value), String> {
     let mut taken = |key: &str| match table.remove(key) {
         None => Ok(String::new()),
         Some(Json::String(text)) => Ok(text),
@@ -81,28 +105,6 @@ pub(super) fn taken_secret(
     };
     let (file, Ok(value)) = (taken(file)?, taken(value)?.parse());
     Ok((file, value))
-}
-
-/// A secret out of its file, where one is named; otherwise its value, which may not be set.
-pub(super) fn read_secret((key, file): (&str, &str), value: &Value) -> Result<Value, String> {
-    if file.is_empty() {
-        return Ok(value.clone());
-    }
-    if value.is_set() {
-        return Err(format!("it has a value and a `{key}`: keep one of them"));
-    }
-    let mut text = String::new();
-    let read = File::open(file)
-        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-        .map_err(|error| format!("`{key}` {file} cannot be read: {error}"));
-    let Ok(value) = text.trim().parse();
-    read.map(|_| value)
-}
-
-impl Serialize for SecretSetting {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.shown())
-    }
 }
 
 impl Config {
@@ -119,7 +121,7 @@ impl Config {
         })
     }
 
-    fn rule(name: &str, setting: &SecretSetting) -> Result<SecretRule, ConfigError> {
+    fn rule(name: &str, setting: &WithSecret<SecretText>) -> Result<SecretRule, ConfigError> {
         SecretRule::parse(name, &setting.text).map_err(|why| refused(name, &why))
     }
 
@@ -128,8 +130,11 @@ impl Config {
     /// # Errors
     /// A sentence that names the setting.
     pub fn secrets(&self) -> Result<Vec<Secret>, ConfigError> {
-        let secret = |(name, setting): (&String, &SecretSetting)| {
+        let secret = |(name, setting): (&String, &WithSecret<SecretText>)| {
             let value = setting.read().map_err(|why| refused(name, &why))?;
+            if !value.is_set() {
+                return Err(refused(name, &"it has no value: set `value_file`, or this variable"));
+            }
             let secret = Self::rule(name, setting)?.with(value.expose().expose_secret().into());
             secret.map_err(|why| refused(name, &why))
         };

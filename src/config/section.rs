@@ -71,9 +71,9 @@ macro_rules! sections {
             /// By name; see [`Config::network_policies`].
             pub network: BTreeMap<String, NetworkPolicy>,
             /// By name; see [`Config::secrets`].
-            pub secrets: BTreeMap<String, SecretSetting>,
+            pub secrets: BTreeMap<String, WithSecret<SecretText>>,
             /// By name; see [`Config::tool_servers`].
-            pub tools: BTreeMap<String, ToolServerSetting>,
+            pub tools: BTreeMap<String, WithSecret<ServerText>>,
             $(pub $field: $type,)+
         }
 

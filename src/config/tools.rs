@@ -2,15 +2,13 @@
 //! `sandbox.toml`; its secret is in a file, or in the environment, and nothing shows it.
 
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use serde_json::Value as Json;
 
 use super::{
     Config, ConfigError, Setting,
     mounts::ANY_KEY,
-    secrets::{read_secret, taken_secret},
+    secrets::{SecretKeys, WithSecret},
     section::section,
-    value::{Secret as Value, parsed, shown},
+    value::{parsed, shown},
 };
 use crate::domain::tools::{ServerText, ToolServer};
 
@@ -38,34 +36,9 @@ section! {
     }
 }
 
-/// A tool server as it is written.
-#[derive(Debug, Clone, Default)]
-pub struct ToolServerSetting {
-    secret_file: String,
-    secret: Value,
-    text: ServerText,
-}
-
-impl<'de> Deserialize<'de> for ToolServerSetting {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut table = serde_json::Map::deserialize(deserializer)?;
-        let (secret_file, secret) = taken_secret(&mut table, "secret_file", "secret").map_err(de::Error::custom)?;
-        let text = serde_json::from_value(Json::Object(table)).map_err(de::Error::custom)?;
-        Ok(Self { secret_file, secret, text })
-    }
-}
-
-impl ToolServerSetting {
-    /// Its secret, if that is none.
-    pub(super) fn shown(&self) -> String {
-        self.secret.to_string()
-    }
-}
-
-impl Serialize for ToolServerSetting {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.shown())
-    }
+impl SecretKeys for ServerText {
+    const FILE: &'static str = "secret_file";
+    const VALUE: &'static str = "secret";
 }
 
 impl Config {
@@ -79,16 +52,15 @@ impl Config {
     /// # Errors
     /// A sentence that names the setting.
     pub fn tool_servers(&self) -> Result<Vec<(ToolServer, SecretString)>, ConfigError> {
-        let one = |(name, setting): (&String, &ToolServerSetting)| {
-            let ToolServerSetting { secret_file, secret, .. } = setting;
-            let secret = read_secret(("secret_file", secret_file), secret).map_err(|why| refused(name, &why))?;
+        let one = |(name, setting): (&String, &WithSecret<ServerText>)| {
+            let secret = setting.read().map_err(|why| refused(name, &why))?;
             Ok((server(name, setting)?, secret.expose().expose_secret().into()))
         };
         self.tools.iter().map(one).collect()
     }
 }
 
-fn server(name: &str, setting: &ToolServerSetting) -> Result<ToolServer, ConfigError> {
+fn server(name: &str, setting: &WithSecret<ServerText>) -> Result<ToolServer, ConfigError> {
     ToolServer::parse(name, &setting.text).map_err(|why| refused(name, &why))
 }
 
