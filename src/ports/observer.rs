@@ -2,7 +2,7 @@
 //!
 //! An observer returns at once: it counts, or it puts a line into a queue. It neither waits nor fails.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use crate::domain::{
     error::{Code, Failure},
@@ -179,16 +179,9 @@ pub struct ProgramFacts<'a> {
 /// One run that is over.
 #[derive(Debug, Clone)]
 pub struct RunFacts<'a> {
-    pub run: RunId,
+    pub begin: BeginFacts<'a>,
     pub trace: TraceContext,
     pub principal: &'a str,
-    pub conversation: &'a ConversationKey,
-    /// It is a cell of a session.
-    pub is_cell: bool,
-    pub language: &'a Language,
-    /// The digest of the image.
-    pub image: &'a str,
-    pub program: ProgramFacts<'a>,
     pub args: usize,
     pub stdin_bytes: u64,
     pub limits: &'a Limits,
@@ -201,6 +194,14 @@ pub struct RunFacts<'a> {
     pub files: Vec<&'a FileEntry>,
     /// There were more than `files` holds.
     pub files_truncated: bool,
+}
+
+impl<'a> Deref for RunFacts<'a> {
+    type Target = BeginFacts<'a>;
+
+    fn deref(&self) -> &BeginFacts<'a> {
+        &self.begin
+    }
 }
 
 /// How long each stage of a run took; `None` for a stage that was not reached.

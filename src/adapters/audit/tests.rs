@@ -20,7 +20,7 @@ use crate::{
         text::sha256,
         trace::TraceContext,
     },
-    ports::observer::{ProgramFacts, Stages},
+    ports::observer::{BeginFacts, ProgramFacts, Stages},
 };
 
 const PROGRAM: &[u8] = b"print('the text of a program')";
@@ -42,15 +42,18 @@ fn report_named(audit: &Audit, end: Result<Ended, Failure>, name: &str) {
         url_expires_unix_s: 0,
     };
     let (conversation, language) = ("c".parse().expect("an id"), "python".parse().expect("a language"));
-    audit.run_over(&RunFacts {
+    let begin = BeginFacts {
         run: RunId::new(),
-        trace: TraceContext::root(),
-        principal: "owner",
         conversation: &conversation,
         is_cell: false,
         language: &language,
         image: "sha256:abc",
         program: ProgramFacts { bytes: PROGRAM, sha256: &sha256(PROGRAM) },
+    };
+    audit.run_over(&RunFacts {
+        begin,
+        trace: TraceContext::root(),
+        principal: "owner",
         args: 1,
         stdin_bytes: 7,
         limits: &limits,

@@ -33,16 +33,8 @@ pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max
 }
 
 pub(super) fn over(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: usize, unix_ms: i64) -> HistoryLine {
-    let facts = BeginFacts {
-        run: run.run,
-        conversation: run.conversation,
-        is_cell: run.is_cell,
-        language: run.language,
-        image: run.image,
-        program: run.program,
-    };
     let end = LineEnd { unix_ms, files: files(run), ..run.end.map_or_else(failed, ended) };
-    HistoryLine { end: Some(end), ..begun(&facts, instance, source_bytes_max) }
+    HistoryLine { end: Some(end), ..begun(&run.begin, instance, source_bytes_max) }
 }
 
 /// The end of a run whose server was lost.

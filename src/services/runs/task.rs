@@ -95,14 +95,7 @@ impl RunTask {
 
     /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
     pub(super) async fn run(mut self, ticket: Ticket, place: u32) {
-        self.service.parts.observer.run_begun(&BeginFacts {
-            run: self.run.id,
-            conversation: &self.run.conversation,
-            is_cell: self.run.is_cell,
-            language: &self.run.language,
-            image: &self.runner.image.0,
-            program: self.program(),
-        });
+        self.service.parts.observer.run_begun(&self.begin_facts());
         // A panic drops the lease on its way, and readers of the log still see an end.
         let result = AssertUnwindSafe(self.execute(ticket, place)).catch_unwind().await;
         let result = result.unwrap_or_else(|_| Err(internal())).map(Arc::new);
@@ -338,21 +331,23 @@ impl RunTask {
         Report { run: self.run.id, conversation, language, outcome, stdout, stderr, files }
     }
 
-    fn program(&self) -> ProgramFacts<'_> {
-        ProgramFacts { bytes: &self.request.program, sha256: &self.sha256 }
+    fn begin_facts(&self) -> BeginFacts<'_> {
+        BeginFacts {
+            run: self.run.id,
+            conversation: &self.run.conversation,
+            is_cell: self.run.is_cell,
+            language: &self.run.language,
+            image: &self.runner.image.0,
+            program: ProgramFacts { bytes: &self.request.program, sha256: &self.sha256 },
+        }
     }
 
     fn observe(&self, end: Result<&Report, &Failure>) {
         let files = end.ok().map(|report| &report.files);
         self.service.parts.observer.run_over(&RunFacts {
-            run: self.run.id,
+            begin: self.begin_facts(),
             trace: self.trace,
             principal: self.run.conversation.owner.name(),
-            conversation: &self.run.conversation,
-            is_cell: self.run.is_cell,
-            language: &self.run.language,
-            image: &self.runner.image.0,
-            program: self.program(),
             args: self.request.args.len(),
             stdin_bytes: self.request.stdin.len() as u64,
             limits: &self.limits,

@@ -18,7 +18,7 @@ use crate::{
         trace::TraceContext,
     },
     ports::{
-        observer::{ProgramFacts, RunFacts, Stages},
+        observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         storage::Usage,
     },
     services::{admission::Permit, tokens::Started},
@@ -123,15 +123,12 @@ impl ConversationTurn {
         let ended_unix_s = parts.sandboxes.clock.unix_s();
         let conversation = &self.conversation;
         info!(%run, %conversation, %language, is_ok, wall_ms = text::ms(took), "a notebook's cell ended");
+        let sha256 = &text::sha256(code.as_bytes());
+        let program = ProgramFacts { bytes: code.as_bytes(), sha256 };
         parts.observer.run_over(&RunFacts {
-            run,
+            begin: BeginFacts { run, conversation, is_cell: true, language, image: &runner.image.0, program },
             trace: TraceContext::of_run(run, None),
             principal: conversation.owner.name(),
-            conversation,
-            is_cell: true,
-            language,
-            image: &runner.image.0,
-            program: ProgramFacts { bytes: code.as_bytes(), sha256: &text::sha256(code.as_bytes()) },
             args: 0,
             stdin_bytes: 0,
             limits,

@@ -64,15 +64,13 @@ impl Recorder {
 
     pub fn end(&self, run: RunId, end: Result<&Outcome, &Failure>) {
         let (conversation, language) = (key("ann", "c"), "python".parse().expect("a language"));
+        let (image, program) = ("sha256:abc", ProgramFacts { bytes: b"zero\0and more", sha256: "00" });
+        let begin =
+            BeginFacts { run, conversation: &conversation, is_cell: false, language: &language, image, program };
         self.history.run_over(&RunFacts {
-            run,
+            begin,
             trace: TraceContext::root(),
             principal: "ann",
-            conversation: &conversation,
-            is_cell: false,
-            language: &language,
-            image: "sha256:abc",
-            program: ProgramFacts { bytes: b"zero\0and more", sha256: "00" },
             args: 0,
             stdin_bytes: 0,
             limits: &Limits::default(),
