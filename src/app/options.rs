@@ -20,7 +20,7 @@ use crate::{
         mcp::{McpOptions, McpParts, Smaller, View},
     },
     config::{BaseUrl, Config},
-    domain::{address::networks, clock::SystemClock, environment::AllowedVariables},
+    domain::{address::networks, environment::AllowedVariables},
     ports::{engine::Probe, storage::Usage},
     services::{
         admin::{Admin, AdminParts, Checks, Refusals},
@@ -230,12 +230,11 @@ pub(super) fn api(
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> ApiParts {
     let SharedParts { sandboxes, files, tokens, network, .. } = shared;
-    let conversations = Conversations::new(Arc::clone(files), runs.clone());
     ApiParts {
         runs: runs.clone(),
         files: Arc::clone(files),
-        containers: Containers::new(runs.clone(), sessions.clone(), conversations.clone(), Arc::new(SystemClock)),
-        conversations,
+        containers: Containers::new(runs.clone()),
+        conversations: Conversations::new(runs.clone()),
         history: Arc::clone(history),
         keys: Arc::clone(keys),
         sessions: sessions.clone(),
@@ -253,8 +252,7 @@ pub(super) fn api(
 
 /// What operators see and change.
 pub(super) fn admin(
-    shared: &SharedParts,
-    (runs, sessions): (&Runs, &Sessions),
+    runs: &Runs,
     (history, refusals): (Arc<History>, Arc<Refusals>),
     (policies, connections): (&Arc<Policies>, Option<&Arc<Connections>>),
     tools: &Tools,
@@ -263,17 +261,13 @@ pub(super) fn admin(
 ) -> Admin {
     Admin::new(AdminParts {
         runs: runs.clone(),
-        sessions: sessions.clone(),
-        conversations: Conversations::new(Arc::clone(&shared.files), runs.clone()),
+        conversations: Conversations::new(runs.clone()),
         history,
         stats,
-        tokens: Arc::clone(&shared.tokens),
         policies: Arc::clone(policies),
         tool_servers: Arc::clone(tools.directory()),
         connections: connections.cloned(),
         refusals,
-        observer: Arc::clone(&shared.observer),
-        clock: Arc::new(SystemClock),
         checks,
     })
 }

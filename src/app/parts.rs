@@ -203,13 +203,13 @@ impl Parts {
         let runs = Runs::new(shared.clone(), sessions.clone(), admission, options::runs(config));
         let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
 
-        let stats = StatsSnapshot::new((&runs, &janitor, &standbys, &sessions), &catalog, &packages);
+        let stats = StatsSnapshot { runs: runs.clone(), packages: packages.clone() };
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
-        let check = isolation_check(config, &engine, &runs, &catalog, &isolation)?;
+        let check = isolation_check(config, &shared, &runs)?;
         let told = (Arc::clone(&history), refusals);
         let known = (&policies, sign_in.as_ref().map(|parts| &parts.connections));
-        let (kernels, checks) = (Kernels::new(runs.clone(), sessions.clone()), doctor::checks_of(config, &engine));
-        let admin = options::admin(&shared, (&runs, &sessions), told, known, &tools, stats.clone(), checks);
+        let (kernels, checks) = (Kernels::new(runs.clone()), doctor::checks_of(config, &engine));
+        let admin = options::admin(&runs, told, known, &tools, stats.clone(), checks);
         let (beside, kept) = ((&packages, &tools, &checker), (&history, &keys, &admin));
         let api = options::api(config, bodies.clone(), &shared, (&runs, &sessions), beside, kept);
         let mcp = options::tools(config, &api);
@@ -220,7 +220,7 @@ impl Parts {
             jupyter: http::jupyter::router(options::jupyter(&api, &kernels)),
             api,
             sign_in: sign_in.clone(),
-            readiness: Arc::new(Readiness::new(engine, Arc::clone(&catalog), isolation.clone(), stats)),
+            readiness: Arc::new(Readiness::new(stats)),
             metrics: exposition.clone(),
             observer,
             names: options::names(config),
@@ -326,18 +326,12 @@ fn standbys(
     Standbys::new(parts, options::standby(config, probe))
 }
 
-fn isolation_check(
-    config: &Config,
-    engine: &Arc<dyn Engine>,
-    runs: &Runs,
-    catalog: &Arc<Catalog>,
-    state: &IsolationState,
-) -> Result<IsolationCheck, StartError> {
+fn isolation_check(config: &Config, shared: &SharedParts, runs: &Runs) -> Result<IsolationCheck, StartError> {
     Ok(IsolationCheck {
-        engine: Arc::clone(engine),
+        engine: Arc::clone(&shared.sandboxes.engine),
         programs: Arc::new(runs.clone()),
-        catalog: Arc::clone(catalog),
-        state: state.clone(),
+        catalog: Arc::clone(&shared.catalog),
+        state: shared.isolation.clone(),
         limits: config.limits.limits(),
         users: users::runner_users(config)?,
     })

@@ -30,14 +30,14 @@ use super::{
     history::History,
     network::Policies,
     runs::{RunState, RunView, Runs},
-    sessions::{SessionView, Sessions},
+    sessions::SessionView,
+    shared_parts::SharedParts,
     stats::StatsSnapshot,
-    tokens::{NewToken, Tokens},
+    tokens::NewToken,
     tools::Directory,
 };
 use crate::{
     domain::{
-        clock::Clock,
         error::{Code, Failure},
         finding::Finding,
         id::{RunId, SessionId, TokenId},
@@ -48,7 +48,7 @@ use crate::{
     },
     ports::{
         history::{HistoryLine, Notable, UsageFilter},
-        observer::{AdminAction, AdminFacts, Observer, ServerGauges},
+        observer::{AdminAction, AdminFacts, ServerGauges},
     },
 };
 
@@ -63,19 +63,15 @@ pub type Checks = Arc<dyn Fn() -> BoxFuture<'static, Vec<Finding>> + Send + Sync
 
 pub struct AdminParts {
     pub runs: Runs,
-    pub sessions: Sessions,
     pub conversations: Conversations,
     pub history: Arc<History>,
     pub stats: StatsSnapshot,
-    pub tokens: Arc<Tokens>,
     /// `None` where sign-in is off.
     pub connections: Option<Arc<Connections>>,
     pub policies: Arc<Policies>,
     pub tool_servers: Arc<Directory>,
     /// One of the observers.
     pub refusals: Arc<Refusals>,
-    pub observer: Arc<dyn Observer>,
-    pub clock: Arc<dyn Clock>,
     pub checks: Checks,
 }
 
@@ -131,7 +127,7 @@ impl Admin {
             let (waiting, running) = queue.entry(run.conversation.owner.clone()).or_default();
             *(if run.state == RunState::Running { running } else { waiting }) += 1;
         }
-        Overview { gauges: parts.stats.now(), runs, sessions: parts.sessions.all(), queue }
+        Overview { gauges: parts.stats.now(), runs, sessions: parts.runs.sessions().all(), queue }
     }
 
     /// Every owner. The owner of the configured token always exists.
@@ -141,8 +137,9 @@ impl Admin {
     pub async fn owners(&self) -> Result<BTreeMap<Principal, Owner>, Failure> {
         let parts = &self.0.parts;
         let mut owners = BTreeMap::from([(Principal::default(), Owner::default())]);
-        let now = parts.clock.unix_ms();
-        for token in parts.tokens.list(None).await?.into_iter().filter(|token| token.is_valid(now)) {
+        let SharedParts { tokens, sandboxes, .. } = parts.runs.parts();
+        let now = sandboxes.clock.unix_ms();
+        for token in tokens.list(None).await?.into_iter().filter(|token| token.is_valid(now)) {
             let owner: &mut Owner = owners.entry(token.owner.clone()).or_default();
             *(if token.is_connection() { &mut owner.connections } else { &mut owner.tokens }) += 1;
         }
@@ -159,7 +156,7 @@ impl Admin {
         for run in parts.runs.all_under_way() {
             owners.entry(run.conversation.owner).or_default().runs += 1;
         }
-        for session in parts.sessions.all() {
+        for session in parts.runs.sessions().all() {
             owners.entry(session.conversation.owner).or_default().sessions += 1;
         }
         Ok(owners)
@@ -179,7 +176,7 @@ impl Admin {
     }
 
     async fn sizes(&self) -> Result<Sized, Failure> {
-        let (sizes, now) = (Arc::clone(&self.0.sizes), self.0.parts.clock.unix_s());
+        let (sizes, now) = (Arc::clone(&self.0.sizes), self.shared().sandboxes.clock.unix_s());
         self.0.parts.conversations.blocking(move |store| sizes.measure(store, now)).await
     }
 
@@ -194,7 +191,7 @@ impl Admin {
     /// How runs ended, how long they took and what was refused, part by part of time.
     pub async fn activity(&self, span: Span) -> Activity {
         let parts = &self.0.parts;
-        let (now, of_part) = (parts.clock.unix_ms(), span.part_ms());
+        let (now, of_part) = (self.shared().sandboxes.clock.unix_ms(), span.part_ms());
         let first = now.div_euclid(of_part) + 1 - span.parts();
         let lines = parts.history.parts(first * of_part, of_part).await.ok();
         activity::of(span, first, lines.as_deref(), &parts.refusals)
@@ -232,7 +229,7 @@ impl Admin {
     /// # Errors
     /// Those of [`Tokens::create`].
     pub async fn create_token(&self, by: &Principal, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
-        let made = self.0.parts.tokens.create(new).await?;
+        let made = self.shared().tokens.create(new).await?;
         self.tell(by, AdminAction::TokenCreated, Some(&made.0.owner), &made.0.id.to_string());
         Ok(made)
     }
@@ -242,7 +239,7 @@ impl Admin {
     /// # Errors
     /// Those of [`Tokens::revoke`].
     pub async fn revoke_token(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
-        self.0.parts.tokens.revoke(id).await?;
+        self.shared().tokens.revoke(id).await?;
         self.tell(by, AdminAction::TokenRevoked, None, &id.to_string());
         Ok(())
     }
@@ -284,7 +281,7 @@ impl Admin {
     /// # Errors
     /// [`Code::SessionNotFound`].
     pub fn end_session(&self, by: &Principal, session: SessionId) -> Result<(), Failure> {
-        let of = self.0.parts.sessions.close_any(session)?;
+        let of = self.0.parts.runs.sessions().close_any(session)?;
         self.tell(by, AdminAction::SessionEnded, Some(&of.owner), &session.to_string());
         Ok(())
     }
@@ -350,8 +347,12 @@ impl Admin {
         Ok(())
     }
 
+    fn shared(&self) -> &SharedParts {
+        self.0.parts.runs.parts()
+    }
+
     fn tell(&self, by: &Principal, action: AdminAction, owner: Option<&Principal>, subject: &str) {
-        let at_unix_s = self.0.parts.clock.unix_s();
-        self.0.parts.observer.administered(&AdminFacts { at_unix_s, action, by, owner, subject });
+        let at_unix_s = self.shared().sandboxes.clock.unix_s();
+        self.shared().observer.administered(&AdminFacts { at_unix_s, action, by, owner, subject });
     }
 }

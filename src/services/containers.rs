@@ -69,7 +69,9 @@ struct Inner {
 }
 
 impl Containers {
-    pub fn new(runs: Runs, sessions: Sessions, conversations: Conversations, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(runs: Runs) -> Self {
+        let (sessions, conversations) = (runs.sessions().clone(), Conversations::new(runs.clone()));
+        let clock = Arc::clone(&runs.parts().sandboxes.clock);
         Self(Arc::new(Inner { runs, sessions, conversations, clock, held: Mutex::default() }))
     }
 

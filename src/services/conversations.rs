@@ -30,8 +30,8 @@ pub struct ConversationPage {
 }
 
 impl Conversations {
-    pub fn new(files: Arc<Files>, runs: Runs) -> Self {
-        Self { files, runs }
+    pub fn new(runs: Runs) -> Self {
+        Self { files: Arc::clone(&runs.parts().files), runs }
     }
 
     /// The conversations after `after`, ordered by id.

@@ -144,10 +144,10 @@ pub struct Connection {
 }
 
 impl Kernels {
-    pub fn new(runs: Runs, sessions: Sessions) -> Self {
+    pub fn new(runs: Runs) -> Self {
         Self(Arc::new(Inner {
+            sessions: runs.sessions().clone(),
             runs,
-            sessions,
             hubs: Mutex::default(),
             documents: Documents::default(),
             newest: AtomicU64::new(0),

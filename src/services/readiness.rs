@@ -1,18 +1,12 @@
 //! Whether a run can start: the engine answers, it isolates, and there is a runner. It probes the engine at most once a
 //! second, however often it is called.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{
-    isolation_check::{Isolation, IsolationState},
-    stats::StatsSnapshot,
-};
-use crate::{
-    domain::id::Language,
-    ports::{engine::Engine, runner::Catalog},
-};
+use super::{isolation_check::Isolation, shared_parts::SharedParts, stats::StatsSnapshot};
+use crate::domain::id::Language;
 
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -32,21 +26,17 @@ pub enum Ready {
 }
 
 pub struct Readiness {
-    engine: Arc<dyn Engine>,
-    catalog: Arc<Catalog>,
-    isolation: IsolationState,
     stats: StatsSnapshot,
     engine_answers: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Readiness {
-    pub fn new(
-        engine: Arc<dyn Engine>,
-        catalog: Arc<Catalog>,
-        isolation: IsolationState,
-        stats: StatsSnapshot,
-    ) -> Self {
-        Self { engine, catalog, isolation, stats, engine_answers: Mutex::new(None) }
+    pub fn new(stats: StatsSnapshot) -> Self {
+        Self { stats, engine_answers: Mutex::new(None) }
+    }
+
+    fn parts(&self) -> &SharedParts {
+        self.stats.runs.parts()
     }
 
     pub fn standing_by(&self) -> Vec<(Language, &'static str, usize)> {
@@ -59,15 +49,15 @@ impl Readiness {
         let answers = match *known {
             Some((at, answers)) if at.elapsed() < FRESH => answers,
             _ => {
-                let answers = self.engine.probe().await.is_ok();
+                let answers = self.parts().sandboxes.engine.probe().await.is_ok();
                 *known = Some((Instant::now(), answers));
                 answers
             }
         };
-        match (answers, self.catalog.all().is_empty()) {
+        match (answers, self.parts().catalog.all().is_empty()) {
             (false, _) => Ready::NoEngine,
             (true, true) => Ready::NoRunner,
-            (true, false) => match self.isolation.now() {
+            (true, false) => match self.parts().isolation.now() {
                 Isolation::Verified { .. } => self.unserved().map_or(Ready::Yes, Ready::Except),
                 Isolation::Pending { why } => Ready::NotTested(why),
                 Isolation::NoProgram(why) => Ready::NoIsolationProgram(why),
@@ -77,7 +67,8 @@ impl Readiness {
     }
 
     fn unserved(&self) -> Option<String> {
-        let names: Vec<_> = self.isolation.unserved().iter().map(|(language, _)| language.to_string()).collect();
+        let names: Vec<_> =
+            self.parts().isolation.unserved().iter().map(|(language, _)| language.to_string()).collect();
         let sentence = || format!("A run can start, but not in {}: run `mcp-sandbox-server doctor`.", names.join(", "));
         (!names.is_empty()).then(sentence)
     }

@@ -284,6 +284,14 @@ impl Runs {
     }
 
     /// What lets programs out.
+    pub(super) fn parts(&self) -> &SharedParts {
+        &self.0.parts
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.0.sessions
+    }
+
     pub fn network(&self) -> &Network {
         &self.0.parts.network
     }
