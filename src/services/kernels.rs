@@ -31,11 +31,7 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::documents::{Document, DocumentChange};
-use self::{
-    documents::Documents,
-    hub::{Client, HubTask},
-    order::Order,
-};
+use self::{documents::Documents, hub::Client, order::Order};
 use super::{
     runs::Runs,
     sessions::{Following, SessionState, SessionView, Sessions, message::KernelMessage, queue},
@@ -268,17 +264,6 @@ impl Kernels {
 }
 
 impl Inner {
-    fn begin(&self, link: super::sessions::KernelLink) -> Hub {
-        let (clients, new_clients) = mpsc::unbounded_channel();
-        let (orders, new_orders) = mpsc::channel(ORDERS_MAX);
-        let is_asked = Arc::<AtomicBool>::default();
-        let (runs, sessions, asked) = (self.runs.clone(), self.sessions.clone(), Arc::clone(&is_asked));
-        let task = HubTask::new(runs, sessions, &link.view(), new_clients, new_orders, asked);
-        let stop = self.stop.clone();
-        self.tasks.spawn(task.run(link, stop));
-        Hub { clients, orders, connections: Arc::default(), is_asked }
-    }
-
     fn view(&self, session: SessionView) -> KernelView {
         let SessionView { session: id, conversation, language, state, idle, .. } = session;
         let state = if state == SessionState::Busy { KernelState::Busy } else { KernelState::Idle };

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    ConnectionEnd,
+    ConnectionEnd, Hub, Inner, ORDERS_MAX,
     answers::KernelSender,
     buffer::Buffer,
     cells::Cells,
@@ -108,24 +108,21 @@ impl Client {
     }
 }
 
-impl HubTask {
-    pub(super) fn new(
-        runs: Runs,
-        sessions: Sessions,
-        session: &SessionView,
-        new_clients: mpsc::UnboundedReceiver<Client>,
-        orders: mpsc::Receiver<Order>,
-        is_asked: Arc<AtomicBool>,
-    ) -> Self {
-        Self {
-            runs,
-            sessions,
-            session: session.session,
-            conversation: session.conversation.clone(),
-            language: session.language.clone(),
+impl Inner {
+    pub(super) fn begin(&self, link: KernelLink) -> Hub {
+        let (clients, new_clients) = mpsc::unbounded_channel();
+        let (orders, new_orders) = mpsc::channel(ORDERS_MAX);
+        let is_asked = Arc::<AtomicBool>::default();
+        let SessionView { session, conversation, language, .. } = link.view();
+        let task = HubTask {
+            runs: self.runs.clone(),
+            sessions: self.sessions.clone(),
+            session,
+            conversation,
+            language,
             new_clients,
-            orders,
-            is_asked,
+            orders: new_orders,
+            is_asked: Arc::clone(&is_asked),
             clients: Vec::new(),
             buffer: None,
             sender: KernelSender::default(),
@@ -135,10 +132,14 @@ impl HubTask {
             outbox: VecDeque::new(),
             notes: mpsc::unbounded_channel(),
             reported: Bytes::from_static(b"{}"),
-        }
+        };
+        self.tasks.spawn(task.run(link, self.stop.clone()));
+        Hub { clients, orders, connections: Arc::default(), is_asked }
     }
+}
 
-    pub(super) async fn run(mut self, mut link: KernelLink, stop: CancellationToken) {
+impl HubTask {
+    async fn run(mut self, mut link: KernelLink, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = self.serve(&mut link) => {}

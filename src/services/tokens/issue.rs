@@ -95,8 +95,7 @@ impl Tokens {
             parent: new.parent,
             created_unix_ms: now,
             expires_unix_ms: new.expires_unix_ms,
-            used_unix_ms: None,
-            revoked_unix_ms: None,
+            ..super::configured_record()
         };
         self.follower.own(record.id, false);
         Ok((record, secret))

@@ -43,11 +43,8 @@ impl Tokens {
             prefix: SUBJECT_MARK.to_owned(),
             digest: key,
             grant: Grant { scopes: scopes.into(), ..Grant::default() },
-            parent: None,
             created_unix_ms: self.now(),
-            expires_unix_ms: None,
-            used_unix_ms: None,
-            revoked_unix_ms: None,
+            ..super::configured_record()
         };
         match store.insert(&record).await {
             Ok(()) => self.learn(vec![record]),
