@@ -20,7 +20,6 @@ mod packages;
 mod parts;
 mod peers;
 mod sign_in;
-mod skills;
 mod tools;
 mod users;
 

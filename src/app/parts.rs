@@ -10,18 +10,22 @@ use tracing::warn;
 
 use super::{
     StartError, check, doctor, listen::Surface, network, observability::Observability, options, packages, peers,
-    sign_in, skills, tools, users,
+    sign_in, tools, users,
 };
 use crate::{
     adapters::database::Database,
     adapters::engine::observed::Observed,
-    adapters::storage::{DiskStorage, RootError},
+    adapters::storage::{DiskSkills, DiskStorage, RootError},
     api::{
         http::{self, HttpParts, peers::Relay},
         mcp::McpParts,
     },
     config::Config,
-    domain::{clock::SystemClock, id::InstanceId, users::RunnerUsers},
+    domain::{
+        clock::{Clock as _, SystemClock},
+        id::InstanceId,
+        users::RunnerUsers,
+    },
     ports::{
         database::TokenStore,
         engine::{Engine, Probe},
@@ -52,6 +56,7 @@ use crate::{
         sessions::Sessions,
         shared_parts::SharedParts,
         sign_in::SignIn,
+        skills::Skills,
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
@@ -279,8 +284,15 @@ fn sandboxes(
         instance,
         folders: config.shared_folders().unwrap_or_default(),
         volumes: super::engine::volumes(config),
-        skills: skills::service(config)?,
+        skills: skills(config)?,
     })
+}
+
+/// The skills, where the settings name a folder for them. Checked when the settings were loaded.
+fn skills(config: &Config) -> Result<Skills, StartError> {
+    let root = config.skills_root().ok().flatten();
+    let store = root.map(|root| DiskSkills::at(&root, SystemClock.unix_s()).map(|store| Arc::new(store) as _));
+    Ok(Skills::new(store.transpose()?))
 }
 
 /// What is recorded in the database: runs, and the keys that began them.

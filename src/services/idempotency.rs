@@ -33,7 +33,7 @@ use tracing::warn;
 
 use crate::{
     domain::{
-        clock::{Clock, SystemClock},
+        clock::Clock,
         error::{Code, Failure},
         id::{ConversationId, RunId},
         owner::Principal,
@@ -227,13 +227,6 @@ impl Idempotency {
 
     fn since(&self) -> i64 {
         self.now().saturating_sub(i64::try_from(AGE_MAX.as_millis()).unwrap_or(i64::MAX))
-    }
-}
-
-impl Default for Idempotency {
-    /// In memory only.
-    fn default() -> Self {
-        Self::new(None, Arc::new(SystemClock))
     }
 }
 

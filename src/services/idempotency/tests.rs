@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tokio::time::advance;
 
 use super::*;
-use crate::domain::owner::ConversationKey;
+use crate::domain::{clock::SystemClock, owner::ConversationKey};
 
 /// A database that removes a key slowly.
 struct Slow {
@@ -55,7 +55,7 @@ async fn a_request_goes_to_another_server_after_its_key_was_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_of_others_never_drop_a_key_before_a_day() {
-    let (keys, who) = (Idempotency::default(), Principal::default());
+    let (keys, who) = (Idempotency::new(None, Arc::new(SystemClock)), Principal::default());
     let once = async |who: &Principal, conversation: &str, key: String| {
         let conversation: ConversationId = conversation.parse().expect("an id");
         let begun = keys.once(who, Some(&conversation), (key, [0; 32]), |_| Ok(())).await;

@@ -57,14 +57,14 @@ impl RunTask {
         if session == CellSession::Once {
             service.sessions.close_all(&conversation);
         }
-        let CellEnd { ended, wall, cpu, memory_peak_bytes, display_files, returned } = executed.inspect_err(|_| {
+        let CellEnd { ended, figures, display_files, returned } = executed.inspect_err(|_| {
             // What the cell left is not listed, so it is measured before the next one.
             parts.files.quota().measured(&conversation, None);
         })?;
         self.stages.program = Some(self.stage_over());
         self.store(display_files).await;
         let [stdout_bytes, stderr_bytes] = self.run.log.printed();
-        let figures = Figures { wall, cpu, memory_peak_bytes, stdout_bytes, stderr_bytes, files: 0 };
+        let figures = Figures { stdout_bytes, stderr_bytes, ..figures };
         let oom_killed = ended == Ended::OutOfMemory;
         let mut outcome = Outcome { ended, oom_killed, limits: self.limits, figures };
         let files = self.changed_files(mark, returned, &mut outcome).await?;

@@ -138,7 +138,7 @@ impl Sessions {
             }
             End::KernelGone => execution.kernel_gone(&self.0).await?,
         };
-        let Figures { cpu, memory_peak_bytes, .. } = session.figures(&execution.figures().await);
+        let figures = session.figures(&execution.figures().await);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
         for sentence in session.kernel.reporter().map(ConnectionReporter::end).unwrap_or_default() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
@@ -146,14 +146,8 @@ impl Sessions {
         let display_files = std::mem::take(&mut execution.display_files);
         // It follows the kernel, whose task waits for a full queue and reads the files as well.
         drop(execution);
-        Ok(CellEnd {
-            returned: self.0.carry_out(&session).await,
-            ended,
-            wall: begun.elapsed(),
-            cpu,
-            memory_peak_bytes,
-            display_files,
-        })
+        let returned = self.0.carry_out(&session).await;
+        Ok(CellEnd { ended, figures: Figures { wall: begun.elapsed(), ..figures }, returned, display_files })
     }
 }
 

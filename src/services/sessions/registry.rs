@@ -310,15 +310,13 @@ impl Registry {
 
     /// How a session of this owner ended.
     pub(super) fn end_of(&self, who: &Principal, id: SessionId) -> Option<SessionEnd> {
-        let state = self.state.lock();
-        let of_it = |ended: &&Ended| ended.id == id && ended.place.0.owner == *who;
-        state.ended.iter().rev().find(of_it).map(|ended| ended.end)
+        self.state.lock().last_end(who, id).map(|ended| ended.end)
     }
 
     /// Where a session of this owner was that has ended by itself or for others, and its environment.
     pub(super) fn ended(&self, who: &Principal, id: SessionId) -> Option<(SessionKey, Setup)> {
         let state = self.state.lock();
-        let last = state.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)?;
+        let last = state.last_end(who, id)?;
         let setup = last.setup.clone().filter(|_| last.end != SessionEnd::Closed)?;
         Some((last.place.clone(), setup))
     }
@@ -353,6 +351,10 @@ impl Registry {
 }
 
 impl State {
+    fn last_end(&self, who: &Principal, id: SessionId) -> Option<&Ended> {
+        self.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)
+    }
+
     fn add_ended(&mut self, ended: Ended) {
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();

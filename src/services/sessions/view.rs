@@ -7,7 +7,7 @@ use crate::{
     domain::{
         error::Failure,
         id::{Language, SessionId},
-        outcome::{DiskLimit, Ended},
+        outcome::{DiskLimit, Ended, Figures},
         owner::ConversationKey,
         words::words,
     },
@@ -112,9 +112,8 @@ pub struct SessionView {
 /// How a cell ended.
 pub(in crate::services) struct CellEnd {
     pub ended: Ended,
-    pub wall: Duration,
-    pub cpu: Option<Duration>,
-    pub memory_peak_bytes: Option<u64>,
+    /// Without what it printed.
+    pub figures: Figures,
     /// What came back of its files, where they travel.
     pub returned: Option<Result<Returned, Failure>>,
     /// What is to be stored as files.
@@ -124,7 +123,6 @@ pub(in crate::services) struct CellEnd {
 impl CellEnd {
     /// It was cancelled before it was handed over.
     pub(super) fn before_it_began() -> Self {
-        let (ended, wall, display_files) = (Ended::Cancelled, Duration::ZERO, Vec::new());
-        Self { ended, wall, cpu: None, memory_peak_bytes: None, returned: None, display_files }
+        Self { ended: Ended::Cancelled, figures: Figures::default(), returned: None, display_files: Vec::new() }
     }
 }
