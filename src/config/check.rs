@@ -33,6 +33,17 @@ pub(super) fn ensure(holds: bool, error: impl FnOnce() -> String) -> Result<(), 
     if holds { Ok(()) } else { Err(ConfigError(error())) }
 }
 
+/// Checks a setting that is one of some words.
+pub(super) fn one_of(name: &str, value: &str, [first, second]: [&str; 2]) -> Result<(), ConfigError> {
+    ensure(value == first || value == second, || format!("{name} must be `{first}` or `{second}`."))
+}
+
+/// Checks a setting that names a file, where it is set.
+pub(super) fn absolute(name: &str, file: &str) -> Result<(), ConfigError> {
+    let fits = file.is_empty() || Path::new(file).is_absolute();
+    ensure(fits, || format!("{name} must be the absolute path of a file."))
+}
+
 impl Config {
     /// Returns the first broken rule.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -59,9 +70,7 @@ impl Config {
         ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {
             "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.".to_owned()
         })?;
-        ensure(matches!(self.runs.on_disconnect.as_str(), "cancel" | "detach"), || {
-            "SANDBOX_RUNS__ON_DISCONNECT must be `cancel` or `detach`.".to_owned()
-        })?;
+        one_of("SANDBOX_RUNS__ON_DISCONNECT", &self.runs.on_disconnect, ["cancel", "detach"])?;
         let is_group = |group: &str| {
             let known = ["run", "files", "session", "coderunner", "ipybox", "web", "skills", "tools", "check"];
             known.contains(&group.trim())
@@ -71,12 +80,8 @@ impl Config {
              check."
                 .to_owned()
         })?;
-        ensure(matches!(self.mcp.names.as_str(), "underscore" | "dotted"), || {
-            "SANDBOX_MCP__NAMES must be `underscore` or `dotted`.".to_owned()
-        })?;
-        ensure(matches!(self.log.format.as_str(), "text" | "json"), || {
-            "SANDBOX_LOG__FORMAT must be `text` or `json`.".to_owned()
-        })?;
+        one_of("SANDBOX_MCP__NAMES", &self.mcp.names, ["underscore", "dotted"])?;
+        one_of("SANDBOX_LOG__FORMAT", &self.log.format, ["text", "json"])?;
         ensure(self.metrics.http_addr.is_empty() || self.metrics.addr().is_some(), || {
             "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.".to_owned()
         })?;

@@ -2,7 +2,7 @@
 
 use super::{
     Config, ConfigError,
-    check::ensure,
+    check::{ensure, one_of},
     section::section,
     value::{parsed, shown},
 };
@@ -87,12 +87,8 @@ impl Engine {
 impl Config {
     pub(super) fn check_engine(&self) -> Result<(), ConfigError> {
         let Engine { kind, claim, files, .. } = &self.engine;
-        ensure(matches!(kind.as_str(), DOCKER | KUBERNETES), || {
-            "SANDBOX_ENGINE__KIND must be `docker` or `kubernetes`.".to_owned()
-        })?;
-        ensure(matches!(files.as_str(), MOUNTED | STREAMED), || {
-            "SANDBOX_ENGINE__FILES must be `mounted` or `streamed`.".to_owned()
-        })?;
+        one_of("SANDBOX_ENGINE__KIND", kind, [DOCKER, KUBERNETES])?;
+        one_of("SANDBOX_ENGINE__FILES", files, [MOUNTED, STREAMED])?;
         if self.engine.is_streamed() {
             self.check_streamed()?;
         }

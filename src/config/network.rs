@@ -4,18 +4,16 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-use super::{Config, ConfigError, Setting, mounts::ANY_KEY};
+use super::{Config, ConfigError, Setting, mounts::any_key};
 use crate::domain::network::{Policy, PolicyText};
 
 /// Policies for the network access of programs.
-pub(super) const NETWORK: Setting = Setting {
-    section: "network",
-    key: ANY_KEY,
-    default: "",
-    doc: "Hosts that programs of every token may reach, comma separated, such as `pypi.org,*.example.com:8443`. As a \
-          table in sandbox.toml it also has ports, languages, rules for requests, rates, and the tokens that it is for \
-          (docs/network.md). Without any, programs have no network.",
-};
+pub(super) const NETWORK: Setting = any_key(
+    "network",
+    "Hosts that programs of every token may reach, comma separated, such as `pypi.org,*.example.com:8443`. As a \
+     table in sandbox.toml it also has ports, languages, rules for requests, rates, and the tokens that it is for \
+     (docs/network.md). Without any, programs have no network.",
+);
 
 /// A policy as it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

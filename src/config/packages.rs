@@ -1,7 +1,5 @@
 //! The settings of packages that follow from several: whether they are on, and which hosts their indexes are at.
 
-use std::path::Path;
-
 use http::{Uri, uri::Scheme};
 
 use super::{
@@ -65,10 +63,7 @@ impl Config {
         if all.is_empty() {
             return Ok(None);
         }
-        let file = &self.packages.ca_file;
-        super::check::ensure(file.is_empty() || Path::new(file).is_absolute(), || {
-            "SANDBOX_PACKAGES__CA_FILE must be the absolute path of a file.".to_owned()
-        })?;
+        super::check::absolute("SANDBOX_PACKAGES__CA_FILE", &self.packages.ca_file)?;
         let words = |text: &str| -> Vec<String> {
             text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
         };

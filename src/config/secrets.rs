@@ -1,7 +1,7 @@
 //! The section whose keys the operator chooses: secrets that programs use and never have. A secret is a table in
 //! `sandbox.toml`; its value is in a file, or in the environment, and nothing shows it.
 
-use std::{fs::File, io::Read as _, path::Path};
+use std::{fs::File, io::Read as _};
 
 use secrecy::ExposeSecret as _;
 use serde::{
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::{
     Config, ConfigError, Setting,
-    mounts::ANY_KEY,
+    mounts::any_key,
     section::section,
     value::{Secret as Value, parsed, shown},
 };
@@ -22,13 +22,11 @@ use crate::domain::network::{Secret, SecretRule, SecretText};
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Secrets that the server puts into requests of programs.
-pub(super) const SECRETS: Setting = Setting {
-    section: "secrets",
-    key: ANY_KEY,
-    default: "",
-    doc: "The value of the secret [secrets.<name>] of sandbox.toml, where that has no value_file: the server puts it \
-          into requests of programs, which have a placeholder (docs/network.md).",
-};
+pub(super) const SECRETS: Setting = any_key(
+    "secrets",
+    "The value of the secret [secrets.<name>] of sandbox.toml, where that has no value_file: the server puts it \
+     into requests of programs, which have a placeholder (docs/network.md).",
+);
 
 section! {
     /// Connections of programs whose TLS the server opens.
@@ -115,10 +113,7 @@ impl Config {
             let rule = Self::rule(name, setting)?;
             rule.check_policies(&policies).map_err(|why| refused(name, &why))?;
         }
-        let file = &self.opened.ca_file;
-        super::check::ensure(file.is_empty() || Path::new(file).is_absolute(), || {
-            "SANDBOX_OPENED__CA_FILE must be the absolute path of a file.".to_owned()
-        })
+        super::check::absolute("SANDBOX_OPENED__CA_FILE", &self.opened.ca_file)
     }
 
     fn rule(name: &str, setting: &WithSecret<SecretText>) -> Result<SecretRule, ConfigError> {

@@ -5,7 +5,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{
     Config, ConfigError, Setting,
-    mounts::ANY_KEY,
+    mounts::any_key,
     secrets::{SecretKeys, WithSecret},
     section::section,
     value::{parsed, shown},
@@ -13,13 +13,11 @@ use super::{
 use crate::domain::tools::{ServerText, ToolServer};
 
 /// MCP servers whose tools programs may call.
-pub(super) const TOOLS: Setting = Setting {
-    section: "tools",
-    key: ANY_KEY,
-    default: "",
-    doc: "The secret of the tool server [tools.<name>] of sandbox.toml, where that has no secret_file: it stands for \
-          {secret} in the server's headers and variables (docs/tools.md).",
-};
+pub(super) const TOOLS: Setting = any_key(
+    "tools",
+    "The secret of the tool server [tools.<name>] of sandbox.toml, where that has no secret_file: it stands for \
+     {secret} in the server's headers and variables (docs/tools.md).",
+);
 
 section! {
     /// Calls of tools by programs.
