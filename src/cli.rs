@@ -205,31 +205,27 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(config) => block_on(&config, LEVEL_FOR_PEOPLE, doctor::check(&config, json)),
             Err(error) => doctor::without_settings(&error, json),
         },
-        Command::Runners { command } => {
-            let config = load()?;
-            block_on(&config, LEVEL_FOR_PEOPLE, runners::run(&config, command))
-        }
+        Command::Runners { command } => for_people(&load()?, |config| runners::run(config, command)),
         Command::Url { conversation, path, ttl_s } => url(&load()?, &conversation, &path, ttl_s),
         Command::Config { command: ConfigCommand::Print } => print(&load()?.print()),
         Command::Config { command: ConfigCommand::Example } => print(&config::example()),
         Command::Config { command: ConfigCommand::Table } => print(&config::table()),
         Command::Openapi => print(&openapi::text()),
         Command::Audit { command } => audit::run(command, &sources),
-        Command::Token { command } => {
-            let config = load()?;
-            block_on(&config, LEVEL_FOR_PEOPLE, token::run(&config, command))
-        }
-        Command::Backup(args) => {
-            let config = load()?;
-            block_on(&config, LEVEL_FOR_PEOPLE, backup::backup(&config, args))
-        }
-        Command::Restore(args) => {
-            let config = load()?;
-            block_on(&config, LEVEL_FOR_PEOPLE, backup::restore(&config, args))
-        }
+        Command::Token { command } => for_people(&load()?, |config| token::run(config, command)),
+        Command::Backup(args) => for_people(&load()?, |config| backup::backup(config, args)),
+        Command::Restore(args) => for_people(&load()?, |config| backup::restore(config, args)),
         Command::EngineProxy(args) => engine_proxy::run(args, &sources.environment),
         Command::Health { addr } => health::check(addr, &sources),
     }
+}
+
+/// Runs a command whose reader is told of errors alone.
+fn for_people<'a, F: Future<Output = anyhow::Result<ExitCode>>>(
+    config: &'a Config,
+    command: impl FnOnce(&'a Config) -> F,
+) -> anyhow::Result<ExitCode> {
+    block_on(config, LEVEL_FOR_PEOPLE, command(config))
 }
 
 /// Starts the log and runs a command to its end.

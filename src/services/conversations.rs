@@ -83,7 +83,7 @@ impl Conversations {
         };
         let removed = self.files.remove(conversation).await;
         if removed.is_ok() {
-            self.runs.forget_sessions(conversation);
+            self.runs.sessions().forget(conversation);
         }
         drop(lock);
         if removed? {

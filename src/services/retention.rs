@@ -203,7 +203,7 @@ impl Retention {
         }
         let removed = self.files.remove(id).await;
         if removed.is_ok() {
-            self.runs.forget_sessions(id);
+            self.runs.sessions().forget(id);
         }
         drop(lock);
         match removed {

@@ -308,11 +308,6 @@ impl Runs {
         Some(lock)
     }
 
-    /// A conversation was deleted, so nothing is told any more of its sessions.
-    pub fn forget_sessions(&self, conversation: &ConversationKey) {
-        self.0.sessions.forget(conversation);
-    }
-
     /// Whether no run is under way or waits in a conversation.
     pub fn is_idle(&self, conversation: &ConversationKey) -> bool {
         self.0.admission.lock_if_idle(conversation).is_some()
