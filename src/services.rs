@@ -44,6 +44,13 @@ use tracing::warn;
 
 use crate::{domain::error::Failure, ports::database::DatabaseError};
 
+/// Cuts a page to its length: what the next one begins after, where more items than `limit` were found.
+fn cut<T, A>(items: &mut Vec<T>, limit: usize, place: impl FnOnce(&T) -> A) -> Option<A> {
+    let more = items.len() > limit;
+    items.truncate(limit);
+    items.last().filter(|_| more).map(place)
+}
+
 /// Logs the cause, which clients must not see.
 impl From<DatabaseError> for Failure {
     fn from(error: DatabaseError) -> Self {

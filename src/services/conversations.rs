@@ -50,9 +50,7 @@ impl Conversations {
         let step = move |store: &dyn Storage| Ok(store.list(&owner, after.as_ref(), limit.saturating_add(1))?);
         let known = self.files.owner_step(who, step);
         let mut conversations = known.await?;
-        let more = conversations.len() > limit;
-        conversations.truncate(limit);
-        let after = conversations.last().filter(|_| more).map(|last| last.key.id.clone());
+        let after = super::cut(&mut conversations, limit, |last| last.key.id.clone());
         let quota = self.files.quota();
         let sized = |last: LastUse| {
             let bytes = quota.cached(&last.key).map(|usage| usage.bytes);

@@ -247,9 +247,7 @@ impl Runs {
         };
         // One more than requested shows whether there is another page.
         let mut runs = self.0.registry.newest_first(after, limit.saturating_add(1), matches);
-        let more = runs.len() > limit;
-        runs.truncate(limit);
-        let after = runs.last().filter(|_| more).map(|run| run.id);
+        let after = super::cut(&mut runs, limit, |run| run.id);
         RunPage { runs: runs.iter().map(|run| run.view()).collect(), after }
     }
 

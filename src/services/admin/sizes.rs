@@ -18,6 +18,7 @@ use crate::{
         owner::{ConversationKey, Principal},
     },
     ports::storage::{LastUse, Storage, Usage},
+    services::cut,
 };
 
 /// How long one call measures.
@@ -147,9 +148,7 @@ impl Sized {
         let place = |(last, bytes): &(LastUse, Option<u64>)| SizeCursor(Reverse(*bytes), last.key.clone());
         wanted.retain(|one| after.is_none_or(|after| place(one) > *after));
         wanted.sort_by_cached_key(place);
-        let more = wanted.len() > limit;
-        wanted.truncate(limit);
-        let after = wanted.last().filter(|_| more).map(place);
+        let after = cut(&mut wanted, limit, place);
         SizePage { conversations: wanted, after, all }
     }
 }

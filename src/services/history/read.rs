@@ -16,6 +16,7 @@ use crate::{
         database::DatabaseError,
         history::{HistoryLine, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
+    services::cut,
 };
 
 /// How long a caller waits for an answer.
@@ -53,9 +54,7 @@ impl History {
     pub async fn page(&self, filter: &LineFilter, limit: usize) -> Result<HistoryPage, Failure> {
         // One more than requested shows whether there is another page.
         let mut lines = answer(self.stored()?.page(filter, limit.saturating_add(1))).await?;
-        let more = lines.len() > limit;
-        lines.truncate(limit);
-        let after = lines.last().filter(|_| more).map(|line| line.run);
+        let after = cut(&mut lines, limit, |line| line.run);
         Ok(HistoryPage { lines: lines.into_iter().map(|line| self.told(line)).collect(), after })
     }
 

@@ -161,7 +161,7 @@ impl Inner {
             if end != SessionEnd::Server && !(end.is_news() && self.stopping.load(Ordering::Relaxed)) {
                 self.records.closed(session.id);
             }
-            session.kernel.close();
+            session.kernel.close.cancel();
             session.release();
         }
     }

@@ -52,7 +52,8 @@ const GRACE: Duration = Duration::from_mins(1);
 const TO_KERNEL_MAX: usize = 64;
 
 pub(super) struct Kernel {
-    outgoing: mpsc::Sender<KernelMessage>,
+    /// Where messages for the kernel go.
+    pub(super) outgoing: mpsc::Sender<KernelMessage>,
     followers: Arc<Followers>,
     phase: watch::Receiver<Phase>,
     /// Ends it.
@@ -166,11 +167,6 @@ impl Kernel {
         self.reporter.as_deref()
     }
 
-    /// Ends it.
-    pub(super) fn close(&self) {
-        self.close.cancel();
-    }
-
     pub(super) fn is_ended(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Ended(_))
     }
@@ -178,11 +174,6 @@ impl Kernel {
     /// The messages from now on. They end with the kernel.
     pub(super) fn follow(&self) -> Following {
         self.followers.add()
-    }
-
-    /// Where messages for the kernel go.
-    pub(super) fn outgoing(&self) -> &mpsc::Sender<KernelMessage> {
-        &self.outgoing
     }
 
     /// Sends a message of the server's own; its id. A kernel whose sandbox takes no messages any more ends.

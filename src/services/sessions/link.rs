@@ -37,7 +37,7 @@ impl KernelLink {
 
     /// Where messages for the kernel go.
     pub(in crate::services) fn outgoing(&self) -> mpsc::Sender<KernelMessage> {
-        self.session.kernel.outgoing().clone()
+        self.session.kernel.outgoing.clone()
     }
 
     /// A sentence for each host that was refused since the last time.
