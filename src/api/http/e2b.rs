@@ -19,12 +19,15 @@ use axum::{
 use super::{ApiParts, error::ApiError};
 use crate::{
     domain::{
-        error::{Code, Failure},
+        error::Failure,
         owner::{ConversationKey, Principal},
         path::SafePath,
         trace::TraceContext,
     },
-    services::containers::{Container, Maker},
+    services::{
+        containers::{Container, Maker},
+        sessions::Setup,
+    },
 };
 
 /// Where the surface is.
@@ -69,7 +72,9 @@ pub fn router(parts: ApiParts) -> Router {
 
 /// The sandbox that a request names.
 struct InSandbox {
-    container: Container,
+    parts: ApiParts,
+    key: ConversationKey,
+    setup: Setup,
     trace: Option<TraceContext>,
 }
 
@@ -77,16 +82,14 @@ impl FromRequestParts<ApiParts> for InSandbox {
     type Rejection = ApiError;
 
     async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
-        // The middleware in front of every route puts it there.
-        let who = head.extensions.get::<Principal>().cloned();
-        let who = who.ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))?;
+        let who = Principal::from_request_parts(head, parts).await?;
         let id = head.headers.get("e2b-sandbox-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
         let id = id.ok_or_else(|| Failure::argument("E2b-Sandbox-Id", "it is missing: name the sandbox"))?;
         // The SDK tells a sandbox that is gone by this status.
         let gone = |failure| ApiError { status: Some(StatusCode::BAD_GATEWAY), ..ApiError::from(failure) };
-        let container = parts.containers.get(&ConversationKey::new(who, id), Maker::E2b).map_err(gone)?;
-        let trace = head.extensions.get::<TraceContext>().copied();
-        Ok(Self { container, trace })
+        let Container { key, setup, .. } =
+            parts.containers.get(&ConversationKey::new(who, id), Maker::E2b).map_err(gone)?;
+        Ok(Self { parts: parts.clone(), key, setup, trace: head.extensions.get().copied() })
     }
 }
 

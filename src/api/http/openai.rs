@@ -4,8 +4,8 @@
 mod files;
 
 use axum::{
-    Extension, Json, Router,
-    extract::{Path, Query, State},
+    Json, Router,
+    extract::{Path, Query},
     routing::{get, post},
 };
 use schemars::JsonSchema;
@@ -73,11 +73,7 @@ struct PageQuery {
     name: Option<String>,
 }
 
-async fn create(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    body: RequestBody,
-) -> Answer<Value> {
+async fn create(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
     let body = body.at_most(BODY_BYTES_MAX);
     let Create { name, expires_after, file_ids, network_policy, skills } = body.lenient().await?;
     let minutes = expires_after.map_or(MINUTES_MAX, |after| after.minutes);
@@ -102,29 +98,17 @@ async fn create(
     Ok(Json(shown(&container)))
 }
 
-async fn list(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Query(query): Query<PageQuery>,
-) -> Json<Value> {
+async fn list(parts: ApiParts, who: Principal, Query(query): Query<PageQuery>) -> Json<Value> {
     let mut all = parts.containers.list(&who, Maker::OpenAi);
     all.retain(|one| query.name.as_ref().is_none_or(|name| one.name == *name));
     Json(query.page(all.iter().map(shown).collect()))
 }
 
-async fn retrieve(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Answer<Value> {
+async fn retrieve(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<Value> {
     Ok(Json(shown(&named(&parts, who, &id)?)))
 }
 
-async fn remove(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Answer<Value> {
+async fn remove(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<Value> {
     let key = named(&parts, who, &id)?.key;
     parts.containers.remove(&key, Maker::OpenAi).await?;
     Ok(Json(json!({"id": id, "object": "container.deleted", "deleted": true})))

@@ -1,12 +1,16 @@
-//! What the handlers of all surfaces work with.
+//! What the handlers of all surfaces work with: the services, and what the middleware in front of every route adds to a
+//! request.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
-use axum::extract::FromRef;
+use axum::{
+    extract::{FromRef, FromRequestParts, OptionalFromRequestParts},
+    http::request::Parts,
+};
 
-use super::body::Bodies;
+use super::{body::Bodies, error::ApiError};
 use crate::{
-    domain::limits::Limits,
+    domain::{error::Code, limits::Limits, owner::Principal, trace::TraceContext},
     services::{
         admin::Admin, check::Checker, containers::Containers, conversations::Conversations, files::Files,
         history::History, idempotency::Idempotency, network::Network, packages::Packages, runs::Runs,
@@ -46,4 +50,29 @@ pub struct ApiParts {
     pub tools: Tools,
     /// Formats programs.
     pub checker: Checker,
+}
+
+impl FromRequestParts<ApiParts> for ApiParts {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, parts: &Self) -> Result<Self, Infallible> {
+        Ok(parts.clone())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Principal {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let who = head.extensions.get::<Self>().cloned();
+        who.ok_or_else(|| ApiError::new(Code::Internal, "The request has no principal."))
+    }
+}
+
+impl<S: Send + Sync> OptionalFromRequestParts<S> for TraceContext {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(head.extensions.get::<Self>().copied())
+    }
 }

@@ -118,8 +118,8 @@ async fn no_packages() -> ApiError {
 async fn execute(
     State(runs): State<Runs>,
     State(limits): State<Limits>,
-    axum::Extension(who): axum::Extension<Principal>,
-    trace: Option<axum::Extension<TraceContext>>,
+    who: Principal,
+    trace: Option<TraceContext>,
     body: RequestBody,
 ) -> Answer<Executed> {
     // Without capacity the body is not read.
@@ -141,7 +141,7 @@ async fn execute(
         files,
         throw_away: true,
         detach: Some(false),
-        within: trace.map(|trace| trace.0),
+        within: trace,
         ..RunRequest::new(ConversationKey::new(who, ConversationId::fresh()), runner.language.clone(), program)
     };
     let handle = runs.begin(request)?;

@@ -7,10 +7,9 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json,
-    extract::{Path, State},
+    Json,
+    extract::{FromRequest, FromRequestParts as _, Path, Request},
     http::StatusCode,
-    response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use schemars::JsonSchema;
@@ -85,22 +84,24 @@ pub(super) struct BrowserCall {
     asked: BrowserRequest,
 }
 
-impl BrowserCall {
-    async fn read(
-        parts: ApiParts,
-        who: Principal,
-        trace: Option<Extension<TraceContext>>,
-        body: RequestBody,
-    ) -> Result<Self, ApiError> {
+impl FromRequest<ApiParts> for BrowserCall {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, parts: &ApiParts) -> Result<Self, ApiError> {
+        let (mut head, body) = request.into_parts();
+        let who = Principal::from_request_parts(&mut head, parts).await?;
         browser::check(&parts.runs, &who).map_err(|failure| {
             let is_missing = failure.code == Code::RunnerNotFound;
             ApiError { status: is_missing.then_some(StatusCode::NOT_IMPLEMENTED), ..ApiError::from(failure) }
         })?;
         parts.runs.check_capacity(&who)?;
-        let asked = body.lenient().await?;
-        Ok(Self { parts, who, trace: trace.map(|trace| trace.0), asked })
+        let trace = head.extensions.get().copied();
+        let Ok(body) = RequestBody::from_request(Request::from_parts(head, body), parts).await;
+        Ok(Self { parts: parts.clone(), who, trace, asked: body.lenient().await? })
     }
+}
 
+impl BrowserCall {
     async fn browse(&self, browse: Browse) -> Result<(Arc<Report>, Page), Failure> {
         let (conversation, session) = if let Some(id) = &self.asked.session_id {
             let session = self.parts.sessions.get(&self.who, named(id)?)?;
@@ -141,139 +142,114 @@ fn needed(value: Option<&String>, name: &str) -> Result<String, Failure> {
     value.filter(|text| !text.is_empty()).cloned().ok_or_else(|| Failure::argument(name, "it is missing: give it"))
 }
 
-macro_rules! handlers {
-    ($($(#[$doc:meta])* $name:ident($call:ident) $body:block)+) => {
-        $(
-            $(#[$doc])*
-            pub(super) async fn $name(
-                State(parts): State<ApiParts>,
-                Extension(who): Extension<Principal>,
-                trace: Option<Extension<TraceContext>>,
-                body: RequestBody,
-            ) -> Result<Response, ApiError> {
-                let $call = BrowserCall::read(parts, who, trace, body).await?;
-                let answer: Json<Value> = $body;
-                Ok(answer.into_response())
-            }
-        )+
-    };
+/// Goes to an address and reads the page.
+pub(super) async fn navigate(call: BrowserCall) -> Answer<Value> {
+    let url = Some(needed(call.asked.url.as_ref(), "url")?);
+    let (_, page) = call.browse(Browse { url, read: vec![Part::Text], ..Browse::default() }).await?;
+    let read = || json!({"status": "success", "url": page.url, "title": page.title, "content": page.text});
+    Ok(Json(unreached(&page)?.unwrap_or_else(read)))
 }
 
-handlers! {
-    /// Goes to an address and reads the page.
-    navigate(call) {
-        let url = Some(needed(call.asked.url.as_ref(), "url")?);
-        let (_, page) = call.browse(Browse { url, read: vec![Part::Text], ..Browse::default() }).await?;
-        Json(match unreached(&page)? {
-            Some(answer) => answer,
-            None => json!({"status": "success", "url": page.url, "title": page.title, "content": page.text}),
-        })
-    }
+/// Reads a page, or the one that is open.
+pub(super) async fn content(call: BrowserCall) -> Answer<Value> {
+    let BrowserRequest { url, include_interactive, include_anchors, max_anchors, .. } = &call.asked;
+    let mut read = vec![Part::Text];
+    read.extend(include_interactive.unwrap_or(true).then_some(Part::Controls));
+    read.extend(include_anchors.unwrap_or(true).then_some(Part::Anchors));
+    let anchors_max = max_anchors.map_or(ANCHORS_DEFAULT, |max| usize::try_from(max).unwrap_or(ITEMS_MAX));
+    let (_, page) = call.browse(Browse { url: url.clone(), read, ..Browse::default() }).await?;
+    Ok(Json(unreached(&page)?.unwrap_or_else(|| content_of(&page, anchors_max))))
+}
 
-    /// Reads a page, or the one that is open.
-    content(call) {
-        let BrowserRequest { url, include_interactive, include_anchors, max_anchors, .. } = &call.asked;
-        let mut read = vec![Part::Text];
-        read.extend(include_interactive.unwrap_or(true).then_some(Part::Controls));
-        read.extend(include_anchors.unwrap_or(true).then_some(Part::Anchors));
-        let anchors_max = max_anchors.map_or(ANCHORS_DEFAULT, |max| usize::try_from(max).unwrap_or(ITEMS_MAX));
-        let (_, page) = call.browse(Browse { url: url.clone(), read, ..Browse::default() }).await?;
-        Json(match unreached(&page)? {
-            Some(answer) => answer,
-            None => content_of(&page, anchors_max),
-        })
-    }
+pub(super) async fn click(call: BrowserCall) -> Answer<Value> {
+    let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
+    let force = call.asked.force.unwrap_or(false);
+    call.act(Action { selector, force, ..Action::new(ActionKind::Click) }).await
+}
 
-    click(call) {
-        let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
-        let force = call.asked.force.unwrap_or(false);
-        call.act(Action { selector, force, ..Action::new(ActionKind::Click) }).await?
-    }
+/// Types text key by key.
+pub(super) async fn type_text(call: BrowserCall) -> Answer<Value> {
+    let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
+    let (text, delay_ms) = (Some(call.asked.text.clone().unwrap_or_default()), call.asked.delay);
+    call.act(Action { selector, text, delay_ms, ..Action::new(ActionKind::Type) }).await
+}
 
-    /// Types text key by key.
-    type_text(call) {
-        let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
-        let (text, delay_ms) = (Some(call.asked.text.clone().unwrap_or_default()), call.asked.delay);
-        call.act(Action { selector, text, delay_ms, ..Action::new(ActionKind::Type) }).await?
-    }
+pub(super) async fn fill(call: BrowserCall) -> Answer<Value> {
+    let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
+    let text = Some(call.asked.value.clone().unwrap_or_default());
+    call.act(Action { selector, text, ..Action::new(ActionKind::Fill) }).await
+}
 
-    fill(call) {
-        let selector = Some(needed(call.asked.selector.as_ref(), "selector")?);
-        let text = Some(call.asked.value.clone().unwrap_or_default());
-        call.act(Action { selector, text, ..Action::new(ActionKind::Fill) }).await?
-    }
+pub(super) async fn scroll(call: BrowserCall) -> Answer<Value> {
+    let BrowserRequest { selector, x, y, .. } = &call.asked;
+    call.act(Action { selector: selector.clone(), x: *x, y: *y, ..Action::new(ActionKind::Scroll) }).await
+}
 
-    scroll(call) {
-        let BrowserRequest { selector, x, y, .. } = &call.asked;
-        call.act(Action { selector: selector.clone(), x: *x, y: *y, ..Action::new(ActionKind::Scroll) }).await?
+/// Waits for a state of an element or of the page.
+pub(super) async fn wait(call: BrowserCall) -> Answer<Value> {
+    let BrowserRequest { selector, condition, .. } = &call.asked;
+    let known = if selector.is_some() { &ELEMENT_STATES[..] } else { &PAGE_STATES[..] };
+    let state = condition.clone().unwrap_or_else(|| known[0].to_owned());
+    if !known.contains(&state.as_str()) {
+        let (element, page) = (ELEMENT_STATES.join(", "), PAGE_STATES.join(", "));
+        let why = format!("with a selector it is one of {element}, without one of {page}");
+        return Err(Failure::argument("condition", why).into());
     }
+    call.act(Action { selector: selector.clone(), state: Some(state), ..Action::new(ActionKind::Wait) }).await
+}
 
-    /// Waits for a state of an element or of the page.
-    wait(call) {
-        let BrowserRequest { selector, condition, .. } = &call.asked;
-        let known = if selector.is_some() { &ELEMENT_STATES[..] } else { &PAGE_STATES[..] };
-        let state = condition.clone().unwrap_or_else(|| known[0].to_owned());
-        if !known.contains(&state.as_str()) {
-            let (element, page) = (ELEMENT_STATES.join(", "), PAGE_STATES.join(", "));
-            let why = format!("with a selector it is one of {element}, without one of {page}");
-            return Err(Failure::argument("condition", why).into());
+/// The page as a picture, in base64.
+pub(super) async fn screenshot(call: BrowserCall) -> Answer<Value> {
+    let format = call.asked.format.as_deref().unwrap_or("png");
+    if format != "png" {
+        return Err(Failure::argument("format", "pictures here are `png`").into());
+    }
+    if call.asked.clip.is_some() {
+        return Err(Failure::argument("clip", "a part of the page cannot be chosen: leave it out").into());
+    }
+    let action = Action { full_page: call.asked.full_page.unwrap_or(true), ..Action::new(ActionKind::Screenshot) };
+    let (report, page) = call.browse(Browse { actions: vec![action], ..Browse::default() }).await?;
+    done(&page)?;
+    let mut made = report.files.files.iter().filter(|file| file.change == Change::Created);
+    let why = "The picture was not stored: see which files the conversation has.";
+    let none = || Failure::new(Code::FileNotFound, why);
+    let file = made.find(|file| file.media_type() == "image/png").ok_or_else(none)?;
+    let read = call.parts.files.read(&report.conversation, &file.path, 0, PICTURE_BYTES_MAX).await?;
+    if read.truncated {
+        let why = format!("The picture has more than {PICTURE_BYTES_MAX} bytes: download it as a file.");
+        return Err(Failure::new(Code::TooLarge, why).into());
+    }
+    Ok(Json(json!({"status": "success", "format": format, "screenshot": BASE64_STANDARD.encode(&read.bytes)})))
+}
+
+/// The elements that a selector matches.
+pub(super) async fn extract(call: BrowserCall) -> Answer<Value> {
+    let selector = call.asked.selector.clone().unwrap_or_else(|| "body".to_owned());
+    let query = Some(Query { selector, attributes: call.asked.attributes.clone() });
+    let (_, page) = call.browse(Browse { query, ..Browse::default() }).await?;
+    done(&page)?;
+    Ok(Json(json!({"status": "success", "elements": page.extracted, "more": page.extracted_more})))
+}
+
+/// Opens a browser in a conversation of its own.
+pub(super) async fn open(call: BrowserCall) -> Answer<Value> {
+    let BrowserRequest { viewport_width, viewport_height, user_agent, .. } = &call.asked;
+    if user_agent.is_some() {
+        return Err(Failure::argument("user_agent", "it cannot be chosen: leave it out").into());
+    }
+    for (name, pixels) in [("viewport_width", viewport_width), ("viewport_height", viewport_height)] {
+        if pixels.is_some_and(|pixels| !VIEWPORT_PIXELS.contains(&pixels)) {
+            return Err(Failure::argument(name, "it must be 100 to 4000 pixels").into());
         }
-        call.act(Action { selector: selector.clone(), state: Some(state), ..Action::new(ActionKind::Wait) }).await?
     }
-
-    /// The page as a picture, in base64.
-    screenshot(call) {
-        let format = call.asked.format.as_deref().unwrap_or("png");
-        if format != "png" {
-            return Err(Failure::argument("format", "pictures here are `png`").into());
-        }
-        if call.asked.clip.is_some() {
-            return Err(Failure::argument("clip", "a part of the page cannot be chosen: leave it out").into());
-        }
-        let action = Action { full_page: call.asked.full_page.unwrap_or(true), ..Action::new(ActionKind::Screenshot) };
-        let (report, page) = call.browse(Browse { actions: vec![action], ..Browse::default() }).await?;
-        done(&page)?;
-        let mut made = report.files.files.iter().filter(|file| file.change == Change::Created);
-        let why = "The picture was not stored: see which files the conversation has.";
-        let none = || Failure::new(Code::FileNotFound, why);
-        let file = made.find(|file| file.media_type() == "image/png").ok_or_else(none)?;
-        let read = call.parts.files.read(&report.conversation, &file.path, 0, PICTURE_BYTES_MAX).await?;
-        if read.truncated {
-            let why = format!("The picture has more than {PICTURE_BYTES_MAX} bytes: download it as a file.");
-            return Err(Failure::new(Code::TooLarge, why).into());
-        }
-        Json(json!({"status": "success", "format": format, "screenshot": BASE64_STANDARD.encode(&read.bytes)}))
+    let conversation = ConversationKey::new(call.who.clone(), ConversationId::fresh());
+    let opened = call.parts.sessions.open(&conversation, &browser::language()?).await?;
+    if let (Some(width), Some(height)) = (*viewport_width, *viewport_height) {
+        let session_id = Some(opened.session.to_string());
+        let call = BrowserCall { asked: BrowserRequest { session_id, ..BrowserRequest::default() }, ..call };
+        call.browse(Browse { viewport: Some((width, height)), ..Browse::default() }).await?;
     }
-
-    /// The elements that a selector matches.
-    extract(call) {
-        let selector = call.asked.selector.clone().unwrap_or_else(|| "body".to_owned());
-        let query = Some(Query { selector, attributes: call.asked.attributes.clone() });
-        let (_, page) = call.browse(Browse { query, ..Browse::default() }).await?;
-        done(&page)?;
-        Json(json!({"status": "success", "elements": page.extracted, "more": page.extracted_more}))
-    }
-
-    /// Opens a browser in a conversation of its own.
-    open(call) {
-        let BrowserRequest { viewport_width, viewport_height, user_agent, .. } = &call.asked;
-        if user_agent.is_some() {
-            return Err(Failure::argument("user_agent", "it cannot be chosen: leave it out").into());
-        }
-        for (name, pixels) in [("viewport_width", viewport_width), ("viewport_height", viewport_height)] {
-            if pixels.is_some_and(|pixels| !VIEWPORT_PIXELS.contains(&pixels)) {
-                return Err(Failure::argument(name, "it must be 100 to 4000 pixels").into());
-            }
-        }
-        let conversation = ConversationKey::new(call.who.clone(), ConversationId::fresh());
-        let opened = call.parts.sessions.open(&conversation, &browser::language()?).await?;
-        if let (Some(width), Some(height)) = (*viewport_width, *viewport_height) {
-            let session_id = Some(opened.session.to_string());
-            let call = BrowserCall { asked: BrowserRequest { session_id, ..BrowserRequest::default() }, ..call };
-            call.browse(Browse { viewport: Some((width, height)), ..Browse::default() }).await?;
-        }
-        Json(json!(SessionStatus::from(&opened)))
-    }
+    Ok(Json(json!(SessionStatus::from(&opened))))
 }
 
 /// The answer for a page that was not reached; time that is over is a refusal.
@@ -305,18 +281,14 @@ fn content_of(page: &Page, anchors_max: usize) -> Value {
 }
 
 /// The caller's open browsers.
-pub(super) async fn list(State(parts): State<ApiParts>, Extension(who): Extension<Principal>) -> Json<Value> {
+pub(super) async fn list(parts: ApiParts, who: Principal) -> Json<Value> {
     let all = parts.sessions.list(&who, None);
     let browsers = all.iter().filter(|session| browser::is_browser(&session.language));
     Json(json!({"sessions": browsers.map(SessionStatus::from).collect::<Vec<_>>()}))
 }
 
 /// Closes a browser.
-pub(super) async fn close(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Answer<SessionStatus> {
+pub(super) async fn close(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<SessionStatus> {
     let view = parts.sessions.get(&who, named(&id)?)?;
     parts.sessions.close(&who, view.session)?;
     Ok(Json(SessionStatus::ended(&view)))

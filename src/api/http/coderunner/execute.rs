@@ -1,7 +1,7 @@
 //! Programs: in a session, where variables stay, or on their own. Asked for and waited for, or begun and asked about.
 
 use axum::{
-    Extension, Json,
+    Json,
     extract::{Path, State},
 };
 use schemars::JsonSchema;
@@ -39,9 +39,9 @@ struct Execute {
 
 /// Runs a program and waits for its end. One that fails is a result.
 pub(super) async fn execute(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    trace: Option<Extension<TraceContext>>,
+    parts: ApiParts,
+    who: Principal,
+    trace: Option<TraceContext>,
     body: RequestBody,
 ) -> Answer<Executed> {
     let run = start(&parts, who, trace, body).await?;
@@ -51,9 +51,9 @@ pub(super) async fn execute(
 
 /// Begins a program that goes on without its caller.
 pub(super) async fn begin(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    trace: Option<Extension<TraceContext>>,
+    parts: ApiParts,
+    who: Principal,
+    trace: Option<TraceContext>,
     body: RequestBody,
 ) -> Answer<Value> {
     let run = start(&parts, who, trace, body).await?;
@@ -63,11 +63,7 @@ pub(super) async fn begin(
 }
 
 /// A program that was begun.
-pub(super) async fn result(
-    State(runs): State<Runs>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Answer<Task> {
+pub(super) async fn result(State(runs): State<Runs>, who: Principal, Path(id): Path<String>) -> Answer<Task> {
     let id: RunId = id.parse().map_err(|_| Failure::new(Code::RunNotFound, "There is no such task."))?;
     Ok(Json(Task::from(&runs.get(&who, id)?.view())))
 }
@@ -75,7 +71,7 @@ pub(super) async fn result(
 async fn start(
     parts: &ApiParts,
     who: Principal,
-    trace: Option<Extension<TraceContext>>,
+    trace: Option<TraceContext>,
     body: RequestBody,
 ) -> Result<RunHandle, Failure> {
     // Without capacity the body is not read.
@@ -103,7 +99,7 @@ async fn start(
         session,
         limits,
         detach: Some(false),
-        within: trace.map(|trace| trace.0),
+        within: trace,
         ..RunRequest::new(conversation, language, program.into())
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! CodeRunner's clients name absolute paths; here each is below `/data`, and the answer says where.
 
-use axum::{Extension, Json, extract::State};
+use axum::Json;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use multer::{Constraints, Field, SizeLimit};
 use serde_json::{Value, json};
@@ -30,11 +30,7 @@ const MEMBERS_MAX: usize = 8;
 const DATA: [&str; 2] = ["/app/uploads/", "/data/"];
 
 /// Writes a file. The members `session_id` and `remote_path` come before the file, as the SDK sends them.
-pub(super) async fn upload(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    body: RequestBody,
-) -> Answer<Value> {
+pub(super) async fn upload(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
     let names = ["remote_path", "session_id", "recursive"];
     let limits = names.iter().fold(SizeLimit::new(), |limits, name| limits.for_field(*name, MEMBER_BYTES_MAX));
     let mut form = Form::announced(body, Constraints::new().size_limit(limits))?;
@@ -67,11 +63,7 @@ async fn write(parts: &ApiParts, who: &Principal, session: &str, path: &str, fie
 }
 
 /// Reads a file, in base64.
-pub(super) async fn download(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    body: RequestBody,
-) -> Answer<Value> {
+pub(super) async fn download(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
     let body = members(body).await?;
     let member = |name: &str| {
         let text = body.get(name).and_then(Value::as_str);

@@ -1,7 +1,7 @@
 //! Sessions under the names that CodeRunner and its vendor's SDK have for them.
 
 use axum::{
-    Extension, Json,
+    Json,
     extract::{Path, Query, State},
 };
 use serde::Deserialize;
@@ -35,7 +35,7 @@ pub(super) fn named(id: &str) -> Result<SessionId, Failure> {
 pub(super) async fn open(
     State(runs): State<Runs>,
     State(sessions): State<Sessions>,
-    Extension(who): Extension<Principal>,
+    who: Principal,
 ) -> Answer<SessionStatus> {
     runs.check_capacity(&who)?;
     let conversation = ConversationKey::new(who, ConversationId::fresh());
@@ -46,7 +46,7 @@ pub(super) async fn open(
 /// The session that the query names; without a name the newest.
 pub(super) async fn newest(
     State(sessions): State<Sessions>,
-    Extension(who): Extension<Principal>,
+    who: Principal,
     Query(OfSession { session_id }): Query<OfSession>,
 ) -> Answer<SessionStatus> {
     let view = match session_id {
@@ -63,18 +63,14 @@ pub(super) async fn newest(
 /// A session.
 pub(super) async fn get(
     State(sessions): State<Sessions>,
-    Extension(who): Extension<Principal>,
+    who: Principal,
     Path(id): Path<String>,
 ) -> Answer<SessionStatus> {
     Ok(Json(SessionStatus::from(&sessions.get(&who, named(&id)?)?)))
 }
 
 /// Whether a session is open. One that has ended is an answer here.
-pub(super) async fn status(
-    State(sessions): State<Sessions>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Answer<Value> {
+pub(super) async fn status(State(sessions): State<Sessions>, who: Principal, Path(id): Path<String>) -> Answer<Value> {
     let word = match sessions.get(&who, named(&id)?) {
         Ok(_) => "active",
         Err(failure) if failure.code == Code::SessionEnded => "stopped",
@@ -85,8 +81,8 @@ pub(super) async fn status(
 
 /// Closes the session that the body or the query names.
 pub(super) async fn close_named(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
+    parts: ApiParts,
+    who: Principal,
     Query(query): Query<OfSession>,
     body: RequestBody,
 ) -> Answer<SessionStatus> {

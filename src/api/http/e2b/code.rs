@@ -3,7 +3,7 @@
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State},
+    extract::Path,
     http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
@@ -12,11 +12,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{ApiParts, InSandbox, below_data};
+use super::{InSandbox, below_data};
 use crate::{
     api::http::{Answer, body::RequestBody, error::ApiError},
     domain::{
-        error::Failure,
+        error::{Code, Failure},
         event::{Display, DisplayKind, Event, EventKind, StreamKind},
         id::{Language, SessionId},
         outcome::{Ended, Outcome},
@@ -59,24 +59,19 @@ struct Open {
 }
 
 /// Runs a cell. A client that goes away interrupts it.
-pub(super) async fn execute(
-    State(parts): State<ApiParts>,
-    InSandbox { container, trace }: InSandbox,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
-    let key = container.key.clone();
+pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Result<Response, ApiError> {
     // Without capacity the body is not read.
-    parts.runs.check_capacity(&key.owner)?;
+    sandbox.parts.runs.check_capacity(&sandbox.key.owner)?;
     let Execute { code, context_id, language, env_vars } = body.lenient().await?;
     if env_vars.is_some_and(|variables| !variables.is_empty()) {
         let why = "a cell takes none: set them when the sandbox is created, or in the code";
         return Err(Failure::argument("env_vars", why).into());
     }
     let view = match context_id {
-        Some(id) => context(&parts, &container.key, &id)?,
-        None => parts.sessions.open_with(&key, &language.unwrap_or_default(), &container.setup).await?,
+        Some(id) => sandbox.context(&id)?,
+        None => sandbox.session(language).await?,
     };
-    let (session, language) = (view.session, view.language);
+    let (InSandbox { parts, key, trace, .. }, SessionView { session, language, .. }) = (sandbox, view);
     let run = parts.runs.begin(RunRequest {
         session: Some(CellSession::Open(session)),
         detach: Some(false),
@@ -170,53 +165,46 @@ fn result(display: &Display) -> Value {
 }
 
 /// Opens the session of a language.
-pub(super) async fn open(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
-    body: RequestBody,
-) -> Answer<Value> {
-    parts.runs.check_capacity(&container.key.owner)?;
+pub(super) async fn open(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+    sandbox.parts.runs.check_capacity(&sandbox.key.owner)?;
     let Open { language, cwd } = body.lenient().await?;
     if cwd.as_deref().map(below_data).transpose()?.flatten().is_some() {
         return Err(Failure::argument("cwd", "it must be /home/user: change the folder in the code").into());
     }
-    let view = parts.sessions.open_with(&container.key, &language.unwrap_or_default(), &container.setup).await?;
-    Ok(Json(shown(&view)))
+    Ok(Json(shown(&sandbox.session(language).await?)))
 }
 
 /// The sessions of a sandbox.
-pub(super) async fn list(State(parts): State<ApiParts>, InSandbox { container, .. }: InSandbox) -> Json<Vec<Value>> {
-    let all = parts.sessions.list(&container.key.owner, Some(&container.key.id));
+pub(super) async fn list(sandbox: InSandbox) -> Json<Vec<Value>> {
+    let all = sandbox.parts.sessions.list(&sandbox.key.owner, Some(&sandbox.key.id));
     Json(all.iter().map(shown).collect())
 }
 
 /// Ends a session.
-pub(super) async fn close(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
-    Path(id): Path<String>,
-) -> Result<StatusCode, ApiError> {
-    let view = context(&parts, &container.key, &id)?;
-    parts.sessions.close(&container.key.owner, view.session)?;
+pub(super) async fn close(sandbox: InSandbox, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    sandbox.parts.sessions.close(&sandbox.key.owner, sandbox.context(&id)?.session)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// A new interpreter without variables, under the same id.
-pub(super) async fn restart(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
-    Path(id): Path<String>,
-) -> Result<StatusCode, ApiError> {
-    let view = context(&parts, &container.key, &id)?;
-    parts.sessions.restart(&container.key.owner, view.session).await?;
+pub(super) async fn restart(sandbox: InSandbox, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    sandbox.parts.sessions.restart(&sandbox.key.owner, sandbox.context(&id)?.session).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A session of this sandbox.
-fn context(parts: &ApiParts, key: &crate::domain::owner::ConversationKey, id: &str) -> Result<SessionView, Failure> {
-    let missing = || Failure::new(crate::domain::error::Code::SessionNotFound, "There is no such context.");
-    let id: SessionId = id.parse().map_err(|_| missing())?;
-    Some(parts.sessions.get(&key.owner, id)?).filter(|view| view.conversation == *key).ok_or_else(missing)
+impl InSandbox {
+    /// A session of this sandbox.
+    fn context(&self, id: &str) -> Result<SessionView, Failure> {
+        let missing = || Failure::new(Code::SessionNotFound, "There is no such context.");
+        let id: SessionId = id.parse().map_err(|_| missing())?;
+        let view = self.parts.sessions.get(&self.key.owner, id)?;
+        Some(view).filter(|view| view.conversation == self.key).ok_or_else(missing)
+    }
+
+    /// The session of a language.
+    async fn session(&self, language: Option<Language>) -> Result<SessionView, Failure> {
+        self.parts.sessions.open_with(&self.key, &language.unwrap_or_default(), &self.setup).await
+    }
 }
 
 fn shown(view: &SessionView) -> Value {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use axum::{
     Json,
-    extract::{Query, State},
+    extract::Query,
     http::{HeaderMap, Method, StatusCode},
     response::Response,
 };
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ApiParts, InSandbox, a_file, below_data, process::quoted};
+use super::{InSandbox, a_file, below_data, process::quoted};
 use crate::{
     api::http::{
         Answer,
@@ -52,28 +52,26 @@ struct Named {
 
 /// The bytes of a file.
 pub(super) async fn read(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
+    sandbox: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let path = a_file(&path.unwrap_or_default())?;
-    let download = parts.files.open(&container.key, &path).await.map_err(absent)?;
+    let download = sandbox.parts.files.open(&sandbox.key, &path).await.map_err(absent)?;
     Ok(downloads::present_to(&method, &headers, download))
 }
 
 /// Writes the body, or each file of a form.
 pub(super) async fn write(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
+    sandbox: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
     body: RequestBody,
 ) -> Answer<Vec<Value>> {
     let Some(boundary) = body.boundary() else {
         let (announced, pieces) = body.stream()?;
         let path = a_file(&path.unwrap_or_default())?;
-        let entry = parts.files.upload(&container.key, &path, None, announced, pieces).await?;
+        let entry = sandbox.parts.files.upload(&sandbox.key, &path, None, announced, pieces).await?;
         return Ok(Json(vec![written(&entry.path)]));
     };
     let mut form = Form::new(body, boundary, Constraints::new())?;
@@ -83,7 +81,7 @@ pub(super) async fn write(
             return Ok(Json(files));
         };
         let path = a_file(path.as_deref().or(field.file_name()).unwrap_or_default())?;
-        let entry = parts.files.upload(&container.key, &path, None, None, multipart::pieces(field)).await?;
+        let entry = sandbox.parts.files.upload(&sandbox.key, &path, None, None, multipart::pieces(field)).await?;
         files.push(written(&entry.path));
     }
     Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into())
@@ -110,11 +108,7 @@ async fn named(body: RequestBody) -> Result<SafePath, Failure> {
 }
 
 /// What is in a folder, to a depth.
-pub(super) async fn list(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
-    body: RequestBody,
-) -> Answer<Value> {
+pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let Named { path, depth, .. } = body.lenient().await?;
     let folder = below_data(&path.unwrap_or_default())?;
     let above = folder.as_ref().map_or(0, |folder| folder.components().count());
@@ -129,7 +123,7 @@ pub(super) async fn list(
         }
         Ok(())
     };
-    parts.files.visit(&container.key, folder.as_ref(), visit).await?;
+    sandbox.parts.files.visit(&sandbox.key, folder.as_ref(), visit).await?;
     if shown.is_empty() && folder.is_some() {
         return Err(Failure::new(Code::FileNotFound, "There is no such folder, or nothing is in it.").into());
     }
@@ -137,17 +131,13 @@ pub(super) async fn list(
 }
 
 /// A file or a folder.
-pub(super) async fn stat(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
-    body: RequestBody,
-) -> Answer<Value> {
+pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let path = named(body).await?;
-    let entry = match parts.files.open(&container.key, &path).await.map_err(absent) {
+    let entry = match sandbox.parts.files.open(&sandbox.key, &path).await.map_err(absent) {
         Ok(file) => entry(&path, "FILE_TYPE_FILE", file.size, file.modified_unix_s),
         Err(failure) if matches!(failure.code, Code::NotAFile | Code::FileNotFound) => {
             let query = FileQuery { folder: Some(path.clone()), after: None, limit: Some(1) };
-            if parts.files.page(&container.key, query).await?.files.is_empty() {
+            if sandbox.parts.files.page(&sandbox.key, query).await?.files.is_empty() {
                 return Err(Failure::new(Code::FileNotFound, "There is no such file.").into());
             }
             of_folder(&path)
@@ -158,47 +148,39 @@ pub(super) async fn stat(
 }
 
 /// Deletes a file, or a folder with all it holds.
-pub(super) async fn remove(
-    State(parts): State<ApiParts>,
-    InSandbox { container, .. }: InSandbox,
-    body: RequestBody,
-) -> Answer<Value> {
+pub(super) async fn remove(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let path = named(body).await?;
-    parts.files.delete(&container.key, &path, None).await.map_err(absent)?;
+    sandbox.parts.files.delete(&sandbox.key, &path, None).await.map_err(absent)?;
     Ok(Json(json!({})))
 }
 
 /// Makes a folder. One that is there is 409, which the SDK expects.
-pub(super) async fn make_dir(State(parts): State<ApiParts>, sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn make_dir(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let path = named(body).await?;
     let name = quoted(&path.display());
-    command(&parts, sandbox, format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}")).await?;
+    command(sandbox, format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}")).await?;
     Ok(Json(json!({"entry": of_folder(&path)})))
 }
 
 /// Renames a file or a folder.
-pub(super) async fn rename(State(parts): State<ApiParts>, sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn rename(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let Named { source, destination, .. } = body.lenient().await?;
     let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
     let (old, new) = (quoted(&from.display()), quoted(&to.display()));
-    command(
-        &parts,
-        sandbox,
-        format!("[ -e {old} ] || exit 44; mkdir -p -- \"$(dirname -- {new})\" && mv -T -- {old} {new}"),
-    )
-    .await?;
+    command(sandbox, format!("[ -e {old} ] || exit 44; mkdir -p -- \"$(dirname -- {new})\" && mv -T -- {old} {new}"))
+        .await?;
     Ok(Json(json!({"entry": entry(&to, "FILE_TYPE_FILE", 0, 0)})))
 }
 
 /// Runs a command to its end.
-async fn command(parts: &ApiParts, sandbox: InSandbox, text: String) -> Result<(), ApiError> {
+async fn command(sandbox: InSandbox, text: String) -> Result<(), ApiError> {
     let language: Language = "bash".parse().map_err(|why| Failure::argument("language", why))?;
     let request = RunRequest {
         detach: Some(false),
         within: sandbox.trace,
-        ..RunRequest::new(sandbox.container.key, language, text.into())
+        ..RunRequest::new(sandbox.key, language, text.into())
     };
-    let report = parts.runs.begin(request)?.finished().await?;
+    let report = sandbox.parts.runs.begin(request)?.finished().await?;
     match report.outcome.ended {
         Ended::Exited { code: 0 } => Ok(()),
         Ended::Exited { code: 17 } => {

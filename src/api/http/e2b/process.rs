@@ -5,7 +5,6 @@
 
 use axum::{
     body::Body,
-    extract::State,
     http::{HeaderMap, header},
     response::{IntoResponse as _, Response},
 };
@@ -15,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ApiParts, InSandbox, below_data};
+use super::{InSandbox, below_data};
 use crate::{
     api::{
         http::{body::RequestBody, error::ApiError, json},
@@ -53,13 +52,8 @@ struct Process {
 }
 
 /// Runs a command. A client that goes away stops it.
-pub(super) async fn start(
-    State(parts): State<ApiParts>,
-    InSandbox { container, trace }: InSandbox,
-    headers: HeaderMap,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
-    parts.runs.check_capacity(&container.key.owner)?;
+pub(super) async fn start(sandbox: InSandbox, headers: HeaderMap, body: RequestBody) -> Result<Response, ApiError> {
+    sandbox.parts.runs.check_capacity(&sandbox.key.owner)?;
     let bytes = body.read().await?;
     let broken = || Failure::new(Code::InvalidRequest, "The body is not one message of Connect in JSON.");
     let message = bytes.get(HEAD_BYTES..).filter(|_| bytes[0] == 0).ok_or_else(broken)?;
@@ -69,12 +63,12 @@ pub(super) async fn start(
     let Start { process } = parse::parse(members, Source::Lenient)?;
     let limits = timeout_ms(&headers).map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
     let language: Language = "bash".parse().map_err(|_| broken())?;
-    let run = parts.runs.begin(RunRequest {
-        env: process.envs.clone().filter(|envs| !envs.is_empty()).unwrap_or(container.setup.env),
+    let run = sandbox.parts.runs.begin(RunRequest {
+        env: process.envs.clone().filter(|envs| !envs.is_empty()).unwrap_or(sandbox.setup.env),
         limits,
         detach: Some(false),
-        within: trace,
-        ..RunRequest::new(container.key, language, process.program()?.into())
+        within: sandbox.trace,
+        ..RunRequest::new(sandbox.key, language, process.program()?.into())
     })?;
     let begun = frame(0, &json!({"event": {"start": {"pid": 1}}}));
     let frames = run.events(0).map(move |event| {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use axum::{
-    Extension, Json,
-    extract::{Path, RawQuery, State},
+    Json,
+    extract::{Path, RawQuery},
     http::{HeaderMap, StatusCode, header},
 };
 use percent_encoding::percent_decode_str;
@@ -54,8 +54,8 @@ fn seconds(timeout: Option<u64>) -> i64 {
 
 /// Makes a sandbox.
 pub(super) async fn create(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
+    parts: ApiParts,
+    who: Principal,
     headers: HeaderMap,
     body: RequestBody,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
@@ -73,8 +73,8 @@ pub(super) async fn create(
 
 /// A sandbox that goes on, for at least so long.
 pub(super) async fn connect(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
+    parts: ApiParts,
+    who: Principal,
     Path(id): Path<String>,
     headers: HeaderMap,
     body: RequestBody,
@@ -88,8 +88,8 @@ pub(super) async fn connect(
 
 /// Sets when a sandbox expires.
 pub(super) async fn set_timeout(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
+    parts: ApiParts,
+    who: Principal,
     Path(id): Path<String>,
     body: RequestBody,
 ) -> Result<StatusCode, ApiError> {
@@ -100,21 +100,13 @@ pub(super) async fn set_timeout(
 }
 
 /// A sandbox.
-pub(super) async fn get(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Answer<Value> {
+pub(super) async fn get(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<Value> {
     let container = parts.containers.get(&named(who, &id)?, Maker::E2b)?;
     Ok(Json(shown(&container, parts.runs.limits())))
 }
 
 /// All sandboxes, or those with some metadata. There is one page.
-pub(super) async fn list(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    RawQuery(query): RawQuery,
-) -> Json<Vec<Value>> {
+pub(super) async fn list(parts: ApiParts, who: Principal, RawQuery(query): RawQuery) -> Json<Vec<Value>> {
     let query = query.unwrap_or_default();
     let text = |encoded: &str| percent_decode_str(&encoded.replace('+', " ")).decode_utf8_lossy().into_owned();
     let of = |name: &str| query.split('&').filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name);
@@ -132,11 +124,7 @@ pub(super) async fn list(
 }
 
 /// Ends what runs in a sandbox and deletes its files.
-pub(super) async fn kill(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn kill(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
     parts.containers.remove(&named(who, &id)?, Maker::E2b).await?;
     Ok(StatusCode::NO_CONTENT)
 }

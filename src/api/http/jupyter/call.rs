@@ -1,18 +1,15 @@
 //! What a request to Jupyter's API carries: the caller, the conversation and the names in its path, its lenient body.
 
-use std::convert::Infallible;
-
 use axum::{
-    body::Body,
     extract::{FromRequestParts, OriginalUri},
-    http::{HeaderMap, Uri, request::Parts},
+    http::{Uri, request::Parts},
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::CONTENTS;
 use crate::{
-    api::http::{body::Bodies, json},
+    api::http::{body::RequestBody, error::ApiError, json},
     domain::{
         error::{Code, Failure},
         id::{ConversationId, SessionId},
@@ -27,26 +24,20 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// A request without its body.
 pub(super) struct Call {
-    pub headers: HeaderMap,
-    who: Option<Principal>,
+    pub who: Principal,
     uri: Uri,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Call {
-    type Rejection = Infallible;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
-        Ok(Self { headers: parts.headers.clone(), who: parts.extensions.get().cloned(), uri })
+        Ok(Self { who: Principal::from_request_parts(parts, state).await?, uri })
     }
 }
 
 impl Call {
-    pub fn who(&self) -> Result<&Principal, Failure> {
-        // The middleware in front of every route puts it there.
-        self.who.as_ref().ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))
-    }
-
     fn names(&self) -> impl Iterator<Item = &str> {
         self.uri.path().split('/').skip(2)
     }
@@ -73,14 +64,14 @@ impl Call {
 
     /// The conversation of a new kernel.
     pub fn conversation(&self) -> Result<ConversationKey, Failure> {
-        Ok(ConversationKey::new(self.who()?.clone(), self.pinned()?.unwrap_or_else(ConversationId::fresh)))
+        Ok(ConversationKey::new(self.who.clone(), self.pinned()?.unwrap_or_else(ConversationId::fresh)))
     }
 
     /// The conversation whose files are shown.
     pub fn contents(&self) -> Result<ConversationKey, Failure> {
         let id = self.pinned()?.map_or_else(|| CONTENTS.parse(), Ok);
         let id = id.map_err(|_| Failure::new(Code::Internal, "The conversation of contents has a wrong name."))?;
-        Ok(ConversationKey::new(self.who()?.clone(), id))
+        Ok(ConversationKey::new(self.who.clone(), id))
     }
 
     /// The name in `/api/{what}/{name}`.
@@ -112,19 +103,19 @@ impl Call {
         let value = parts.filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name)?.1;
         Some(percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned())
     }
+}
 
-    /// The members of a body, whatever its media type; none where there is no body.
-    pub async fn members(&self, bodies: &Bodies, body: Body) -> Result<Map<String, Value>, Failure> {
-        let bytes = bodies.at_most(BODY_BYTES_MAX).read(&self.headers, body).await?;
-        if bytes.trim_ascii().is_empty() {
-            return Ok(Map::new());
-        }
-        let wrong = |error| Failure::new(Code::InvalidRequest, json::complaint(&error));
-        match json::read(&bytes, VALUES_MAX).map_err(wrong)? {
-            Value::Object(members) => Ok(members),
-            Value::Null => Ok(Map::new()),
-            _ => Err(Failure::new(Code::InvalidRequest, "The body is not a JSON object: send one, or none.")),
-        }
+/// The members of a body, whatever its media type; none where there is no body.
+pub(super) async fn members(body: RequestBody) -> Result<Map<String, Value>, Failure> {
+    let bytes = body.at_most(BODY_BYTES_MAX).read().await?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok(Map::new());
+    }
+    let wrong = |error| Failure::new(Code::InvalidRequest, json::complaint(&error));
+    match json::read(&bytes, VALUES_MAX).map_err(wrong)? {
+        Value::Object(members) => Ok(members),
+        Value::Null => Ok(Map::new()),
+        _ => Err(Failure::new(Code::InvalidRequest, "The body is not a JSON object: send one, or none.")),
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn connect(
     call: Call,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
-    let (who, id) = (call.who()?, call.kernel()?);
+    let (who, id) = (&call.who, call.kernel()?);
     kernels.get(who, id)?;
     let why = "This path is for WebSockets: connect with one.";
     let upgrade = upgrade.map_err(|_| ApiError::new(Code::InvalidRequest, why))?;

@@ -1,10 +1,9 @@
 //! Contents: the files of a conversation. A folder exists while a file is in it; there are no checkpoints.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
-    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
@@ -14,9 +13,12 @@ use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{JupyterParts, call::Call, model};
+use super::{
+    call::{Call, members},
+    model,
+};
 use crate::{
-    api::http::error::ApiError,
+    api::http::{Answer, body::RequestBody, error::ApiError},
     domain::{
         error::{Code, Failure},
         file::FileEntry,
@@ -91,10 +93,7 @@ async fn folder(files: &Files, key: &ConversationKey, path: Option<&SafePath>) -
     Ok(Some(shown))
 }
 
-pub(super) async fn read(
-    State(JupyterParts { files, .. }): State<JupyterParts>,
-    call: Call,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Answer<Value> {
     let (key, path) = (call.contents()?, call.path()?);
     let with_content = call.query("content").as_deref() != Some("0");
     let Some(path) = path else {
@@ -158,12 +157,12 @@ async fn file(
 }
 
 pub(super) async fn write(
-    State(JupyterParts { files, bodies, .. }): State<JupyterParts>,
+    State(files): State<Arc<Files>>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
     let path = call.path()?.ok_or_else(|| Failure::argument("path", "it is missing"))?;
-    let bytes = bodies.read(&call.headers, body).await?;
+    let bytes = body.read().await?;
     let wrong = |why: &str| Failure::new(Code::InvalidRequest, why);
     let saved: Saved = serde_json::from_slice(&bytes).map_err(|_| wrong("The body is not a contents model."))?;
     if saved.kind.as_deref() == Some("directory") {
@@ -193,11 +192,11 @@ pub(super) async fn write(
 
 /// Creates a file under a name that is free: a new one, an empty notebook, or a copy.
 pub(super) async fn create(
-    State(JupyterParts { files, bodies, .. }): State<JupyterParts>,
+    State(files): State<Arc<Files>>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
-    let members = call.members(&bodies, body).await?;
+    let members = members(body).await?;
     let member = |name: &str| members.get(name).and_then(Value::as_str).unwrap_or_default();
     let (key, folder) = (call.contents()?, call.path()?);
     if let Some(file) = folder.as_ref().and_then(parent_of_checkpoints)
@@ -257,12 +256,8 @@ fn without_copy_number(name: &str) -> String {
 }
 
 /// Gives a file or a folder another path, under which there must be nothing.
-pub(super) async fn rename(
-    State(JupyterParts { files, bodies, .. }): State<JupyterParts>,
-    call: Call,
-    body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let members = call.members(&bodies, body).await?;
+pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Answer<Value> {
+    let members = members(body).await?;
     let (key, from) = (call.contents()?, call.path()?);
     let from = from.ok_or_else(|| Failure::argument("path", "it is missing"))?;
     let to = members.get("path").and_then(Value::as_str).unwrap_or_default();
@@ -290,10 +285,7 @@ async fn copy(files: &Files, key: &ConversationKey, from: &SafePath, to: &SafePa
     files.upload(key, to, Some(Box::new(|other| other.is_none())), Some(size), pieces).await
 }
 
-pub(super) async fn remove(
-    State(JupyterParts { files, .. }): State<JupyterParts>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, ApiError> {
     let path = call.path()?.ok_or_else(|| Failure::argument("path", "it is missing"))?;
     files.delete(&call.contents()?, &path, None).await?;
     Ok(StatusCode::NO_CONTENT)

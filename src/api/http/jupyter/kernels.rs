@@ -2,16 +2,18 @@
 
 use axum::{
     Json,
-    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
 
-use super::{JupyterParts, call::Call, model};
+use super::{
+    call::{Call, members},
+    model,
+};
 use crate::{
-    api::http::error::ApiError,
+    api::http::{Answer, body::RequestBody, error::ApiError},
     services::kernels::{KernelState, Kernels},
 };
 
@@ -22,8 +24,8 @@ pub(super) async fn version() -> Json<Value> {
     Json(json!({"version": VERSION}))
 }
 
-pub(super) async fn status(State(kernels): State<Kernels>, call: Call) -> Result<Json<Value>, ApiError> {
-    let all = kernels.list(call.who()?, call.pinned()?.as_ref());
+pub(super) async fn status(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
+    let all = kernels.list(&call.who, call.pinned()?.as_ref());
     let connections: usize = all.iter().map(|kernel| kernel.connections).sum();
     let unused = all.iter().filter(|kernel| kernel.state != KernelState::Busy).map(|kernel| kernel.idle).min();
     let last = model::ago(unused.unwrap_or_default());
@@ -34,24 +36,20 @@ pub(super) async fn specs(State(kernels): State<Kernels>) -> Json<Value> {
     Json(model::specs(&kernels.runners()))
 }
 
-pub(super) async fn spec(State(kernels): State<Kernels>, call: Call) -> Result<Json<Value>, ApiError> {
+pub(super) async fn spec(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
     let runners = kernels.runners();
     let runner = model::find(&runners, Some(call.name()))?;
     Ok(Json(model::spec(&runners, runner)))
 }
 
-pub(super) async fn list(State(kernels): State<Kernels>, call: Call) -> Result<Json<Vec<Value>>, ApiError> {
-    let (runners, all) = (kernels.runners(), kernels.list(call.who()?, call.pinned()?.as_ref()));
+pub(super) async fn list(State(kernels): State<Kernels>, call: Call) -> Answer<Vec<Value>> {
+    let (runners, all) = (kernels.runners(), kernels.list(&call.who, call.pinned()?.as_ref()));
     Ok(Json(all.iter().map(|kernel| model::kernel(&runners, kernel)).collect()))
 }
 
 /// Starts a kernel. What a client says of paths and environments is for another machine.
-pub(super) async fn start(
-    State(JupyterParts { kernels, bodies, .. }): State<JupyterParts>,
-    call: Call,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let members = call.members(&bodies, body).await?;
+pub(super) async fn start(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Result<Response, ApiError> {
+    let members = members(body).await?;
     let runners = kernels.runners();
     let runner = model::find(&runners, members.get("name").and_then(Value::as_str))?;
     let kernel = kernels.start(&call.conversation()?, &runner.language).await?;
@@ -59,22 +57,22 @@ pub(super) async fn start(
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(model::kernel(&runners, &kernel))).into_response())
 }
 
-pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Result<Json<Value>, ApiError> {
-    let kernel = kernels.get(call.who()?, call.kernel()?)?;
+pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
+    let kernel = kernels.get(&call.who, call.kernel()?)?;
     Ok(Json(model::kernel(&kernels.runners(), &kernel)))
 }
 
 pub(super) async fn close(State(kernels): State<Kernels>, call: Call) -> Result<StatusCode, ApiError> {
-    kernels.close(call.who()?, call.kernel()?)?;
+    kernels.close(&call.who, call.kernel()?)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn interrupt(State(kernels): State<Kernels>, call: Call) -> Result<StatusCode, ApiError> {
-    kernels.interrupt(call.who()?, call.kernel()?).await?;
+    kernels.interrupt(&call.who, call.kernel()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn restart(State(kernels): State<Kernels>, call: Call) -> Result<Json<Value>, ApiError> {
-    let kernel = kernels.restart(call.who()?, call.kernel()?).await?;
+pub(super) async fn restart(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
+    let kernel = kernels.restart(&call.who, call.kernel()?).await?;
     Ok(Json(model::kernel(&kernels.runners(), &kernel)))
 }

@@ -2,33 +2,35 @@
 
 use axum::{
     Json,
-    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::{Map, Value};
 
-use super::{JupyterParts, call, call::Call, model};
+use super::{
+    call::{self, Call, members},
+    model,
+};
 use crate::{
-    api::http::error::ApiError,
+    api::http::{Answer, body::RequestBody, error::ApiError},
     domain::{error::Failure, id::SessionId},
     services::kernels::{Document, DocumentChange, Kernels},
 };
 
 fn shown(kernels: &Kernels, call: &Call, document: &Document) -> Result<Value, Failure> {
-    let kernel = kernels.get(call.who()?, document.kernel)?;
+    let kernel = kernels.get(&call.who, document.kernel)?;
     Ok(model::session(&kernels.runners(), document, &kernel))
 }
 
-pub(super) async fn list(State(kernels): State<Kernels>, call: Call) -> Result<Json<Vec<Value>>, ApiError> {
-    let all = kernels.documents(call.who()?, call.pinned()?.as_ref());
+pub(super) async fn list(State(kernels): State<Kernels>, call: Call) -> Answer<Vec<Value>> {
+    let all = kernels.documents(&call.who, call.pinned()?.as_ref());
     // One whose kernel has just ended is left out.
     Ok(Json(all.iter().filter_map(|document| shown(&kernels, &call, document).ok()).collect()))
 }
 
-pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Result<Json<Value>, ApiError> {
-    let document = kernels.document(call.who()?, call.uuid()?)?;
+pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
+    let document = kernels.document(&call.who, call.uuid()?)?;
     Ok(Json(shown(&kernels, &call, &document)?))
 }
 
@@ -43,7 +45,7 @@ fn said(members: &Map<String, Value>) -> DocumentChange {
 async fn kernel(kernels: &Kernels, call: &Call, named: Option<&Value>) -> Result<SessionId, Failure> {
     let text = |name: &str| named.and_then(|named| named[name].as_str());
     if let Some(id) = text("id") {
-        return kernels.get(call.who()?, call::kernel(id)?).map(|kernel| kernel.id);
+        return kernels.get(&call.who, call::kernel(id)?).map(|kernel| kernel.id);
     }
     let runners = kernels.runners();
     let runner = model::find(&runners, text("name"))?;
@@ -52,12 +54,12 @@ async fn kernel(kernels: &Kernels, call: &Call, named: Option<&Value>) -> Result
 
 /// The session of a path: the one that is there, or a new one.
 pub(super) async fn create(
-    State(JupyterParts { kernels, bodies, .. }): State<JupyterParts>,
+    State(kernels): State<Kernels>,
     call: Call,
-    body: Body,
+    body: RequestBody,
 ) -> Result<Response, ApiError> {
-    let members = call.members(&bodies, body).await?;
-    let (who, said) = (call.who()?, said(&members));
+    let members = members(body).await?;
+    let (who, said) = (&call.who, said(&members));
     let known = kernels.documents(who, call.pinned()?.as_ref()).into_iter();
     let is_it = |document: &Document| !document.path.is_empty() && Some(&document.path) == said.path.as_ref();
     let document = match known.into_iter().find(is_it) {
@@ -69,13 +71,9 @@ pub(super) async fn create(
 }
 
 /// Renames a session or gives it another kernel; the one that it had ends.
-pub(super) async fn change(
-    State(JupyterParts { kernels, bodies, .. }): State<JupyterParts>,
-    call: Call,
-    body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let members = call.members(&bodies, body).await?;
-    let (who, id) = (call.who()?, call.uuid()?);
+pub(super) async fn change(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Answer<Value> {
+    let members = members(body).await?;
+    let (who, id) = (&call.who, call.uuid()?);
     let before = kernels.document(who, id)?.kernel;
     let mut change = said(&members);
     if let Some(named) = members.get("kernel").filter(|named| named["id"].is_string() || named["name"].is_string()) {
@@ -89,7 +87,7 @@ pub(super) async fn change(
 }
 
 pub(super) async fn remove(State(kernels): State<Kernels>, call: Call) -> Result<StatusCode, ApiError> {
-    let kernel = kernels.remove_document(call.who()?, call.uuid()?)?;
-    kernels.close(call.who()?, kernel)?;
+    let kernel = kernels.remove_document(&call.who, call.uuid()?)?;
+    kernels.close(&call.who, kernel)?;
     Ok(StatusCode::NO_CONTENT)
 }

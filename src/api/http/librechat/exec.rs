@@ -1,7 +1,7 @@
 //! A program and what came of it. Each program is a run of its own; the files that it names are copied into its session
 //! first, so that a program cannot change what another session holds.
 
-use axum::{Extension, Json, extract::State};
+use axum::Json;
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,9 +73,9 @@ struct FileReference {
 
 /// Runs a program and waits for its end. One that fails is a result.
 pub(super) async fn exec(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    trace: Option<Extension<TraceContext>>,
+    parts: ApiParts,
+    who: Principal,
+    trace: Option<TraceContext>,
     body: RequestBody,
 ) -> Answer<Executed> {
     // Without capacity the body is not read.
@@ -105,7 +105,7 @@ pub(super) async fn exec(
     let run = parts.runs.begin(RunRequest {
         args: exec.args.unwrap_or_default(),
         detach: Some(false),
-        within: trace.map(|trace| trace.0),
+        within: trace,
         ..RunRequest::new(conversation, language(&exec.lang)?, exec.code.into())
     })?;
     let report = run.finished().await?;

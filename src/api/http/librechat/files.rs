@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json,
+    Json,
     extract::{Path, State},
     http::{HeaderMap, Method},
     response::Response,
@@ -58,7 +58,7 @@ async fn at(files: &Files, who: Principal, place: Place) -> Result<(Conversation
 /// The bytes of a file.
 pub(super) async fn download(
     State(files): State<Arc<Files>>,
-    Extension(who): Extension<Principal>,
+    who: Principal,
     place: Place,
     method: Method,
     headers: HeaderMap,
@@ -69,11 +69,7 @@ pub(super) async fn download(
 }
 
 /// What is known of a file. LibreChat asks before it names a file, and uploads what is gone again.
-pub(super) async fn object(
-    State(files): State<Arc<Files>>,
-    Extension(who): Extension<Principal>,
-    place: Place,
-) -> Answer<Value> {
+pub(super) async fn object(State(files): State<Arc<Files>>, who: Principal, place: Place) -> Answer<Value> {
     let (conversation, entry) = at(&files, who, place).await?;
     Ok(Json(shown(&conversation.id, &entry)))
 }
@@ -81,7 +77,7 @@ pub(super) async fn object(
 /// The files of a session; of one that is not there none.
 pub(super) async fn list(
     State(files): State<Arc<Files>>,
-    Extension(who): Extension<Principal>,
+    who: Principal,
     Path(id): Path<String>,
 ) -> Answer<Vec<Value>> {
     let conversation = ConversationKey::new(who, session(&id)?);
@@ -90,11 +86,7 @@ pub(super) async fn list(
 }
 
 /// Deletes a file.
-pub(super) async fn remove(
-    State(files): State<Arc<Files>>,
-    Extension(who): Extension<Principal>,
-    place: Place,
-) -> Answer<Value> {
+pub(super) async fn remove(State(files): State<Arc<Files>>, who: Principal, place: Place) -> Answer<Value> {
     let (conversation, entry) = at(&files, who, place).await?;
     files.delete(&conversation, &entry.path, None).await?;
     Ok(Json(json!({"message": "success"})))

@@ -1,6 +1,6 @@
 //! Files for later programs. Each upload is a session of its own, whose files programs are given by name.
 
-use axum::{Extension, Json, extract::State};
+use axum::Json;
 use multer::{Constraints, Field};
 use serde_json::{Value, json};
 
@@ -29,11 +29,7 @@ struct Received {
 }
 
 /// Writes a file into a new session.
-pub(super) async fn one(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    body: RequestBody,
-) -> Answer<Value> {
+pub(super) async fn one(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
     let Received { session, files } = receive(&parts, who, body).await?;
     let mut shown = Vec::new();
     for (filename, written) in files {
@@ -44,11 +40,7 @@ pub(super) async fn one(
 }
 
 /// Writes several files into a new session. One that cannot be written does not stop the others.
-pub(super) async fn batch(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    body: RequestBody,
-) -> Answer<Value> {
+pub(super) async fn batch(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
     let Received { session, files } = receive(&parts, who, body).await?;
     let succeeded = files.iter().filter(|(_, written)| written.is_ok()).count();
     let failed = files.len() - succeeded;

@@ -6,7 +6,6 @@
 //! `Last-Event-ID` first gets a notification that events may be missing.
 
 use axum::{
-    Extension,
     extract::State,
     http::HeaderMap,
     response::{Response, sse::Event},
@@ -20,11 +19,7 @@ use crate::{
     services::runs::Runs,
 };
 
-pub(super) async fn watch(
-    State(runs): State<Runs>,
-    Extension(who): Extension<Principal>,
-    headers: HeaderMap,
-) -> Response {
+pub(super) async fn watch(State(runs): State<Runs>, who: Principal, headers: HeaderMap) -> Response {
     let comes_back = headers.contains_key("last-event-id").then_some(FeedNotice::Missed { notices: None });
     // Subscribed to before the answer begins: a client that has its head misses nothing.
     let feed = runs.feed(&who).map(|item| FeedNotice::from(&item));

@@ -1,8 +1,8 @@
 //! Files of a container. The id of a file is derived from its path, so nothing is stored for this surface.
 
 use axum::{
-    Extension, Json,
-    extract::{Path, Query, State},
+    Json,
+    extract::{Path, Query},
     http::{HeaderMap, Method},
     response::Response,
 };
@@ -32,8 +32,8 @@ const MEMBERS_MAX: usize = 8;
 
 /// Writes the file of a form.
 pub(super) async fn create(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
+    parts: ApiParts,
+    who: Principal,
     Path(id): Path<String>,
     body: RequestBody,
 ) -> Answer<Value> {
@@ -52,8 +52,8 @@ pub(super) async fn create(
 }
 
 pub(super) async fn list(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
+    parts: ApiParts,
+    who: Principal,
     Path(id): Path<String>,
     Query(query): Query<PageQuery>,
 ) -> Answer<Value> {
@@ -63,18 +63,14 @@ pub(super) async fn list(
     Ok(Json(query.page(entries.iter().map(|entry| shown(&key, entry)).collect())))
 }
 
-pub(super) async fn retrieve(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(place): Path<(String, String)>,
-) -> Answer<Value> {
+pub(super) async fn retrieve(parts: ApiParts, who: Principal, Path(place): Path<(String, String)>) -> Answer<Value> {
     let (key, entry) = find(&parts, who, place).await?;
     Ok(Json(shown(&key, &entry)))
 }
 
 pub(super) async fn content(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
+    parts: ApiParts,
+    who: Principal,
     Path(place): Path<(String, String)>,
     method: Method,
     headers: HeaderMap,
@@ -84,11 +80,7 @@ pub(super) async fn content(
     Ok(downloads::present_to(&method, &headers, download))
 }
 
-pub(super) async fn remove(
-    State(parts): State<ApiParts>,
-    Extension(who): Extension<Principal>,
-    Path(place): Path<(String, String)>,
-) -> Answer<Value> {
+pub(super) async fn remove(parts: ApiParts, who: Principal, Path(place): Path<(String, String)>) -> Answer<Value> {
     let (key, entry) = find(&parts, who, place).await?;
     parts.files.delete(&key, &entry.path, None).await?;
     Ok(Json(json!({"id": file_id(&entry.path), "object": "container.file.deleted", "deleted": true})))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
+    Json, Router,
     extract::{FromRef, Path, State},
     http::StatusCode,
 };
@@ -103,11 +103,7 @@ async fn list(State(connections): State<Option<Arc<Connections>>>) -> Answer<Con
     params(InConnection),
     responses((status = 204, description = "It has ended.")),
 )]
-async fn end(
-    State(admin): State<Admin>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Result<StatusCode, ApiError> {
+async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
     let id: TokenId = id.parse().map_err(|_| none())?;
     admin.disconnect(&who, id).await?;
@@ -122,11 +118,7 @@ async fn end(
     params(InConnection),
     responses((status = 204, description = "It is allowed.")),
 )]
-async fn allow(
-    State(admin): State<Admin>,
-    Extension(who): Extension<Principal>,
-    Path(id): Path<String>,
-) -> Result<StatusCode, ApiError> {
+async fn allow(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
     admin.allow(&who, id.parse().map_err(|_| none())?).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,6 +1,6 @@
 //! The browser of a conversation. A call is a cell of its browser session, so what [`super::runs`] says of runs holds.
 
-use axum::{Json, extract::State};
+use axum::Json;
 
 use super::{ApiParts, call::Call};
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     request_body(content = Browse),
     responses((status = 200, description = "The page.", body = PageResult)),
 )]
-pub(super) async fn browse(State(parts): State<ApiParts>, call: Call, body: RequestBody) -> Answer<PageResult> {
+pub(super) async fn browse(parts: ApiParts, call: Call, body: RequestBody) -> Answer<PageResult> {
     parts.runs.check_capacity(&call.who)?;
     let asked: Browse = body.json().await?;
     let conversation = asked.conversation.clone().unwrap_or_else(ConversationId::fresh);

@@ -21,7 +21,7 @@ use crate::{
         },
     },
     domain::{
-        error::{Code, Failure},
+        error::Failure,
         id::{RunId, SessionId},
         owner::{ConversationKey, Principal},
         path::{SafePath, decode_component},
@@ -71,11 +71,9 @@ pub(super) struct Call<Q = NoArguments> {
 impl<S: Send + Sync, Q: DeserializeOwned + JsonSchema> FromRequestParts<S> for Call<Q> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let query = arguments(parts.uri.query().unwrap_or_default())?;
-        // The middleware in front of every route puts it there.
-        let who = parts.extensions.get::<Principal>().cloned();
-        let who = who.ok_or_else(|| Failure::new(Code::Internal, "The request has no principal."))?;
+        let who = Principal::from_request_parts(parts, state).await?;
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
         let trace = parts.extensions.get::<TraceContext>().copied();
         let (method, headers) = (parts.method.clone(), parts.headers.clone());

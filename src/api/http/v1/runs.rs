@@ -65,7 +65,7 @@ const KEY_CHARS_MAX: usize = 255;
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn create(State(parts): State<ApiParts>, call: Call, body: RequestBody) -> Result<Response, ApiError> {
+pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Result<Response, ApiError> {
     let call = &call;
     begin(&parts, call, "", body, |members| {
         let create: CreateRun = parse::parse(members, Source::Json)?;

@@ -123,11 +123,7 @@ pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answe
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn run_cell(
-    State(parts): State<ApiParts>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> Result<Response, ApiError> {
     let (id, parts, call) = (call.session()?, &parts, &call);
     begin(parts, call, &id.to_string(), body, |members| {
         let create: CreateCell = parse(members, Source::Json)?;

@@ -1,6 +1,12 @@
 //! Tools of MCP servers: what programs may call, and questions about their calls.
 
-use axum::{Json, extract::State, http::StatusCode};
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{FromRequestParts, State},
+    http::{StatusCode, request::Parts},
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -19,6 +25,7 @@ use crate::{
     },
     domain::{
         error::{Code, Failure},
+        owner::Principal,
         token::Scope,
         tools::ApprovalId,
     },
@@ -65,8 +72,15 @@ pub(super) struct WhichApprovals {
 }
 
 /// Asks an operator's rights once.
-fn by<Q>(call: &Call<Q>, token: &Token) -> Decider {
-    Decider { who: call.who.clone(), is_operator: token.check_scope(Scope::Admin).is_ok(), by: "api" }
+impl<S: Send + Sync> FromRequestParts<S> for Decider {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let who = Principal::from_request_parts(head, state).await?;
+        let token = head.extensions.get::<Arc<Token>>();
+        let is_operator = token.is_some_and(|token| token.check_scope(Scope::Admin).is_ok());
+        Ok(Self { who, is_operator, by: "api" })
+    }
 }
 
 fn question(call: &Call) -> Result<ApprovalId, Failure> {
@@ -131,10 +145,9 @@ pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguage
 )]
 pub(super) async fn approvals(
     State(tools): State<Tools>,
-    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
+    by: Decider,
     call: Call<WhichApprovals>,
 ) -> Answer<ApprovalList> {
-    let by = by(&call, &token);
     let of = (!by.is_operator).then_some(&by.who);
     let approvals = tools.approvals().list(of, call.query.open.unwrap_or(false)).await?;
     Ok(Json(ApprovalList { approvals: approvals.iter().map(Into::into).collect() }))
@@ -148,12 +161,8 @@ pub(super) async fn approvals(
     params(OfApproval),
     responses((status = 200, description = "The question.", body = ApprovalResult)),
 )]
-pub(super) async fn approval(
-    State(tools): State<Tools>,
-    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    call: Call,
-) -> Answer<ApprovalResult> {
-    let found = tools.approvals().get(&by(&call, &token), question(&call)?).await?;
+pub(super) async fn approval(State(tools): State<Tools>, by: Decider, call: Call) -> Answer<ApprovalResult> {
+    let found = tools.approvals().get(&by, question(&call)?).await?;
     Ok(Json((&found).into()))
 }
 
@@ -168,13 +177,13 @@ pub(super) async fn approval(
 )]
 pub(super) async fn answer(
     State(tools): State<Tools>,
-    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
+    by: Decider,
     call: Call,
     body: RequestBody,
 ) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
-    let answered = tools.approvals().answer(&by(&call, &token), id, answer).await?;
+    let answered = tools.approvals().answer(&by, id, answer).await?;
     Ok(Json((&answered).into()))
 }
 
@@ -186,12 +195,8 @@ pub(super) async fn answer(
     params(OfApproval),
     responses((status = 204, description = "It stands no more.")),
 )]
-pub(super) async fn revoke(
-    State(tools): State<Tools>,
-    axum::Extension(token): axum::Extension<std::sync::Arc<Token>>,
-    call: Call,
-) -> Result<StatusCode, ApiError> {
-    tools.approvals().revoke(&by(&call, &token), question(&call)?).await?;
+pub(super) async fn revoke(State(tools): State<Tools>, by: Decider, call: Call) -> Result<StatusCode, ApiError> {
+    tools.approvals().revoke(&by, question(&call)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
