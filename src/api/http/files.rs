@@ -23,7 +23,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::any,
 };
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
 
 use self::range::{Part, RangeRequest};
 use super::{body::Bodies, error::ApiError};
@@ -34,7 +34,7 @@ use crate::{
         path::decode_component,
     },
     services::{
-        files::{Archive, Content, Download, Files, Precondition},
+        files::{Archive, Download, Files, Precondition},
         links::SignedLink,
     },
 };
@@ -190,7 +190,8 @@ fn answer(method: &Method, headers: &HeaderMap, download: Download) -> Response 
         RangeRequest::Part(part) => Some(part),
     };
     let Part { first, length } = part.unwrap_or(Part { first: 0, length: size });
-    let body = if *method == Method::HEAD { Body::empty() } else { body(content, first, length) };
+    // A file that became shorter ends the connection: an incomplete body must not look complete.
+    let body = if *method == Method::HEAD { Body::empty() } else { Body::from_stream(content.pieces(first, length)) };
     let mut response = Response::new(body);
     if part.is_some() {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -201,18 +202,6 @@ fn answer(method: &Method, headers: &HeaderMap, download: Download) -> Response 
     set(&mut response, header::CONTENT_DISPOSITION, &disposition);
     response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     with_validators(response, &etag, modified_unix_s)
-}
-
-/// Exactly `length` bytes. A file that became shorter ends the connection: an incomplete body must not look complete.
-fn body(content: Content, first: u64, length: u64) -> Body {
-    Body::from_stream(stream::try_unfold((content, first, length), |(content, at, left)| async move {
-        if left == 0 {
-            return Ok::<_, std::io::Error>(None);
-        }
-        let chunk = content.chunk(at, left).await?;
-        let read = chunk.len() as u64;
-        Ok(Some((chunk, (content, at + read, left - read))))
-    }))
 }
 
 fn with_validators(mut response: Response, etag: &str, modified_unix_s: i64) -> Response {

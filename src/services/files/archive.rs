@@ -285,14 +285,7 @@ fn flatten(entry: io::Result<Archive>) -> Archive {
 fn entry(path: &SafePath, file: Download) -> Archive {
     let size = file.size;
     let header = header(path, &file);
-    let bytes = stream::try_unfold((file.content, 0), move |(content, at)| async move {
-        if at == size {
-            return Ok(None);
-        }
-        let chunk = content.chunk(at, size - at).await?;
-        let read = chunk.len() as u64;
-        Ok(Some((chunk, (content, at + read))))
-    });
+    let bytes = file.content.pieces(0, size);
     let rest = usize::try_from(size.next_multiple_of(BLOCK_BYTES) - size).unwrap_or(0);
     let padding = stream::iter((rest > 0).then(|| Ok(Bytes::from(vec![0; rest]))));
     stream::once(async { header }).chain(bytes).chain(padding).boxed()

@@ -94,6 +94,24 @@ impl Files {
         Ok(())
     }
 
+    /// The files of a conversation that are wanted, as far as [`Files::visit`] gets.
+    ///
+    /// # Errors
+    /// Those of [`Files::page`].
+    pub async fn select(
+        &self,
+        conversation: &ConversationKey,
+        is_wanted: impl Fn(&FileEntry) -> bool,
+    ) -> Result<Vec<FileEntry>, Failure> {
+        let mut wanted = Vec::new();
+        let visit = |file| {
+            wanted.extend(Some(file).filter(&is_wanted));
+            Ok(())
+        };
+        self.visit(conversation, None, visit).await?;
+        Ok(wanted)
+    }
+
     /// Lists a conversation's files, those created or changed since the mark first.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::{io, os::unix::fs::FileExt as _, sync::Arc};
 
 use bytes::Bytes;
+use futures_util::{Stream, stream};
 use tracing::{debug, info};
 
 use super::{Archive, Files, media_type};
@@ -139,11 +140,20 @@ pub struct Content {
 }
 
 impl Content {
+    /// Exactly `length` bytes from `at` on. An item is an error when the file became shorter, or the disk fails.
+    pub fn pieces(self, at: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> + Send {
+        stream::try_unfold((self, at, length), |(content, at, left)| async move {
+            if left == 0 {
+                return Ok::<_, io::Error>(None);
+            }
+            let piece = content.chunk(at, left).await?;
+            let read = piece.len() as u64;
+            Ok(Some((piece, (content, at + read, left - read))))
+        })
+    }
+
     /// The next bytes from `at`: at least one, at most `left`, which is not 0. Runs on a blocking thread.
-    ///
-    /// # Errors
-    /// `UnexpectedEof` when the file became shorter, and the errors of the disk.
-    pub async fn chunk(&self, at: u64, left: u64) -> io::Result<Bytes> {
+    async fn chunk(&self, at: u64, left: u64) -> io::Result<Bytes> {
         let file = Arc::clone(&self.file);
         let read = tokio::task::spawn_blocking(move || {
             let mut bytes = vec![0; usize::try_from(left.min(CHUNK_BYTES)).unwrap_or(0)];

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use tracing::debug;
 
-use super::Files;
+use super::{Download, Files};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -107,6 +107,23 @@ impl Files {
         self.existing(conversation, delete).await?;
         self.quota.shrunk(conversation);
         Ok(())
+    }
+
+    /// Copies a file, also into another conversation, if the condition holds for what it would replace.
+    ///
+    /// # Errors
+    /// As [`Files::open`] and [`Files::upload`]; [`Code::FileBusy`] when the file changes meanwhile.
+    pub async fn copy(
+        &self,
+        (source, from): (&ConversationKey, &SafePath),
+        (target, to): (&ConversationKey, &SafePath),
+        condition: Option<Precondition>,
+    ) -> Result<FileEntry, Failure> {
+        let Download { size, content, .. } = self.open(source, from).await?;
+        let pieces = content
+            .pieces(0, size)
+            .map(|piece| piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was copied.")));
+        self.upload(target, to, condition, Some(size), pieces).await
     }
 
     /// Writes a whole file of any length from a stream, if the condition holds. The file is completed beside the

@@ -221,7 +221,7 @@ pub(super) async fn create(
         let names = folder.iter().flat_map(SafePath::components).chain([name.as_bytes()]);
         let path = SafePath::from_components(names).map_err(|why| Failure::argument("ext", why))?;
         let created = if let Some(from) = &copied {
-            copy(&files, &key, from, &path).await
+            files.copy((&key, from), (&key, &path), Some(Box::new(|other| other.is_none()))).await
         } else {
             let content = if is_notebook(&path) { EMPTY_NOTEBOOK } else { "" };
             let bytes = stream::iter([Ok(content.into())]);
@@ -264,25 +264,6 @@ pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: Re
     let to = SafePath::from_text(to.trim_start_matches('/')).map_err(|why| Failure::argument("path", why))?;
     let entry = files.rename(&key, &from, &to, false, None).await.map_err(in_the_way)?;
     Ok(Json(entry.as_ref().map_or_else(|| model(&to, "directory", None, None), of_file)))
-}
-
-/// Copies a file to a path at which there is none.
-async fn copy(files: &Files, key: &ConversationKey, from: &SafePath, to: &SafePath) -> Result<FileEntry, Failure> {
-    let file = files.open(key, from).await?;
-    let (content, size) = (file.content, file.size);
-    let pieces = stream::try_unfold(0, |at| {
-        let content = content.clone();
-        async move {
-            if at == size {
-                return Ok(None);
-            }
-            let piece = content.chunk(at, size - at).await;
-            let piece = piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was copied."))?;
-            let next = at + piece.len() as u64;
-            Ok(Some((piece, next)))
-        }
-    });
-    files.upload(key, to, Some(Box::new(|other| other.is_none())), Some(size), pieces).await
 }
 
 pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, ApiError> {

@@ -2,7 +2,6 @@
 //! first, so that a program cannot change what another session holds.
 
 use axum::Json;
-use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +17,7 @@ use crate::{
         trace::TraceContext,
     },
     services::{
-        files::{Download, Files},
+        files::Files,
         runs::{Report, RunRequest},
     },
 };
@@ -133,17 +132,7 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
         None => at.clone(),
     };
     if source.id != conversation.id || to != at {
-        let Download { size, content, .. } = files.open(&source, &at).await?;
-        let pieces = stream::try_unfold((content, 0), move |(content, at)| async move {
-            if at == size {
-                return Ok(None);
-            }
-            let piece = content.chunk(at, size - at).await;
-            let piece = piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was copied."))?;
-            let next = at + piece.len() as u64;
-            Ok(Some((piece, (content, next))))
-        });
-        files.upload(conversation, &to, None, Some(size), pieces).await?;
+        files.copy((&source, &at), (conversation, &to), None).await?;
     }
     Ok(FileReference {
         id: file.id.clone(),

@@ -28,22 +28,8 @@ use crate::{
 /// # Errors
 /// [`Code::FileNotFound`].
 pub(super) async fn find(files: &Files, conversation: &ConversationKey, id: &str) -> Result<FileEntry, Failure> {
-    let found = entries(files, conversation, |file| file_id(&file.path) == id).await?;
-    found.into_iter().next().ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this session."))
-}
-
-async fn entries(
-    files: &Files,
-    conversation: &ConversationKey,
-    is_wanted: impl Fn(&FileEntry) -> bool,
-) -> Result<Vec<FileEntry>, Failure> {
-    let mut wanted = Vec::new();
-    let visit = |file| {
-        wanted.extend(Some(file).filter(&is_wanted));
-        Ok(())
-    };
-    files.visit(conversation, None, visit).await?;
-    Ok(wanted)
+    let found = files.select(conversation, |file| file_id(&file.path) == id).await?.pop();
+    found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this session."))
 }
 
 type Place = Path<(String, String)>;
@@ -81,7 +67,7 @@ pub(super) async fn list(
     Path(id): Path<String>,
 ) -> Answer<Vec<Value>> {
     let conversation = ConversationKey::new(who, session(&id)?);
-    let entries = entries(&files, &conversation, |_| true).await?;
+    let entries = files.select(&conversation, |_| true).await?;
     Ok(Json(entries.iter().map(|entry| shown(&conversation.id, entry)).collect()))
 }
 

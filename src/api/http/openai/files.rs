@@ -58,7 +58,7 @@ pub(super) async fn list(
     Query(query): Query<PageQuery>,
 ) -> Answer<Value> {
     let key = named(&parts, who, &id)?.key;
-    let mut entries = entries(&parts, &key).await?;
+    let mut entries = parts.files.select(&key, |_| true).await?;
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
     Ok(Json(query.page(entries.iter().map(|entry| shown(&key, entry)).collect())))
 }
@@ -92,19 +92,9 @@ async fn find(
     (id, file): (String, String),
 ) -> Result<(ConversationKey, FileEntry), Failure> {
     let key = named(parts, who, &id)?.key;
-    let found = entries(parts, &key).await?.into_iter().find(|entry| file_id(&entry.path) == file);
+    let found = parts.files.select(&key, |entry| file_id(&entry.path) == file).await?.pop();
     let found = found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this container."))?;
     Ok((key, found))
-}
-
-async fn entries(parts: &ApiParts, key: &ConversationKey) -> Result<Vec<FileEntry>, Failure> {
-    let mut all = Vec::new();
-    let visit = |file| {
-        all.push(file);
-        Ok(())
-    };
-    parts.files.visit(key, None, visit).await?;
-    Ok(all)
 }
 
 fn file_id(path: &SafePath) -> String {
