@@ -41,10 +41,7 @@ pub use file::{ArchiveLink, File, FileListing, FileResult, ImportResult, MoveFil
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{
-        error::Code, file::Change, finding::Level, id::RequestId, limits::Limits, outcome::Ended, text::rfc3339,
-        token::Scope,
-    },
+    domain::{error::Code, file::Change, id::RequestId, limits::Limits, outcome::Ended, text::rfc3339, token::Scope},
     ports::{
         history::{EndWord, Notable},
         runner::Runner,
@@ -92,8 +89,6 @@ texts! {
     SessionWord: |text: ObjectBuilder| text.enum_values(Some(["idle", "busy", "ended"]));
     /// What happened to a run.
     EventWord: |text: ObjectBuilder| text.enum_values(Some(run::EVENT_WORDS));
-    /// How serious a finding is.
-    LevelWord: |text: ObjectBuilder| text.enum_values(Some(Level::ALL.map(Level::as_str)));
     /// The last hour by minute, or the last day by quarter of an hour.
     SpanWord: |text: ObjectBuilder| text.enum_values(Some(Span::ALL.map(Span::as_str)));
     /// Which runs are worth a look.

@@ -6,8 +6,9 @@ use super::words::words;
 
 words! {
     /// How serious a finding is.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
     #[serde(rename_all = "lowercase")]
+    #[schema(as = LevelWord)]
     pub enum Level: as_str {
         Ok = "ok",
         /// It works and could be better.
@@ -17,8 +18,9 @@ words! {
     }
 }
 
-/// One line of a check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[schema(as = FindingResult)]
 pub struct Finding {
     pub level: Level,
     /// What was checked, one word.

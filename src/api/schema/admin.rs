@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{LanguageName, LevelWord, SessionWord, SpanWord, StateWord, history::HistoryRun, rfc3339};
+use super::{LanguageName, SessionWord, SpanWord, StateWord, history::HistoryRun, rfc3339};
 use crate::{
     domain::{finding::Finding, owner::Principal, text::ms},
     services::{
@@ -237,20 +237,7 @@ pub struct Percentiles {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FindingList {
     /// In the order of the checks.
-    pub findings: Vec<FindingResult>,
-}
-
-/// One check.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct FindingResult {
-    #[schema(value_type = LevelWord)]
-    pub level: &'static str,
-    /// What was checked, one word.
-    pub check: &'static str,
-    pub detail: String,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
+    pub findings: Vec<Finding>,
 }
 
 impl From<&Overview> for OverviewResult {
@@ -370,11 +357,5 @@ impl From<&Part> for ActivityPart {
             took: part.took_ms.map(|[p50_ms, p90_ms, p99_ms]| Percentiles { p50_ms, p90_ms, p99_ms }),
             refusals: part.refusals.iter().map(count).collect(),
         }
-    }
-}
-
-impl From<Finding> for FindingResult {
-    fn from(finding: Finding) -> Self {
-        Self { level: finding.level.as_str(), check: finding.check, detail: finding.detail, fix: finding.fix }
     }
 }

@@ -131,34 +131,10 @@ pub struct ToolServerStates {
     pub servers: Vec<ToolServerState>,
 }
 
-/// A tool that was found.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FoundTool {
-    pub server: String,
-    pub tool: String,
-    /// The first line of its description, which is its server's.
-    pub about: String,
-    /// How Python calls it.
-    #[schema(example = "get_issue(owner: str, number: int) -> Result")]
-    pub signature: String,
-    #[schema(example = "mcptools.github.get_issue")]
-    pub module: String,
-    /// By its definition: where no rule is for it, a person is asked.
-    pub may_destroy: bool,
-}
-
-impl From<Found> for FoundTool {
-    fn from(found: Found) -> Self {
-        let Found { server, tool, about, signature, module, may_destroy } = found;
-        Self { server, tool, about, signature, module, may_destroy }
-    }
-}
-
 /// Tools, the best first.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FoundTools {
-    pub tools: Vec<FoundTool>,
+    pub tools: Vec<Found>,
 }
 
 /// What a program imports for a tool.

@@ -25,18 +25,22 @@ const LINE_CHARS_MAX: usize = 160;
 const ABOUT_CHARS_MAX: usize = 4000;
 
 /// A tool that was found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = FoundTool)]
 pub struct Found {
     pub server: String,
     pub tool: String,
-    /// The first line of its description; untrusted.
+    // Untrusted.
+    /// The first line of its description, which is its server's.
     pub about: String,
-    /// How Python calls it; empty where modules could not be made.
+    // Empty where modules could not be made.
+    /// How Python calls it.
+    #[schema(example = "get_issue(owner: str, number: int) -> Result")]
     pub signature: String,
-    /// What programs import.
+    #[schema(example = "mcptools.github.get_issue")]
     pub module: String,
-    /// By its definition; a rule may say otherwise.
+    /// By its definition: where no rule is for it, a person is asked.
     pub may_destroy: bool,
 }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::{
         http::{Answer, error::ApiError},
-        schema::admin::{ActivityResult, FindingList, FindingResult, OverviewResult, OwnerList, OwnerResult},
+        schema::admin::{ActivityResult, FindingList, OverviewResult, OwnerList, OwnerResult},
     },
     domain::owner::ConversationKey,
     services::admin::{Admin, Span},
@@ -74,8 +74,7 @@ pub(super) async fn activity(State(admin): State<Admin>, call: Call<OfActivity>)
     responses((status = 200, description = "What was found.", body = FindingList)),
 )]
 pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<FindingList> {
-    let findings = admin.check(&call.who).await?;
-    Ok(Json(FindingList { findings: findings.into_iter().map(FindingResult::from).collect() }))
+    Ok(Json(FindingList { findings: admin.check(&call.who).await? }))
 }
 
 /// Stop a run of any owner.

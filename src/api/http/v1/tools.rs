@@ -109,8 +109,8 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
     responses((status = 200, description = "The tools.", body = FoundTools)),
 )]
 pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Answer<FoundTools> {
-    let found = tools.search(&call.who, &call.query.query, limit(call.query.limit)?).await?;
-    Ok(Json(FoundTools { tools: found.into_iter().map(Into::into).collect() }))
+    let tools = tools.search(&call.who, &call.query.query, limit(call.query.limit)?).await?;
+    Ok(Json(FoundTools { tools }))
 }
 
 /// How many tools are wanted.
