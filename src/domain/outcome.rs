@@ -195,8 +195,13 @@ fn seconds(ms: u64) -> String {
     if ms.is_multiple_of(1000) { (ms / 1000).to_string() } else { format!("{}.{:03}", ms / 1000, ms % 1000) }
 }
 
+/// A signal by its usual name; one that has none by its number.
+pub fn signal_text(signal: i32) -> String {
+    signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned)
+}
+
 /// The usual name of a signal that can end a program (signal(7), x86 and ARM numbering).
-pub fn signal_name(signal: i32) -> Option<&'static str> {
+fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         1 => "SIGHUP",
         2 => "SIGINT",

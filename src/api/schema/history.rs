@@ -182,17 +182,9 @@ impl From<&HistoryLine> for HistoryRun {
 
 impl From<&UsageLine> for UsageResult {
     fn from(line: &UsageLine) -> Self {
-        Self {
-            owner: line.owner.name().to_owned(),
-            day: day(line.day),
-            language: line.language.to_string(),
-            runs: line.runs,
-            cells: line.cells,
-            failed: line.failed,
-            wall_ms: line.wall_ms,
-            cpu_ms: line.cpu_ms,
-            output_bytes: line.output_bytes,
-        }
+        let UsageLine { runs, cells, failed, wall_ms, cpu_ms, output_bytes, .. } = *line;
+        let (owner, day, language) = (line.owner.name().to_owned(), day(line.day), line.language.to_string());
+        Self { owner, day, language, runs, cells, failed, wall_ms, cpu_ms, output_bytes }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 
 /// A run: its result, or its state so far. What a program printed comes first, because clients show a beginning.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {
     /// What the program printed to standard output; a mark says where some is left out. Bytes that are not UTF-8 are
@@ -59,7 +59,6 @@ impl RunReport {
             stdout,
             stderr,
             outcome: report.map(|report| (&report.outcome).into()),
-            hints: Vec::new(),
             state: view.state.word(),
             run_id: view.run.to_string(),
             conversation_id: view.conversation.id.to_string(),
@@ -67,6 +66,7 @@ impl RunReport {
             newest_event: view.newest,
             files: files.unwrap_or_default(),
             figures: report.map(|report| (&report.outcome.figures).into()),
+            ..Self::default()
         }
     }
 }
@@ -76,17 +76,14 @@ impl From<&HistoryLine> for RunReport {
     fn from(line: &HistoryLine) -> Self {
         let status = RunStatus::recorded(line);
         Self {
-            stdout: String::new(),
-            stderr: String::new(),
             outcome: status.outcome,
             hints: vec!["The output is no longer kept; files are still in /data".to_owned()],
             state: status.state,
             run_id: status.run_id,
             conversation_id: status.conversation_id,
             language: status.language,
-            newest_event: status.newest_event,
-            files: Vec::new(),
             figures: status.figures,
+            ..Self::default()
         }
     }
 }

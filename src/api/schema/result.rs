@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::{Ending, File};
 use crate::domain::text::ms;
 use crate::{
-    domain::outcome::{Ended, Figures, Outcome, signal_name},
+    domain::outcome::{Ended, Figures, Outcome, signal_text},
     ports::history::LineEnd,
     services::runs::Report,
 };
@@ -106,9 +106,7 @@ impl From<&Outcome> for OutcomeResult {
     fn from(outcome: &Outcome) -> Self {
         let (exit_code, signal) = match outcome.ended {
             Ended::Exited { code } => (Some(code), None),
-            Ended::Signaled { signal } => {
-                (None, Some(signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned)))
-            }
+            Ended::Signaled { signal } => (None, Some(signal_text(signal))),
             _ => (None, None),
         };
         Self {
@@ -123,11 +121,10 @@ impl From<&Outcome> for OutcomeResult {
 
 impl From<&LineEnd> for OutcomeResult {
     fn from(end: &LineEnd) -> Self {
-        let name = |signal: i32| signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned);
         Self {
             ended: end.word.as_str(),
             exit_code: end.exit_code,
-            signal: end.signal.map(name),
+            signal: end.signal.map(signal_text),
             oom_killed: end.oom_killed.then_some(true),
             sentence: end.sentence.clone(),
         }
@@ -136,13 +133,8 @@ impl From<&LineEnd> for OutcomeResult {
 
 impl From<&Figures> for FiguresResult {
     fn from(figures: &Figures) -> Self {
-        Self {
-            wall_ms: ms(figures.wall),
-            cpu_ms: figures.cpu.map(ms),
-            memory_peak_bytes: figures.memory_peak_bytes,
-            stdout_bytes: figures.stdout_bytes,
-            stderr_bytes: figures.stderr_bytes,
-            files_changed: figures.files,
-        }
+        let Figures { wall, cpu, memory_peak_bytes, stdout_bytes, stderr_bytes, files: files_changed } = *figures;
+        let (wall_ms, cpu_ms) = (ms(wall), cpu.map(ms));
+        Self { wall_ms, cpu_ms, memory_peak_bytes, stdout_bytes, stderr_bytes, files_changed }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 
 /// A run as it is now.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunStatus {
     /// Its id.
@@ -211,18 +211,15 @@ impl RunStatus {
             language: line.language.to_string(),
             cell: line.is_cell,
             state: if end.is_some() { RunState::Finished.word() } else { RunState::Running.word() },
-            position: None,
             created_at: rfc3339(line.run.unix_ms().div_euclid(1000)),
             wall_ms: end.map_or(0, |end| ms(end.figures.wall)),
-            stdin_open: false,
-            newest_event: 0,
             outcome: is_told.map(OutcomeResult::from),
             figures: is_told.map(|end| (&end.figures).into()),
             error: error.as_ref().map(RunError::from),
             from_history: true,
             source: line.source.clone(),
             source_truncated: line.source.as_ref().map(|source| sha256(source.as_bytes()) != line.program_sha256),
-            result: None,
+            ..Self::default()
         }
     }
 
@@ -244,10 +241,7 @@ impl RunStatus {
             outcome: report.map(|report| (&report.outcome).into()),
             figures: report.map(|report| (&report.outcome.figures).into()),
             error: failure.map(RunError::from),
-            from_history: false,
-            source: None,
-            source_truncated: None,
-            result: None,
+            ..Self::default()
         }
     }
 }

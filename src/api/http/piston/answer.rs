@@ -7,7 +7,7 @@ use crate::domain::text::ms;
 use crate::{
     domain::{
         event::{Event, EventKind},
-        outcome::{Ended, signal_name},
+        outcome::{Ended, signal_text},
     },
     services::runs::Report,
 };
@@ -59,10 +59,7 @@ impl Executed {
             Ended::Exited { code: 0 } => ((Some(0), None), None),
             Ended::Exited { code } => ((Some(code), None), Some("RE")),
             Ended::ProcessLimit => ((Some(1), None), Some("RE")),
-            Ended::Signaled { signal } => {
-                let name = signal_name(signal).map_or_else(|| signal.to_string(), str::to_owned);
-                ((None, Some(name)), Some("SG"))
-            }
+            Ended::Signaled { signal } => ((None, Some(signal_text(signal))), Some("SG")),
             Ended::TimedOut => (stopped(), Some("TO")),
             Ended::OutputLimit if figures.stderr_bytes > figures.stdout_bytes => (stopped(), Some("EL")),
             Ended::OutputLimit => (stopped(), Some("OL")),
