@@ -4,40 +4,29 @@
 use tokio_util::sync::CancellationToken;
 
 use super::describe::ToolName;
-use crate::domain::id::ConversationId;
+use crate::domain::{id::ConversationId, words::words};
 
-/// The groups of tools that exist.
-const GROUPS: [(&str, Group); 9] = [
-    ("run", Group::Run),
-    ("files", Group::Files),
-    ("session", Group::Session),
-    ("coderunner", Group::CodeRunner),
-    ("ipybox", Group::Ipybox),
-    ("web", Group::Web),
-    ("skills", Group::Skills),
-    ("tools", Group::Tools),
-    ("check", Group::Check),
-];
-
-/// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
-    Run,
-    Files,
-    /// Listed only where some language has a kernel.
-    Session,
-    /// With CodeRunner's names.
-    CodeRunner,
-    /// With ipybox's names.
-    Ipybox,
-    /// Listed only where there is a browser that the caller can use.
-    Web,
-    /// With CodeRunner's names; listed only where there are skills.
-    Skills,
-    /// Listed only where the caller's programs may call tools of MCP servers.
-    Tools,
-    /// Not listed by default: it is of use to few conversations.
-    Check,
+words! {
+    /// A group of tools, which is listed or not as a whole. Every tool can be called, listed or not.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Group: word {
+        Run = "run",
+        Files = "files",
+        /// Listed only where some language has a kernel.
+        Session = "session",
+        /// With CodeRunner's names.
+        CodeRunner = "coderunner",
+        /// With ipybox's names.
+        Ipybox = "ipybox",
+        /// Listed only where there is a browser that the caller can use.
+        Web = "web",
+        /// With CodeRunner's names; listed only where there are skills.
+        Skills = "skills",
+        /// Listed only where the caller's programs may call tools of MCP servers.
+        Tools = "tools",
+        /// Not listed by default: it is of use to few conversations.
+        Check = "check",
+    }
 }
 
 /// What a client sees of the tools.
@@ -53,7 +42,7 @@ pub struct View {
     /// Results with pictures as images, beside their links in the text.
     pub images: bool,
     /// Whether each group is listed, in the order of [`Group`].
-    pub groups: [bool; GROUPS.len()],
+    pub groups: [bool; Group::ALL.len()],
 }
 
 impl Default for View {
@@ -74,13 +63,13 @@ impl View {
     /// # Errors
     /// The sentence for a list that is empty or names an unknown group.
     pub fn with_groups(self, list: &str) -> Result<Self, String> {
-        let mut view = Self { groups: [false; GROUPS.len()], ..self };
+        let mut view = Self { groups: [false; Group::ALL.len()], ..self };
         for name in list.split(',').map(str::trim) {
-            let Some((_, group)) = GROUPS.iter().find(|(known, _)| *known == name) else {
-                let known = GROUPS.map(|(known, _)| known).join(", ");
+            let Some(group) = Group::parse(name) else {
+                let known = Group::ALL.map(Group::word).join(", ");
                 return Err(format!("it must be a list of tool groups, comma separated, out of: {known}"));
             };
-            view.groups[*group as usize] = true;
+            view.groups[group as usize] = true;
         }
         Ok(view)
     }

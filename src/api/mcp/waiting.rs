@@ -58,7 +58,7 @@ impl McpParts {
             args,
             env: env.unwrap_or_default(),
             stdin: stdin.unwrap_or_default().into(),
-            limits: timeout_seconds.map(|seconds| limited_to("timeoutSeconds", seconds)).transpose()?,
+            limits: limited_to(timeout_seconds)?,
             detach,
             ..RunRequest::new(conversation, language, code.0)
         };
@@ -72,7 +72,7 @@ impl McpParts {
         let request = RunRequest {
             session: Some(CellSession::Any),
             stdin: stdin.unwrap_or_default().into(),
-            limits: timeout_seconds.map(|seconds| limited_to("timeoutSeconds", seconds)).transpose()?,
+            limits: limited_to(timeout_seconds)?,
             detach,
             ..RunRequest::new(conversation, language.unwrap_or_default(), code.0)
         };
@@ -223,11 +223,11 @@ impl McpParts {
 }
 
 /// This time limit and no other.
-pub(super) fn limited_to(argument: &str, seconds: u64) -> Result<Limits, Failure> {
-    if seconds == 0 {
-        return Err(Failure::argument(argument, "it must be at least 1"));
+fn limited_to(seconds: Option<u64>) -> Result<Option<Limits>, Failure> {
+    match seconds {
+        Some(0) => Err(Failure::argument("timeoutSeconds", "it must be at least 1")),
+        seconds => Ok(seconds.map(|seconds| Limits { wall_ms: seconds.saturating_mul(1000), ..Limits::UNBOUNDED })),
     }
-    Ok(Limits { wall_ms: seconds.saturating_mul(1000), ..Limits::UNBOUNDED })
 }
 
 async fn stop(run: &Run) -> RunView {
