@@ -118,23 +118,21 @@ impl McpServer {
 
     fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
         let head = extensions.get::<Parts>().map(|parts| &parts.extensions);
-        let principal = match self.transport {
-            Transport::Stdio => Some(Principal::default()),
-            Transport::Http => head.and_then(|head| head.get::<Principal>()).cloned(),
-        };
-        let principal = principal.ok_or_else(|| ErrorData::invalid_request("the request has no principal", None))?;
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);
         let trace = head.and_then(|head| head.get::<TraceContext>()).copied();
         let client = head.and_then(|head| head.get::<Client>());
-        let session = match self.transport {
+        let (principal, session, conversation) = match (self.transport, client) {
             // The process ends with its client.
-            Transport::Stdio => Some(CancellationToken::new()),
-            Transport::Http => client.and_then(|client| client.session.clone()),
+            (Transport::Stdio, _) => {
+                (Some(Principal::default()), Some(CancellationToken::new()), Some(self.conversation.clone()))
+            }
+            (Transport::Http, client) => (
+                head.and_then(|head| head.get::<Principal>()).cloned(),
+                client.and_then(|client| client.session.clone()),
+                client.and_then(|client| client.conversation.clone()),
+            ),
         };
-        let conversation = match self.transport {
-            Transport::Stdio => Some(self.conversation.clone()),
-            Transport::Http => client.and_then(|client| client.conversation.clone()),
-        };
+        let principal = principal.ok_or_else(|| ErrorData::invalid_request("the request has no principal", None))?;
         let view = client.map_or(self.parts.options.view, |client| client.view);
         let token = head.and_then(|head| head.get::<Arc<Token>>()).cloned();
         Ok(Caller { principal, token, request, trace, view, session, conversation })

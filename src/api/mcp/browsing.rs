@@ -11,7 +11,7 @@ use super::{
     compatible::own_conversation,
     content::{REST_BYTES, answer, link, listed, plain, section},
     picture::{self, Pictures},
-    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, shorten},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, left_out, shorten},
 };
 use crate::{
     api::schema::{
@@ -118,8 +118,4 @@ fn list(text: &mut String, name: &str, lines: &str, more: u64) {
     if more > 0 {
         section(text, &format!("[{more} more are not listed.]"));
     }
-}
-
-fn left_out(_: usize, left: usize) -> String {
-    format!("\n[… {left} bytes are left out here …]\n")
 }

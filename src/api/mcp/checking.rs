@@ -1,12 +1,10 @@
 //! The tool that formats a program and names its problems.
 
-use rmcp::model::ContentBlock;
-
 use super::{
     Caller, McpParts,
     caller::ToolResult,
-    content::{answer, section},
-    shown::{OUTPUT_BYTES_MAX, fitting, shorten},
+    content::{said, section},
+    shown::{OUTPUT_BYTES_MAX, fitting, left_out, shorten},
 };
 use crate::{
     api::schema::check::{CheckProgram, CheckReport, ProgramProblem},
@@ -27,8 +25,7 @@ impl McpParts {
                 "it is too long for one answer when it is formatted: send a part of it",
             ));
         }
-        let text = text(caller, &report, &code.0);
-        Ok(answer(caller, vec![ContentBlock::text(text)], &report, false))
+        Ok(said(caller, text(caller, &report, &code.0), &report))
     }
 }
 
@@ -41,8 +38,7 @@ fn text(caller: &Caller, report: &CheckReport, sent: &[u8]) -> String {
     if lines.is_empty() {
         lines.push_str("No problems were found.");
     }
-    let mark = |_: usize, left: usize| format!("\n[… {left} bytes are left out here …]\n");
-    let mut text = shorten(&lines, PROBLEMS_BYTES_MAX, mark);
+    let mut text = shorten(&lines, PROBLEMS_BYTES_MAX, left_out);
     match &report.code {
         None => section(&mut text, "[The program cannot be parsed, so it is not formatted.]"),
         Some(formatted) if formatted.as_bytes() == sent => section(&mut text, "[The program is formatted already.]"),

@@ -14,12 +14,11 @@ use super::{
     Caller,
     describe::ToolName,
     figures::size,
-    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, shorten},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten},
 };
 use crate::{
     api::schema::{
         Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, Upload, json_len,
-        packages::InstalledPackages,
         report::RunReport,
         session::{SessionList, SessionStatus, SessionsChanged},
     },
@@ -61,24 +60,18 @@ impl RunAnswer<'_> {
         if text.is_empty() {
             section(&mut text, nothing);
         }
-        if let (Some(outcome), Some(figures)) = (&report.outcome, &report.figures) {
-            let wall = took(Duration::from_millis(figures.wall_ms));
-            section(&mut text, &format!("[{} It took {wall}.]", outcome.sentence));
-        }
+        verdict(&mut text, report);
         if !report.files.is_empty() {
             section(&mut text, "[Files in /data that this run created or changed:]");
             for file in &report.files {
                 section(&mut text, &listed(file, file.change));
             }
         }
-        for hint in &report.hints {
-            section(&mut text, &format!("[{hint}]"));
-        }
+        hints(&mut text, report);
         let mut blocks = vec![ContentBlock::text(text)];
         blocks.extend(pictures);
         blocks.extend(report.files.iter().map(link));
-        let failed = report.outcome.as_ref().is_some_and(|outcome| outcome.exit_code != Some(0));
-        answer(self.caller, blocks, report, failed)
+        answer(self.caller, blocks, report, failed(report))
     }
 
     /// What is shown of both streams. A mark in each says how to get what is left out.
@@ -157,23 +150,33 @@ impl RunAnswer<'_> {
 /// A run of the history.
 pub(super) fn recorded(caller: &Caller, report: &RunReport) -> CallToolResult {
     let mut text = String::new();
+    verdict(&mut text, report);
+    hints(&mut text, report);
+    answer(caller, vec![ContentBlock::text(text)], report, failed(report))
+}
+
+fn verdict(text: &mut String, report: &RunReport) {
     if let (Some(outcome), Some(figures)) = (&report.outcome, &report.figures) {
         let wall = took(Duration::from_millis(figures.wall_ms));
-        section(&mut text, &format!("[{} It took {wall}.]", outcome.sentence));
+        section(text, &format!("[{} It took {wall}.]", outcome.sentence));
     }
+}
+
+fn hints(text: &mut String, report: &RunReport) {
     for hint in &report.hints {
-        section(&mut text, &format!("[{hint}]"));
+        section(text, &format!("[{hint}]"));
     }
-    let failed = report.outcome.as_ref().is_some_and(|outcome| outcome.exit_code != Some(0));
-    answer(caller, vec![ContentBlock::text(text)], report, failed)
+}
+
+fn failed(report: &RunReport) -> bool {
+    report.outcome.as_ref().is_some_and(|outcome| outcome.exit_code != Some(0))
 }
 
 /// A run as text alone, for tools of others: what it printed, what stopped it, its files.
 pub(super) fn plain_run(report: &Report, bytes_max: usize) -> CallToolResult {
     let outcome = &report.outcome;
-    let mark = |_: usize, left: usize| format!("\n[… {left} bytes are left out here …]\n");
     let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
-    let mut text = shorten(&printed(&report.stdout.text, &report.stderr.text), bytes_max, mark);
+    let mut text = shorten(&printed(&report.stdout.text, &report.stderr.text), bytes_max, left_out);
     if !outcome.ended.is_success() && (text.is_empty() || !matches!(outcome.ended, Ended::Exited { .. })) {
         section(&mut text, &format!("[{}]", outcome.sentence()));
     }
@@ -201,14 +204,9 @@ pub(super) fn texts(texts: Vec<String>) -> CallToolResult {
     CallToolResult::success(if blocks.is_empty() { vec![ContentBlock::text("")] } else { blocks })
 }
 
-/// What was installed.
-pub(super) fn installed(caller: &Caller, sentence: String, result: &InstalledPackages) -> CallToolResult {
-    answer(caller, vec![ContentBlock::text(sentence)], result, false)
-}
-
-/// The open sessions.
-pub(super) fn sessions(caller: &Caller, list: &SessionList) -> CallToolResult {
-    answer(caller, vec![ContentBlock::text(session_lines(list))], list, false)
+/// A text, and the same for programs.
+pub(super) fn said(caller: &Caller, text: impl Into<String>, structured: &impl Serialize) -> CallToolResult {
+    answer(caller, vec![ContentBlock::text(text)], structured, false)
 }
 
 /// A session on each line.
@@ -227,7 +225,7 @@ pub(super) fn session_lines(list: &SessionList) -> String {
 /// What was done to sessions.
 pub(super) fn sessions_changed(caller: &Caller, sessions: usize, done: &str) -> CallToolResult {
     let text = if sessions == 0 { "No session is open there." } else { done };
-    answer(caller, vec![ContentBlock::text(text)], &SessionsChanged { sessions }, false)
+    said(caller, text, &SessionsChanged { sessions })
 }
 
 fn printed(stdout: &str, stderr: &str) -> String {
@@ -256,8 +254,8 @@ pub(super) fn runners(caller: &Caller, list: &RunnerList) -> CallToolResult {
     if text.is_empty() {
         text.push_str("No language is installed: the operator builds runner images with ./build.sh.");
     }
-    let text = shorten(&text, OUTPUT_BYTES_MAX, |_, left| format!("\n[… {left} bytes are left out here …]\n"));
-    answer(caller, vec![ContentBlock::text(text)], list, false)
+    let text = shorten(&text, OUTPUT_BYTES_MAX, left_out);
+    said(caller, text, list)
 }
 
 /// A page of a conversation's files.
@@ -278,7 +276,7 @@ pub(super) fn listing(caller: &Caller, conversation: &ConversationId, list: &Fil
             format!("[More files follow: {list} {{\"conversationId\": \"{conversation}\", \"cursor\": \"{cursor}\"}}]");
         section(&mut text, &more);
     }
-    answer(caller, vec![ContentBlock::text(text)], list, false)
+    said(caller, text, list)
 }
 
 /// A file's content, once: in the text, as a picture or as bytes; for a client with `structuredContent`, there.
@@ -305,7 +303,7 @@ pub(super) fn file(caller: &Caller, file: FileResult, picture: Option<ContentBlo
 /// A picture, for a client that takes none.
 pub(super) fn picture_link(caller: &Caller, file: FileResult, url: &str) -> CallToolResult {
     let text = format!("{} ({}, {}) is a picture: {url}", file.path, file.media_type, size(file.size));
-    answer(caller, vec![ContentBlock::text(text)], &FileResult { content: String::new(), ..file }, false)
+    said(caller, text, &FileResult { content: String::new(), ..file })
 }
 
 /// A file that was written.
@@ -322,12 +320,12 @@ pub(super) fn upload(caller: &Caller, upload: &Upload) -> CallToolResult {
         upload.url_expires_at,
         upload.url
     );
-    answer(caller, vec![ContentBlock::text(text)], upload, false)
+    said(caller, text, upload)
 }
 
 /// A deleted file.
 pub(super) fn deleted(caller: &Caller, path: &str) -> CallToolResult {
-    answer(caller, vec![ContentBlock::text(format!("Deleted /data/{path}."))], &Deleted { deleted: true }, false)
+    said(caller, format!("Deleted /data/{path}."), &Deleted { deleted: true })
 }
 
 /// A server error or invalid arguments: the sentence for the model, the code for programs.

@@ -15,7 +15,7 @@ impl McpParts {
         let InstallPackages { conversation, language, packages } = arguments;
         let wanted = InstallRequest { conversation: caller.key(conversation), language, tool: None, packages };
         let installed = self.packages.install(wanted, |_| {}).await?;
-        Ok(content::installed(caller, sentence(&installed), &InstalledPackages::from(&installed)))
+        Ok(content::said(caller, sentence(&installed), &InstalledPackages::from(&installed)))
     }
 
     pub(super) async fn install_package(&self, caller: &Caller, arguments: InstallPackage) -> ToolResult {

@@ -27,8 +27,8 @@ impl McpParts {
     }
 
     pub(super) fn list_sessions(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> CallToolResult {
-        let sessions = self.open_sessions(caller, &id);
-        content::sessions(caller, &SessionList::from(&*sessions))
+        let list = SessionList::from(&*self.open_sessions(caller, &id));
+        content::said(caller, content::session_lines(&list), &list)
     }
 
     pub(super) fn open_sessions(&self, caller: &Caller, conversation: &ConversationId) -> Vec<SessionView> {

@@ -35,6 +35,11 @@ pub(super) fn shorten(text: &str, bytes_max: usize, mark: impl FnOnce(usize, usi
     [&text[..head], &mark(head, tail - head), &text[tail..]].concat()
 }
 
+/// The mark of texts whose rest cannot be had.
+pub(super) fn left_out(_: usize, left: usize) -> String {
+    format!("\n[… {left} bytes are left out here …]\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
