@@ -10,7 +10,7 @@ use super::{
     shown::{ANSWER_BYTES_MAX, shorten},
 };
 use crate::{
-    api::schema::tools::{GetToolSource, RegisterMcpServer, SearchTools},
+    api::schema::tools::{GetToolSource, RegisterMcpServer, SearchTools, found_limit},
     domain::{
         error::{Code, Failure},
         text::one_line,
@@ -19,20 +19,12 @@ use crate::{
     services::tools::{Found, ModuleLanguage},
 };
 
-/// Tools that are found by default, and at most.
-const FOUND: u64 = 10;
-const FOUND_MAX: u64 = 50;
 /// How much of a module an answer holds, in bytes: JSON writes a control character in six.
 const SOURCE_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
 
 impl McpParts {
     pub(super) async fn search_tools(&self, caller: &Caller, SearchTools { query, limit }: SearchTools) -> ToolResult {
-        let limit = limit.unwrap_or(FOUND);
-        if !(1..=FOUND_MAX).contains(&limit) {
-            return Err(Failure::argument("limit", format!("it must be a whole number from 1 to {FOUND_MAX}")));
-        }
-        let limit = usize::try_from(limit).unwrap_or_default();
-        let found = self.tools.search(&caller.principal, &query, limit).await?;
+        let found = self.tools.search(&caller.principal, &query, found_limit(limit)?).await?;
         let mut text = String::new();
         for Found { server, tool, about, signature, module, may_destroy } in &found {
             let asks = if *may_destroy { " [a person may be asked]" } else { "" };

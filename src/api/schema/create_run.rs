@@ -101,7 +101,7 @@ pub fn check_args(args: &[String]) -> Result<(), Failure> {
 }
 
 impl RunLimits {
-    fn within(&self, server: &Limits) -> Result<Limits, Failure> {
+    pub(super) fn within(&self, server: &Limits) -> Result<Limits, Failure> {
         let one = |name: &str, value: Option<u64>, min: u64, most: u64| match value {
             Some(value) if value < min => {
                 Err(Failure::argument(&format!("limits.{name}"), format!("it must be at least {min}")))

@@ -94,6 +94,16 @@ pub async fn by_size<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T +
     }
 }
 
+/// How many items of a list are wanted.
+///
+/// # Errors
+/// [`crate::domain::error::Code::InvalidArgument`] unless it is from 1 to `max`.
+pub fn item_limit(wanted: Option<u64>, default: u64, max: u64) -> Result<usize, Failure> {
+    let limit = wanted.unwrap_or(default);
+    let fits = usize::try_from(limit).ok().filter(|_| (1..=max).contains(&limit));
+    fits.ok_or_else(|| Failure::argument("limit", format!("it must be a whole number from 1 to {max}")))
+}
+
 fn missing<T: JsonSchema>(name: &str) -> Failure {
     let schema = json_schema::of::<T>(false);
     let about = schema["properties"][name]["description"].as_str().unwrap_or_default();

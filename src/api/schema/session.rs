@@ -9,13 +9,15 @@ use utoipa::ToSchema;
 use super::{
     SessionWord,
     arguments::{Program, Wait},
-    create_run::{CreateRun, RunLimits},
+    create_run::RunLimits,
     rfc3339,
 };
 use crate::{
     domain::{
         environment::Environment,
+        error::Failure,
         id::{ConversationId, Language},
+        limits::Limits,
         text::ms,
     },
     services::sessions::SessionView,
@@ -151,26 +153,12 @@ pub struct ModuleSource {
     pub truncated: bool,
 }
 
-impl CreateCell {
-    /// The same as a run in the session's conversation.
-    pub fn into_run(self, session: &SessionView) -> CreateRun {
-        CreateRun {
-            conversation: Some(session.conversation.id.clone()),
-            language: session.language.clone(),
-            code: self.code,
-            args: None,
-            env: None,
-            network: None,
-            stdin: self.stdin,
-            stdin_open: self.stdin_open,
-            wait: self.wait,
-            detach: self.detach,
-            limits: self.limits.map(|limits| RunLimits {
-                wall_ms: limits.wall_ms,
-                output_bytes_max: limits.output_bytes_max,
-                ..RunLimits::default()
-            }),
-        }
+impl CellLimits {
+    /// # Errors
+    /// [`crate::domain::error::Code::InvalidArgument`], naming the limit.
+    pub fn within(&self, server: &Limits) -> Result<Limits, Failure> {
+        let Self { wall_ms, output_bytes_max } = *self;
+        RunLimits { wall_ms, output_bytes_max, ..RunLimits::default() }.within(server)
     }
 }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::parse::item_limit;
 use crate::{
     domain::{
         error::Failure,
@@ -14,6 +15,10 @@ use crate::{
     },
     services::tools::{Found, ModuleLanguage, ServerEntry, ServerState, Source},
 };
+
+/// Tools that are found by default, and at most.
+const FOUND: u64 = 10;
+const FOUND_MAX: u64 = 50;
 
 /// A call of a tool by a program, when it is over.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -135,6 +140,14 @@ pub struct ToolServerStates {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FoundTools {
     pub tools: Vec<Found>,
+}
+
+/// How many tools are to be found.
+///
+/// # Errors
+/// As [`item_limit`].
+pub fn found_limit(wanted: Option<u64>) -> Result<usize, Failure> {
+    item_limit(wanted, FOUND, FOUND_MAX)
 }
 
 /// What a program imports for a tool.

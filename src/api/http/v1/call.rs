@@ -17,7 +17,7 @@ use crate::{
         http::{error::ApiError, peers::MayBeElsewhere},
         schema::{
             arguments::NoArguments,
-            parse::{Source, parse},
+            parse::{Source, item_limit, parse},
         },
     },
     domain::{
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// How many items a page of a list holds by default.
-const PAGE_DEFAULT: usize = 50;
+const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
 
 /// For the API's description: [`crate::api::http::files::condition`] reads them.
@@ -132,9 +132,5 @@ fn arguments<Q: DeserializeOwned + JsonSchema>(query: &str) -> Result<Q, Failure
 
 /// How long a page may be.
 pub(super) fn page(limit: Option<u64>) -> Result<usize, Failure> {
-    match limit {
-        None => Ok(PAGE_DEFAULT),
-        Some(limit @ 1..=PAGE_MAX) => Ok(usize::try_from(limit).unwrap_or(PAGE_DEFAULT)),
-        Some(_) => Err(Failure::argument("limit", format!("it must be a whole number from 1 to {PAGE_MAX}"))),
-    }
+    item_limit(limit, PAGE_DEFAULT, PAGE_MAX)
 }

@@ -145,7 +145,7 @@ fn outlive(handle: RunHandle, view: &RunView) {
     }
 }
 
-pub(super) fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest {
+fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest {
     let conversation = create.conversation.unwrap_or_else(ConversationId::fresh);
     RunRequest {
         args: create.args.unwrap_or_default(),

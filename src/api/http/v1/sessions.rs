@@ -15,7 +15,7 @@ use super::{
     ApiParts,
     call::Call,
     names::InSession,
-    runs::{PendingRequest, begin, request},
+    runs::{PendingRequest, begin},
 };
 use crate::{
     api::{
@@ -29,7 +29,7 @@ use crate::{
     domain::{id::ConversationId, owner::ConversationKey},
     services::{
         runs::{CellSession, RunRequest, Runs},
-        sessions::{Sessions, Setup},
+        sessions::{SessionView, Sessions, Setup},
     },
 };
 
@@ -126,13 +126,17 @@ pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answe
 pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> Result<Response, ApiError> {
     let (id, parts, call) = (call.session()?, &parts, &call);
     begin(parts, call, &id.to_string(), body, |members| {
-        let create: CreateCell = parse(members, Source::Json)?;
-        let (wait, detach) = (create.wait, create.detach);
+        let CreateCell { code, stdin, stdin_open, wait, detach, limits } = parse(members, Source::Json)?;
         let make = move || {
-            let session = parts.sessions.get(&call.who, id)?;
-            let run = create.into_run(&session);
-            let limits = run.checked(&parts.limits)?;
-            Ok(RunRequest { session: Some(CellSession::Open(id)), ..request(call, run, limits) })
+            let SessionView { conversation, language, .. } = parts.sessions.get(&call.who, id)?;
+            Ok(RunRequest {
+                session: Some(CellSession::Open(id)),
+                stdin: stdin.unwrap_or_default().into(),
+                stdin_open: stdin_open.unwrap_or(false),
+                limits: limits.map(|limits| limits.within(&parts.limits)).transpose()?,
+                within: call.trace,
+                ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation.id), language, code.0)
+            })
         };
         Ok(PendingRequest { conversation: None, wait, detach, request: Box::new(make) })
     })

@@ -20,7 +20,7 @@ use crate::{
         http::{Answer, body::RequestBody, error::ApiError},
         schema::tools::{
             AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
-            ToolServerStates, ToolSource,
+            ToolServerStates, ToolSource, found_limit,
         },
     },
     domain::{
@@ -35,10 +35,6 @@ use crate::{
         tools::{Decider, ModuleLanguage, Tools},
     },
 };
-
-/// Tools that are found by default, and at most.
-const FOUND: u64 = 10;
-const FOUND_MAX: u64 = 50;
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -109,16 +105,8 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
     responses((status = 200, description = "The tools.", body = FoundTools)),
 )]
 pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Answer<FoundTools> {
-    let tools = tools.search(&call.who, &call.query.query, limit(call.query.limit)?).await?;
+    let tools = tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?;
     Ok(Json(FoundTools { tools }))
-}
-
-/// How many tools are wanted.
-fn limit(wanted: Option<u64>) -> Result<usize, Failure> {
-    match wanted.unwrap_or(FOUND) {
-        limit @ 1..=FOUND_MAX => Ok(usize::try_from(limit).unwrap_or_default()),
-        _ => Err(Failure::argument("limit", format!("it must be a whole number from 1 to {FOUND_MAX}"))),
-    }
 }
 
 /// Get what a program imports for a tool.
