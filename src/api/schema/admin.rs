@@ -3,12 +3,12 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{LanguageName, SessionWord, SpanWord, StateWord, history::HistoryRun, rfc3339};
+use super::{LanguageName, SessionWord, SpanWord, StateWord, history::HistoryRun, rfc3339, run::RunStatus};
 use crate::{
     domain::{finding::Finding, owner::Principal, text::ms},
     services::{
         admin::{Activity, Measured, Overview, Owner, Part, SizePage},
-        runs::{RunState, RunView},
+        runs::RunView,
         sessions::SessionView,
     },
 };
@@ -270,18 +270,10 @@ impl From<&Overview> for OverviewResult {
 
 impl From<&RunView> for LiveRun {
     fn from(run: &RunView) -> Self {
-        let position = if let RunState::Queued { position } = run.state { position } else { None };
-        Self {
-            run_id: run.run.to_string(),
-            owner: run.conversation.owner.name().to_owned(),
-            conversation_id: run.conversation.id.to_string(),
-            language: run.language.to_string(),
-            cell: run.is_cell,
-            state: run.state.word(),
-            position,
-            created_at: rfc3339(run.created_unix_s),
-            wall_ms: ms(run.wall),
-        }
+        let owner = run.conversation.owner.name().to_owned();
+        let RunStatus { run_id, conversation_id, language, cell, state, position, created_at, wall_ms, .. } =
+            RunStatus::brief(run);
+        Self { run_id, owner, conversation_id, language, cell, state, position, created_at, wall_ms }
     }
 }
 

@@ -55,36 +55,22 @@ impl RunReport {
         let report = view.result.as_ref().and_then(|result| result.as_ref().ok());
         let made = |file: &&FileEntry| file.change != Change::Unchanged;
         let files = report.map(|report| report.files.files.iter().filter(made).map(File::from).collect());
-        Self {
-            stdout,
-            stderr,
-            outcome: report.map(|report| (&report.outcome).into()),
-            state: view.state.word(),
-            run_id: view.run.to_string(),
-            conversation_id: view.conversation.id.to_string(),
-            language: view.language.to_string(),
-            newest_event: view.newest,
-            files: files.unwrap_or_default(),
-            figures: report.map(|report| (&report.outcome.figures).into()),
-            ..Self::default()
-        }
+        Self { stdout, stderr, files: files.unwrap_or_default(), ..RunStatus::brief(view).into() }
+    }
+}
+
+impl From<RunStatus> for RunReport {
+    fn from(status: RunStatus) -> Self {
+        let RunStatus { outcome, state, run_id, conversation_id, language, newest_event, figures, .. } = status;
+        Self { outcome, state, run_id, conversation_id, language, newest_event, figures, ..Self::default() }
     }
 }
 
 impl From<&HistoryLine> for RunReport {
     /// A run that is no longer in memory.
     fn from(line: &HistoryLine) -> Self {
-        let status = RunStatus::recorded(line);
-        Self {
-            outcome: status.outcome,
-            hints: vec!["The output is no longer kept; files are still in /data".to_owned()],
-            state: status.state,
-            run_id: status.run_id,
-            conversation_id: status.conversation_id,
-            language: status.language,
-            figures: status.figures,
-            ..Self::default()
-        }
+        let hints = vec!["The output is no longer kept; files are still in /data".to_owned()];
+        Self { hints, ..RunStatus::recorded(line).into() }
     }
 }
 

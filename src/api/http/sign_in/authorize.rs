@@ -20,7 +20,7 @@ use super::{BODY_BYTES_MAX, ServerParts, address, consent, form::Form, provider,
 use crate::services::sign_in::{self, Consent, Refusal, SignIn};
 
 /// How long a page waits for its person.
-pub(super) const PAGE_S: i64 = 600;
+const PAGE_S: i64 = 600;
 const ONCE: [&str; 7] =
     ["client_id", "redirect_uri", "response_type", "state", "scope", "code_challenge", "code_challenge_method"];
 
@@ -51,7 +51,7 @@ pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -
         return consent::error(Refusal::InvalidRequest("the form could not be read"));
     };
     let query = form.text("request");
-    if !is_own(&sign_in, &head.headers) || !is_sealed(&sign_in, &head.headers, &form, &query) {
+    if !is_own(&sign_in, &head.headers) || !is_given(&sign_in, &head.headers, &form, &query) {
         return consent::foreign();
     }
     let asked = match read(&sign_in, &query, from).await {
@@ -102,8 +102,7 @@ pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<
 
 fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, refusal: Option<Refusal>) -> Response {
     let browser = cookie(sign_in, headers).unwrap_or_else(|| Uuid::new_v4().simple().to_string());
-    let ends = sign_in.now() / 1000 + PAGE_S;
-    let seal = format!("{ends}.{}", seal(sign_in, &browser, ends, query));
+    let seal = seal(sign_in, "consent", &browser, query);
     let mut response = consent::page(asked, (query, &seal), sign_in.provider(), refusal);
     let (name, secure) = cookie_name(sign_in);
     let cookie = format!("{name}={browser}; Path=/; Max-Age={PAGE_S}; HttpOnly; SameSite=Lax{secure}");
@@ -145,23 +144,32 @@ fn is_own(sign_in: &SignIn, headers: &HeaderMap) -> bool {
     says("origin", sign_in.issuer()) && says("sec-fetch-site", "same-origin")
 }
 
-fn is_sealed(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) -> bool {
-    let Some(browser) = cookie(sign_in, headers) else { return false };
-    let Some((ends, sent)) = form.get("seal").and_then(|seal| seal.split_once('.')) else { return false };
-    let Ok(ends) = ends.parse::<i64>() else { return false };
-    let Ok(sent) = BASE64_URL_SAFE_NO_PAD.decode(sent) else { return false };
-    sign_in.now() / 1000 <= ends && mac(sign_in, "consent", &browser, ends, query).verify_slice(&sent).is_ok()
+/// Whether a form was given to this browser, lately.
+fn is_given(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) -> bool {
+    let given = cookie(sign_in, headers).zip(form.get("seal"));
+    given.is_some_and(|(browser, seal)| check_seal(sign_in, "consent", &browser, seal, query).is_some())
 }
 
-fn seal(sign_in: &SignIn, browser: &str, ends: i64, query: &str) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(mac(sign_in, "consent", browser, ends, query).finalize().into_bytes())
+/// A text is good for one purpose, one browser and the time that a page waits: its end, and what proves that.
+pub(super) fn seal(sign_in: &SignIn, what: &str, browser: &str, text: &str) -> String {
+    let ends = sign_in.now() / 1000 + PAGE_S;
+    let mac = mac(sign_in, what, browser, ends, text).finalize().into_bytes();
+    format!("{ends}.{}", BASE64_URL_SAFE_NO_PAD.encode(mac))
+}
+
+/// Nothing for a seal that is not of this text, or has ended.
+pub(super) fn check_seal(sign_in: &SignIn, what: &str, browser: &str, seal: &str, text: &str) -> Option<()> {
+    let (ends, sent) = seal.split_once('.')?;
+    let ends = ends.parse::<i64>().ok().filter(|ends| sign_in.now() / 1000 <= *ends)?;
+    let sent = BASE64_URL_SAFE_NO_PAD.decode(sent).ok()?;
+    mac(sign_in, what, browser, ends, text).verify_slice(&sent).ok()
 }
 
 #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-pub(super) fn mac(sign_in: &SignIn, what: &str, browser: &str, ends: i64, query: &str) -> Hmac<Sha256> {
+fn mac(sign_in: &SignIn, what: &str, browser: &str, ends: i64, text: &str) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(sign_in.key()).expect("a key of any length");
     // The keys of links are made from the same secret, with another text.
-    mac.update(format!("{what}\0{browser}\0{ends}\0{query}").as_bytes());
+    mac.update(format!("{what}\0{browser}\0{ends}\0{text}").as_bytes());
     mac
 }
 

@@ -10,13 +10,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use hmac::Mac as _;
 use secrecy::ExposeSecret as _;
 use uuid::Uuid;
 
 use super::{
     NO_STORE, address,
-    authorize::{self, PAGE_S, cookie, mac},
+    authorize::{self, check_seal, cookie, seal},
     consent,
     form::Form,
 };
@@ -27,12 +26,10 @@ const WHAT: &str = "provider";
 /// Sends the browser to the provider.
 pub(super) async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap, from: IpAddr) -> Response {
     let Some(browser) = cookie(sign_in, headers) else { return consent::foreign() };
-    let ends = sign_in.now() / 1000 + PAGE_S;
     // Two requests of one browser have different states.
     let once = Uuid::new_v4().simple();
     let sealed = format!("{once}.{query}");
-    let seal = BASE64_URL_SAFE_NO_PAD.encode(mac(sign_in, WHAT, &browser, ends, &sealed).finalize().into_bytes());
-    let state = format!("{ends}.{seal}.{}", BASE64_URL_SAFE_NO_PAD.encode(sealed));
+    let state = format!("{}.{}", seal(sign_in, WHAT, &browser, &sealed), BASE64_URL_SAFE_NO_PAD.encode(sealed));
     match sign_in.to_provider(&state, &browser, from).await.map(HeaderValue::try_from) {
         Ok(Ok(location)) => {
             let mut response = (StatusCode::SEE_OTHER, [NO_STORE]).into_response();
@@ -74,10 +71,8 @@ pub(super) async fn back(State(sign_in): State<Arc<SignIn>>, request: Request) -
 
 /// The request in a state, if it was given to this browser, lately.
 fn opened(sign_in: &SignIn, state: &str, browser: &str) -> Option<String> {
-    let mut parts = state.splitn(3, '.');
-    let ends = parts.next()?.parse::<i64>().ok().filter(|ends| sign_in.now() / 1000 <= *ends)?;
-    let seal = BASE64_URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
-    let sealed = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(parts.next()?).ok()?).ok()?;
-    mac(sign_in, WHAT, browser, ends, &sealed).verify_slice(&seal).ok()?;
+    let (seal, sealed) = state.rsplit_once('.')?;
+    let sealed = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(sealed).ok()?).ok()?;
+    check_seal(sign_in, WHAT, browser, seal, &sealed)?;
     sealed.split_once('.').map(|(_, query)| query.to_owned())
 }
