@@ -52,9 +52,7 @@ pub struct HttpParts {
     pub relay: peers::Relay,
     /// `/mcp`, behind the bearer token.
     pub mcp: Router,
-    /// `/jupyter`, behind the bearer token.
-    pub jupyter: Router,
-    /// For `/v1`, `/files` and the interfaces of other products.
+    /// For `/v1`, `/files`, `/jupyter` and the interfaces of other products.
     pub api: ApiParts,
     /// `None` where sign-in is off: its paths do not exist then.
     pub sign_in: Option<sign_in::SignInParts>,
@@ -72,7 +70,7 @@ pub struct HttpParts {
 
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
-    let HttpParts { relay, mcp, jupyter, api, sign_in, readiness, metrics, observer, names, proxies } = parts;
+    let HttpParts { relay, mcp, api, sign_in, readiness, metrics, observer, names, proxies } = parts;
     let ApiParts { admin, tokens, bodies, .. } = api.clone();
     let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
     let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
@@ -86,7 +84,7 @@ pub fn router(parts: HttpParts) -> Router {
             admin,
         }))
         .merge(coderunner::router(api.clone()))
-        .merge(jupyter)
+        .merge(jupyter::router(api.clone()))
         .merge(piston::router(api.clone()))
         .merge(e2b::router(api.clone()))
         .merge(openai::router(api.clone()))

@@ -13,7 +13,6 @@ use crate::{
             auth::Proxies,
             body::Bodies,
             guard::Names,
-            jupyter::JupyterParts,
             mcp::{McpHttpOptions, SessionLimits},
             peers::Relay,
         },
@@ -225,7 +224,7 @@ pub(super) fn api(
     config: &Config,
     bodies: Bodies,
     shared: &SharedParts,
-    (runs, sessions): (&Runs, &Sessions),
+    (runs, sessions, kernels): (&Runs, &Sessions, &Kernels),
     (packages, tools, checker): (&Packages, &Tools, &Checker),
     (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
 ) -> ApiParts {
@@ -238,6 +237,7 @@ pub(super) fn api(
         history: Arc::clone(history),
         keys: Arc::clone(keys),
         sessions: sessions.clone(),
+        kernels: kernels.clone(),
         limits: config.limits.limits(),
         tokens: Arc::clone(tokens),
         admin: admin.clone(),
@@ -270,10 +270,6 @@ pub(super) fn admin(
         refusals,
         checks,
     })
-}
-
-pub(super) fn jupyter(api: &ApiParts, kernels: &Kernels) -> JupyterParts {
-    JupyterParts { kernels: kernels.clone(), files: Arc::clone(&api.files), bodies: api.bodies.clone() }
 }
 
 pub(super) fn bodies(config: &Config) -> Bodies {

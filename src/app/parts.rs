@@ -216,13 +216,12 @@ impl Parts {
         let (kernels, checks) = (Kernels::new(runs.clone()), doctor::checks_of(config, &engine));
         let admin = options::admin(&runs, told, known, &tools, stats.clone(), checks);
         let (beside, kept) = ((&packages, &tools, &checker), (&history, &keys, &admin));
-        let api = options::api(config, bodies.clone(), &shared, (&runs, &sessions), beside, kept);
+        let api = options::api(config, bodies.clone(), &shared, (&runs, &sessions, &kernels), beside, kept);
         let mcp = options::tools(config, &api);
         let relay = Relay::new(peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, (&bodies, &relay), stop.clone())),
             relay,
-            jupyter: http::jupyter::router(options::jupyter(&api, &kernels)),
             api,
             sign_in: sign_in.clone(),
             readiness: Arc::new(Readiness::new(stats)),

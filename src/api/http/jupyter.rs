@@ -13,30 +13,20 @@ mod model;
 mod sessions;
 mod wire;
 
-use std::sync::Arc;
+use axum::{
+    Router,
+    routing::{get, post},
+};
 
-use axum::{Router, extract::FromRef, routing::get, routing::post};
-
-use super::body::Bodies;
-use crate::services::{files::Files, kernels::Kernels};
+use super::ApiParts;
 
 /// Where the surface is.
 pub const ROOT: &str = "/jupyter";
 /// The conversation of contents, unless the path names one.
 const CONTENTS: &str = "jupyter";
 
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct JupyterParts {
-    pub kernels: Kernels,
-    /// Files of conversations.
-    pub files: Arc<Files>,
-    /// Reads request bodies.
-    pub bodies: Bodies,
-}
-
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
-pub fn router(parts: JupyterParts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     let api = Router::new()
         .route("/api", get(kernels::version))
         .route("/api/status", get(kernels::status))

@@ -13,7 +13,7 @@ use crate::{
     domain::{error::Code, limits::Limits, owner::Principal, trace::TraceContext},
     services::{
         admin::Admin, check::Checker, containers::Containers, conversations::Conversations, files::Files,
-        history::History, idempotency::Idempotency, network::Network, packages::Packages, runs::Runs,
+        history::History, idempotency::Idempotency, kernels::Kernels, network::Network, packages::Packages, runs::Runs,
         sessions::Sessions, skills::Skills, tokens::Tokens, tools::Tools,
     },
 };
@@ -37,6 +37,8 @@ pub struct ApiParts {
     pub bodies: Bodies,
     /// Sandboxes that keep an interpreter.
     pub sessions: Sessions,
+    /// Sessions with several clients.
+    pub kernels: Kernels,
     /// What a run may use at most.
     pub limits: Limits,
     pub tokens: Arc<Tokens>,
