@@ -42,7 +42,6 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use self::sign_in::connections::ConnectionsParts;
 pub use self::{error::Answer, parts::ApiParts};
 use crate::{ports::observer::Observer, services::readiness::Readiness};
 
@@ -71,7 +70,7 @@ pub struct HttpParts {
 /// The whole surface.
 pub fn router(parts: HttpParts) -> Router {
     let HttpParts { relay, mcp, api, sign_in, readiness, metrics, observer, names, proxies } = parts;
-    let ApiParts { admin, tokens, bodies, .. } = api.clone();
+    let ApiParts { tokens, bodies, .. } = api.clone();
     let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
     let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
     // Behind the token, but not behind the check of names: scrapers address machines by number.
@@ -79,10 +78,7 @@ pub fn router(parts: HttpParts) -> Router {
     let measured = measured.merge(health::router(readiness, Arc::clone(&tokens))).layer(recognize());
     let authorized = mcp
         .merge(v1::router(api.clone()))
-        .merge(sign_in::connections::router(ConnectionsParts {
-            connections: sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)),
-            admin,
-        }))
+        .merge(sign_in::connections::router(api.clone()))
         .merge(coderunner::router(api.clone()))
         .merge(jupyter::router(api.clone()))
         .merge(piston::router(api.clone()))

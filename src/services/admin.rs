@@ -244,6 +244,17 @@ impl Admin {
         Ok(())
     }
 
+    /// Every connection, newest first; none where sign-in is off.
+    ///
+    /// # Errors
+    /// Those of [`Connections::list`].
+    pub async fn connections(&self) -> Result<Vec<TokenRecord>, Failure> {
+        match &self.0.parts.connections {
+            Some(connections) => connections.list().await,
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Ends a connection: its tokens, and what they opened.
     ///
     /// # Errors

@@ -1,10 +1,8 @@
 //! `/v1/connections`: the clients that are signed in. Needs the scope `admin`.
 
-use std::sync::Arc;
-
 use axum::{
     Json, Router,
-    extract::{FromRef, Path, State},
+    extract::{Path, State},
     http::StatusCode,
 };
 use serde::Serialize;
@@ -12,7 +10,7 @@ use utoipa::{IntoParams, ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::http::{Answer, error::ApiError},
+    api::http::{Answer, ApiParts, error::ApiError},
     domain::{
         error::{Code, Failure},
         id::TokenId,
@@ -20,7 +18,7 @@ use crate::{
         text::rfc3339,
         token::TokenRecord,
     },
-    services::{admin::Admin, connections::Connections},
+    services::admin::Admin,
 };
 
 /// A client that is signed in.
@@ -88,9 +86,8 @@ impl From<TokenRecord> for Connection {
     get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
 )]
-async fn list(State(connections): State<Option<Arc<Connections>>>) -> Answer<ConnectionList> {
-    let Some(all) = connections else { return Ok(Json(ConnectionList { connections: Vec::new() })) };
-    let connections = all.list().await?.into_iter().map(Connection::from).collect();
+async fn list(State(admin): State<Admin>) -> Answer<ConnectionList> {
+    let connections = admin.connections().await?.into_iter().map(Connection::from).collect();
     Ok(Json(ConnectionList { connections }))
 }
 
@@ -124,20 +121,12 @@ async fn allow(State(admin): State<Admin>, who: Principal, Path(id): Path<String
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The parts of the surface.
-#[derive(Clone, FromRef)]
-pub struct ConnectionsParts {
-    /// `None` where it is off.
-    pub connections: Option<Arc<Connections>>,
-    pub admin: Admin,
-}
-
-fn described() -> OpenApiRouter<ConnectionsParts> {
+fn described() -> OpenApiRouter<ApiParts> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(end)).routes(routes!(allow))
 }
 
 /// The routes.
-pub fn router(parts: ConnectionsParts) -> Router {
+pub fn router(parts: ApiParts) -> Router {
     described().split_for_parts().0.with_state(parts)
 }
 
