@@ -297,10 +297,7 @@ impl Bodies {
     /// As [`Self::read`]; [`Code::UnsupportedMediaType`] when it is not announced as JSON, [`Code::InvalidRequest`]
     /// when it is none, or holds a key twice.
     pub async fn json(&self, headers: &HeaderMap, body: Body) -> Result<(Map<String, Value>, Bytes), Failure> {
-        if media_type(headers)? != "application/json" {
-            let why = "The body is not announced as JSON: send the header `Content-Type: application/json`.";
-            return Err(Failure::new(Code::UnsupportedMediaType, why));
-        }
+        announced_as_json(headers)?;
         let bytes = self.read(headers, body).await?;
         let text = bytes.clone();
         let value = by_size(bytes.len(), move || json::read(&text, VALUES_MAX)).await;
@@ -338,7 +335,16 @@ pub fn media_type(headers: &HeaderMap) -> Result<String, Failure> {
     Ok(kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
-fn plain(headers: &HeaderMap) -> Result<(), Failure> {
+pub(super) fn announced_as_json(headers: &HeaderMap) -> Result<(), Failure> {
+    if media_type(headers)? == "application/json" {
+        return Ok(());
+    }
+    let why = "The body is not announced as JSON: send the header `Content-Type: application/json`.";
+    Err(Failure::new(Code::UnsupportedMediaType, why))
+}
+
+/// Checks that a body is not compressed.
+pub(super) fn plain(headers: &HeaderMap) -> Result<(), Failure> {
     let is_identity = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     if headers.get_all(header::CONTENT_ENCODING).iter().all(is_identity) {
         return Ok(());

@@ -45,11 +45,15 @@ use self::{
 };
 use crate::{
     api::{
-        http::{body::Bodies, error::ApiError, peers::Relay},
+        http::{
+            body::{self, Bodies},
+            error::ApiError,
+            peers::Relay,
+        },
         mcp::{Client, McpParts, McpServer, ToolName, View},
         schema::parse::by_size,
     },
-    domain::owner::Principal,
+    domain::{error::Failure, owner::Principal},
     services::runs::Runs,
 };
 
@@ -279,20 +283,11 @@ fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
             return Err(refusal(INVALID_REQUEST, None, why));
         }
     }
-    let unsupported = |why| {
-        let error = refusal(INVALID_REQUEST, None, why);
-        Err(ApiError { status: Some(StatusCode::UNSUPPORTED_MEDIA_TYPE), ..error })
+    let unsupported = |Failure { message, .. }| {
+        let error = refusal(INVALID_REQUEST, None, message);
+        ApiError { status: Some(StatusCode::UNSUPPORTED_MEDIA_TYPE), ..error }
     };
-    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default().trim());
-    if !text(header::CONTENT_ENCODING).is_none_or(|encoding| encoding.eq_ignore_ascii_case("identity")) {
-        return unsupported("The body is compressed: send it as it is, without Content-Encoding.");
-    }
-    let kind = text(header::CONTENT_TYPE).unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    if !essence.eq_ignore_ascii_case("application/json") {
-        return unsupported("The body is not announced as JSON: send the header `Content-Type: application/json`.");
-    }
-    Ok(())
+    body::plain(headers).and_then(|()| body::announced_as_json(headers)).map_err(unsupported)
 }
 
 #[cfg(test)]
