@@ -1,12 +1,9 @@
 //! The certificate authority of one sandbox, and the certificates of the hosts whose TLS is opened there. The authority
 //! can certify these hosts alone (name constraints), lives little longer than a sandbox, and its key stays here.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256, SanType,
@@ -107,7 +104,7 @@ impl LeafCertificates {
         if !self.hosts.iter().any(|root| host.is_within(root)) {
             return None;
         }
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         if let Some(known) = made.get(host) {
             return Some(Arc::clone(known));
         }

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
     core::Request,
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -82,7 +83,7 @@ impl Templates {
                 Err(error) => warn!(template = metadata.name, %error, "a pod template is no runner"),
             }
         }
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.0.lock() = known;
         runners.sort_by(|a, b| (&a.reference, &a.id).cmp(&(&b.reference, &b.id)));
         Ok(runners)
     }
@@ -106,7 +107,7 @@ impl Templates {
     }
 
     fn known(&self, image: &ImageId) -> Option<Arc<Value>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(image).cloned()
+        self.0.lock().get(image).cloned()
     }
 }
 
