@@ -3,28 +3,16 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    domain::{
-        id::{InstanceId, SandboxId},
-        limits::Limits,
-        skills::SkillFolders,
-    },
-    ports::engine::{ImageId, Volume},
-};
+use crate::ports::engine::ImageId;
 
 fn spec() -> SandboxSpec {
     SandboxSpec {
-        id: "sandbox-00000000000000000000000000000001".parse::<SandboxId>().expect("an id"),
-        instance: InstanceId::new(),
-        image: ImageId("runner-python@1".to_owned()),
-        data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
-        skills: SkillFolders::default(),
-        folders: Vec::new(),
-        limits: Limits::default(),
-        loading_cpu_millis: None,
-        uid: 1000,
+        id: "sandbox-00000000000000000000000000000001".parse().expect("an id"),
         own_init: true,
-        deadline_unix_s: 1_900_000_000,
+        ..SandboxSpec::example(
+            ImageId("runner-python@1".to_owned()),
+            Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
+        )
     }
 }
 
@@ -93,7 +81,7 @@ fn the_pod_is_the_whole_profile() {
                 "sandbox.managed": "true",
                 "sandbox.id": "sandbox-00000000000000000000000000000001",
                 "sandbox.instance": instance,
-                "sandbox.deadline": "1900000000",
+                "sandbox.deadline": "1800000000",
             },
             "annotations": {},
         },
@@ -273,7 +261,7 @@ fn a_listed_pod_is_ours_only_by_its_name_and_labels() {
     let read = |pod: &Value| listed(&serde_json::from_value(pod.clone()).expect("a pod"));
     let found = read(&pod).expect("ours");
     assert!(found.running);
-    assert_eq!((found.id, found.created_unix_s, found.deadline_unix_s), (spec().id, 1_767_323_045, 1_900_000_000));
+    assert_eq!((found.id, found.created_unix_s, found.deadline_unix_s), (spec().id, 1_767_323_045, 1_800_000_000));
     pod["status"] = json!({"phase": "Pending"});
     assert!(!read(&pod).expect("ours").running);
     let mut other = pod.clone();

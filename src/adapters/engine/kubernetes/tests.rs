@@ -14,7 +14,6 @@ use crate::{
     domain::{
         clock::{Clock as _, SystemClock},
         id::InstanceId,
-        skills::SkillFolders,
     },
     ports::{
         engine::{ImageId, Volume},
@@ -37,19 +36,9 @@ fn scene() -> (KubernetesEngine, ApiServer) {
 }
 
 fn spec(image: &str) -> SandboxSpec {
-    SandboxSpec {
-        id: SandboxId::new(),
-        instance: InstanceId::new(),
-        image: ImageId(image.to_owned()),
-        data: Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() },
-        skills: SkillFolders::default(),
-        folders: Vec::new(),
-        limits: Limits::default(),
-        loading_cpu_millis: None,
-        uid: 1000,
-        own_init: true,
-        deadline_unix_s: 4_000_000_000,
-    }
+    let data = Volume::Claim { claim: "files".to_owned(), sub_path: "c/files".to_owned() };
+    let example = SandboxSpec::example(ImageId(image.to_owned()), data);
+    SandboxSpec { own_init: true, deadline_unix_s: 4_000_000_000, ..example }
 }
 
 /// Answers the next call, which has to be this one, and returns its body.
