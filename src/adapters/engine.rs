@@ -1,6 +1,7 @@
 //! Engines: what makes sandboxes. [`connect`] and `connect_cluster` are the only ways in for a server, so that nothing
 //! above names a vendor.
 
+mod changes;
 pub mod docker;
 pub mod fake;
 #[cfg(feature = "kubernetes")]

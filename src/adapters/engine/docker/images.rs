@@ -1,36 +1,28 @@
-//! Runner images, and the stream that reports changes. Spawns nothing; the stream reconnects inside its own
-//! polling and ends when it is dropped.
+//! Runner images, how they are fetched, and the events of their changes.
 
 use std::{
     collections::{HashMap, HashSet},
-    pin::Pin,
+    future::ready,
     time::Duration,
 };
 
 use bollard::{
     Docker,
-    errors::Error,
-    models::{EventMessage, ImageSummary},
+    models::ImageSummary,
     query_parameters::{CreateImageOptionsBuilder, EventsOptionsBuilder, ListImagesOptionsBuilder},
 };
-use futures_util::{
-    Stream, StreamExt,
-    stream::{self, BoxStream},
-};
+use futures_util::{StreamExt, stream::BoxStream};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
-use super::{call, convert};
+use super::{
+    super::changes::{self, Events},
+    call, convert,
+};
 use crate::ports::{
     engine::{EngineError, PullProgress},
     runner::{LABEL_RUNNER, RunnerImage},
 };
-
-/// One build or removal causes several events, which become one item.
-const SETTLE: Duration = Duration::from_millis(100);
-const PAUSE_FIRST: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Events that may add, remove or rename an image, by Docker's and Podman's names. Engines ignore unknown ones.
 pub(super) const ACTIONS: [&str; 10] =
@@ -102,8 +94,6 @@ impl Images {
     }
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<EventMessage, Error>> + Send>>;
-
 /// Fetches an image; without a tag or a digest the one that is tagged `latest`, as engines' own commands do.
 pub(super) fn pull(docker: &Docker, reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
     let last = reference.rsplit('/').next().unwrap_or_default();
@@ -125,64 +115,14 @@ pub(super) fn pull(docker: &Docker, reference: &str) -> BoxStream<'static, Resul
     fetched.boxed()
 }
 
-/// The state between two items.
-struct Following {
-    docker: Docker,
-    events: Option<Events>,
-    pause: Duration,
-}
-
-/// One item for each opened connection, since changes may have been missed before it, and one for each group of events.
+/// See [`changes::changes`].
 pub(super) fn changes(docker: Docker) -> BoxStream<'static, ()> {
-    let start = Following { docker, events: None, pause: Duration::ZERO };
-    stream::unfold(start, |mut following| async move {
-        following.next().await;
-        Some(((), following))
-    })
-    .boxed()
-}
-
-impl Following {
-    async fn next(&mut self) {
-        loop {
-            let Some(events) = &mut self.events else {
-                sleep(self.pause).await;
-                self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
-                let mut events = open(&self.docker);
-                // The client connects when it is polled, and reports only a failure.
-                if settle(&mut events).await {
-                    self.events = Some(events);
-                    return;
-                }
-                continue;
-            };
-            if let Some(Ok(_)) = events.next().await {
-                self.pause = Duration::ZERO;
-                if !settle(events).await {
-                    self.events = None;
-                }
-                return;
-            }
-            self.events = None;
-        }
-    }
-}
-
-/// Discards the events of a short time; false when the connection ended.
-async fn settle(events: &mut Events) -> bool {
-    let until = Instant::now() + SETTLE;
-    loop {
-        match timeout_at(until, events.next()).await {
-            Ok(Some(Ok(_))) => {}
-            Ok(Some(Err(_)) | None) => return false,
-            Err(_) => return true,
-        }
-    }
+    changes::changes(move || ready(Some(open(&docker))))
 }
 
 fn open(docker: &Docker) -> Events {
     let filters = HashMap::from([("type", vec!["image"]), ("event", ACTIONS.to_vec())]);
-    Box::pin(docker.events(Some(EventsOptionsBuilder::new().filters(&filters).build())))
+    docker.events(Some(EventsOptionsBuilder::new().filters(&filters).build())).map(|event| event.is_ok()).boxed()
 }
 
 #[cfg(test)]

@@ -1,32 +1,30 @@
-//! Runners: the pod templates with the runner label, what is known of them, and the stream that reports changes. Spawns
-//! nothing; the stream opens its watch again inside its own polling and ends when it is dropped.
+//! Runners: the pod templates with the runner label, what is known of them, and the events of their changes.
 //!
 //! The image of a runner is named by the template and its version, so a sandbox is made of exactly the template that
 //! the catalog knows, and a template that was changed meanwhile is an image that is gone.
 
 use std::{
     collections::{BTreeMap, HashMap},
+    future::ready,
     sync::Arc,
     time::Duration,
 };
 
-use futures_util::{
-    StreamExt,
-    stream::{self, BoxStream},
-};
+use futures_util::{StreamExt, stream::BoxStream};
 use k8s_openapi::{api::core::v1::PodTemplate, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
-    Api, Client, Error,
+    Api, Client,
     api::{ListParams, WatchEvent, WatchParams},
     core::Request,
 };
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 use tracing::warn;
 
 use super::{
+    super::changes::{self, Events},
     call,
     pod::{self, TemplateError},
     watch::WATCH_MAX,
@@ -36,10 +34,6 @@ use crate::ports::{
     runner::{LABEL_RUNNER, RunnerImage},
 };
 
-/// Several changes at once become one item.
-const SETTLE: Duration = Duration::from_millis(100);
-const PAUSE_FIRST: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The beginning of the labels and annotations that are a runner's.
 const OURS: &str = "sandbox.";
 
@@ -134,68 +128,22 @@ fn runner(metadata: &ObjectMeta, template: &Value) -> Result<RunnerImage, Templa
     })
 }
 
-type Events = BoxStream<'static, Result<WatchEvent<PodTemplate>, Error>>;
-
-/// The state between two items.
-struct Following {
-    templates: Api<PodTemplate>,
-    events: Option<Events>,
-    pause: Duration,
-}
-
-/// One item for each opened watch, since changes may have been missed before it, and one for each group of events.
+/// See [`changes::changes`].
 pub(super) fn changes(client: Client, namespace: &str) -> BoxStream<'static, ()> {
-    let templates = Api::namespaced(client, namespace);
-    let start = Following { templates, events: None, pause: Duration::ZERO };
-    stream::unfold(start, |mut following| async move {
-        following.next().await;
-        Some(((), following))
-    })
-    .boxed()
+    let templates: Api<PodTemplate> = Api::namespaced(client, namespace);
+    changes::changes(move || open(templates.clone()))
 }
 
-impl Following {
-    async fn next(&mut self) {
-        loop {
-            let Some(events) = &mut self.events else {
-                sleep(self.pause).await;
-                self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
-                // Begins with an event for each template that there is.
-                let params = WatchParams::default().labels(&selector());
-                if let Ok(events) = self.templates.watch(&params, "0").await {
-                    let mut events = events.take_until(sleep(WATCH_MAX)).boxed();
-                    if settle(&mut events).await {
-                        self.events = Some(events);
-                        return;
-                    }
-                }
-                continue;
-            };
-            match events.next().await {
-                Some(Ok(WatchEvent::Bookmark(_))) => {}
-                Some(Ok(WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_))) => {
-                    self.pause = Duration::ZERO;
-                    if !settle(events).await {
-                        self.events = None;
-                    }
-                    return;
-                }
-                Some(Ok(WatchEvent::Error(_)) | Err(_)) | None => self.events = None,
-            }
-        }
-    }
-}
-
-/// Discards the events of a short time; false when the watch ended.
-async fn settle(events: &mut Events) -> bool {
-    let until = Instant::now() + SETTLE;
-    loop {
-        match timeout_at(until, events.next()).await {
-            Ok(Some(Ok(WatchEvent::Error(_)) | Err(_)) | None) => return false,
-            Ok(Some(Ok(_))) => {}
-            Err(_) => return true,
-        }
-    }
+/// Opens a watch, which begins with an event for each template that there is.
+async fn open(templates: Api<PodTemplate>) -> Option<Events> {
+    let params = WatchParams::default().labels(&selector());
+    let events = templates.watch(&params, "0").await.ok()?;
+    let events = events.filter_map(|event| match event {
+        Ok(WatchEvent::Bookmark(_)) => ready(None),
+        Ok(WatchEvent::Error(_)) | Err(_) => ready(Some(false)),
+        Ok(_) => ready(Some(true)),
+    });
+    Some(events.take_until(sleep(WATCH_MAX)).boxed())
 }
 
 #[cfg(test)]

@@ -1,0 +1,84 @@
+//! The stream that reports that an engine's runners may have changed. Spawns nothing; the stream reconnects inside its
+//! own polling and ends when it is dropped.
+
+use std::time::Duration;
+
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// One build or removal causes several events, which become one item.
+const SETTLE: Duration = Duration::from_millis(100);
+const PAUSE_FIRST: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// The events of one connection; `false` is its end, as the end of the stream is.
+pub(super) type Events = BoxStream<'static, bool>;
+
+/// The state between two items.
+struct Following<O> {
+    open: O,
+    events: Option<Events>,
+    pause: Duration,
+}
+
+/// One item for each opened connection, since changes may have been missed before it, and one for each group of events.
+/// `open` is called for each connection; `None`: it could not be opened.
+pub(super) fn changes<F>(open: impl FnMut() -> F + Send + 'static) -> BoxStream<'static, ()>
+where
+    F: Future<Output = Option<Events>> + Send + 'static,
+{
+    let start = Following { open, events: None, pause: Duration::ZERO };
+    stream::unfold(start, |mut following| async move {
+        following.next().await;
+        Some(((), following))
+    })
+    .boxed()
+}
+
+impl<F, O> Following<O>
+where
+    F: Future<Output = Option<Events>>,
+    O: FnMut() -> F,
+{
+    async fn next(&mut self) {
+        loop {
+            let Some(events) = &mut self.events else {
+                sleep(self.pause).await;
+                self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
+                // A client may connect only when it is polled, and report nothing but a failure.
+                if let Some(mut events) = (self.open)().await
+                    && settle(&mut events).await
+                {
+                    self.events = Some(events);
+                    return;
+                }
+                continue;
+            };
+            let is_change = events.next().await == Some(true);
+            if is_change {
+                self.pause = Duration::ZERO;
+            }
+            if !is_change || !settle(events).await {
+                self.events = None;
+            }
+            if is_change {
+                return;
+            }
+        }
+    }
+}
+
+/// Discards the events of a short time; false when the connection ended.
+async fn settle(events: &mut Events) -> bool {
+    let until = Instant::now() + SETTLE;
+    loop {
+        match timeout_at(until, events.next()).await {
+            Ok(Some(true)) => {}
+            Ok(Some(false) | None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
