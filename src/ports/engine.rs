@@ -113,8 +113,8 @@ pub trait Engine: Send + Sync + 'static {
     /// # Errors
     /// An item, the last one, when the engine does not answer or refuses, as one does that fetches images by itself.
     fn pull(&self, _reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
-        let why = "this engine fetches images when a sandbox needs them".into();
-        stream::once(ready(Err(EngineError::Refused { act: "pull", source: why }))).boxed()
+        let why = "this engine fetches images when a sandbox needs them";
+        stream::once(ready(Err(EngineError::refused("pull", why)))).boxed()
     }
 
     /// Every sandbox with the server's label, running or not, of every instance.
@@ -307,6 +307,14 @@ named! {
 }
 
 impl EngineError {
+    pub fn refused(act: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Refused { act, source: source.into() }
+    }
+
+    pub fn unavailable(act: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Unavailable { act, source: source.into() }
+    }
+
     /// The failure for a client: no vendor text, no host path.
     pub fn failure(&self) -> Failure {
         match self {

@@ -176,15 +176,15 @@ impl FakeEngine {
         let mut state = self.state();
         if state.started.contains(&spec.id) {
             state.violations.push(format!("{} was started twice", spec.id));
-            return Err(refused("create", "the name is taken"));
+            return Err(EngineError::refused("create", "the name is taken"));
         }
         state.started.push(spec.id);
         if state.candidates.refuses() {
-            return Err(refused("create", "the candidate does not work here"));
+            return Err(EngineError::refused("create", "the candidate does not work here"));
         }
         if !matches!(&spec.data, Volume::HostFolder(folder) if folder.is_dir()) {
             state.violations.push(format!("{} was started without its data folder", spec.id));
-            return Err(refused("create", "the data folder is not there"));
+            return Err(EngineError::refused("create", "the data folder is not there"));
         }
         if !known && !state.images.contains(&spec.image) {
             return Err(EngineError::ImageGone { image: spec.image.clone() });
@@ -204,7 +204,7 @@ impl FakeEngine {
     fn run(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
         let mut state = self.state();
         let State { sandboxes, faults, answers, candidates, .. } = &mut *state;
-        let record = sandboxes.get_mut(&spec.id).ok_or_else(|| refused("start", "it was destroyed"))?;
+        let record = sandboxes.get_mut(&spec.id).ok_or_else(|| EngineError::refused("start", "it was destroyed"))?;
         let mut quirks = Quirks {
             breaks: take_one(&mut faults.streams_to_break),
             lost: take_one(&mut faults.exits_to_lose),
@@ -291,13 +291,13 @@ impl Engine for FakeEngine {
         };
         match fault {
             Some(StartFault::Unavailable) => return Err(unavailable("create")),
-            Some(StartFault::Refused) => return Err(refused("create", "on command")),
+            Some(StartFault::Refused) => return Err(EngineError::refused("create", "on command")),
             Some(StartFault::ImageGone) => return Err(EngineError::ImageGone { image: spec.image.clone() }),
             Some(StartFault::NoSpace) => return Err(EngineError::NoSpace { act: "create" }),
             Some(StartFault::HalfWay) | None => self.create(spec)?,
         }
         sleep(delay).await;
-        if fault.is_some() { Err(refused("start", "on command")) } else { self.run(spec) }
+        if fault.is_some() { Err(EngineError::refused("start", "on command")) } else { self.run(spec) }
     }
 
     fn can_limit_cpu(&self) -> bool {
@@ -307,7 +307,7 @@ impl Engine for FakeEngine {
     async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError> {
         self.answers("limit").await?;
         if self.state().faults.refuse_limits {
-            return Err(refused("limit", "on command"));
+            return Err(EngineError::refused("limit", "on command"));
         }
         self.life(id).ok_or(EngineError::Lost { id })?.limit_cpu(cpu_millis);
         Ok(())
@@ -364,11 +364,7 @@ fn take_one(count: &mut u32) -> bool {
 }
 
 fn unavailable(act: &'static str) -> EngineError {
-    EngineError::Unavailable { act, source: Box::new(io::Error::from(io::ErrorKind::NotConnected)) }
-}
-
-fn refused(act: &'static str, why: &'static str) -> EngineError {
-    EngineError::Refused { act, source: Box::new(io::Error::other(why)) }
+    EngineError::unavailable(act, io::Error::from(io::ErrorKind::NotConnected))
 }
 
 #[cfg(test)]

@@ -249,7 +249,7 @@ impl Engine for KubernetesEngine {
     }
 
     async fn limit_cpu(&self, _id: SandboxId, _cpu_millis: u32) -> Result<(), EngineError> {
-        Err(call::refused("limit", "the CPU of a pod that runs cannot be limited"))
+        Err(EngineError::refused("limit", "the CPU of a pod that runs cannot be limited"))
     }
 
     /// Deletes the pod: it is the only way to end everything in it without a right to execute in pods.

@@ -42,10 +42,8 @@ pub(super) fn map_error(act: &'static str, limit: Duration, error: Error) -> Eng
         | Error::HyperResponseError { .. }
         | Error::IOError { .. }
         | Error::SocketNotFoundError(_)
-        | Error::DockerResponseServerError { status_code: 502..=504, .. } => {
-            EngineError::Unavailable { act, source: Box::new(error) }
-        }
-        other => EngineError::Refused { act, source: Box::new(other) },
+        | Error::DockerResponseServerError { status_code: 502..=504, .. } => EngineError::unavailable(act, error),
+        other => EngineError::refused(act, other),
     }
 }
 

@@ -4,7 +4,7 @@
 //! the profile is written beside the data folders, where only the server writes. It has no limit on the inodes of a
 //! tmpfs, and its compatible interface has no update of a container.
 
-use std::{fs, io, path::Path};
+use std::{fs, path::Path};
 
 use bollard::models::SystemVersion;
 use uuid::Uuid;
@@ -30,8 +30,7 @@ pub(super) fn is_it(version: &SystemVersion) -> bool {
 
 /// Why the limits of a sandbox cannot be changed.
 pub(super) fn no_update() -> EngineError {
-    let why = io::Error::new(io::ErrorKind::Unsupported, "Podman's interface has no update of a container");
-    EngineError::Refused { act: "limit", source: Box::new(why) }
+    EngineError::refused("limit", "Podman's interface has no update of a container")
 }
 
 impl Podman {

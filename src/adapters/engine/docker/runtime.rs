@@ -1,7 +1,7 @@
 //! Which OCI runtime starts sandboxes: the setting, the faster candidate that the engine may have, and whether the
 //! engine applies the runtime that a container names. The isolation check decides whether a candidate passes.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use bollard::{models::SystemInfo, query_parameters::InspectContainerOptions};
 use parking_lot::Mutex;
@@ -146,7 +146,7 @@ async fn inspect_runtime(engine: &Inner, container: &str, name: &str) -> Result<
         return Ok(());
     }
     let why = format!("the engine uses the runtime `{used}` instead of `{name}` (SANDBOX_ENGINE__RUNTIME)");
-    Err(EngineError::Refused { act: "create", source: Box::new(io::Error::other(why)) })
+    Err(EngineError::refused("create", why))
 }
 
 #[cfg(test)]

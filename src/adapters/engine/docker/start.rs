@@ -3,7 +3,7 @@
 //! Spawns nothing. When a step fails or the future is dropped, the container already has its labels and its name, by
 //! which the caller destroys it.
 
-use std::{io, path::PathBuf, task::Poll, time::Duration};
+use std::{path::PathBuf, task::Poll, time::Duration};
 
 use bollard::{
     Docker,
@@ -58,18 +58,13 @@ async fn create(
     runtime: Option<String>,
 ) -> Result<String, EngineError> {
     let on_host = |path: &PathBuf| {
-        engine.mounts.to_host(path).ok_or_else(|| {
-            let why = io::Error::new(io::ErrorKind::InvalidInput, "a folder for the sandbox is not below a root");
-            EngineError::Refused { act: "create", source: Box::new(why) }
-        })
+        let host = engine.mounts.to_host(path);
+        host.ok_or_else(|| EngineError::refused("create", "a folder for the sandbox is not below a root"))
     };
     let source = match &spec.data {
         Volume::HostFolder(folder) => Some(on_host(folder)?),
         Volume::Streamed { .. } => None,
-        Volume::Claim { .. } => {
-            let why = io::Error::new(io::ErrorKind::InvalidInput, "the data folder is not below the root");
-            return Err(EngineError::Refused { act: "create", source: Box::new(why) });
-        }
+        Volume::Claim { .. } => return Err(EngineError::refused("create", "the data folder is not below the root")),
     };
     let SkillFolders { public, user } = &spec.skills;
     let skills = SkillFolders {

@@ -37,7 +37,7 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{call, ending::Life};
+use super::ending::Life;
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
     ports::engine::{EngineError, Output},
@@ -232,14 +232,14 @@ fn output(
             loop {
                 let error = match messages.next().await {
                     Some(Ok(Message::Close(_))) | None => EngineError::Lost { id },
-                    Some(Err(error)) => EngineError::Unavailable { act: "read", source: Box::new(error) },
+                    Some(Err(error)) => EngineError::unavailable("read", error),
                     Some(Ok(message)) => match read(&message) {
                         Item::Output(output) => return Some((Ok(output), (messages, complete, false))),
                         Item::Status(None) => {
                             complete = true;
                             continue;
                         }
-                        Item::Status(Some(why)) => call::refused("attach", why),
+                        Item::Status(Some(why)) => EngineError::refused("attach", why),
                         Item::Nothing => continue,
                     },
                 };

@@ -36,30 +36,19 @@ pub(super) struct Refusal {
     hint: &'static str,
 }
 
-/// A failure that the state of a pod tells, as a sentence for the operator.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Sentence(pub String);
-
-pub(super) fn refused(act: &'static str, sentence: impl Into<String>) -> EngineError {
-    EngineError::Refused { act, source: Box::new(Sentence(sentence.into())) }
-}
-
 pub(super) fn map_error(act: &'static str, error: Error) -> EngineError {
     match error {
         // 500 is also what it answers while its store elects a leader.
         Error::Api(status) if matches!(status.code, 408 | 429 | 500 | 502..=504) => {
-            EngineError::Unavailable { act, source: Box::new(Error::Api(status)) }
+            EngineError::unavailable(act, Error::Api(status))
         }
         Error::Api(status) => {
             let hint = hint(status.code);
             let refusal = Refusal { code: status.code, reason: status.reason, message: status.message, hint };
-            EngineError::Refused { act, source: Box::new(refusal) }
+            EngineError::refused(act, refusal)
         }
-        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
-            EngineError::Unavailable { act, source: Box::new(error) }
-        }
-        other => EngineError::Refused { act, source: Box::new(other) },
+        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => EngineError::unavailable(act, error),
+        other => EngineError::refused(act, other),
     }
 }
 

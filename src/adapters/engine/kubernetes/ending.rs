@@ -153,7 +153,7 @@ pub(super) async fn is_left(engine: &Inner, id: SandboxId, killed: Instant) -> R
         "the node {node} has not reported the end of its container, so its program may go on: make the node ready, or \
          delete the Node when its machine is off"
     );
-    Err(call::refused("remove", why))
+    Err(EngineError::refused("remove", why))
 }
 
 /// Whether the kubelet, or the cluster in its place, has reported the end of the container.

@@ -42,7 +42,7 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let greeting = if spec.own_init { &ATTACHED[..] } else { &[] };
     let (mut stdin, output) = attach::streams(connection, spec.id, greeting, life.clone(), engine.time.lost).await;
     let greeted = timeout_at(Instant::now() + engine.time.answer, stdin.flush()).await.map_err(|_| late())?;
-    greeted.map_err(|error| EngineError::Unavailable { act: "attach", source: Box::new(error) })?;
+    greeted.map_err(|error| EngineError::unavailable("attach", error))?;
     let ending = Ending { id: spec.id, watch, life };
     Ok(Sandbox { id: spec.id, stdin, output, exit: ending.ended().boxed() })
 }
@@ -50,11 +50,14 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
 /// Creates the pod and returns its version.
 async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, EngineError> {
     if matches!(spec.data, Volume::HostFolder(_)) {
-        return Err(call::refused("create", "a pod cannot see a folder of the server: set SANDBOX_ENGINE__CLAIM"));
+        return Err(EngineError::refused(
+            "create",
+            "a pod cannot see a folder of the server: set SANDBOX_ENGINE__CLAIM",
+        ));
     }
     if !spec.folders.is_empty() {
         let why = "pods see no folders of a host: unset SANDBOX_MOUNTS, or mount a volume in the pod template";
-        return Err(call::refused("create", why));
+        return Err(EngineError::refused("create", why));
     }
     let template = engine.templates.get(&engine.client, &engine.namespace, &spec.image, engine.time.answer).await?;
     // The kubelet counts from before it fetches the image.
@@ -68,7 +71,7 @@ async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, En
 fn post(engine: &Inner, body: &Value) -> Result<http::Request<Vec<u8>>, EngineError> {
     let body = body.to_string().into_bytes();
     let request = Request::new(engine.url("pods")).create(&PostParams::default(), body);
-    request.map_err(|error| EngineError::Refused { act: "create", source: Box::new(error) })
+    request.map_err(|error| EngineError::refused("create", error))
 }
 
 /// Waits until the container runs. A pod without a place is given up earlier than one that is being made.
@@ -83,7 +86,7 @@ async fn until_running(
     loop {
         let seen = match timeout_at(place_until.unwrap_or(until), watch.next()).await {
             Ok(seen) => seen?,
-            Err(_) => return Err(call::refused("start", no_place(&unplaced))),
+            Err(_) => return Err(EngineError::refused("start", no_place(&unplaced))),
         };
         let PodState::Pod(pod) = seen else { return Err(EngineError::Lost { id: spec.id }) };
         match state::read(&pod) {
@@ -93,10 +96,10 @@ async fn until_running(
                 unplaced = why;
                 place_until.get_or_insert((Instant::now() + engine.time.unscheduled).min(until));
             }
-            State::Failing(why) | State::Evicted(why) => return Err(call::refused("start", why)),
+            State::Failing(why) | State::Evicted(why) => return Err(EngineError::refused("start", why)),
             State::Ended(end) => {
                 let why = end.never_ran.unwrap_or_else(|| format!("it exited with {} at once", end.status));
-                return Err(call::refused("start", format!("the container of the runner did not start: {why}")));
+                return Err(EngineError::refused("start", format!("the container of the runner did not start: {why}")));
             }
         }
     }
@@ -112,7 +115,7 @@ fn no_place(why: &str) -> String {
 async fn attach_to(engine: &Inner, spec: &SandboxSpec) -> Result<kube::client::Connection, EngineError> {
     let params = AttachParams::default().container(pod::CONTAINER).stdin(true).stdout(true).stderr(true).tty(false);
     let request = || Request::new(engine.url("pods")).attach(&spec.id.to_string(), &params);
-    let request = request().map_err(|error| EngineError::Refused { act: "attach", source: Box::new(error) })?;
+    let request = request().map_err(|error| EngineError::refused("attach", error))?;
     let connection = call::within("attach", engine.time.answer, engine.client.connect(request)).await?;
     debug!(sandbox = %spec.id, half_close = connection.supports_stream_close(), "attached");
     Ok(connection)

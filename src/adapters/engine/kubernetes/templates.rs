@@ -65,7 +65,7 @@ impl Templates {
         let params = ListParams::default().labels(&selector());
         let url = format!("/api/v1/namespaces/{namespace}/podtemplates");
         let request = Request::new(url).list(&params);
-        let request = request.map_err(|error| EngineError::Refused { act: "list runners", source: Box::new(error) })?;
+        let request = request.map_err(|error| EngineError::refused("list runners", error))?;
         let list: TemplateList = call::within("list runners", limit, client.request(request)).await?;
         let (mut runners, mut known) = (Vec::new(), HashMap::new());
         for Template { metadata, template } in list.items {
