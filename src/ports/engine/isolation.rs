@@ -16,6 +16,23 @@ pub struct Expectation {
     pub unobserved: Option<String>,
 }
 
+impl Expectation {
+    /// One without which no program is run.
+    pub fn required(fact: Fact, otherwise: impl Into<String>) -> Self {
+        Self { fact, otherwise: otherwise.into(), severity: Severity::Required, unobserved: None }
+    }
+
+    pub fn recommended(fact: Fact, otherwise: impl Into<String>) -> Self {
+        Self { severity: Severity::Recommended, ..Self::required(fact, otherwise) }
+    }
+
+    /// The same, with a warning when it cannot be observed.
+    #[must_use]
+    pub fn or_unobserved(self, warning: impl Into<String>) -> Self {
+        Self { unobserved: Some(warning.into()), ..self }
+    }
+}
+
 /// A property that a program can read back from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {

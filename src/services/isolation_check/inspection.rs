@@ -130,7 +130,7 @@ mod tests {
     use crate::domain::users::RunnerUsers;
 
     fn required(fact: Fact) -> Expectation {
-        Expectation { fact, otherwise: format!("{fact:?}"), severity: Severity::Required, unobserved: None }
+        Expectation::required(fact, format!("{fact:?}"))
     }
 
     const FACTS: [Fact; 13] = [
@@ -208,11 +208,11 @@ mod tests {
     #[test]
     fn inspection_warns_when_recommended_or_unobservable() {
         let open = format!("{PASSING_REPORT}== groups\nopen\n");
-        let recommended = Expectation { severity: Severity::Recommended, ..required(Fact::ReadOnlyControlGroups) };
+        let recommended = Expectation::recommended(Fact::ReadOnlyControlGroups, "ReadOnlyControlGroups");
         let Findings { violations, notes } = inspect(&open, vec![recommended]);
         assert_eq!((violations.len(), notes), (0, vec!["ReadOnlyControlGroups".to_owned()]));
 
-        let limit = Expectation { unobserved: Some("hidden".to_owned()), ..required(Fact::MemoryLimit(268_435_456)) };
+        let limit = required(Fact::MemoryLimit(268_435_456)).or_unobserved("hidden");
         let hidden = PASSING_REPORT.replace("268435456\n", "");
         let Findings { violations, notes } = inspect(&hidden, vec![limit.clone()]);
         assert_eq!((violations.len(), notes), (0, vec!["hidden".to_owned()]));

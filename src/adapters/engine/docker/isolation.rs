@@ -9,16 +9,11 @@ use crate::{
 /// The expectations under a runtime. A kernel of its own (gVisor, Kata) shows neither our list of system calls nor the
 /// host's control groups. A candidate replaces runc, so it has to be as tight as runc in every respect.
 pub(super) fn expectations(runtime: &Runtime, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
-    let required = |fact, otherwise: &str| Expectation {
-        fact,
-        otherwise: otherwise.to_owned(),
-        severity: Severity::Required,
-        unobserved: None,
-    };
+    let required = |fact, otherwise: &str| Expectation::required(fact, otherwise);
     let mut all = vec![
-        required(
+        Expectation::required(
             Fact::User(*users),
-            &format!("programs do not run as user {users}: the engine must honour the user of a container"),
+            format!("programs do not run as user {users}: the engine must honour the user of a container"),
         ),
         required(Fact::NoCapabilities, "programs have capabilities: the engine must drop all of them (`CapDrop: ALL`)"),
         required(Fact::NoNewPrivileges, "programs may gain privileges: the engine must honour `no-new-privileges`"),
@@ -33,17 +28,14 @@ pub(super) fn expectations(runtime: &Runtime, limits: &Limits, users: &RunnerUse
     if runtime.has_own_kernel() {
         return all;
     }
-    let limit = |what, fact| Expectation {
-        unobserved: Some(format!(
+    let limit = |what, fact| {
+        let otherwise = format!(
+            "the limit on {what} does not hold: give the engine control groups that it may use (with cgroup v2, \
+             systemd and delegation; `docker info` names what is missing)"
+        );
+        Expectation::required(fact, otherwise).or_unobserved(format!(
             "The limit on {what} cannot be observed from inside a sandbox: check with `docker inspect` that it holds."
-        )),
-        ..required(
-            fact,
-            &format!(
-                "the limit on {what} does not hold: give the engine control groups that it may use (with cgroup v2, \
-                 systemd and delegation; `docker info` names what is missing)"
-            ),
-        )
+        ))
     };
     all.extend([
         required(
@@ -59,14 +51,11 @@ pub(super) fn expectations(runtime: &Runtime, limits: &Limits, users: &RunnerUse
                  with control groups v2, or runc.",
             )
         },
-        Expectation {
-            severity: Severity::Recommended,
-            ..required(
-                Fact::NoCorePipe,
-                "The memory of each program that crashes is handed to a root process of the host, since core_pattern \
-                 begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
-            )
-        },
+        Expectation::recommended(
+            Fact::NoCorePipe,
+            "The memory of each program that crashes is handed to a root process of the host, since core_pattern \
+             begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
+        ),
         limit("memory", Fact::MemoryLimit(limits.memory_bytes)),
         limit("processes", Fact::ProcessLimit(limits.processes_max)),
     ]);

@@ -52,12 +52,8 @@ impl Candidates {
 
     /// What a program has to print. A candidate has to be tighter than the standard configuration.
     pub(super) fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
-        let required = |fact, otherwise: &str| Expectation {
-            fact,
-            otherwise: format!("{otherwise}: the fake engine was told to"),
-            severity: Severity::Required,
-            unobserved: None,
-        };
+        let otherwise = |what: &str| format!("{what}: the fake engine was told to");
+        let required = |fact, what: &str| Expectation::required(fact, otherwise(what));
         let mut groups = required(Fact::ReadOnlyControlGroups, "control groups can be written");
         if self.selected.is_none() {
             groups.severity = Severity::Recommended;
@@ -73,10 +69,7 @@ impl Candidates {
             required(Fact::MemoryLimit(limits.memory_bytes), "the limit on memory does not hold"),
             required(Fact::ProcessLimit(limits.processes_max), "the limit on processes does not hold"),
             groups,
-            Expectation {
-                severity: Severity::Recommended,
-                ..required(Fact::NoCorePipe, "core_pattern begins with a pipe")
-            },
+            Expectation::recommended(Fact::NoCorePipe, otherwise("core_pattern begins with a pipe")),
         ]
     }
 

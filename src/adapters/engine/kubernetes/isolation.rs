@@ -10,7 +10,7 @@ use http::Uri;
 use super::pod::Profile;
 use crate::{
     domain::{limits::Limits, users::RunnerUsers},
-    ports::engine::{Expectation, Fact, Severity},
+    ports::engine::{Expectation, Fact},
 };
 
 /// The metadata service of clouds, which hands out the node's credentials, and two public services, in both families.
@@ -50,14 +50,9 @@ pub(super) async fn forbidden(api: &Uri, own_port: u16) -> Vec<SocketAddr> {
 }
 
 pub(super) fn expectations(profile: &Profile, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
-    let required = |fact, otherwise: &str| Expectation {
-        fact,
-        otherwise: otherwise.to_owned(),
-        severity: Severity::Required,
-        unobserved: None,
-    };
+    let required = |fact, otherwise: &str| Expectation::required(fact, otherwise);
     let by_class = profile.runtime_class.as_deref().unwrap_or("of the pod templates");
-    let all = [
+    vec![
         required(
             Fact::User(*users),
             &format!("programs do not run as user {users}: the nodes' runtime must honour runAsUser"),
@@ -84,51 +79,39 @@ pub(super) fn expectations(profile: &Profile, limits: &Limits, users: &RunnerUse
             "/data cannot be written: the claim of SANDBOX_ENGINE__CLAIM must be the volume that the server has at \
              SANDBOX_ROOT, ReadWriteMany, and writable for SANDBOX_ENGINE__RUNNER_UID",
         ),
-        Expectation {
-            unobserved: Some(
-                "Whether system calls are filtered cannot be observed from inside a sandbox with a kernel of its own."
-                    .to_owned(),
-            ),
-            ..required(
-                Fact::SystemCallFilter,
-                "system calls are not filtered: the nodes' runtime must support seccomp (seccompProfile: \
-                 RuntimeDefault), or install the profile that SANDBOX_ENGINE__SECCOMP_PROFILE names on every node",
-            )
-        },
-        Expectation {
-            unobserved: Some("The limit on memory cannot be observed from inside a sandbox.".to_owned()),
-            ..required(
-                Fact::MemoryLimit(limits.memory_bytes),
-                "the limit on memory does not hold: the kubelet must enforce limits (cgroupsPerQOS: true) on nodes \
-                 with control groups for memory",
-            )
-        },
+        required(
+            Fact::SystemCallFilter,
+            "system calls are not filtered: the nodes' runtime must support seccomp (seccompProfile: \
+             RuntimeDefault), or install the profile that SANDBOX_ENGINE__SECCOMP_PROFILE names on every node",
+        )
+        .or_unobserved(
+            "Whether system calls are filtered cannot be observed from inside a sandbox with a kernel of its own.",
+        ),
+        required(
+            Fact::MemoryLimit(limits.memory_bytes),
+            "the limit on memory does not hold: the kubelet must enforce limits (cgroupsPerQOS: true) on nodes \
+             with control groups for memory",
+        )
+        .or_unobserved("The limit on memory cannot be observed from inside a sandbox."),
         required(
             Fact::NoVariable("KUBERNETES_"),
             "programs see where the API server is: build the runner images anew, whose process 1 removes KUBERNETES_* \
              from the environment",
         ),
-        Expectation {
-            severity: Severity::Recommended,
-            ..required(
-                Fact::NoCorePipe,
-                "The memory of each program that crashes is handed to a root process of the node, since core_pattern \
-                 begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
-            )
-        },
-        Expectation {
-            severity: Severity::Recommended,
-            ..required(
-                Fact::ProcessLimit(limits.processes_max),
-                &format!(
-                    "A sandbox cannot see its limit on processes, which no field of a pod sets: set podPidsLimit: {} \
-                     in the configuration of each kubelet.",
-                    limits.processes_max
-                ),
-            )
-        },
-    ];
-    all.to_vec()
+        Expectation::recommended(
+            Fact::NoCorePipe,
+            "The memory of each program that crashes is handed to a root process of the node, since core_pattern \
+             begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
+        ),
+        Expectation::recommended(
+            Fact::ProcessLimit(limits.processes_max),
+            format!(
+                "A sandbox cannot see its limit on processes, which no field of a pod sets: set podPidsLimit: {} \
+                 in the configuration of each kubelet.",
+                limits.processes_max
+            ),
+        ),
+    ]
 }
 
 #[cfg(test)]
