@@ -6,6 +6,7 @@ pub mod docker;
 pub mod fake;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
+mod labels;
 pub mod observed;
 
 use std::sync::Arc;

@@ -321,7 +321,7 @@ impl Engine for DockerEngine {
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        let all = self.0.containers(convert::MANAGED_FILTER.to_owned()).await?;
+        let all = self.0.containers(super::labels::SELECTOR.to_owned()).await?;
         Ok(all.iter().filter_map(convert::listed).collect())
     }
 }

@@ -273,7 +273,7 @@ impl Engine for KubernetesEngine {
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        let params = ListParams::default().labels(pod::MANAGED);
+        let params = ListParams::default().labels(super::labels::SELECTOR);
         let listed = call::within("list", self.0.time.answer, self.0.pods().list(&params)).await?;
         Ok(listed.items.iter().filter_map(pod::listed).collect())
     }

@@ -10,7 +10,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 
-use super::podman::Podman;
+use super::{super::labels, podman::Podman};
 use crate::{
     domain::{id::SandboxId, limits::Limits, shared_folder::SharedFolder},
     ports::{
@@ -19,19 +19,9 @@ use crate::{
     },
 };
 
-/// Marks our containers. None of these four may be the name of a runner label, since an engine lists a container with
-/// its image's labels.
-const LABEL_MANAGED: &str = "sandbox.managed";
-const LABEL_ID: &str = "sandbox.id";
-const LABEL_INSTANCE: &str = "sandbox.instance";
-const LABEL_DEADLINE: &str = "sandbox.deadline";
-
-/// Selects our containers.
-pub(super) const MANAGED_FILTER: &str = "sandbox.managed=true";
-
-/// Selects one of them.
+/// Selects one of our containers.
 pub(super) fn id_filter(id: SandboxId) -> String {
-    format!("{LABEL_ID}={id}")
+    format!("{}={id}", labels::ID)
 }
 
 const SECCOMP: &str = include_str!("seccomp.json");
@@ -86,13 +76,14 @@ pub(super) fn seccomp() -> &'static str {
 
 /// The container for a sandbox whose `/data` is `source` on the engine's host; `None` where it is the sandbox's own.
 pub(super) fn create_body(profile: &Profile, spec: &SandboxSpec, source: Option<&Path>) -> ContainerCreateBody {
+    let environment = labels::environment(&spec.limits).into_iter();
     ContainerCreateBody {
         image: Some(spec.image.0.clone()),
         hostname: Some("sandbox".to_owned()),
         user: Some(format!("{0}:{0}", spec.uid)),
         working_dir: Some("/data".to_owned()),
-        env: Some(environment(&spec.limits)),
-        labels: Some(labels(spec)),
+        env: Some(environment.map(|(name, value)| format!("{name}={value}")).collect()),
+        labels: Some(labels::of(spec).into()),
         attach_stdin: Some(true),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
@@ -224,27 +215,6 @@ fn security(profile: &Profile) -> Vec<String> {
     options
 }
 
-/// Without these, libraries start a thread for each core of the host and share a fraction of one.
-fn environment(limits: &Limits) -> Vec<String> {
-    let threads = limits.cpu_millis.div_ceil(1000).max(1);
-    let mut env = vec!["HOME=/tmp".to_owned(), "LANG=C.UTF-8".to_owned()];
-    for name in ["OMP", "OPENBLAS", "MKL", "NUMEXPR"] {
-        env.push(format!("{name}_NUM_THREADS={threads}"));
-    }
-    env
-}
-
-fn labels(spec: &SandboxSpec) -> HashMap<String, String> {
-    [
-        (LABEL_MANAGED, "true".to_owned()),
-        (LABEL_ID, spec.id.to_string()),
-        (LABEL_INSTANCE, spec.instance.to_string()),
-        (LABEL_DEADLINE, spec.deadline_unix_s.to_string()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
-}
-
 /// A container as a sandbox of ours; `None`, with a log line, when it only looks like one. The name has to match as
 /// well, since an image that was committed from a sandbox passes on all its labels.
 pub(super) fn listed(container: &ContainerSummary) -> Option<Listed> {
@@ -257,20 +227,14 @@ pub(super) fn listed(container: &ContainerSummary) -> Option<Listed> {
 
 fn parse_listed(container: &ContainerSummary) -> Option<Listed> {
     let labels = container.labels.as_ref()?;
-    let id = labels.get(LABEL_ID)?;
-    container.names.iter().flatten().find(|name| name.strip_prefix('/') == Some(id))?;
-    Some(Listed {
-        id: id.parse().ok()?,
-        instance: labels.get(LABEL_INSTANCE)?.parse().ok()?,
-        created_unix_s: container.created?,
-        deadline_unix_s: deadline_unix_s(labels)?,
-        running: container.state == Some(ContainerSummaryStateEnum::RUNNING),
-    })
+    let is_named = |id: &str| container.names.iter().flatten().any(|name| name.strip_prefix('/') == Some(id));
+    let running = container.state == Some(ContainerSummaryStateEnum::RUNNING);
+    labels::listed(|name| labels.get(name), is_named, container.created?, running)
 }
 
 /// When a sandbox is abandoned, from the labels of its container.
 pub(super) fn deadline_unix_s(labels: &HashMap<String, String>) -> Option<i64> {
-    labels.get(LABEL_DEADLINE)?.parse().ok()
+    labels.get(labels::DEADLINE)?.parse().ok()
 }
 
 /// An image as a runner; `None` without an allowed tag. A rebuilt image leaves its predecessor without a tag and with

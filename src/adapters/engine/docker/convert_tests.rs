@@ -158,7 +158,7 @@ fn our_labels_differ_from_runner_labels() {
         runner::LABEL_DESCRIPTION,
         runner::LABEL_PROTOCOL,
     ];
-    for ours in [LABEL_MANAGED, LABEL_ID, LABEL_INSTANCE, LABEL_DEADLINE] {
+    for ours in [labels::MANAGED, labels::ID, labels::INSTANCE, labels::DEADLINE] {
         assert!(!runner.contains(&ours), "{ours}");
     }
 }
@@ -167,7 +167,7 @@ fn summary(name: &str) -> ContainerSummary {
     ContainerSummary {
         names: Some(vec![name.to_owned()]),
         created: Some(7),
-        labels: Some(labels(&spec())),
+        labels: Some(labels::of(&spec()).into()),
         state: Some(ContainerSummaryStateEnum::RUNNING),
         ..ContainerSummary::default()
     }
@@ -180,7 +180,7 @@ fn listed_requires_matching_name_and_labels() {
     assert_eq!(listed(&summary(&format!("/{id}"))), Some(expected));
     assert_eq!(listed(&summary("/someone-elses")), None, "an image committed from a sandbox carries our labels");
     let mut broken = summary(&format!("/{id}"));
-    broken.labels.as_mut().expect("labels").insert(LABEL_DEADLINE.to_owned(), "soon".to_owned());
+    broken.labels.as_mut().expect("labels").insert(labels::DEADLINE.to_owned(), "soon".to_owned());
     assert_eq!(listed(&broken), None);
 }
 

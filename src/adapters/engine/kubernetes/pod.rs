@@ -10,15 +10,9 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
+use super::super::labels;
 use crate::ports::engine::{Listed, SandboxSpec, Volume};
 
-const LABEL_MANAGED: &str = "sandbox.managed";
-const LABEL_ID: &str = "sandbox.id";
-const LABEL_INSTANCE: &str = "sandbox.instance";
-const LABEL_DEADLINE: &str = "sandbox.deadline";
-
-/// Selects our pods.
-pub(super) const MANAGED: &str = "sandbox.managed=true";
 /// The name of the only container.
 pub(super) const CONTAINER: &str = "sandbox";
 /// The variable that makes process 1 report that it is ready only when the server has attached.
@@ -217,14 +211,9 @@ fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
     json!({"limits": limits, "requests": requests})
 }
 
-/// Plain variables of the template, without those that come from elsewhere, and ours over them. Without the counts of
-/// threads, libraries start one for each core of the node and share a fraction of one.
+/// Plain variables of the template, without those that come from elsewhere, and ours over them.
 fn environment(of_template: &Value, spec: &SandboxSpec) -> Vec<Value> {
-    let threads = spec.limits.cpu_millis.div_ceil(1000).max(1).to_string();
-    let mut own = vec![("HOME".to_owned(), "/tmp".to_owned()), ("LANG".to_owned(), "C.UTF-8".to_owned())];
-    for name in ["OMP", "OPENBLAS", "MKL", "NUMEXPR"] {
-        own.push((format!("{name}_NUM_THREADS"), threads.clone()));
-    }
+    let mut own = labels::environment(&spec.limits);
     if spec.own_init {
         own.push((WAITS_FOR_SERVER.to_owned(), "1".to_owned()));
     }
@@ -250,14 +239,7 @@ fn metadata(of_template: &Value, spec: &SandboxSpec) -> Value {
         all.map(|(name, value)| (name.clone(), value.clone())).collect()
     };
     let mut labels = kept(&of_template["labels"]);
-    for (name, value) in [
-        (LABEL_MANAGED, "true".to_owned()),
-        (LABEL_ID, spec.id.to_string()),
-        (LABEL_INSTANCE, spec.instance.to_string()),
-        (LABEL_DEADLINE, spec.deadline_unix_s.to_string()),
-    ] {
-        labels.insert(name.to_owned(), value.into());
-    }
+    labels.extend(labels::of(spec).map(|(name, value)| (name, value.into())));
     json!({"name": spec.id.to_string(), "labels": labels, "annotations": kept(&of_template["annotations"])})
 }
 
@@ -278,18 +260,11 @@ fn with<const N: usize>(all: &Value, more: [Value; N]) -> Vec<Value> {
 /// A pod as a sandbox of ours; `None` when it only looks like one.
 pub(super) fn listed(pod: &Pod) -> Option<Listed> {
     let labels = pod.metadata.labels.as_ref()?;
-    let id = labels.get(LABEL_ID).filter(|id| pod.metadata.name.as_ref() == Some(id))?;
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    let running = |one: &k8s_openapi::api::core::v1::ContainerStatus| {
-        one.state.as_ref().is_some_and(|state| state.running.is_some())
-    };
-    Some(Listed {
-        id: id.parse().ok()?,
-        instance: labels.get(LABEL_INSTANCE)?.parse().ok()?,
-        created_unix_s: pod.metadata.creation_timestamp.as_ref()?.0.as_second(),
-        deadline_unix_s: labels.get(LABEL_DEADLINE)?.parse().ok()?,
-        running: statuses.into_iter().flatten().any(running),
-    })
+    let is_named = |id: &str| pod.metadata.name.as_deref() == Some(id);
+    let created_unix_s = pod.metadata.creation_timestamp.as_ref()?.0.as_second();
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let running = statuses.flat_map(|one| &one.state).any(|state| state.running.is_some());
+    labels::listed(|name| labels.get(name), is_named, created_unix_s, running)
 }
 
 #[cfg(test)]

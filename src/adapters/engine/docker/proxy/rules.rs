@@ -7,7 +7,7 @@ use http::{Method, StatusCode, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::super::{call, convert, images};
+use super::super::{super::labels, call, convert, images};
 use crate::{
     domain::id::SandboxId,
     ports::{engine::EngineError, runner::LABEL_RUNNER},
@@ -128,7 +128,7 @@ fn argument(uri: &Uri, name: &str) -> Option<String> {
 fn selected(uri: &Uri) -> Option<Call> {
     let filters: Value = serde_json::from_str(&argument(uri, "filters")?).ok()?;
     let label = filters.get("label")?.as_array()?.first()?.as_str()?;
-    if label == convert::MANAGED_FILTER {
+    if label == labels::SELECTOR {
         return Some(Call::List);
     }
     let id = label.split_once('=')?.1.parse().ok()?;
@@ -162,7 +162,7 @@ impl Allowed {
             Call::Images => {
                 format!("images/json?filters={}", filters(json!({"label": [format!("{LABEL_RUNNER}=true")]})))
             }
-            Call::List => containers(convert::MANAGED_FILTER),
+            Call::List => containers(labels::SELECTOR),
             Call::Find(id) => containers(&convert::id_filter(*id)),
             Call::Create(id) => format!("containers/create?name={id}"),
             Call::On(id, act) => {
