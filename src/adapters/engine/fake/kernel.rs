@@ -348,8 +348,8 @@ impl Kernel<'_> {
                 return CellEnd::Dead;
             }
             Some(Step::Invalid(why)) => return CellEnd::Error("SyntaxError".to_owned(), why),
-            Some(other) => self.actor.write(other).await,
-            None => {}
+            Some(Step::Write { name, text, append }) => self.actor.write(&name, &text, append).await,
+            Some(Step::Cpu | Step::ForkLimit) | None => {}
         }
         CellEnd::Ok
     }

@@ -179,7 +179,7 @@ impl Actor {
                 Some(Step::Stdout(bytes)) => self.emit(StreamKind::Stdout, bytes).await,
                 Some(Step::Stderr(bytes)) => self.emit(StreamKind::Stderr, bytes).await,
                 Some(Step::Flood(bytes)) => self.flood(bytes).await,
-                Some(step @ (Step::Write { .. } | Step::Append { .. })) => self.write(step).await,
+                Some(Step::Write { name, text, append }) => self.write(&name, &text, append).await,
                 Some(Step::Sleep(time)) => sleep(time).await,
                 Some(Step::Cpu) => {
                     let text = format!("{}\n", self.cpu_millis.load(Ordering::Relaxed));
@@ -201,20 +201,13 @@ impl Actor {
         }
     }
 
-    /// A step that changes a file.
-    pub(super) async fn write(&mut self, step: Step) {
-        let written = match step {
-            Step::Write { name, text } => {
-                let path = self.data.join(name);
-                let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-                folder.and_then(|()| std::fs::write(path, text))
-            }
-            Step::Append { name, text } => {
-                let file = std::fs::OpenOptions::new().create(true).append(true).open(self.data.join(name));
-                file.and_then(|mut file| file.write_all(text.as_bytes()))
-            }
-            _ => Ok(()),
-        };
+    /// Changes a file, and makes the folders in its name.
+    pub(super) async fn write(&mut self, name: &str, text: &str, append: bool) {
+        let path = self.data.join(name);
+        let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let mut options = std::fs::OpenOptions::new();
+        options.create(true).write(true).append(append).truncate(!append);
+        let written = folder.and_then(|()| options.open(path)?.write_all(text.as_bytes()));
         if let Err(error) = written {
             self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
         }

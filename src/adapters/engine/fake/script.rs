@@ -7,7 +7,7 @@
 //! | `bytes ff 0a` | these bytes on standard output, as one piece |
 //! | `flood 1000000` | that many bytes on standard output |
 //! | `write name some text` | a file with that text in the data folder, and the folders in its name |
-//! | `append name some text` | the text at the end of a file in the data folder |
+//! | `append name some text` | the text at the end of a file in the data folder, and the folders in its name |
 //! | `sleep 50ms` | time passes: `ms` or `s` |
 //! | `cpu` | the CPU that it may use, in thousandths of a core, on standard output |
 //! | `hang` | nothing, for ever |
@@ -30,10 +30,7 @@ pub(super) enum Step {
     Write {
         name: String,
         text: String,
-    },
-    Append {
-        name: String,
-        text: String,
+        append: bool,
     },
     Sleep(Duration),
     Cpu,
@@ -64,13 +61,9 @@ fn parse(word: &str, rest: &str) -> Option<Step> {
         "stderr" => Step::Stderr(format!("{rest}\n").into_bytes()),
         "bytes" => Step::Stdout(rest.split(' ').map(|hex| u8::from_str_radix(hex, 16).ok()).collect::<Option<_>>()?),
         "flood" => Step::Flood(rest.parse().ok()?),
-        "write" => {
+        "write" | "append" => {
             let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
-            Step::Write { name: name.to_owned(), text: text.to_owned() }
-        }
-        "append" => {
-            let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
-            Step::Append { name: name.to_owned(), text: text.to_owned() }
+            Step::Write { name: name.to_owned(), text: text.to_owned(), append: word == "append" }
         }
         "sleep" => Step::Sleep(duration(rest)?),
         "cpu" => Step::Cpu,
