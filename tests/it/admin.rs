@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     FakeServer,
+    calls::{call, create, get},
     fake_server::{Kind, on_each_database},
     server::TOKEN,
     until,
@@ -20,28 +21,6 @@ on_each_database! {
     an_operator_ends_what_is_another_owners_and_each_act_is_in_the_audit_log
     owners_and_conversations_are_listed_by_size_a_page_at_a_time
     activity_counts_ends_durations_and_refusals_and_slow_and_failing_runs_are_found
-}
-
-/// Sends a request with a token; its status and what it answers.
-async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(token);
-    let request = if let Some(body) = body { request.json(&body) } else { request };
-    let answer = request.send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
-}
-
-async fn get(server: &FakeServer, path: &str) -> Value {
-    let (status, body) = call(server, TOKEN, Method::GET, path, None).await;
-    assert_eq!(status, 200, "{path}: {body}");
-    body
-}
-
-/// A new token: its id and itself.
-async fn create(server: &FakeServer, wanted: Value) -> (String, String) {
-    let (status, made) = call(server, TOKEN, Method::POST, "/v1/tokens", Some(wanted)).await;
-    assert_eq!(status, 201, "{made}");
-    let text = |name: &str| made[name].as_str().expect(name).to_owned();
-    (text("id"), text("token"))
 }
 
 /// Begins a run, which may go on.

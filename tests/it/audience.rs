@@ -14,26 +14,20 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{FakeServer, server::TOKEN, sse::Events, until};
+use crate::support::{FakeServer, calls::ask, server::TOKEN, sse::Events, until};
 
 /// What one run keeps of its output, by default.
 const KEPT_BYTES: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_mins(2);
 
-async fn call(server: &FakeServer, method: Method, path: &str, body: Value) -> (u16, Value) {
-    let call = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN);
-    let answer = call.json(&body).send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
-}
-
 async fn begin(server: &FakeServer, conversation: &str, code: &str) -> (u16, String) {
     let body = json!({"language": "python", "conversationId": conversation, "code": code, "wait": 0});
-    let (status, run) = call(server, Method::POST, "/v1/runs", body).await;
+    let (status, run) = ask(server, Method::POST, "/v1/runs", body).await;
     (status, run["runId"].as_str().unwrap_or_default().to_owned())
 }
 
 async fn state(server: &FakeServer, run: &str) -> Value {
-    call(server, Method::GET, &format!("/v1/runs/{run}"), Value::Null).await.1
+    ask(server, Method::GET, &format!("/v1/runs/{run}"), None).await.1
 }
 
 /// Asks for the events and takes no byte of the answer.
@@ -131,12 +125,12 @@ async fn queued_runs_receive_every_position_change() {
     let mut events = Events::open(&server.http, &base, &last).await;
     assert_eq!(events.next().await.expect("an event")["position"], 4);
     for (position, run) in [3, 2, 1].into_iter().zip(&ahead) {
-        call(&server, Method::POST, &format!("/v1/runs/{run}/cancel"), Value::Null).await;
+        ask(&server, Method::POST, &format!("/v1/runs/{run}/cancel"), None).await;
         let event = events.next().await.expect("an event");
         assert_eq!((&event["kind"], &event["position"]), (&json!("queued"), &json!(position)));
         assert_eq!(state(&server, &last).await["position"], position, "the view says the same");
     }
-    call(&server, Method::POST, &format!("/v1/runs/{first}/cancel"), Value::Null).await;
+    ask(&server, Method::POST, &format!("/v1/runs/{first}/cancel"), None).await;
     assert_eq!(events.next().await.expect("an event")["kind"], "started");
     assert_eq!(events.last().await["outcome"]["ended"], "exited");
     server.stop().await;
@@ -163,7 +157,7 @@ async fn vanish(server: &FakeServer, n: u64, mut dice: Dice) {
     let request = match n % 4 {
         0 => "GET /v1/runs?limit=200 HTTP/1.1\r\n".to_owned(),
         1 => {
-            let runs = call(server, Method::GET, "/v1/runs?limit=1", Value::Null).await.1;
+            let runs = ask(server, Method::GET, "/v1/runs?limit=1", None).await.1;
             let run = runs["runs"][0]["runId"].as_str().unwrap_or("run-00000000000000000000000000000000").to_owned();
             format!("GET /v1/runs/{run}/events HTTP/1.1\r\n")
         }
@@ -190,9 +184,9 @@ async fn vanish(server: &FakeServer, n: u64, mut dice: Dice) {
 async fn vanish_when_served(server: &FakeServer, conversation: String) {
     let path = format!("/v1/runs?conversationId={conversation}");
     let body = json!({"language": "python", "conversationId": conversation, "code": "hang"});
-    let runs = async || call(server, Method::GET, &path, Value::Null).await.1["runs"][0]["state"] == "running";
+    let runs = async || ask(server, Method::GET, &path, None).await.1["runs"][0]["state"] == "running";
     tokio::select! {
-        answer = call(server, Method::POST, "/v1/runs", body) => panic!("answered: {answer:?}"),
+        answer = ask(server, Method::POST, "/v1/runs", body) => panic!("answered: {answer:?}"),
         () = until("it is served", runs) => {}
     }
 }

@@ -21,6 +21,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     FakeServer,
+    calls::call,
     postgres::Postgres,
     server::{FILE_SECRET, TOKEN},
     until,
@@ -82,13 +83,6 @@ impl Machine {
         let told = [&*done.stdout, &*done.stderr].concat();
         (done.status.success(), String::from_utf8_lossy(&told).into_owned())
     }
-}
-
-async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(token);
-    let request = if let Some(body) = body { request.json(&body) } else { request };
-    let answer = request.send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
 }
 
 async fn wrote(server: &FakeServer, token: &str, conversation: &str, code: &str) -> Value {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Notify, time::sleep};
 
 use crate::support::{
+    calls::metric,
     dice::Dice,
     engines::containers,
     private_engine::{Death, PrivateEngine},
@@ -241,24 +242,17 @@ async fn everything_is_back(server: &Process, engine: &PrivateEngine) {
         assert_eq!(begun.expect("an answer").status(), 202);
     });
     join_all(codes).await;
-    until("every slot runs a program", async || value(server, "slots_taken").await == SLOTS).await;
+    until("every slot runs a program", async || metric(server, "sandbox_slots_taken").await == SLOTS as u64).await;
     let instance = server.instance();
     until("everything is back", async || {
         let mut held = 0;
         for series in ["slots_taken", "queue_length", "runs_under_way", "sandboxes_unwanted"] {
-            held += value(server, series).await;
+            held += metric(server, &format!("sandbox_{series}")).await;
         }
-        let stand_by = value(server, "sandboxes_held").await;
-        held == 0 && stand_by <= 2 && containers(&engine.docker(), &instance).await == stand_by
+        let stand_by = metric(server, "sandbox_sandboxes_held").await;
+        held == 0 && stand_by <= 2 && containers(&engine.docker(), &instance).await as u64 == stand_by
     })
     .await;
-}
-
-async fn value(server: &Process, series: &str) -> usize {
-    let answer = server.http.get(server.url("/metrics")).bearer_auth(TOKEN).send().await.expect("an answer");
-    let text = answer.text().await.expect("text");
-    let line = text.lines().find_map(|line| line.strip_prefix("sandbox_")?.strip_prefix(series)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a number")
 }
 
 /// Sessions are programs too: a cell that runs is answered, its session ends, and the next one begins with nothing.

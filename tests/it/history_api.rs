@@ -16,7 +16,13 @@ use mcp_sandbox_server::{
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, postgres::Postgres, server::TOKEN, until};
+use crate::support::{
+    FakeServer,
+    calls::{metric, request},
+    postgres::Postgres,
+    server::TOKEN,
+    until,
+};
 
 async fn ask(
     server: &FakeServer,
@@ -25,7 +31,7 @@ async fn ask(
     body: Option<Value>,
     key: &str,
 ) -> (StatusCode, bool, Value) {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN);
+    let request = request(server, TOKEN, method, path);
     let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
     let request = if let Some(body) = body { request.json(&body) } else { request };
     let answer = request.send().await.expect("an answer");
@@ -209,9 +215,7 @@ async fn runs_go_on_while_the_database_is_away() {
     let (_, is_replayed, again) = ask(&server, Method::POST, "/v1/runs", Some(body), "k").await;
     assert_eq!((is_replayed, &again["runId"]), (true, &keyed["runId"]));
     assert_eq!(get(&server, "/v1/history").await.1["code"], "database_unavailable");
-    let metrics = server.http.get(format!("http://{}/metrics", server.address)).bearer_auth(TOKEN);
-    let metrics = metrics.send().await.expect("an answer").text().await.expect("text");
-    assert!(metrics.contains("sandbox_idempotency_keys_unstored_total 1"), "{metrics}");
+    assert_eq!(metric(&server, "sandbox_idempotency_keys_unstored_total").await, 1);
     cluster.resume().await;
     until("both are recorded", async || {
         get(&server, "/v1/history").await.1["runs"].as_array().is_some_and(|runs| runs.len() == 2)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, fake_server::Kind, scale::how_many, server::TOKEN};
+use crate::support::{FakeServer, calls::create, fake_server::Kind, scale::how_many, server::TOKEN};
 
 /// Sends a request, and how long its answer took.
 async fn timed(server: &FakeServer, token: &str, method: &Method, path: &str, body: Option<&Value>) -> (Duration, u16) {
@@ -22,13 +22,6 @@ async fn timed(server: &FakeServer, token: &str, method: &Method, path: &str, bo
 fn median(times: &mut [Duration]) -> Duration {
     times.sort();
     times[times.len() / 2]
-}
-
-async fn token(server: &FakeServer, owner: &str) -> String {
-    let body = json!({"name": owner, "owner": owner});
-    let post = server.http.post(format!("http://{}/v1/tokens", server.address)).bearer_auth(TOKEN).json(&body);
-    let made: Value = post.send().await.expect("an answer").json().await.expect("JSON");
-    made["token"].as_str().expect("a token").to_owned()
 }
 
 /// What the database costs a run: runs on servers with it, and on one whose database is away, in turn.
@@ -72,7 +65,10 @@ async fn runs_with_and_without_a_database() {
 #[ignore = "a measurement"]
 async fn foreign_and_absent_ids() {
     let server = FakeServer::with_kernel(&[]).await;
-    let (ann, bob) = (token(&server, "ann").await, token(&server, "bob").await);
+    let (ann, bob) = (
+        create(&server, json!({"name": "ann", "owner": "ann"})).await.1,
+        create(&server, json!({"name": "bob", "owner": "bob"})).await.1,
+    );
     let send = async |path: &str, key: &str, body: Value| {
         let post = server.http.post(format!("http://{}{path}", server.address)).bearer_auth(&bob);
         let post = if key.is_empty() { post } else { post.header("Idempotency-Key", key) };

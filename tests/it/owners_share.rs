@@ -9,7 +9,11 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::{
     operations::{metrics, value},
-    support::{FakeServer, server::TOKEN, until},
+    support::{
+        FakeServer,
+        calls::{call, create},
+        until,
+    },
 };
 
 /// Memory for four sessions.
@@ -23,18 +27,11 @@ struct Owner<'a> {
 
 impl<'a> Owner<'a> {
     async fn new(server: &'a FakeServer, name: &str) -> Self {
-        let admin = Self { server, token: TOKEN.to_owned() };
-        let (status, made) = admin.call(Method::POST, "/v1/tokens", Some(json!({"name": name, "owner": name}))).await;
-        assert_eq!(status, 201, "{made}");
-        Self { server, token: made["token"].as_str().expect("a token").to_owned() }
+        Self { server, token: create(server, json!({"name": name, "owner": name})).await.1 }
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-        let request = self.server.http.request(method, format!("http://{}{path}", self.server.address));
-        let request = request.bearer_auth(&self.token);
-        let request = if let Some(body) = body { request.json(&body) } else { request };
-        let answer = request.send().await.expect("an answer");
-        (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+        call(self.server, &self.token, method, path, body).await
     }
 
     /// Asks for a session in a conversation of its own.

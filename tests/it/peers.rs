@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     FakeServer,
+    calls::{ask, call},
     fake_server::{BOTH, OWN_ADDRESS, messages},
     postgres::Postgres,
     server::TOKEN,
@@ -53,17 +54,6 @@ impl Pair {
     }
 }
 
-async fn call(server: &FakeServer, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-    call_as(server, TOKEN, method, path, body).await
-}
-
-async fn call_as(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(token);
-    let request = if let Some(body) = body { request.json(&body) } else { request };
-    let answer = request.send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
-}
-
 fn run(conversation: &str, code: &str) -> Value {
     json!({"conversationId": conversation, "language": "python", "code": code, "wait": 60})
 }
@@ -73,24 +63,24 @@ async fn a_run_is_read_followed_and_ended_at_any_server() {
     let pair = Pair::start().await;
     let (a, b) = (&pair.a, &pair.b);
     let asked = json!({"conversationId": "c", "language": "python", "code": "print begun\nhang", "wait": 0});
-    let (status, begun) = call(a, Method::POST, "/v1/runs", Some(asked)).await;
+    let (status, begun) = ask(a, Method::POST, "/v1/runs", Some(asked)).await;
     assert_eq!(status, 202, "{begun}");
     let id = begun["runId"].as_str().expect("an id");
     let path = format!("/v1/runs/{id}");
-    until("it runs", async || call(b, Method::GET, &path, None).await.1["state"] == "running").await;
+    until("it runs", async || ask(b, Method::GET, &path, None).await.1["state"] == "running").await;
     let mut events = Events::open(&b.http, &format!("http://{}", b.address), id).await;
     while events.next().await.expect("an event")["text"] != "begun\n" {}
-    let busy = call(b, Method::DELETE, "/v1/conversations/c", None).await;
+    let busy = ask(b, Method::DELETE, "/v1/conversations/c", None).await;
     assert_eq!((busy.0, &busy.1["code"]), (409, &json!("conversation_busy")), "the other server knows");
     let asked = json!({"runId": id, "waitSeconds": 0});
     let (mine, theirs) = (a.call("sandbox_get_run", asked.clone()).await, b.call("sandbox_get_run", asked).await);
     assert_eq!(mine["structuredContent"]["state"], theirs["structuredContent"]["state"]);
-    let (status, ended) = call(b, Method::POST, &format!("{path}/cancel"), None).await;
+    let (status, ended) = ask(b, Method::POST, &format!("{path}/cancel"), None).await;
     assert_eq!((status, &ended["result"]["outcome"]["ended"]), (200, &json!("cancelled")), "{ended}");
     while events.next().await.is_some() {}
     assert_eq!(pair.started(), (1, 0));
-    assert_eq!(call(b, Method::DELETE, "/v1/conversations/c", None).await.0, 204);
-    assert_eq!(call(b, Method::GET, &format!("/v1/runs/run-{}", "0".repeat(32)), None).await.0, 404);
+    assert_eq!(ask(b, Method::DELETE, "/v1/conversations/c", None).await.0, 204);
+    assert_eq!(ask(b, Method::GET, &format!("/v1/runs/run-{}", "0".repeat(32)), None).await.0, 404);
     pair.stop().await;
 }
 
@@ -98,11 +88,11 @@ async fn a_run_is_read_followed_and_ended_at_any_server() {
 async fn programs_of_a_conversation_are_at_one_server() {
     let pair = Pair::start().await;
     let (a, b) = (&pair.a, &pair.b);
-    let (status, first) = call(b, Method::POST, "/v1/runs", Some(run("c", "write f 1"))).await;
+    let (status, first) = ask(b, Method::POST, "/v1/runs", Some(run("c", "write f 1"))).await;
     assert_eq!((status, &first["state"]), (200, &json!("finished")), "{first}");
     // The same two, again and again, with all ways to run.
     for n in 0..4 {
-        assert_eq!(call(a, Method::POST, "/v1/runs", Some(run("c", "print 1"))).await.0, 200);
+        assert_eq!(ask(a, Method::POST, "/v1/runs", Some(run("c", "print 1"))).await.0, 200);
         let result = a.run("c", "print 2").await;
         assert_eq!(result["structuredContent"]["stdout"], "2\n", "{n}: {result}");
     }
@@ -113,7 +103,7 @@ async fn programs_of_a_conversation_are_at_one_server() {
     let (before, there) = (pair.started(), b.run(&id, "print 4").await);
     assert_eq!((&there["structuredContent"]["stdout"], pair.started().1), (&json!("4\n"), before.1), "{there}");
 
-    let both = [a, b].map(|server| call(server, Method::POST, "/v1/runs", Some(run("new", "print 5"))));
+    let both = [a, b].map(|server| ask(server, Method::POST, "/v1/runs", Some(run("new", "print 5"))));
     for (status, answer) in futures_util::future::join_all(both).await {
         assert_eq!((status, &answer["result"]["stdout"]), (200, &json!("5\n")), "{answer}");
     }
@@ -126,18 +116,18 @@ async fn programs_of_a_conversation_are_at_one_server() {
 async fn sessions_keep_their_variables_whichever_server_is_asked() {
     let pair = Pair::start().await;
     let (a, b) = (&pair.a, &pair.b);
-    let (status, session) = call(a, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
+    let (status, session) = ask(a, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
     assert_eq!(status, 201, "{session}");
     let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
     let cells = format!("{path}/cells");
-    assert_eq!(call(b, Method::POST, &cells, Some(json!({"code": "set x 41"}))).await.0, 200);
+    assert_eq!(ask(b, Method::POST, &cells, Some(json!({"code": "set x 41"}))).await.0, 200);
     for server in [a, b] {
-        let (_, shown) = call(server, Method::POST, &cells, Some(json!({"code": "get x"}))).await;
+        let (_, shown) = ask(server, Method::POST, &cells, Some(json!({"code": "get x"}))).await;
         assert_eq!(shown["result"]["stdout"], "41\n", "{shown}");
         let asked = json!({"conversationId": "c", "code": "get x"});
         let by_mcp = server.call("sandbox_run_cell", asked).await;
         assert_eq!(by_mcp["structuredContent"]["stdout"], "41\n", "{by_mcp}");
-        let (status, again) = call(server, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
+        let (status, again) = ask(server, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
         assert_eq!((status, &again["sessionId"]), (201, &session["sessionId"]), "the open one");
         let named = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
                            "params": {"name": "execute_python_code", "arguments": {"command": "set y 1"}}});
@@ -145,15 +135,15 @@ async fn sessions_keep_their_variables_whichever_server_is_asked() {
         assert_eq!(answer.status(), 200);
     }
     assert_eq!(a.sessions.load().open + b.sessions.load().open, 2, "one for c, one for clients without a session");
-    let kernel = call(a, Method::POST, "/jupyter/api/kernels", None).await.1;
+    let kernel = ask(a, Method::POST, "/jupyter/api/kernels", None).await.1;
     let channels = format!("/jupyter/t/{TOKEN}/api/kernels/{}/channels", kernel["id"].as_str().expect("an id"));
     let mut socket = Socket::connect(b.address, &channels, &[]).await.expect("a connection through the other server");
     let asked = socket.execute("print through").await;
     let shown = socket.answers(&asked).await;
     assert!(shown.iter().any(|message| message.to_string().contains("through")), "{shown:?}");
     drop(socket);
-    assert_eq!(call(b, Method::DELETE, &path, None).await.0, 200);
-    assert_eq!(call(b, Method::GET, &path, None).await.0, 410, "how it ended is told where it was");
+    assert_eq!(ask(b, Method::DELETE, &path, None).await.0, 200);
+    assert_eq!(ask(b, Method::GET, &path, None).await.0, 410, "how it ended is told where it was");
     pair.stop().await;
 }
 
@@ -167,14 +157,14 @@ async fn programs_of_a_container_run_where_it_is_and_it_is_removed_through_any_s
     let (a, b) = (&pair.a, &pair.b);
     for (containers, id, removed) in CONTAINERS {
         for server in [a, b] {
-            let (_, made) = call(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
+            let (_, made) = ask(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
             let id = made[id].as_str().expect("an id");
             let before = pair.started();
-            let (status, ran) = call(b, Method::POST, "/v1/runs", Some(run(id, "write f 1"))).await;
+            let (status, ran) = ask(b, Method::POST, "/v1/runs", Some(run(id, "write f 1"))).await;
             assert_eq!((status, &ran["state"]), (200, &json!("finished")), "{ran}");
             assert_eq!(pair.started().1, before.1, "the other server has the container");
             let path = format!("{containers}/{id}");
-            assert_eq!(call(server, Method::DELETE, &path, None).await.0, removed, "{path}");
+            assert_eq!(ask(server, Method::DELETE, &path, None).await.0, removed, "{path}");
             let file = format!("http://{}/v1/conversations/{id}/files/f", b.address);
             assert_eq!(b.http.get(&file).bearer_auth(TOKEN).send().await.expect("an answer").status(), 404, "{path}");
         }
@@ -188,16 +178,16 @@ async fn containers_are_removed_with_their_files_through_any_server() {
     let (a, b) = (&pair.a, &pair.b);
     for (containers, id, removed) in CONTAINERS {
         for server in [a, b] {
-            let (_, made) = call(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
+            let (_, made) = ask(a, Method::POST, containers, Some(json!({"name": "n"}))).await;
             let id = made[id].as_str().expect("an id");
             let file = format!("http://{}/v1/conversations/{id}/files/f", a.address);
             let put = a.http.put(&file).bearer_auth(TOKEN).body("text").send().await.expect("an answer");
             assert!(put.status().is_success(), "{}", put.status());
             let path = format!("{containers}/{id}");
-            assert_eq!(call(server, Method::DELETE, &path, None).await.0, removed, "{path}");
+            assert_eq!(ask(server, Method::DELETE, &path, None).await.0, removed, "{path}");
             let read = a.http.get(&file).bearer_auth(TOKEN).send().await.expect("an answer");
             assert_eq!(read.status(), 404, "{path}");
-            assert_eq!(call(server, Method::DELETE, &path, None).await.0, 404, "{path}");
+            assert_eq!(ask(server, Method::DELETE, &path, None).await.0, 404, "{path}");
         }
     }
     pair.stop().await;
@@ -218,8 +208,8 @@ async fn a_session_of_mcp_is_used_through_any_server() {
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     assert_eq!(send(b, initialized).await.status(), 202);
     // In a conversation of each server, asked of each.
-    assert_eq!(call(a, Method::POST, "/v1/runs", Some(run("of-a", "print 1"))).await.0, 200);
-    assert_eq!(call(b, Method::POST, "/v1/runs", Some(run("of-b", "print 1"))).await.0, 200);
+    assert_eq!(ask(a, Method::POST, "/v1/runs", Some(run("of-a", "print 1"))).await.0, 200);
+    assert_eq!(ask(b, Method::POST, "/v1/runs", Some(run("of-b", "print 1"))).await.0, 200);
     let (before, mut id) = (pair.started(), 0);
     for server in [a, b] {
         for conversation in ["of-a", "of-b"] {
@@ -265,17 +255,17 @@ async fn an_idempotency_key_begins_one_run_at_all_servers() {
 async fn another_owner_learns_nothing_through_another_server() {
     let pair = Pair::start().await;
     let (a, b) = (&pair.a, &pair.b);
-    let (status, made) = call(a, Method::POST, "/v1/tokens", Some(json!({"name": "n", "owner": "ann"}))).await;
+    let (status, made) = ask(a, Method::POST, "/v1/tokens", Some(json!({"name": "n", "owner": "ann"}))).await;
     assert_eq!(status, 201, "{made}");
     let token = made["token"].as_str().expect("a token");
-    assert_eq!(call_as(b, token, Method::GET, "/v1/runs", None).await.0, 200, "the other server knows it at once");
-    let (_, mine) = call(a, Method::POST, "/v1/runs", Some(run("c", "print mine"))).await;
+    assert_eq!(call(b, token, Method::GET, "/v1/runs", None).await.0, 200, "the other server knows it at once");
+    let (_, mine) = ask(a, Method::POST, "/v1/runs", Some(run("c", "print mine"))).await;
     let path = format!("/v1/runs/{}", mine["runId"].as_str().expect("an id"));
     for server in [a, b] {
-        assert_eq!(call_as(server, token, Method::GET, &path, None).await.0, 404);
+        assert_eq!(call(server, token, Method::GET, &path, None).await.0, 404);
     }
     let before = pair.started();
-    let (status, theirs) = call_as(b, token, Method::POST, "/v1/runs", Some(run("c", "print theirs"))).await;
+    let (status, theirs) = call(b, token, Method::POST, "/v1/runs", Some(run("c", "print theirs"))).await;
     assert_eq!((status, &theirs["result"]["stdout"]), (200, &json!("theirs\n")));
     assert_eq!(pair.started(), (before.0, before.1 + 1), "their conversation of that name is another one");
     // What marks a request that was sent on opens nothing.
@@ -287,19 +277,19 @@ async fn another_owner_learns_nothing_through_another_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_leaves_its_conversations_to_the_others() {
     let Pair { a, b, _cluster, _folder } = Pair::start().await;
-    assert_eq!(call(&a, Method::POST, "/v1/runs", Some(run("c", "write f text"))).await.0, 200);
+    assert_eq!(ask(&a, Method::POST, "/v1/runs", Some(run("c", "write f text"))).await.0, 200);
     let asked = json!({"conversationId": "c", "language": "python", "code": "print before"});
-    let (_, before) = call(&a, Method::POST, "/v1/runs", Some(asked)).await;
+    let (_, before) = ask(&a, Method::POST, "/v1/runs", Some(asked)).await;
     let path = format!("/v1/runs/{}", before["runId"].as_str().expect("an id"));
-    let (status, session) = call(&a, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
+    let (status, session) = ask(&a, Method::POST, "/v1/sessions", Some(json!({"conversationId": "c"}))).await;
     assert_eq!(status, 201, "{session}");
     a.stop().await;
-    let (status, after) = call(&b, Method::POST, "/v1/runs", Some(run("c", "print after"))).await;
+    let (status, after) = ask(&b, Method::POST, "/v1/runs", Some(run("c", "print after"))).await;
     assert_eq!((status, &after["result"]["stdout"]), (200, &json!("after\n")), "{after}");
-    let (status, told) = call(&b, Method::GET, &path, None).await;
+    let (status, told) = ask(&b, Method::GET, &path, None).await;
     assert_eq!((status, &told["state"], &told["fromHistory"]), (200, &json!("finished"), &json!(true)), "{told}");
     let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
-    assert_eq!(call(&b, Method::GET, &path, None).await.0, 404);
+    assert_eq!(ask(&b, Method::GET, &path, None).await.0, 404);
     let file = b.http.get(format!("http://{}/v1/conversations/c/files/f", b.address)).bearer_auth(TOKEN).send().await;
     assert_eq!(file.expect("an answer").text().await.expect("text"), "text");
     b.stop().await;
@@ -309,13 +299,13 @@ async fn a_server_that_stops_leaves_its_conversations_to_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_go_on_while_the_database_is_away() {
     let Pair { a, b, _cluster: mut cluster, _folder } = Pair::start().await;
-    assert_eq!(call(&a, Method::POST, "/v1/runs", Some(run("known", "print 1"))).await.0, 200);
+    assert_eq!(ask(&a, Method::POST, "/v1/runs", Some(run("known", "print 1"))).await.0, 200);
     cluster.pause();
     for server in [&a, &b] {
-        let (status, answer) = call(server, Method::POST, "/v1/runs", Some(run("unknown", "print 2"))).await;
+        let (status, answer) = ask(server, Method::POST, "/v1/runs", Some(run("unknown", "print 2"))).await;
         assert_eq!((status, &answer["result"]["stdout"]), (200, &json!("2\n")), "{answer}");
     }
-    assert_eq!(call(&a, Method::POST, "/v1/runs", Some(run("known", "print 3"))).await.0, 200);
+    assert_eq!(ask(&a, Method::POST, "/v1/runs", Some(run("known", "print 3"))).await.0, 200);
     cluster.resume().await;
     let key = |id: &str| ConversationKey::new(Principal::default(), id.parse::<ConversationId>().expect("an id"));
     until("one of them has it", async || {

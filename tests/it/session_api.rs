@@ -6,21 +6,12 @@ use serde_json::{Value, json};
 
 use crate::{
     mcp_clients::{client, tool},
-    support::{FakeServer, Server, server::TOKEN, until},
+    support::{FakeServer, Server, calls::ask, server::TOKEN, until},
 };
 
 /// The cells of the clients: they set a variable, print it, and fail.
 const FAKE: [&str; 3] = ["set x 41", "get x", "raise ValueError no"];
 const REAL: [&str; 3] = ["x = 41", "print(x)", "raise ValueError('no')"];
-
-async fn call(server: &FakeServer, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN);
-    let request = match body {
-        Some(body) => request.json(&body),
-        None => request,
-    };
-    read(request.send().await.expect("an answer")).await
-}
 
 async fn read(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
@@ -29,7 +20,7 @@ async fn read(response: Response) -> (u16, Value) {
 }
 
 async fn post(server: &FakeServer, path: &str, body: Value) -> (u16, Value) {
-    call(server, Method::POST, path, Some(body)).await
+    ask(server, Method::POST, path, Some(body)).await
 }
 
 async fn open(server: &FakeServer, body: Value) -> String {
@@ -52,7 +43,7 @@ fn text(result: &Value) -> &str {
 #[tokio::test(flavor = "multi_thread")]
 async fn rest_session_keeps_variables_until_it_is_restarted_or_closed() {
     let server = FakeServer::with_kernel(&[]).await;
-    let (_, none) = call(&server, Method::GET, "/v1/sessions", None).await;
+    let (_, none) = ask(&server, Method::GET, "/v1/sessions", None).await;
     assert_eq!(none, json!({"sessions": []}));
     let session = open(&server, json!({"conversationId": "a"})).await;
     assert_eq!(open(&server, json!({"conversationId": "a", "language": "Python"})).await, session, "the open one");
@@ -63,7 +54,7 @@ async fn rest_session_keeps_variables_until_it_is_restarted_or_closed() {
     assert_eq!(failed["outcome"]["exitCode"], 1, "{failed}");
     let other = open(&server, json!({})).await;
     assert!(cell(&server, &other, "get x").await["stderr"].as_str().expect("text").contains("NameError"));
-    let (_, of_a) = call(&server, Method::GET, "/v1/sessions?conversationId=a", None).await;
+    let (_, of_a) = ask(&server, Method::GET, "/v1/sessions?conversationId=a", None).await;
     assert_eq!((of_a["sessions"].as_array().map(Vec::len), &of_a["sessions"][0]["cells"]), (Some(1), &json!(3)));
 
     let (status, matches) = post(&server, &format!("{session}/complete"), json!({"code": "x"})).await;
@@ -71,14 +62,14 @@ async fn rest_session_keeps_variables_until_it_is_restarted_or_closed() {
     let (status, about) = post(&server, &format!("{session}/inspect"), json!({"code": "x", "detailed": true})).await;
     assert_eq!((status, &about["found"]), (200, &json!(true)), "{about}");
 
-    let (status, again) = call(&server, Method::POST, &format!("{session}/restart"), None).await;
+    let (status, again) = ask(&server, Method::POST, &format!("{session}/restart"), None).await;
     assert_eq!((status, &again["cells"]), (200, &json!(0)), "{again}");
     let gone = cell(&server, &session, "get x").await;
     assert!(gone["stderr"].as_str().expect("text").contains("NameError"), "{gone}");
-    let (status, closed) = call(&server, Method::DELETE, &session, None).await;
+    let (status, closed) = ask(&server, Method::DELETE, &session, None).await;
     assert_eq!((status, &closed["state"], &closed["status"]), (200, &json!("ended"), &json!("stopped")));
     for (method, below) in [(Method::GET, ""), (Method::DELETE, ""), (Method::POST, "/interrupt")] {
-        let (status, why) = call(&server, method, &format!("{session}{below}"), None).await;
+        let (status, why) = ask(&server, method, &format!("{session}{below}"), None).await;
         assert_eq!((status, &why["code"]), (410, &json!("session_ended")), "{why}");
         assert!(why["detail"].as_str().expect("a sentence").contains("it was closed"), "{why}");
     }
@@ -95,10 +86,10 @@ async fn rest_cell_is_a_run_that_is_detached_interrupted_and_sent_once() {
     let (status, left) = post(&server, &format!("{session}/cells"), json!({"code": "hang", "wait": 0})).await;
     assert_eq!(status, 202, "{left}");
     let run = format!("/v1/runs/{}", left["runId"].as_str().expect("an id"));
-    until("it runs", async || call(&server, Method::GET, &run, None).await.1["state"] == "running").await;
-    assert_eq!(call(&server, Method::GET, &session, None).await.1["state"], "busy");
-    assert_eq!(call(&server, Method::POST, &format!("{session}/interrupt"), None).await, (204, Value::Null));
-    until("it ended", async || call(&server, Method::GET, &run, None).await.1["state"] == "finished").await;
+    until("it runs", async || ask(&server, Method::GET, &run, None).await.1["state"] == "running").await;
+    assert_eq!(ask(&server, Method::GET, &session, None).await.1["state"], "busy");
+    assert_eq!(ask(&server, Method::POST, &format!("{session}/interrupt"), None).await, (204, Value::Null));
+    until("it ended", async || ask(&server, Method::GET, &run, None).await.1["state"] == "finished").await;
 
     let limited = json!({"code": "hang", "limits": {"wallMs": 300}});
     let (_, late) = post(&server, &format!("{session}/cells"), limited).await;
@@ -115,7 +106,7 @@ async fn rest_cell_is_a_run_that_is_detached_interrupted_and_sent_once() {
     let elsewhere = open(&server, json!({})).await;
     let (status, refused) = once(&elsewhere).await;
     assert_eq!((status, &refused["code"]), (422, &json!("idempotency_key_reused")), "{refused}");
-    call(&server, Method::DELETE, &session, None).await;
+    ask(&server, Method::DELETE, &session, None).await;
     assert_eq!(once(&session).await.1["runId"], first["runId"], "also when the session is over");
 
     let asks = json!({"code": "ask name?", "stdin": "Ada\n"});
@@ -163,10 +154,10 @@ async fn sessions_full_is_said_when_all_are_busy() {
     let session = open(&server, json!({})).await;
     let (_, left) = post(&server, &format!("{session}/cells"), json!({"code": "hang", "wait": 0})).await;
     let run = format!("/v1/runs/{}", left["runId"].as_str().expect("an id"));
-    until("it runs", async || call(&server, Method::GET, &run, None).await.1["state"] == "running").await;
+    until("it runs", async || ask(&server, Method::GET, &run, None).await.1["state"] == "running").await;
     let (status, why) = post(&server, "/v1/sessions", json!({})).await;
     assert_eq!((status, &why["code"]), (503, &json!("sessions_full")), "{why}");
-    call(&server, Method::POST, &format!("{run}/cancel"), None).await;
+    ask(&server, Method::POST, &format!("{run}/cancel"), None).await;
     server.stop().await;
 }
 

@@ -8,14 +8,14 @@ use mcp_sandbox_server::{
     ports::sessions::{ServerProcess, SessionStore as _},
 };
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::{
     FakeServer,
+    calls::ask,
     fake_server::{Kind, OWN_ADDRESS, on_each_database},
     postgres::Postgres,
-    server::TOKEN,
     until,
 };
 
@@ -65,12 +65,6 @@ impl Place {
     }
 }
 
-async fn call(server: &FakeServer, method: Method, path: &str) -> (u16, Value) {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN);
-    let answer = request.send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
-}
-
 /// What a cell answers over MCP.
 async fn cell(server: &FakeServer, conversation: &str, code: &str) -> String {
     server.call("sandbox_run_cell", json!({"conversationId": conversation, "code": code})).await.to_string()
@@ -78,14 +72,14 @@ async fn cell(server: &FakeServer, conversation: &str, code: &str) -> String {
 
 /// The path of the session that is open in a conversation.
 async fn session(server: &FakeServer, conversation: &str) -> String {
-    let (_, listed) = call(server, Method::GET, &format!("/v1/sessions?conversationId={conversation}")).await;
+    let (_, listed) = ask(server, Method::GET, &format!("/v1/sessions?conversationId={conversation}"), None).await;
     format!("/v1/sessions/{}", listed["sessions"][0]["sessionId"].as_str().expect("an id"))
 }
 
 /// Waits until a server says by the id that a session ended.
 async fn is_told(server: &FakeServer, session: &str) {
-    until("it is known that the session ended", async || call(server, Method::GET, session).await.0 == 410).await;
-    let (_, why) = call(server, Method::GET, session).await;
+    until("it is known that the session ended", async || ask(server, Method::GET, session, None).await.0 == 410).await;
+    let (_, why) = ask(server, Method::GET, session, None).await;
     assert_eq!(why["code"], "session_ended", "{why}");
     assert!(why["detail"].as_str().expect("a sentence").starts_with(STOPPED), "{why}");
 }
@@ -97,14 +91,14 @@ async fn session_that_was_open_when_its_server_stopped_is_told_once(kind: Kind) 
         cell(&server, conversation, "set x 41\nwrite f text").await;
     }
     let first = session(&server, "c").await;
-    assert_eq!(call(&server, Method::DELETE, &session(&server, "closed").await).await.0, 200);
+    assert_eq!(ask(&server, Method::DELETE, &session(&server, "closed").await, None).await.0, 200);
     server.stop().await;
 
     let server = place.start().await;
     is_told(&server, &first).await;
-    let (status, why) = call(&server, Method::POST, &format!("{first}/restart")).await;
+    let (status, why) = ask(&server, Method::POST, &format!("{first}/restart"), None).await;
     assert_eq!((status, &why["code"]), (410, &json!("session_ended")), "its environment is not known: {why}");
-    assert_eq!(call(&server, Method::DELETE, "/v1/conversations/deleted").await.0, 204);
+    assert_eq!(ask(&server, Method::DELETE, "/v1/conversations/deleted", None).await.0, 204);
     let told = cell(&server, "c", "get x").await;
     assert!(told.contains(STOPPED) && told.contains("NameError"), "{told}");
     for conversation in ["c", "closed", "deleted"] {
@@ -118,7 +112,7 @@ async fn session_that_was_open_when_its_server_stopped_is_told_once(kind: Kind) 
     // The new session was open as well; the one before it was told.
     let server = place.start().await;
     is_told(&server, &second).await;
-    assert_eq!(call(&server, Method::GET, &first).await.0, 404);
+    assert_eq!(ask(&server, Method::GET, &first, None).await.0, 404);
     assert!(cell(&server, "c", "print here").await.contains(STOPPED));
     assert!(!cell(&server, "c", "print here").await.contains("The session ended"));
     server.stop().await;
@@ -149,8 +143,8 @@ async fn session_that_an_operator_ended_is_told_once() {
     cell(&server, "c", "set x 41").await;
     let open = session(&server, "c").await;
     let path = open.replace("/v1/sessions/", "/v1/admin/sessions/");
-    assert_eq!(call(&server, Method::DELETE, &path).await.0, 204);
-    let (status, why) = call(&server, Method::GET, &open).await;
+    assert_eq!(ask(&server, Method::DELETE, &path, None).await.0, 204);
+    let (status, why) = ask(&server, Method::GET, &open, None).await;
     assert_eq!((status, &why["code"]), (410, &json!("session_ended")), "{why}");
     assert!(why["detail"].as_str().expect("a sentence").contains("an operator ended it"), "{why}");
     assert!(cell(&server, "c", "get x").await.contains("The session ended because an operator ended it"));

@@ -2,6 +2,7 @@
 
 pub mod browser;
 pub mod cable;
+pub mod calls;
 pub mod cluster;
 pub mod collector;
 pub mod dice;

@@ -10,11 +10,12 @@ mod usage;
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
 use crate::support::{
     FakeServer,
+    calls::{call, create, request},
     fake_server::{Kind, on_each_database},
     server::TOKEN,
     until,
@@ -27,25 +28,10 @@ on_each_database! {
     a_token_ends_at_its_time
 }
 
-/// Sends a request with a token; its status and what it answers.
-pub async fn call(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
-    let answer = send(server, token, method, path, body).await;
-    let status = answer.status().as_u16();
-    (status, answer.json().await.unwrap_or_default())
-}
-
 async fn send(server: &FakeServer, token: &str, method: Method, path: &str, body: Option<Value>) -> Response {
-    let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(token);
+    let request = request(server, token, method, path);
     let request = if let Some(body) = body { request.json(&body) } else { request };
     request.send().await.expect("an answer")
-}
-
-/// A new token: its id and itself.
-pub async fn create(server: &FakeServer, wanted: Value) -> (String, String) {
-    let (status, made) = call(server, TOKEN, Method::POST, "/v1/tokens", Some(wanted)).await;
-    assert_eq!(status, 201, "{made}");
-    let text = |name: &str| made[name].as_str().expect(name).to_owned();
-    (text("id"), text("token"))
 }
 
 fn run(conversation: &str, code: &str) -> Value {
@@ -53,15 +39,7 @@ fn run(conversation: &str, code: &str) -> Value {
 }
 
 async fn is_listed(server: &FakeServer, token: &str) -> bool {
-    server
-        .http
-        .get(format!("http://{}/v1/runs", server.address))
-        .bearer_auth(token)
-        .send()
-        .await
-        .expect("an answer")
-        .status()
-        == StatusCode::OK
+    call(server, token, Method::GET, "/v1/runs", None).await.0 == 200
 }
 
 #[tokio::test(flavor = "multi_thread")]

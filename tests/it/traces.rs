@@ -12,6 +12,7 @@ use tokio::{net::TcpListener, time::timeout};
 
 use crate::support::{
     FakeServer,
+    calls::metric,
     collector::{Collector, Silent, attribute, hex},
     server::{FILE_SECRET, TOKEN},
     until,
@@ -40,14 +41,6 @@ async fn answered(request: RequestBuilder) -> Value {
 
 fn rest(conversation: &str, code: &str) -> Value {
     json!({"conversationId": conversation, "language": "python", "code": code})
-}
-
-/// The value of a series.
-async fn metric(server: &FakeServer, series: &str) -> u64 {
-    let url = format!("http://{}/metrics", server.address);
-    let text = server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer").text().await.expect("text");
-    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a whole number")
 }
 
 fn is_within(inner: &Span, outer: &Span) {

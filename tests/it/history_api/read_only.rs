@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::{ask, get, history, run};
 use crate::{
     history::failing::{Disk, mount},
-    support::{FakeServer, server::TOKEN, until},
+    support::{FakeServer, calls::metric, until},
 };
 
 /// A disk that the kernel makes read-only at its first error.
@@ -74,13 +74,6 @@ fn url(folder: &Path) -> String {
     format!("sqlite://{}/state.db", folder.display())
 }
 
-async fn metric(server: &FakeServer, name: &str) -> u64 {
-    let metrics = server.http.get(format!("http://{}/metrics", server.address)).bearer_auth(TOKEN);
-    let metrics = metrics.send().await.expect("an answer").text().await.expect("text");
-    let found = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    found.unwrap_or_else(|| panic!("{name}: {metrics}"))
-}
-
 /// Runs go on with their keys, the server is ready, and a key that is not stored is counted.
 async fn goes_on(server: &FakeServer) {
     let body = json!({"conversationId": "d", "language": "python", "code": "print once"});
@@ -88,7 +81,7 @@ async fn goes_on(server: &FakeServer) {
     assert_eq!((is_replayed, &keyed["outcome"]["exitCode"]), (false, &json!(0)), "{keyed}");
     let (_, is_replayed, again) = ask(server, Method::POST, "/v1/runs", Some(body), "k").await;
     assert_eq!((is_replayed, &again["runId"]), (true, &keyed["runId"]), "known in memory");
-    assert_eq!(metric(server, "sandbox_idempotency_keys_unstored_total ").await, 1);
+    assert_eq!(metric(server, "sandbox_idempotency_keys_unstored_total").await, 1);
     let ready = server.http.get(format!("http://{}/readyz", server.address)).send().await.expect("an answer");
     assert_eq!(ready.status(), 200, "runs start without the database");
     let (status, _, why) = ask(server, Method::POST, "/v1/tokens", Some(json!({"name": "b"})), "").await;
@@ -104,7 +97,7 @@ async fn sqlite_on_a_disk_that_becomes_read_only_keeps_what_it_has() {
     history(&server, "", 1).await;
     disk.fail();
     goes_on(&server).await;
-    until("it is counted", async || metric(&server, "sandbox_history_errors_total ").await > 0).await;
+    until("it is counted", async || metric(&server, "sandbox_history_errors_total").await > 0).await;
     let (status, page) = get(&server, "/v1/history").await;
     assert_eq!((status.as_u16(), &page["runs"][0]["runId"]), (200, &before["runId"]), "it is read as before: {page}");
     server.stop().await;

@@ -1,20 +1,16 @@
 //! What a notebook's cells use.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{FakeServer, Socket, TOKEN};
-
-/// A call of a token; what it answers.
-async fn post(server: &FakeServer, token: &str, path: &str, body: Value) -> Value {
-    let request = server.http.post(format!("http://{}{path}", server.address)).bearer_auth(token).json(&body);
-    request.send().await.expect("an answer").json().await.expect("JSON")
-}
+use super::{FakeServer, Socket};
+use crate::support::calls::{call, create};
 
 /// A new token with these limits, a kernel that it has started, and a client of that.
 async fn notebook(server: &FakeServer, limits: Value) -> (String, String, Socket) {
-    let made = post(server, TOKEN, "/v1/tokens", json!({"name": "n", "owner": "ann", "limits": limits})).await;
-    let token = made["token"].as_str().expect("a token").to_owned();
-    let kernel = post(server, &token, "/jupyter/api/kernels", json!({"name": "fake"})).await;
+    let (_, token) = create(server, json!({"name": "n", "owner": "ann", "limits": limits})).await;
+    let wanted = json!({"name": "fake"});
+    let (_, kernel) = call(server, &token, Method::POST, "/jupyter/api/kernels", wanted).await;
     let id = kernel["id"].as_str().expect("an id").to_owned();
     let path = format!("/jupyter/t/{token}/api/kernels/{id}/channels");
     let client = Socket::connect(server.address, &path, &[]).await.expect("a connection");
@@ -38,7 +34,7 @@ async fn what_a_notebooks_cell_used_is_its_own_and_counts_for_its_token() {
     client.execute("print first").await;
     client.run("burn 4s").await;
     let cells = format!("/v1/sessions/session-{}/cells", id.replace('-', ""));
-    let cell = post(&server, &token, &cells, json!({"code": "print rest"})).await;
+    let (_, cell) = call(&server, &token, Method::POST, &cells, json!({"code": "print rest"})).await;
     assert_eq!(cell["result"]["figures"]["cpuMs"], 10, "neither loading nor the notebook: {cell}");
     client.run("burn 1s").await;
     let why = refusal(&mut client).await;

@@ -5,18 +5,19 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{FakeServer, Socket, TOKEN};
-use crate::{
-    support::{socket::text, until},
-    tokens,
+use crate::support::{
+    calls::{call, create},
+    socket::text,
+    until,
 };
 
 async fn ask(server: &FakeServer, token: &str, method: Method, path: &str, body: Value) -> Value {
-    tokens::call(server, token, method, path, (!body.is_null()).then_some(body)).await.1
+    call(server, token, method, path, (!body.is_null()).then_some(body)).await.1
 }
 
 /// A new token of Ann: its id and itself.
 async fn token(server: &FakeServer, limits: Value) -> (String, String) {
-    tokens::create(server, json!({"name": "n", "owner": "ann", "limits": limits})).await
+    create(server, json!({"name": "n", "owner": "ann", "limits": limits})).await
 }
 
 /// The id of a kernel that a token has started.
@@ -138,7 +139,7 @@ async fn a_kernel_is_not_started_again_by_a_token_that_has_ended_or_is_for_other
     let (opener, opens) = token(&server, json!({})).await;
     let id = start(&server, &opens).await;
     let mut first = client(&server, &opens, &id).await;
-    let (_, bash) = tokens::create(&server, json!({"name": "n", "owner": "ann", "languages": ["bash"]})).await;
+    let (_, bash) = create(&server, json!({"name": "n", "owner": "ann", "languages": ["bash"]})).await;
     for path in [format!("/jupyter/api/kernels/{id}/restart"), "/jupyter/api/kernels".to_owned()] {
         let refused = ask(&server, &bash, Method::POST, &path, json!({"name": "fake"})).await;
         let why = refused["message"].as_str().unwrap_or_default();

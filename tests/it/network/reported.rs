@@ -3,12 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Origin, run};
-use crate::support::server::{Server, TOKEN};
-
-async fn metrics(server: &Server) -> String {
-    let request = server.http.get(server.url("/metrics")).bearer_auth(TOKEN);
-    request.send().await.expect("an answer").text().await.expect("a text")
-}
+use crate::support::{calls::metrics, server::Server};
 
 /// A sample by its name with its labels; nothing for one that is not there.
 fn value(metrics: &str, name: &str) -> u64 {

@@ -3,10 +3,7 @@
 use serde_json::json;
 
 use super::{Attack, PLACES, ask, attackers, bearer, get, with_token};
-use crate::{
-    support::{FakeServer, until},
-    tokens::create,
-};
+use crate::support::{FakeServer, calls::create, until};
 
 /// The header with a new token of an owner.
 async fn new_token(server: &FakeServer, owner: &str) -> String {
