@@ -1,15 +1,14 @@
 //! Programs that are formatted and checked by the tools of the images, and what is refused. The page's button is tested
 //! with the page, by `page_state`.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, Server, server::TOKEN};
+use crate::support::{FakeServer, Server, calls, server::TOKEN};
 
 async fn ask(server: &Server, language: &str, code: &str) -> (u16, Value) {
     let body = json!({"language": language, "code": code});
-    let request = server.http.post(server.url("/v1/check")).bearer_auth(TOKEN).json(&body);
-    let answer = request.send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+    calls::ask(server, Method::POST, "/v1/check", body).await
 }
 
 async fn check(server: &Server, language: &str, code: &str) -> Value {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     mcp_clients::{client, tool},
-    support::{FakeServer, Server, server::TOKEN},
+    support::{FakeServer, Server, calls::create, server::TOKEN},
 };
 
 const FAKE: [&str; 3] = ["print made\nwrite made.txt text", "print seen", "stderr no\nexit 1"];
@@ -59,12 +59,9 @@ async fn no_program_changes_or_reads_what_another_session_or_owner_holds() {
     assert_eq!((was.0, was.1.trim(), is.0), (200, "one", 200));
     assert!(is.1.contains("one") && is.1.contains("two"), "{}", is.1);
 
-    let made = server.http.post(format!("http://{}/v1/tokens", server.address)).bearer_auth(TOKEN);
-    let made: Value =
-        made.json(&json!({"owner": "other", "name": "t"})).send().await.expect("an answer").json().await.expect("JSON");
-    let other = made["token"].as_str().expect("a token");
-    assert_eq!(read(other, &first).await.0, 404);
-    let (status, alone) = exec(other, json!({"lang": "py", "code": "print alone", "files": named})).await;
+    let (_, other) = create(&server, json!({"owner": "other", "name": "t"})).await;
+    assert_eq!(read(&other, &first).await.0, 404);
+    let (status, alone) = exec(&other, json!({"lang": "py", "code": "print alone", "files": named})).await;
     assert_eq!((status, &alone["files"], &alone["stdout"]), (200, &json!([]), &json!("alone\n")), "{alone}");
     assert!(alone["stderr"].as_str().expect("text").contains("no longer there"), "{alone}");
 

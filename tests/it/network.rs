@@ -12,10 +12,14 @@ mod secrets;
 mod upstreams;
 pub mod vault;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use self::origin::Origin;
-use crate::support::server::{Server, TOKEN};
+use crate::support::{
+    calls::{ask, call, cell, create, open_session, post, streams},
+    server::{Server, TOKEN},
+};
 
 /// A server whose programs may reach the origin's ports.
 async fn server(origin: &Origin) -> Server {
@@ -27,14 +31,11 @@ async fn server(origin: &Origin) -> Server {
 
 /// Runs a program to its end over REST; the whole status.
 async fn run(server: &Server, body: &Value) -> Value {
-    let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(body);
-    request.send().await.expect("an answer").json().await.expect("JSON")
+    post(server, "/v1/runs", body.clone()).await
 }
 
 async fn printed(server: &Server, language: &str, code: &str) -> (String, String) {
-    let status = run(server, &json!({"language": language, "code": code})).await;
-    let text = |name: &str| status["result"][name].as_str().unwrap_or_else(|| panic!("{status}")).to_owned();
-    (text("stdout"), text("stderr"))
+    streams(&run(server, &json!({"language": language, "code": code})).await["result"])
 }
 
 /// Each prints one line: what it got, or that it failed.
@@ -138,16 +139,10 @@ async fn requests_narrow_what_tokens_have() {
         if !network.is_null() {
             body["network"] = network;
         }
-        let request = server.http.post(server.url("/v1/runs")).bearer_auth(token).json(&body);
-        let status: Value = request.send().await.expect("an answer").json().await.expect("JSON");
+        let (_, status) = call(&server, token, Method::POST, "/v1/runs", body).await;
         status["result"]["stdout"].as_str().map_or_else(|| status["detail"].to_string(), str::to_owned)
     };
-    let made = async |network: Value| {
-        let body = json!({"name": "n", "owner": "ann", "network": network});
-        let request = server.http.post(server.url("/v1/tokens")).bearer_auth(TOKEN).json(&body);
-        let made: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-        made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
-    };
+    let made = async |network: Value| create(&server, json!({"name": "n", "owner": "ann", "network": network})).await.1;
     let (named, without, plain) = (made(json!(["local"])).await, made(json!([])).await, made(Value::Null).await);
     for (network, token, reaches) in [
         (Value::Null, TOKEN, true),
@@ -171,15 +166,8 @@ async fn requests_narrow_what_tokens_have() {
 async fn session_keeps_its_channels_between_cells() {
     let origin = Origin::start().await;
     let server = server(&origin).await;
-    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN).json(&json!({"language": "python"}));
-    let opened: Value = opened.send().await.expect("an answer").json().await.expect("JSON");
-    let session = opened["sessionId"].as_str().unwrap_or_else(|| panic!("{opened}")).to_owned();
-    let cell = async |code: String| {
-        let url = server.url(&format!("/v1/sessions/{session}/cells"));
-        let request = server.http.post(url).bearer_auth(TOKEN).json(&json!({"code": code}));
-        let status: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-        status["result"].clone()
-    };
+    let session = open_session(&server, TOKEN, json!({"language": "python"})).await;
+    let cell = async |code: String| cell(&server, TOKEN, &session, &code).await;
     let first =
         cell(format!("import requests\ns = requests.Session()\nprint(s.get('http://{}/hello').text)", origin.http));
     assert_eq!(first.await["stdout"], "hello\n");
@@ -192,8 +180,7 @@ async fn session_keeps_its_channels_between_cells() {
     assert!(second["stderr"].as_str().is_some_and(|text| text.contains("no policy allows")), "{second}");
     let third = cell(format!("print(s.get('http://{}/hello').text)", origin.http)).await;
     assert_eq!((&third["stdout"], &third["stderr"]), (&json!("hello\n"), &json!("")), "a refusal is told once");
-    let close = server.http.delete(server.url(&format!("/v1/sessions/{session}"))).bearer_auth(TOKEN);
-    assert!(close.send().await.expect("an answer").status().is_success());
+    assert_eq!(ask(&server, Method::DELETE, &session, None).await.0, 200);
     server.stop().await;
 }
 

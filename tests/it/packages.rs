@@ -7,10 +7,14 @@ mod tls;
 
 use std::time::Instant;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use self::index::Index;
-use crate::support::server::{Server, TOKEN};
+use crate::support::{
+    calls::{ask, call, cell, create, get, open_session, post, streams},
+    server::{Server, TOKEN},
+};
 
 const PYTHON: &str = "python";
 const JAVASCRIPT: &str = "javascript";
@@ -26,9 +30,7 @@ async fn server(index: &Index, more: &[(&str, &str)]) -> Server {
 
 /// Over REST; the status and the body.
 async fn install(server: &Server, token: &str, conversation: &str, body: Value) -> (u16, Value) {
-    let url = server.url(&format!("/v1/conversations/{conversation}/packages"));
-    let answer = server.http.post(url).bearer_auth(token).json(&body).send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+    call(server, token, Method::POST, &format!("/v1/conversations/{conversation}/packages"), body).await
 }
 
 /// What is installed then, and whether it was made before.
@@ -49,43 +51,23 @@ async fn refused(server: &Server, conversation: &str, language: &str, package: &
     (text("code"), text("detail"))
 }
 
-/// A new token.
-async fn create(server: &Server, wanted: &Value) -> String {
-    let request = server.http.post(server.url("/v1/tokens")).bearer_auth(TOKEN).json(wanted);
-    let made: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-    made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
-}
-
-async fn run_by(server: &Server, token: &str, body: &Value) -> Value {
-    let request = server.http.post(server.url("/v1/runs")).bearer_auth(token).json(body);
-    request.send().await.expect("an answer").json().await.expect("JSON")
-}
-
 /// Both streams of a program in a conversation.
 async fn printed(server: &Server, conversation: &str, language: &str, code: &str) -> (String, String) {
     let body = json!({"conversationId": conversation, "language": language, "code": code});
-    let status = run_by(server, TOKEN, &body).await;
-    let text = |name: &str| status["result"][name].as_str().unwrap_or_else(|| panic!("{status}")).to_owned();
-    (text("stdout"), text("stderr"))
+    streams(&post(server, "/v1/runs", body).await["result"])
 }
 
-/// A session; runs cells in it.
+/// A session by its path; runs cells in it.
 struct Session<'a>(&'a Server, String);
 
 impl<'a> Session<'a> {
     async fn open(server: &'a Server, conversation: &str, language: &str) -> Self {
         let body = json!({"conversationId": conversation, "language": language});
-        let request = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN).json(&body);
-        let opened: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-        Self(server, opened["sessionId"].as_str().unwrap_or_else(|| panic!("{opened}")).to_owned())
+        Self(server, open_session(server, TOKEN, body).await)
     }
 
     async fn cell(&self, code: &str) -> (String, String) {
-        let url = self.0.url(&format!("/v1/sessions/{}/cells", self.1));
-        let request = self.0.http.post(url).bearer_auth(TOKEN).json(&json!({"code": code}));
-        let status: Value = request.send().await.expect("an answer").json().await.expect("JSON");
-        let text = |name: &str| status["result"][name].as_str().unwrap_or_else(|| panic!("{status}")).to_owned();
-        (text("stdout"), text("stderr"))
+        streams(&cell(self.0, TOKEN, &self.1, code).await)
     }
 }
 
@@ -123,9 +105,7 @@ async fn installed_packages_are_found_by_every_kind_of_program_and_not_listed() 
     let result = server.call("sandbox_install_packages", call).await;
     assert_eq!(result["structuredContent"]["packages"], json!(["tiny==2.0"]), "{result}");
     for conversation in ["c", "d"] {
-        let url = server.url(&format!("/v1/conversations/{conversation}/files"));
-        let list: Value =
-            server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer").json().await.expect("JSON");
+        let list = get(&server, &format!("/v1/conversations/{conversation}/files")).await;
         assert_eq!((&list["files"], &list["skipped"]), (&json!([]), &Value::Null), "{list}");
     }
     server.stop().await;
@@ -143,9 +123,8 @@ async fn packages_of_npm_are_found_by_sessions_and_leave_those_of_the_conversati
         let session = Session::open(&server, language, language).await;
         if is_open {
             // Deno reads its settings when it starts.
-            let restart = server.url(&format!("/v1/sessions/{}/restart", session.1));
-            let restarted = server.http.post(restart).bearer_auth(TOKEN).send().await.expect("an answer");
-            assert!(restarted.status().is_success(), "{language}: {}", restarted.status());
+            let (status, _) = ask(&server, Method::POST, &format!("{}/restart", session.1), None).await;
+            assert!(status < 300, "{language}: {status}");
         }
         let code = "import used from 'uses-left';\nconsole.log(used, (await import('left')).default);";
         let (stdout, stderr) = session.cell(code).await;
@@ -196,9 +175,9 @@ async fn programs_install_by_pip_and_npm_and_use_what_they_installed() {
 async fn a_program_of_a_token_with_one_at_once_gets_what_it_asks_for() {
     let index = Index::start().await;
     let server = server(&index, &[]).await;
-    let token = create(&server, &json!({"name": "n", "owner": "ann", "limits": {"runsAtOnce": 1}})).await;
+    let (_, token) = create(&server, json!({"name": "n", "owner": "ann", "limits": {"runsAtOnce": 1}})).await;
     let body = json!({"conversationId": "a", "language": BASH, "code": "pip install -q tiny==1.0 && tiny-say"});
-    let status = run_by(&server, &token, &body).await;
+    let (_, status) = call(&server, &token, Method::POST, "/v1/runs", body).await;
     assert!(status["result"]["stdout"].as_str().is_some_and(|text| text.ends_with("tiny says 1.0\n")), "{status}");
     server.stop().await;
 }
@@ -222,9 +201,9 @@ async fn second_conversation_gets_what_the_first_made_and_other_owners_do_not() 
         slow.as_secs_f64() / fast.as_secs_f64()
     );
     let sent = index.served();
-    let token = create(&first, &json!({"name": "n", "owner": "ann"})).await;
+    let (_, token) = create(&first, json!({"name": "n", "owner": "ann"})).await;
     let body = json!({"conversationId": "a", "language": PYTHON, "code": "import tiny"});
-    let status = run_by(&first, &token, &body).await;
+    let (_, status) = call(&first, &token, Method::POST, "/v1/runs", body).await;
     assert!(status["result"]["stderr"].as_str().is_some_and(|text| text.contains("No module named")), "{status}");
     let body = json!({"language": PYTHON, "packages": ["many", "tiny"]});
     let (_, body) = install(&first, &token, "a", body).await;
@@ -286,15 +265,16 @@ async fn tokens_and_requests_narrow_who_may_install() {
     let index = Index::start().await;
     let server = server(&index, &[]).await;
     for (network, may) in [(json!([]), false), (json!(["packages"]), true)] {
-        let token = create(&server, &json!({"name": "n", "owner": "ann", "network": network})).await;
+        let (_, token) = create(&server, json!({"name": "n", "owner": "ann", "network": network})).await;
         let (status, body) = install(&server, &token, "t", json!({"language": PYTHON, "packages": ["tiny"]})).await;
         assert_eq!(status, if may { 200 } else { 403 }, "{body}");
         let code = "import os; print(os.environ.get('SANDBOX_PACKAGES'))";
-        let status = run_by(&server, &token, &json!({"language": PYTHON, "code": code})).await;
+        let (_, status) =
+            call(&server, &token, Method::POST, "/v1/runs", json!({"language": PYTHON, "code": code})).await;
         assert_eq!(status["result"]["stdout"], if may { "uv\n" } else { "None\n" }, "{status}");
     }
     let code = "import os; print(os.environ.get('SANDBOX_PACKAGES'))";
-    let status = run_by(&server, TOKEN, &json!({"language": PYTHON, "code": code, "network": []})).await;
+    let status = post(&server, "/v1/runs", json!({"language": PYTHON, "code": code, "network": []})).await;
     assert_eq!(status["result"]["stdout"], "None\n", "{status}");
     server.stop().await;
 }

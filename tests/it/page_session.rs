@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use crate::{
     page_access::findings,
-    support::{FakeServer, server::TOKEN, sheet::Sheet, until},
+    support::{FakeServer, calls, sheet::Sheet, until},
 };
 
 /// A table as a data frame's, with what no page should take over.
@@ -43,16 +44,12 @@ async fn look_away(sheet: &Sheet, away: bool) {
 
 /// The open sessions of the server, in the form of `/v1`.
 async fn sessions(server: &FakeServer) -> Vec<Value> {
-    let url = format!("http://{}/v1/sessions", server.address);
-    let answer = server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer");
-    let list: Value = answer.json().await.expect("JSON");
-    list["sessions"].as_array().expect("a list").clone()
+    calls::get(server, "/v1/sessions").await["sessions"].as_array().expect("a list").clone()
 }
 
 async fn close_session(server: &FakeServer) {
     let id = sessions(server).await[0]["sessionId"].as_str().expect("a session").to_owned();
-    let url = format!("http://{}/v1/sessions/{id}", server.address);
-    assert_eq!(server.http.delete(url).bearer_auth(TOKEN).send().await.expect("an answer").status(), 200);
+    assert_eq!(calls::ask(server, Method::DELETE, &format!("/v1/sessions/{id}"), None).await.0, 200);
 }
 
 /// What is said of the displays: their text, and the elements in them.

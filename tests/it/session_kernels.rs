@@ -10,19 +10,13 @@ use mcp_sandbox_server::{
     },
     services::runs::{CellSession, Report, RunRequest},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{
-    server::{Server, TOKEN},
+    calls::{get, post},
+    server::Server,
     sheet::Sheet,
 };
-
-/// A call of `/v1`: its answer, whatever the status is.
-async fn ask(server: &Server, method: &str, path: &str, body: &Value) -> Value {
-    let method = method.parse().expect("a method");
-    let request = server.http.request(method, server.url(path)).bearer_auth(TOKEN).json(body);
-    request.send().await.expect("an answer").json().await.expect("JSON")
-}
 
 /// Announces a frame of 2^40 bytes on every connection to the bridge, which is ended by it and the session with it.
 const FRAME_OF_A_TEBIBYTE: &str = "
@@ -179,9 +173,8 @@ async fn the_memory_of_a_cell_is_the_most_since_its_sandbox_started() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_of_tools_with_sessions_is_at_most_10_kb() {
     let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
-    let call = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
-    let request = server.http.post(server.url("/mcp")).bearer_auth(crate::support::server::TOKEN).json(&call);
-    let answer: serde_json::Value = request.send().await.expect("an answer").json().await.expect("JSON");
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
+    let answer = post(&server, "/mcp", call).await;
     let tools = answer["result"]["tools"].as_array().expect("tools");
     let sizes: Vec<_> = tools.iter().map(|tool| (tool["name"].as_str(), tool.to_string().len())).collect();
     assert!(sizes.iter().any(|(name, _)| *name == Some("sandbox_run_cell")), "{sizes:?}");
@@ -203,32 +196,32 @@ async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
         // Twice: once in a fresh sandbox, once in one that stood by.
         for _ in 0..2 {
             let body = json!({"conversationId": "env", "language": language, "code": code, "env": env});
-            let run = ask(&server, "POST", "/v1/runs", &body).await;
+            let run = post(&server, "/v1/runs", body.clone()).await;
             assert_eq!(run["result"]["stdout"], "hidden UTC\n", "{language}: {run}");
             let path = format!("/v1/runs/{}", run["runId"].as_str().expect("an id"));
-            answers += &ask(&server, "GET", &path, &json!(null)).await.to_string();
+            answers += &get(&server, &path).await.to_string();
             let called = server.call("sandbox_run_code", body).await.to_string();
             assert!(called.contains("hidden UTC"), "{language}: {called}");
             answers += &called;
         }
         let body = json!({"conversationId": format!("env-{language}"), "language": language, "env": env});
-        let session = ask(&server, "POST", "/v1/sessions", &body).await;
+        let session = post(&server, "/v1/sessions", body).await;
         let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
         for _ in 0..2 {
-            let cell = ask(&server, "POST", &format!("{path}/cells"), &json!({"code": code})).await;
+            let cell = post(&server, &format!("{path}/cells"), json!({"code": code})).await;
             assert_eq!(cell["result"]["stdout"], "hidden UTC\n", "{language}: {cell}");
             answers += &session.to_string();
             answers += &cell.to_string();
             // It keeps them.
-            answers += &ask(&server, "POST", &format!("{path}/restart"), &json!({})).await.to_string();
+            answers += &post(&server, &format!("{path}/restart"), json!({})).await.to_string();
         }
         let again = json!({"conversationId": format!("env-{language}"), "language": language, "env": {"TZ": "CET"}});
-        let refused = ask(&server, "POST", "/v1/sessions", &again).await;
+        let refused = post(&server, "/v1/sessions", again).await;
         assert!(refused["code"] == "invalid_argument" && refused["detail"].to_string().contains("env"), "{refused}");
     }
     assert!(!answers.contains(SECRET), "{answers}");
     for env in [json!({"PATH": SECRET}), json!({"API_KEY": 1}), json!([SECRET]), json!({"TZ": format!("{SECRET}\0")})] {
-        let refused = ask(&server, "POST", "/v1/runs", &json!({"language": "bash", "code": "env", "env": env})).await;
+        let refused = post(&server, "/v1/runs", json!({"language": "bash", "code": "env", "env": env})).await;
         assert!(refused["code"] == "invalid_argument", "{refused}");
         assert!(refused["detail"].to_string().contains("env") && !refused.to_string().contains(SECRET), "{refused}");
         let call = json!({"language": "bash", "code": "env", "env": env});

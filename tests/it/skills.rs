@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use zip::{ZipWriter, write::SimpleFileOptions};
 
-use crate::support::{FakeServer, server::TOKEN};
+use crate::support::{FakeServer, calls::create, server::TOKEN};
 
 /// `SKILL.md` of a skill.
 pub fn skill_md(name: &str, description: &str) -> String {
@@ -59,10 +59,7 @@ impl Scene {
         write(root.path(), "public/report/scripts/run.py", "print(1)\n");
         let path = root.path().display().to_string();
         let server = FakeServer::with(&[&[("SANDBOX_SKILLS__ROOT", path.as_str())], more].concat()).await;
-        let body = json!({"name": "ann", "owner": "ann", "scopes": ["run", "files"]});
-        let made = server.http.post(format!("http://{}/v1/tokens", server.address)).bearer_auth(TOKEN).json(&body);
-        let made: Value = made.send().await.expect("an answer").json().await.expect("JSON");
-        let ann = made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
+        let (_, ann) = create(&server, json!({"name": "ann", "owner": "ann", "scopes": ["run", "files"]})).await;
         Self { server, root, ann }
     }
 

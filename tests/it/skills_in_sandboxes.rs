@@ -8,11 +8,15 @@ use std::{
 };
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 use zip::{ZipWriter, write::SimpleFileOptions};
 
-use crate::support::{server::Server, server::TOKEN, until};
+use crate::support::{
+    calls::{call, create, get, request, streams},
+    server::{Server, TOKEN},
+    until,
+};
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
@@ -29,28 +33,11 @@ async fn server(more: &[(&str, &str)]) -> (Server, TempDir) {
     (Server::with(&[&[("SANDBOX_SKILLS__ROOT", path.as_str())], more].concat()).await, root)
 }
 
-async fn send(
-    server: &Server,
-    token: &str,
-    method: Method,
-    path: &str,
-    body: impl Into<reqwest::Body>,
-) -> (u16, Value) {
-    let request = server.http.request(method, server.url(path)).bearer_auth(token);
-    let request = request.header(
-        "content-type",
-        if path == "/v1/runs" || path == "/v1/tokens" { "application/json" } else { "application/zip" },
-    );
-    let answer = request.body(body).send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
-}
-
 /// What a Bash or Python program printed.
 async fn printed(server: &Server, token: &str, conversation: &str, language: &str, code: &str) -> String {
-    let body = json!({"conversationId": conversation, "language": language, "code": code}).to_string();
-    let (_, run) = send(server, token, Method::POST, "/v1/runs", body).await;
-    let text = |name: &str| run["result"][name].as_str().unwrap_or_else(|| panic!("{run}"));
-    format!("{}{}", text("stdout"), text("stderr"))
+    let body = json!({"conversationId": conversation, "language": language, "code": code});
+    let (stdout, stderr) = streams(&call(server, token, Method::POST, "/v1/runs", body).await.1["result"]);
+    stdout + &stderr
 }
 
 async fn upload(server: &Server, token: &str, name: &str, script: &str) {
@@ -63,14 +50,14 @@ async fn upload(server: &Server, token: &str, name: &str, script: &str) {
         zip.write_all(text.as_bytes()).expect("written");
     }
     let zip = zip.finish().expect("a zip").into_inner();
-    let (status, body) = send(server, token, Method::PUT, &format!("/v1/skills/{name}"), zip).await;
-    assert!(matches!(status, 200 | 201), "{body}");
+    let put =
+        request(server, token, Method::PUT, &format!("/v1/skills/{name}")).header("content-type", "application/zip");
+    let answer = put.body(zip).send().await.expect("an answer");
+    assert!(matches!(answer.status().as_u16(), 200 | 201), "{answer:?}");
 }
 
 async fn token_of(server: &Server, owner: &str) -> String {
-    let body = json!({"name": owner, "owner": owner, "scopes": ["run", "files"]}).to_string();
-    let (_, made) = send(server, TOKEN, Method::POST, "/v1/tokens", body).await;
-    made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    create(server, json!({"name": owner, "owner": owner, "scopes": ["run", "files"]})).await.1
 }
 
 /// Makes the inputs, runs each script as its SKILL.md says, and checks the results with other libraries.
@@ -121,7 +108,7 @@ print("all four")
 #[tokio::test(flavor = "multi_thread")]
 async fn our_skills_do_what_they_promise_in_a_sandbox() {
     let (server, _root) = server(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
-    let (_, list) = send(&server, TOKEN, Method::GET, "/v1/skills", "").await;
+    let list = get(&server, "/v1/skills").await;
     let names: Vec<_> = list["skills"].as_array().expect("skills").iter().map(|skill| &skill["name"]).collect();
     assert_eq!(names, ["data-profile", "image-crop-rotate", "pdf-text-replace", "spreadsheet-report"]);
     assert_eq!(printed(&server, TOKEN, "c", "python", OURS).await, "all four\n");

@@ -4,17 +4,18 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use mcp_sandbox_server::ports::engine::Signal;
-use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Server, images::Image, server::TOKEN, socket::Socket, until::until};
+use crate::support::{
+    Server,
+    calls::{get, post},
+    images::Image,
+    server::TOKEN,
+    socket::Socket,
+    until::until,
+};
 
 const STREAMED: (&str, &str) = ("SANDBOX_ENGINE__FILES", "streamed");
-
-async fn ask(server: &Server, method: Method, path: &str, body: &Value) -> Value {
-    let request = server.http.request(method, server.url(path)).bearer_auth(TOKEN).json(body);
-    request.send().await.expect("an answer").json().await.unwrap_or_default()
-}
 
 async fn upload(server: &Server, conversation: &str, name: &str, bytes: impl Into<reqwest::Body>) {
     let url = server.url(&format!("/v1/conversations/{conversation}/files/{name}"));
@@ -25,7 +26,7 @@ async fn upload(server: &Server, conversation: &str, name: &str, bytes: impl Int
 /// A program, with its limits; the result.
 async fn run(server: &Server, conversation: &str, code: &str, limits: Value) -> Value {
     let body = json!({"conversationId": conversation, "language": "bash", "code": code, "limits": limits});
-    let run = ask(server, Method::POST, "/v1/runs", &body).await;
+    let run = post(server, "/v1/runs", body).await;
     assert!(run["result"].is_object(), "{run}");
     run["result"].clone()
 }
@@ -93,7 +94,7 @@ async fn files_are_kept_however_the_program_ends() {
     // Process 1 reads no signal while the program does not read its input.
     let body = json!({"conversationId": "unread", "language": "bash", "code": "echo kept > unread; sleep 100",
         "stdin": "x".repeat(1_000_000), "limits": {"wallMs": 1500}});
-    let run = ask(&server, Method::POST, "/v1/runs", &body).await;
+    let run = post(&server, "/v1/runs", body).await;
     assert_eq!(run["result"]["outcome"]["ended"], "timed_out", "{run}");
     assert_eq!(output(&server, "unread", "cat unread").await, "kept\n");
     server.stop().await;
@@ -103,7 +104,7 @@ async fn files_are_kept_however_the_program_ends() {
 async fn run_whose_sandbox_was_killed_says_that_its_files_are_lost() {
     let server = Server::with(&[STREAMED]).await;
     let body = json!({"conversationId": "c", "language": "bash", "code": "echo lost > a; sleep 100", "wait": 0});
-    let run = ask(&server, Method::POST, "/v1/runs", &body).await;
+    let run = post(&server, "/v1/runs", body).await;
     let run = format!("/v1/runs/{}", run["runId"].as_str().unwrap_or_else(|| panic!("{run}")));
     tokio::time::sleep(Duration::from_millis(500)).await;
     for sandbox in server.sandboxes().await {
@@ -111,7 +112,7 @@ async fn run_whose_sandbox_was_killed_says_that_its_files_are_lost() {
     }
     let mut told = Value::Null;
     until("it is over", async || {
-        told = ask(&server, Method::GET, &run, &json!({})).await;
+        told = get(&server, &run).await;
         told["state"] != "running"
     })
     .await;
@@ -166,7 +167,7 @@ async fn room_and_quota_hold() {
     let server = Server::with(&[STREAMED, ("SANDBOX_ENGINE__STREAMED_BYTES", "2097152")]).await;
     upload(&server, "c", "large", vec![0; 3 << 20]).await;
     let body = json!({"conversationId": "c", "language": "bash", "code": "echo never"});
-    let refused = ask(&server, Method::POST, "/v1/runs", &body).await;
+    let refused = post(&server, "/v1/runs", body).await;
     assert!(refused.to_string().contains("SANDBOX_ENGINE__STREAMED_BYTES"), "{refused}");
     server.stop().await;
 }
@@ -174,10 +175,10 @@ async fn room_and_quota_hold() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_session_could_not_store_comes_once_there_is_room() {
     let server = Server::with(&[STREAMED, ("SANDBOX_QUOTA__BYTES_MAX", "12000000")]).await;
-    let session = ask(&server, Method::POST, "/v1/sessions", &json!({"conversationId": "c", "language": "bash"})).await;
+    let session = post(&server, "/v1/sessions", json!({"conversationId": "c", "language": "bash"})).await;
     let cells = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().unwrap_or_else(|| panic!("{session}")));
     for (code, ended) in [("head -c 13M /dev/zero > big; echo kept > z", "disk_limit"), ("rm big", "exited")] {
-        let cell = ask(&server, Method::POST, &cells, &json!({"code": code})).await;
+        let cell = post(&server, &cells, json!({"code": code})).await;
         assert_eq!(cell["result"]["outcome"]["ended"], ended, "{cell}");
     }
     assert_eq!(output(&server, "c", "ls; cat z").await, "z\nkept\n");
@@ -189,11 +190,11 @@ async fn cells_and_runs_and_clients_see_each_others_files() {
     let server = Server::with(&[STREAMED]).await;
     let open = async |language: &str| {
         let body = json!({"conversationId": "c", "language": language});
-        let session = ask(&server, Method::POST, "/v1/sessions", &body).await;
+        let session = post(&server, "/v1/sessions", body).await;
         format!("/v1/sessions/{}/cells", session["sessionId"].as_str().unwrap_or_else(|| panic!("{session}")))
     };
     let cell = async |cells: &str, code: &str| {
-        let run = ask(&server, Method::POST, cells, &json!({"code": code})).await;
+        let run = post(&server, cells, json!({"code": code})).await;
         run["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{run}")).to_owned()
     };
     upload(&server, "c", "up", "client").await;
@@ -206,7 +207,7 @@ async fn cells_and_runs_and_clients_see_each_others_files() {
     assert_eq!(cell(&python, seen).await, "42 ['more', 'py', 'sh'] run later\n");
     // A cell that is interrupted has changed what it changed.
     let late = json!({"code": "open('late', 'w').write('kept')\nwhile True: pass", "limits": {"wallMs": 500}});
-    let run = ask(&server, Method::POST, &python, &late).await;
+    let run = post(&server, &python, late).await;
     assert_eq!(run["outcome"]["ended"], "timed_out", "{run}");
     assert_eq!(cell(&bash, "cat late").await.trim_end(), "kept");
     // What a session does between its cells comes with the next one.
@@ -222,12 +223,12 @@ async fn cells_and_runs_and_clients_see_each_others_files() {
 async fn output_after_a_cell_does_not_hold_up_its_files() {
     let server = Server::with(&[STREAMED, ("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "1000000000000")]).await;
     let session = json!({"conversationId": "c", "language": "python"});
-    let session = ask(&server, Method::POST, "/v1/sessions", &session).await;
+    let session = post(&server, "/v1/sessions", session).await;
     let cells = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().unwrap_or_else(|| panic!("{session}")));
     let code = "import os, threading, time\nuntil = time.time() + 4\ndef flood():\n    \
                 while time.time() < until: print('x' * 100_000); time.sleep(0.01)\n\
                 open('large', 'wb').write(os.urandom(20 << 20))\nthreading.Thread(target=flood).start()";
-    let cell = ask(&server, Method::POST, &cells, &json!({"code": code})).await;
+    let cell = post(&server, &cells, json!({"code": code})).await;
     assert_eq!(cell["result"]["outcome"]["ended"], "exited", "{}", cell["result"]["outcome"]);
     assert_eq!(changes(&cell["result"]), [("large", "created")]);
     server.stop().await;
@@ -241,7 +242,7 @@ async fn kernel_of_a_notebook_has_the_files_too() {
     let answer = request.body(json!({"name": "python3"}).to_string()).send().await.expect("an answer");
     let kernel: Value = answer.json().await.expect("JSON");
     let id = kernel["id"].as_str().unwrap_or_else(|| panic!("{kernel}"));
-    let sessions = ask(&server, Method::GET, "/v1/sessions", &json!({})).await;
+    let sessions = get(&server, "/v1/sessions").await;
     let conversation = sessions["sessions"][0]["conversationId"].as_str().unwrap_or_else(|| panic!("{sessions}"));
     upload(&server, conversation, "up", "client").await;
     let path = format!("/jupyter/t/{TOKEN}/api/kernels/{id}/channels?session_id=x");
@@ -279,7 +280,7 @@ async fn plain_runner_is_refused_with_the_setting() {
     image.build("ruby-style");
     let server = Server::with(&[STREAMED]).await;
     let body = json!({"conversationId": "c", "language": image.language, "code": "echo never"});
-    let refused = ask(&server, Method::POST, "/v1/runs", &body).await;
+    let refused = post(&server, "/v1/runs", body).await;
     assert!(refused.to_string().contains("SANDBOX_ENGINE__FILES"), "{refused}");
     server.stop().await;
 }

@@ -19,6 +19,7 @@ use tokio::process::{Child, Command};
 use crate::{
     mcp_clients::{client, tool},
     support::{
+        calls::{call, create, streams},
         http,
         server::{Server, TOKEN},
         until,
@@ -62,41 +63,31 @@ async fn server(more: &[(&str, &str)]) -> Server {
     Server::with(&[&[("SANDBOX_STANDBY__TOTAL_MAX", "0")], more].concat()).await
 }
 
-async fn send(server: &Server, token: &str, method: Method, path: &str, body: &Value) -> (u16, Value) {
-    let request = server.http.request(method, server.url(path)).bearer_auth(token);
-    let request = if body.is_null() { request } else { request.json(body) };
-    let answer = request.send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
-}
-
 async fn get(server: &Server, token: &str, path: &str) -> Value {
-    send(server, token, Method::GET, path, &Value::Null).await.1
+    call(server, token, Method::GET, path, None).await.1
 }
 
 /// Makes a tool server on the sandbox's server.
 async fn put(server: &Server, name: &str, definition: Value) {
     let body = json!({"server": definition});
-    let (status, answer) = send(server, TOKEN, Method::PUT, &format!("/v1/tool-servers/{name}"), &body).await;
+    let (status, answer) = call(server, TOKEN, Method::PUT, &format!("/v1/tool-servers/{name}"), body).await;
     assert_eq!(status, 204, "{answer}");
 }
 
 async fn token_of(server: &Server, owner: &str, scopes: &[&str]) -> String {
-    let body = json!({"name": owner, "owner": owner, "scopes": scopes});
-    let (_, made) = send(server, TOKEN, Method::POST, "/v1/tokens", &body).await;
-    made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    create(server, json!({"name": owner, "owner": owner, "scopes": scopes})).await.1
 }
 
 /// The whole result of a program.
 async fn run(server: &Server, token: &str, conversation: &str, language: &str, code: &str) -> Value {
     let body = json!({"conversationId": conversation, "language": language, "code": code});
-    send(server, token, Method::POST, "/v1/runs", &body).await.1
+    call(server, token, Method::POST, "/v1/runs", body).await.1
 }
 
 /// What a program printed to both streams.
 async fn printed(server: &Server, token: &str, language: &str, code: &str) -> String {
-    let run = run(server, token, "tools", language, code).await;
-    let text = |name: &str| run["result"][name].as_str().unwrap_or_else(|| panic!("{run}"));
-    format!("{}{}", text("stdout"), text("stderr"))
+    let (stdout, stderr) = streams(&run(server, token, "tools", language, code).await["result"]);
+    stdout + &stderr
 }
 
 const PYTHON: &str = r#"
@@ -207,11 +198,11 @@ async fn a_command_of_the_settings_is_a_server_and_its_secret_is_seen_by_it_alon
     let names: Vec<_> = environment.split('\0').filter_map(|pair| pair.split_once('=')).map(|(name, _)| name).collect();
     assert_eq!(names, ["KEY", "PATH"], "{environment}");
     assert!(environment.contains("KEY=x-0123456789-of-the-command"));
-    let (status, list) = send(&server, TOKEN, Method::GET, "/v1/tool-servers", &Value::Null).await;
+    let (status, list) = call(&server, TOKEN, Method::GET, "/v1/tool-servers", None).await;
     assert!(status == 200 && !list.to_string().contains("of-the-command"), "{list}");
     assert_eq!(list["servers"][0]["isConfigured"], true);
     let (status, refused) =
-        send(&server, TOKEN, Method::PUT, "/v1/tool-servers/other", &json!({"server": {"command": ["true"]}})).await;
+        call(&server, TOKEN, Method::PUT, "/v1/tool-servers/other", json!({"server": {"command": ["true"]}})).await;
     assert!(status == 422 && refused.to_string().contains("settings"), "{refused}");
     server.stop().await;
     until("the command ends with the server", async || processes().is_empty()).await;
@@ -269,7 +260,7 @@ async fn a_person_at_the_client_is_asked() {
     let answers = get(&server, TOKEN, "/v1/approvals").await;
     for one in answers["approvals"].as_array().expect("answers").iter().filter(|one| one["answer"] == "always") {
         let path = format!("/v1/approvals/{}", one["id"].as_str().expect("an id"));
-        assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 204);
+        assert_eq!(call(&server, TOKEN, Method::DELETE, &path, None).await.0, 204);
     }
     let python = tool("mcp2/bin/python");
     client(&python, &["asking_mcp2.py", &modern[0], &modern[1], &modern[2]]).await;

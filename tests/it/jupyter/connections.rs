@@ -13,6 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::{call, get, socket, start};
 use crate::support::{
     FakeServer,
+    calls::post,
     server::TOKEN,
     socket::{Socket, text},
     until,
@@ -24,9 +25,8 @@ async fn connections(server: &FakeServer, kernel: &str) -> Value {
 
 /// A cell over REST in a kernel's session; whether it is over in time is for the caller to wait for.
 async fn rest_cell(server: &FakeServer, kernel: &str, code: &str, wait_s: u64) -> Value {
-    let path = format!("http://{}/v1/sessions/session-{}/cells", server.address, kernel.replace('-', ""));
-    let request = server.http.post(path).bearer_auth(TOKEN).json(&json!({"code": code, "wait": wait_s}));
-    request.send().await.expect("an answer").json().await.expect("JSON")
+    let path = format!("/v1/sessions/session-{}/cells", kernel.replace('-', ""));
+    post(server, &path, json!({"code": code, "wait": wait_s})).await
 }
 
 fn is(kind: &str) -> impl Fn(&Value) -> bool {

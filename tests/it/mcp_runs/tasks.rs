@@ -3,7 +3,7 @@
 use mcp_sandbox_server::domain::{id::RunId, owner::Principal};
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::support::{FakeServer, calls::create, server::TOKEN, until};
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
@@ -98,13 +98,10 @@ async fn tasks_are_the_callers_and_of_clients_that_know_them() {
     let left = run(&server, knows(), "hang", 0).await;
     let unknown = ask(&server, TOKEN, json!({}), "tasks/get", json!({"taskId": left["taskId"]})).await;
     assert_eq!(unknown["error"]["code"], -32021, "{unknown}");
-    let body = json!({"name": "ann", "owner": "ann", "scopes": ["run"]});
-    let made = server.http.post(format!("http://{}/v1/tokens", server.address)).bearer_auth(TOKEN).json(&body);
-    let made: Value = made.send().await.expect("an answer").json().await.expect("JSON");
-    let ann = made["token"].as_str().expect("a token");
+    let (_, ann) = create(&server, json!({"name": "ann", "owner": "ann", "scopes": ["run"]})).await;
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
         for id in [&left["taskId"], &json!("run-00000000000000000000000000000000"), &json!("../x"), &json!("")] {
-            let refused = ask(&server, ann, knows(), method, json!({"taskId": id, "inputResponses": {}})).await;
+            let refused = ask(&server, &ann, knows(), method, json!({"taskId": id, "inputResponses": {}})).await;
             assert_eq!(refused["error"]["code"], -32602, "{method} {id}: {refused}");
         }
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Origin, printed, run, server};
 use crate::support::{
+    calls::{cell, open_session},
     server::{Server, TOKEN},
     socket::Socket,
     until,
@@ -115,15 +116,8 @@ async fn axios_reaches_what_is_allowed() {
 async fn fetch_of_deno_in_a_session_reaches_what_is_allowed() {
     let origin = Origin::start().await;
     let server = server(&origin).await;
-    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN);
-    let opened = opened.json(&json!({"language": "typescript"})).send().await.expect("an answer");
-    let opened: Value = opened.json().await.expect("JSON");
-    let path = format!("/v1/sessions/{}/cells", opened["sessionId"].as_str().expect("a session"));
-    let cell = async |code: String| {
-        let sent = server.http.post(server.url(&path)).bearer_auth(TOKEN).json(&json!({"code": code}));
-        let cell: Value = sent.send().await.expect("an answer").json().await.expect("JSON");
-        cell["result"].clone()
-    };
+    let session = open_session(&server, TOKEN, json!({"language": "typescript"})).await;
+    let cell = async |code: String| cell(&server, TOKEN, &session, &code).await;
     let made = format!("const client = Deno.createHttpClient({{caCerts: [`{}`]}});", origin.certificate);
     cell(made).await;
     for url in [format!("http://{}/hello", origin.http), format!("https://{}/hello", origin.tls)] {

@@ -1,9 +1,11 @@
 //! What a program may try against its channels, the proxy and the hosts.
 
-use serde_json::{Value, json};
+use reqwest::Method;
+use serde_json::json;
 
 use super::{Origin, printed, run, server};
 use crate::support::{
+    calls::{call, create, get},
     process::Process,
     server::{Server, TOKEN},
 };
@@ -245,8 +247,7 @@ async fn run_that_is_stopped_in_a_download_ends_at_once() {
     let code = format!("import requests\nfor _ in range(10**6): requests.get('http://{}/bytes/1000000')", origin.http);
     let status = run(&server, &json!({"language": "python", "code": code})).await;
     assert_eq!(status["outcome"]["ended"], "timed_out", "{status}");
-    let list = server.http.get(server.url("/v1/network/decisions?limit=1")).bearer_auth(TOKEN);
-    let list: serde_json::Value = list.send().await.expect("an answer").json().await.expect("JSON");
+    let list = get(&server, "/v1/network/decisions?limit=1").await;
     assert_eq!(list["decisions"][0]["decision"], "allowed", "{list}");
     server.stop().await;
 }
@@ -258,17 +259,12 @@ async fn memory_stays_small_while_every_channel_is_full() {
     let hosts = [origin.http, origin.silent, origin.endless].map(|host| host.to_string()).join(",");
     let (wall, none) = (("SANDBOX_LIMITS__WALL_MS", "120000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0"));
     let server = Process::start(&[("SANDBOX_NETWORK__LOCAL", &hosts), none, wall]).await;
-    let post = async |path: &str, token: &str, body: &Value| -> Value {
-        let request = server.http.post(server.url(path)).bearer_auth(token).json(body);
-        request.send().await.expect("an answer").json().await.expect("JSON")
-    };
     // One owner has at most half of the channels.
-    let other = post("/v1/tokens", TOKEN, &json!({"name": "n", "owner": "ann", "network": ["local"]})).await;
-    let other = other["token"].as_str().expect("a token");
+    let (_, other) = create(&server, json!({"name": "n", "owner": "ann", "network": ["local"]})).await;
     // What is allocated once is there.
     let first = format!("import requests\nrequests.get('http://{}/hello')", origin.http);
-    for token in [TOKEN, other] {
-        post("/v1/runs", token, &json!({"language": "python", "code": first})).await;
+    for token in [TOKEN, &other] {
+        call(&server, token, Method::POST, "/v1/runs", json!({"language": "python", "code": first})).await;
     }
     let before = server.memory_peak_bytes();
     // Requests and tunnels, to a host that reads nothing and to one that sends without end. What the program sends is
@@ -304,11 +300,11 @@ print("stuck", stuck)
         silent = origin.silent,
         endless = origin.endless
     );
-    let runs = [(TOKEN, "a"), (TOKEN, "b"), (other, "c"), (other, "d")].map(|(token, name)| {
+    let runs = [(TOKEN, "a"), (TOKEN, "b"), (&*other, "c"), (&*other, "d")].map(|(token, name)| {
         let body = json!({"conversationId": name, "language": "python", "code": code, "wait": 120});
-        async move { post("/v1/runs", token, &body).await }
+        call(&server, token, Method::POST, "/v1/runs", body)
     });
-    for status in futures_util::future::join_all(runs).await {
+    for (_, status) in futures_util::future::join_all(runs).await {
         let ended = (&status["result"]["stdout"], &status["outcome"]["exitCode"]);
         assert_eq!(ended, (&json!("stuck 20\n"), &json!(0)), "{status}");
     }

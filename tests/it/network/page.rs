@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use reqwest::Method;
 use serde_json::json;
 
 use super::{Origin, run, server};
 use crate::support::{
+    calls::{ask, cell, get, open_session},
     server::{Server, TOKEN},
     sheet::Sheet,
     until,
@@ -42,8 +44,7 @@ async fn page_lists_what_a_program_reached_and_what_was_refused() {
     let hidden = "return document.querySelector('[data-testid=connections]').hidden";
     assert_eq!(sheet.browser.script(hidden).await, true);
 
-    let all = server.http.get(server.url("/v1/admin/network-decisions?limit=2")).bearer_auth(TOKEN);
-    let all: serde_json::Value = all.send().await.expect("an answer").json().await.expect("JSON");
+    let all = get(&server, "/v1/admin/network-decisions?limit=2").await;
     let newest = &all["decisions"][0];
     assert_eq!((&newest["owner"], &newest["decision"]), (&json!("default"), &json!("refused")), "{all}");
     assert_eq!((all["decisions"].as_array().map(Vec::len), &newest["language"]), (Some(2), &json!("python")), "{all}");
@@ -59,28 +60,22 @@ async fn page_lists_what_a_program_reached_and_what_was_refused() {
 async fn policy_of_an_operator_holds_in_a_session_that_has_begun_until_it_is_deleted() {
     let origin = Origin::start().await;
     let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_NETWORK__SET", "set.example")]).await;
-    let url = |name: &str| server.url(&format!("/v1/admin/network/{name}"));
+    let policy = "/v1/admin/network/local";
     let put = async |hosts: &[String]| {
         let body = json!({"hosts": hosts, "addresses": ["127.0.0.2"], "everyToken": true});
-        let sent = server.http.put(url("local")).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
-        assert_eq!(sent.status(), 204);
+        assert_eq!(ask(&server, Method::PUT, policy, body).await.0, 204);
     };
     put(&[origin.other.to_string()]).await;
-    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN);
-    let opened = opened.json(&json!({"conversationId": "c", "language": "python"})).send().await.expect("an answer");
-    let session: serde_json::Value = opened.json().await.expect("JSON");
-    let path = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().expect("a session"));
+    let session = open_session(&server, TOKEN, json!({"conversationId": "c", "language": "python"})).await;
     let code = format!("import requests; print(requests.get('http://{}/hello').status_code)", origin.http);
     let cell = async || {
-        let sent = server.http.post(server.url(&path)).bearer_auth(TOKEN).json(&json!({"code": code}));
-        let cell: serde_json::Value = sent.send().await.expect("an answer").json().await.expect("JSON");
-        cell["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{cell}")).trim().to_owned()
+        let cell = cell(&server, TOKEN, &session, &code).await;
+        cell["stdout"].as_str().unwrap_or_else(|| panic!("{cell}")).trim().to_owned()
     };
     assert_eq!(cell().await, "403");
     put(&[origin.http.to_string()]).await;
     assert_eq!(cell().await, "200");
-    let removed = server.http.delete(url("local")).bearer_auth(TOKEN).send().await.expect("an answer");
-    assert_eq!(removed.status(), 204);
+    assert_eq!(ask(&server, Method::DELETE, policy, None).await.0, 204);
     until("it is refused again", async || cell().await == "403").await;
     // A program that begins now has no channels by it.
     let status = run(&server, &json!({"language": "python", "network": ["local"], "code": "1"})).await;
@@ -95,14 +90,10 @@ async fn rule_for_a_host_that_a_session_cannot_have_opened_refuses_it_by_name_un
     let put = async |paths: &[&str]| {
         let hosts = [origin.tls.to_string()];
         let body = json!({"hosts": hosts, "addresses": ["127.0.0.2"], "everyToken": true, "paths": paths});
-        let url = server.url("/v1/admin/network/local");
-        let sent = server.http.put(url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
-        assert_eq!(sent.status(), 204);
+        assert_eq!(ask(&server, Method::PUT, "/v1/admin/network/local", body).await.0, 204);
     };
     put(&[]).await;
-    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN).json(&json!({"language": "python"}));
-    let session: serde_json::Value = opened.send().await.expect("an answer").json().await.expect("JSON");
-    let path = format!("/v1/sessions/{}/cells", session["sessionId"].as_str().expect("a session"));
+    let session = open_session(&server, TOKEN, json!({"language": "python"})).await;
     let code = format!(
         "import requests, urllib3; urllib3.disable_warnings()\n\
          try: print(requests.get('https://{}/hello', verify=False).text)\n\
@@ -110,9 +101,8 @@ async fn rule_for_a_host_that_a_session_cannot_have_opened_refuses_it_by_name_un
         origin.tls
     );
     let cell = async || {
-        let sent = server.http.post(server.url(&path)).bearer_auth(TOKEN).json(&json!({"code": code}));
-        let cell: serde_json::Value = sent.send().await.expect("an answer").json().await.expect("JSON");
-        ["stdout", "stderr"].map(|name| cell["result"][name].as_str().unwrap_or_else(|| panic!("{cell}")).to_owned())
+        let cell = cell(&server, TOKEN, &session, &code).await;
+        ["stdout", "stderr"].map(|name| cell[name].as_str().unwrap_or_else(|| panic!("{cell}")).to_owned())
     };
     assert_eq!(cell().await, ["hello\n", ""]);
     put(&["/hello"]).await;

@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::NamedTempFile;
 use tokio::{net::TcpListener, task::JoinSet};
 
 use super::Origin;
-use crate::support::{process::Process, server::TOKEN};
+use crate::support::{calls::post, process::Process};
 
 const DOMAIN: &str = "names.example.com";
 /// The address that the policy names, and one that it does not.
@@ -186,9 +186,7 @@ async fn hostile_names_lead_only_to_the_address_that_was_checked() {
          answer = requests.get(f'http://{{label}}.{DOMAIN}:{port}/hello', timeout=40)\n    \
          print(label, answer.status_code, answer.headers.get('x-sandbox-refusal', ''))"
     );
-    let body = json!({"language": "python", "code": code, "wait": 60});
-    let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body);
-    let status: Value = request.send().await.expect("an answer").json().await.expect("JSON");
+    let status = post(&server, "/v1/runs", json!({"language": "python", "code": code, "wait": 60})).await;
     let line = |(label, status, refusal): &(&str, &str, &str)| format!("{label} {status} {refusal}\n");
     let want = wanted.iter().map(line).collect::<Vec<_>>().concat();
     assert_eq!(status["result"]["stdout"], want, "{status}");

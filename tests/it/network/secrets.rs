@@ -2,10 +2,14 @@
 
 use std::io::Write as _;
 
-use serde_json::{Value, json};
+use reqwest::Method;
+use serde_json::json;
 
 use super::{printed, run, vault::Vault};
-use crate::support::server::{Server, TOKEN};
+use crate::support::{
+    calls::{ask, cell, get, open_session, post, request},
+    server::{Server, TOKEN},
+};
 
 const PYTHON: &str = "python";
 const NODE: &str = "javascript";
@@ -81,7 +85,7 @@ print(os.environ)
         assert_hidden(&[("stdout", &stdout), ("stderr", &stderr)]);
     }
     for path in ["/v1/network/decisions", "/v1/runs", "/metrics", "/v1/history"] {
-        let request = server.http.get(server.url(path)).bearer_auth(TOKEN);
+        let request = request(&server, TOKEN, Method::GET, path);
         assert_hidden(&[(path, &request.send().await.expect("an answer").text().await.expect("a text"))]);
     }
     server.stop().await;
@@ -137,23 +141,18 @@ print(read > 10_000_000, found, os.path.exists("/data/.sandbox-tls"), sorted(os.
 async fn session_keeps_its_placeholder_between_cells() {
     let vault = Vault::start(VALUE).await;
     let server = server(&vault, "127.0.0.2:9").await;
-    let opened = server.http.post(server.url("/v1/sessions")).bearer_auth(TOKEN).json(&json!({"language": PYTHON}));
-    let opened: Value = opened.send().await.expect("an answer").json().await.expect("JSON");
-    let session = format!("/v1/sessions/{}", opened["sessionId"].as_str().unwrap_or_else(|| panic!("{opened}")));
+    let session = open_session(&server, TOKEN, json!({"language": PYTHON})).await;
     let code = format!(
         "import os, requests\nheaders = {{'Authorization': os.environ['API_TOKEN']}}\n\
          print(requests.get('https://{}/form?plain', headers=headers).text == os.environ['API_TOKEN'])",
         vault.good
     );
     for _ in 0..2 {
-        let cell = server.http.post(server.url(&format!("{session}/cells"))).bearer_auth(TOKEN);
-        let cell: Value =
-            cell.json(&json!({"code": code})).send().await.expect("an answer").json().await.expect("JSON");
-        assert_eq!(cell["result"]["stdout"], "True\n", "{cell}");
+        let cell = cell(&server, TOKEN, &session, &code).await;
+        assert_eq!(cell["stdout"], "True\n", "{cell}");
     }
     assert_eq!(vault.seen().iter().filter(|request| request.contains(VALUE)).count(), 2);
-    let close = server.http.delete(server.url(&session)).bearer_auth(TOKEN);
-    assert!(close.send().await.expect("an answer").status().is_success());
+    assert_eq!(ask(&server, Method::DELETE, &session, None).await.0, 200);
     server.stop().await;
 }
 
@@ -263,11 +262,7 @@ print(session.get("https://{}/").reason)
     for at in [0, 3, 6] {
         assert!(!stdout.contains(&encoded[at..at + 24]), "{stdout}");
     }
-    let refused: Value = {
-        let list = server.http.get(server.url("/v1/network/decisions")).bearer_auth(TOKEN);
-        list.send().await.expect("an answer").json().await.expect("JSON")
-    };
-    let reasons = refused["decisions"].to_string();
+    let reasons = get(&server, "/v1/network/decisions").await["decisions"].to_string();
     for word in ["unsearchable", "untrusted"] {
         assert!(reasons.contains(word), "{reasons}");
     }
@@ -279,9 +274,7 @@ print(session.get("https://{}/").reason)
 async fn model_is_told_the_variable_and_its_hosts() {
     let vault = Vault::start(VALUE).await;
     let server = server(&vault, "127.0.0.2:9").await;
-    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
-    let sent = server.http.post(server.url("/mcp")).bearer_auth(TOKEN).json(&request).send().await;
-    let answer: Value = sent.expect("an answer").json().await.expect("JSON");
+    let answer = post(&server, "/mcp", json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})).await;
     let tools = answer["result"]["tools"].as_array().expect("tools");
     let run_code = tools.iter().find(|tool| tool["name"] == "sandbox_run_code").expect("the tool");
     let about = run_code["description"].as_str().expect("a text");

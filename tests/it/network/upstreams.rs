@@ -7,10 +7,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::{printed, vault::Vault};
-use crate::support::{
-    process::Process,
-    server::{Server, TOKEN},
-};
+use crate::support::{calls::post, process::Process, server::Server};
 
 const VALUE: &str = "value-of-the-vault";
 /// What the server may grow by, as where every channel is full.
@@ -74,9 +71,7 @@ async fn memory_stays_small_while_opened_hosts_send_bombs_and_bodies_without_end
     let config = config(&vault);
     let server = Process::start(&settings(&config)).await;
     let run = async |code: &str| -> Value {
-        let body = json!({"language": "python", "code": code, "wait": 120});
-        let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body);
-        request.send().await.expect("an answer").json().await.expect("JSON")
+        post(&server, "/v1/runs", json!({"language": "python", "code": code, "wait": 120})).await
     };
     let Vault { good, ruled, .. } = &vault;
     let first = run(&format!("import requests\nprint(requests.get('https://{ruled}/').text)")).await;

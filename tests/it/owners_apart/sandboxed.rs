@@ -1,12 +1,18 @@
 //! What only real programs do: packages of one conversation id for two owners, and connections, by chance in turn.
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     network::origin::Origin,
     packages::index::Index,
-    support::{Server, dice::Dice, scale::how_many, server::TOKEN, until},
+    support::{
+        Server,
+        calls::{call, create},
+        dice::Dice,
+        scale::how_many,
+        until,
+    },
 };
 
 /// The conversation of both.
@@ -20,16 +26,9 @@ struct Owner {
     connections: usize,
 }
 
-async fn send(server: &Server, token: &str, method: Method, path: &str, body: &Value) -> (u16, Value) {
-    let request = server.http.request(method, server.url(path)).bearer_auth(token);
-    let request = if body.is_null() { request } else { request.json(body) };
-    let answer = request.send().await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
-}
-
 async fn printed(server: &Server, owner: &Owner, code: &str) -> String {
     let body = json!({"conversationId": SAME, "language": "python", "code": code});
-    let (_, run) = send(server, &owner.token, Method::POST, "/v1/runs", &body).await;
+    let (_, run) = call(server, &owner.token, Method::POST, "/v1/runs", body).await;
     run["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{run}")).to_owned()
 }
 
@@ -37,7 +36,7 @@ impl Owner {
     async fn install(&mut self, server: &Server) {
         let path = format!("/v1/conversations/{SAME}/packages");
         let body = json!({"language": "python", "packages": [format!("tiny=={}", self.version)]});
-        let (status, done) = send(server, &self.token, Method::POST, &path, &body).await;
+        let (status, done) = call(server, &self.token, Method::POST, &path, body).await;
         assert_eq!((status, &done["packages"]), (200, &json!([format!("tiny=={}", self.version)])), "{done}");
         self.installed = true;
     }
@@ -46,15 +45,14 @@ impl Owner {
         let code = "try:\n    import tiny\n    print(tiny.VALUE)\nexcept ImportError: print('none')";
         let expected = if self.installed { self.version } else { "none" };
         assert_eq!(printed(server, self, code).await, format!("{expected}\n"));
-        let (_, list) =
-            send(server, &self.token, Method::GET, &format!("/v1/conversations/{SAME}/files"), &Value::Null).await;
+        let (_, list) = call(server, &self.token, Method::GET, &format!("/v1/conversations/{SAME}/files"), None).await;
         assert_eq!(list["files"], json!([]), "packages are no files: {list}");
     }
 
     async fn remove(&mut self, server: &Server) {
         let path = format!("/v1/conversations/{SAME}");
         until("it is deleted", async || {
-            matches!(send(server, &self.token, Method::DELETE, &path, &Value::Null).await.0, 204 | 404)
+            matches!(call(server, &self.token, Method::DELETE, &path, None).await.0, 204 | 404)
         })
         .await;
         self.installed = false;
@@ -68,8 +66,7 @@ impl Owner {
 
     /// Its own connections, and no other's.
     async fn decisions(&self, server: &Server, origin: &Origin) -> usize {
-        let (status, list) =
-            send(server, &self.token, Method::GET, "/v1/network/decisions?limit=200", &Value::Null).await;
+        let (status, list) = call(server, &self.token, Method::GET, "/v1/network/decisions?limit=200", None).await;
         assert_eq!(status, 200, "{list}");
         // Those of installations are of the index.
         let host = origin.http.to_string();
@@ -87,9 +84,7 @@ async fn packages_and_connections_of_one_conversation_id_are_each_owners() {
     let server = Server::with(&settings).await;
     let mut owners = Vec::new();
     for (name, version) in [("ann", "1.0"), ("bob", "2.0")] {
-        let body = json!({"name": name, "owner": name});
-        let (_, made) = send(&server, TOKEN, Method::POST, "/v1/tokens", &body).await;
-        let token = made["token"].as_str().expect("a token").to_owned();
+        let (_, token) = create(&server, json!({"name": name, "owner": name})).await;
         owners.push(Owner { token, version, installed: false, connections: 0 });
     }
     let mut dice = Dice::new(21);

@@ -105,7 +105,7 @@ async fn packages_count_in_the_quota_and_are_refused_whole() {
     installed(&server, "q", PYTHON, &["tiny"]).await;
     let code = "import os\ntry:\n    for n in range(699): open(f'/data/{n}', 'w').close()\nfinally: print('made')";
     let body = json!({"conversationId": "q", "language": PYTHON, "code": code});
-    let status = super::run_by(&server, TOKEN, &body).await;
+    let status = super::post(&server, "/v1/runs", body).await;
     assert_eq!(status["result"]["outcome"]["ended"], "disk_limit", "with its packages it has too many: {status}");
     server.stop().await;
 }
@@ -169,7 +169,6 @@ async fn nothing_that_a_program_does_to_its_packages_reaches_another_conversatio
     installed(&server, "one", PYTHON, &["tiny"]).await;
     let (stdout, stderr) = printed(&server, "one", PYTHON, "import tiny; tiny.say()").await;
     assert!(stdout.starts_with("tiny says"), "{stdout}{stderr}");
-    let gone = server.http.delete(server.url("/v1/conversations/one")).bearer_auth(TOKEN).send().await;
-    assert!(gone.expect("an answer").status().is_success());
+    assert_eq!(super::ask(&server, reqwest::Method::DELETE, "/v1/conversations/one", None).await.0, 204);
     server.stop().await;
 }

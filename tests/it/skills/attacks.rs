@@ -12,7 +12,7 @@ use serde_json::json;
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
 use super::{Scene, skill_md, write, zipped};
-use crate::support::server::TOKEN;
+use crate::support::{calls::create, server::TOKEN};
 
 fn with(path: &str, bytes: &[u8]) -> Vec<u8> {
     zipped(&[("SKILL.md", skill_md("x", "d").as_bytes()), (path, bytes)])
@@ -118,14 +118,10 @@ async fn owners_see_nothing_of_each_others_skills() {
     assert!(theirs.starts_with("Error: "), "{theirs}");
 
     // An owner with the name of the public folder writes nothing there.
-    let body = json!({"name": "p", "owner": "public", "scopes": ["files"]}).to_string();
-    let request = scene.server.http.post(format!("http://{}/v1/tokens", scene.server.address)).bearer_auth(TOKEN);
-    let request = request.header("content-type", "application/json").body(body);
-    let made: serde_json::Value = request.send().await.expect("an answer").json().await.expect("JSON");
-    let token = made["token"].as_str().unwrap_or_else(|| panic!("{made}"));
-    assert_eq!(scene.put(token, "x", with("a", b"")).await.0, 403);
-    assert_eq!(scene.send(token, Method::DELETE, "/v1/skills/report", Vec::new()).await.0, 403);
-    assert_eq!(scene.listed(token).await, ["public/report"]);
+    let (_, token) = create(&scene.server, json!({"name": "p", "owner": "public", "scopes": ["files"]})).await;
+    assert_eq!(scene.put(&token, "x", with("a", b"")).await.0, 403);
+    assert_eq!(scene.send(&token, Method::DELETE, "/v1/skills/report", Vec::new()).await.0, 403);
+    assert_eq!(scene.listed(&token).await, ["public/report"]);
     scene.server.stop().await;
 }
 

@@ -10,11 +10,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    Sdk, get, printed, put, run, send, server, token_of,
+    Sdk, call, get, printed, put, run, server, token_of,
     upstream::{Upstream, tool},
 };
 use crate::support::{
     FakeServer,
+    calls::ask,
     server::{Server, TOKEN},
     until,
 };
@@ -35,7 +36,7 @@ async fn question(server: &Server, token: &str) -> Value {
 
 async fn answer(server: &Server, token: &str, question: &Value, answer: &str) -> (u16, Value) {
     let path = format!("/v1/approvals/{}", question["id"].as_str().expect("an id"));
-    send(server, token, Method::POST, &path, &json!({"answer": answer})).await
+    call(server, token, Method::POST, &path, json!({"answer": answer})).await
 }
 
 /// A program that asks, and its answer; what it printed.
@@ -91,7 +92,7 @@ async fn a_call_after_an_answer_was_taken_back_is_not_made() {
             assert_eq!(answer(&server, TOKEN, &first, "always").await.0, 200);
             until("it calls", async || upstream.calls().len() > before + 20 + round * 13).await;
             let path = format!("/v1/approvals/{}", first["id"].as_str().expect("an id"));
-            assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 204);
+            assert_eq!(call(&server, TOKEN, Method::DELETE, &path, None).await.0, 204);
             let made = upstream.calls().len();
             // What was allowed before is sent, at most one call of each thread. Then they ask.
             let open = async || get(&server, TOKEN, "/v1/approvals?open=true").await["approvals"].clone();
@@ -131,7 +132,7 @@ async fn rules_are_for_owners() {
     assert_eq!(upstream.calls().len(), 1);
     let wrong =
         json!({"server": {"url": upstream.url, "rules": [{"tool": "*", "action": "deny", "owners": ["../a"]}]}});
-    assert_eq!(send(&server, TOKEN, Method::PUT, "/v1/tool-servers/up", &wrong).await.0, 422);
+    assert_eq!(call(&server, TOKEN, Method::PUT, "/v1/tool-servers/up", wrong).await.0, 422);
     server.stop().await;
 }
 
@@ -161,8 +162,8 @@ async fn an_answer_holds_for_what_was_asked() {
     });
     assert_eq!(text, "deleted /fourth\n");
     let path = format!("/v1/approvals/{}", always["id"].as_str().expect("an id"));
-    assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 204);
-    assert_eq!(send(&server, TOKEN, Method::DELETE, &path, &Value::Null).await.0, 404);
+    assert_eq!(call(&server, TOKEN, Method::DELETE, &path, None).await.0, 204);
+    assert_eq!(call(&server, TOKEN, Method::DELETE, &path, None).await.0, 404);
     let text = {
         let code = delete("/fifth");
         let (run, ()) = tokio::join!(run(&server, TOKEN, "elsewhere", "python", &code), async {
@@ -193,10 +194,10 @@ async fn the_clock_stands_while_a_person_is_asked_and_a_question_outlives_its_pr
     // The program is cancelled, its question is answered, and the same call later passes without another.
     let body = json!({"conversationId": "tools", "language": "python", "code": delete("/later"), "detach": true,
         "wait": 0});
-    let (_, begun) = send(&server, TOKEN, Method::POST, "/v1/runs", &body).await;
+    let (_, begun) = call(&server, TOKEN, Method::POST, "/v1/runs", body).await;
     let asked = question(&server, TOKEN).await;
     let run = begun["runId"].as_str().unwrap_or_else(|| panic!("{begun}"));
-    send(&server, TOKEN, Method::POST, &format!("/v1/runs/{run}/cancel"), &Value::Null).await;
+    call(&server, TOKEN, Method::POST, &format!("/v1/runs/{run}/cancel"), None).await;
     let path = format!("/v1/runs/{run}");
     until("it has ended", async || get(&server, TOKEN, &path).await["state"] == "finished").await;
     assert_eq!(answer(&server, TOKEN, &asked, "once").await.0, 200);
@@ -213,22 +214,16 @@ async fn sandboxes_live_as_long_as_a_program_may_wait_for_answers() {
     let standby = [("SANDBOX_STANDBY__TOTAL_MAX", "1"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
     let server = FakeServer::with_kernel(&[short, standby].concat()).await;
     let upstream = Upstream::start(json!([tool("look")])).await;
-    let send = async |method: Method, path: &str, body: Value| {
-        let request = server.http.request(method, format!("http://{}{path}", server.address)).bearer_auth(TOKEN);
-        let request = if body.is_null() { request } else { request.json(&body) };
-        let answer = request.send().await.expect("an answer");
-        (answer.status().as_u16(), answer.json::<Value>().await.unwrap_or_default())
-    };
-    let made = send(Method::PUT, "/v1/tool-servers/t", json!({"server": {"url": upstream.url}})).await;
+    let made = ask(&server, Method::PUT, "/v1/tool-servers/t", json!({"server": {"url": upstream.url}})).await;
     assert_eq!(made.0, 204, "{made:?}");
     let lives_long = |one: &Listed| one.deadline_unix_s > SystemClock.unix_s() + 3600;
     let asked = json!({"conversationId": "c", "language": "python", "code": "hang", "wait": 0});
-    let (_, begun) = send(Method::POST, "/v1/runs", asked).await;
+    let (_, begun) = ask(&server, Method::POST, "/v1/runs", asked).await;
     until("it runs", async || !server.engine.live().is_empty()).await;
     let listed = server.engine.list().await.expect("a list");
     assert!(listed.iter().any(lives_long), "{listed:?}");
     let path = format!("/v1/runs/{}/cancel", begun["runId"].as_str().expect("an id"));
-    assert_eq!(send(Method::POST, &path, Value::Null).await.0, 200);
+    assert_eq!(ask(&server, Method::POST, &path, None).await.0, 200);
     let another = async || {
         let now = server.engine.list().await.expect("a list");
         now.into_iter().find(|one| listed.iter().all(|other| other.id != one.id))

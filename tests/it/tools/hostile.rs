@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    Sdk, get, printed, put, send, server, token_of,
+    Sdk, call, get, printed, put, server, token_of,
     upstream::{Reply, Upstream, tool},
 };
 use crate::support::{server::TOKEN, until};
@@ -132,7 +132,7 @@ for _ in range(5): call("count")
     assert_eq!(upstream.calls()[0]["arguments"], json!({"path": "/tmp/a"}));
     let rule = json!({"tool": "a", "action": "allow", "when": {"$ref": "file:///etc/passwd"}});
     let wrong = json!({"server": {"url": upstream.url, "rules": [rule]}});
-    let (status, why) = send(&server, TOKEN, Method::PUT, "/v1/tool-servers/other", &wrong).await;
+    let (status, why) = call(&server, TOKEN, Method::PUT, "/v1/tool-servers/other", wrong).await;
     assert!(status == 422 && why["detail"].as_str().expect("why").contains("rule 1"), "{why}");
     server.stop().await;
 }
@@ -239,7 +239,7 @@ async fn what_a_server_says_changes_nothing() {
             let open = async || get(&server, TOKEN, "/v1/approvals?open=true").await["approvals"].clone();
             until("it asks", async || open().await[0]["id"].is_string()).await;
             let path = format!("/v1/approvals/{}", open().await[0]["id"].as_str().expect("an id"));
-            assert_eq!(send(&server, TOKEN, Method::POST, &path, &json!({"answer": word})).await.0, 200);
+            assert_eq!(call(&server, TOKEN, Method::POST, &path, json!({"answer": word})).await.0, 200);
         });
         assert_eq!(text, expected);
     }
@@ -275,7 +275,7 @@ async fn another_definition_is_another_tool() {
         until("it asks", async || list().await[0]["id"].is_string()).await;
         let id = list().await[0]["id"].as_str().expect("an id").to_owned();
         let path = format!("/v1/approvals/{id}");
-        assert_eq!(send(&server, TOKEN, Method::POST, &path, &json!({"answer": "always"})).await.0, 200);
+        assert_eq!(call(&server, TOKEN, Method::POST, &path, json!({"answer": "always"})).await.0, 200);
     });
     assert_eq!(text, "done\n");
     assert_eq!(printed(&server, TOKEN, "python", code).await, "done\n", "always");
@@ -298,7 +298,7 @@ async fn a_server_that_is_removed_ends_calls_under_way() {
     let (text, ()) = tokio::join!(printed(&server, TOKEN, "python", code), async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let path = "/v1/tool-servers/up";
-        assert_eq!(send(&server, TOKEN, Method::DELETE, path, &Value::Null).await.0, 204);
+        assert_eq!(call(&server, TOKEN, Method::DELETE, path, None).await.0, 204);
     });
     assert_eq!(text, "tool_unavailable\nnot_found\n");
     assert_eq!(

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use super::*;
-use crate::network::origin::Origin;
+use crate::{network::origin::Origin, support::calls::ask};
 
 pub(super) fn program() -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tools/boxed.py");
@@ -38,7 +38,7 @@ async fn a_server_in_a_sandbox_has_its_files_its_secret_and_its_network_alone() 
     store(&server, TOKEN, "tools-box", "server.py", program()).await;
     let definition = json!({"image": "python", "command": COMMAND, "env": {"KEY": "{secret}"}, "network": ["local"]});
     let body = json!({"server": definition, "secret": "k-0123456789"});
-    assert_eq!(send(&server, TOKEN, Method::PUT, "/v1/tool-servers/box", &body).await.0, 204);
+    assert_eq!(ask(&server, Method::PUT, "/v1/tool-servers/box", body).await.0, 204);
     let call = async |tool: &str, arguments: &str| printed(&server, TOKEN, "python", &called(tool, arguments)).await;
     let uid = call("note", "{'text': 'one,'}").await;
     assert!(uid.starts_with("1 of ") && !uid.ends_with("of 0\n"), "{uid}");
@@ -58,7 +58,7 @@ async fn a_server_in_a_sandbox_has_its_files_its_secret_and_its_network_alone() 
     assert!(call("note", "{'text': '3'}").await.starts_with("1 of "), "it is started again");
 
     let running = server.containers().await;
-    assert_eq!(send(&server, TOKEN, Method::DELETE, "/v1/tool-servers/box", &Value::Null).await.0, 204);
+    assert_eq!(ask(&server, Method::DELETE, "/v1/tool-servers/box", None).await.0, 204);
     until("its sandbox ends", async || server.containers().await < running).await;
 
     let quiet = json!({"image": "python", "command": COMMAND});
@@ -101,7 +101,7 @@ async fn a_server_in_a_sandbox_that_cannot_be_is_told() {
     }
     let put_of = async |definition: Value| {
         let body = json!({"server": definition});
-        send(&server, TOKEN, Method::PUT, "/v1/tool-servers/box", &body).await
+        ask(&server, Method::PUT, "/v1/tool-servers/box", body).await
     };
     for wrong in [
         json!({"image": "python"}),
