@@ -49,8 +49,9 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, DirEntry, Mode, OFlags, ResolveFlags, StatxFlags, StatxTimestamp, Timespec, Timestamps},
+    fs::{AtFlags, Dir, DirEntry, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps},
     io::Errno,
+    path::Arg,
 };
 
 use self::{background::Background, error::failed, handover::Handover, write::Incoming};
@@ -328,6 +329,11 @@ fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd
         }
     }
     result
+}
+
+/// What has a name in a folder: a link is itself.
+fn look(folder: impl AsFd, name: impl Arg, what: StatxFlags) -> Result<Statx, Errno> {
+    rustix::fs::statx(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, what)
 }
 
 /// The next entry of a folder, without the folder itself and its parent.

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use rustix::{
-    fs::{AtFlags, Dir, StatxFlags},
+    fs::{Dir, StatxFlags},
     io::Errno,
 };
 
 use super::{
-    DiskStorage,
+    DiskStorage, look,
     own::open_own,
     root::{folder, owner_folder},
 };
@@ -95,7 +95,6 @@ impl DiskStorage {
     }
 
     fn modified(&self, name: &str) -> Option<i64> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        rustix::fs::statx(&self.root, name, flags, StatxFlags::MTIME).map(|stat| stat.stx_mtime.tv_sec).ok()
+        look(&self.root, name, StatxFlags::MTIME).map(|stat| stat.stx_mtime.tv_sec).ok()
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, OFlags, Statx, StatxFlags},
+    fs::{Dir, FileType, OFlags, Statx, StatxFlags},
     io::Errno,
 };
 
 use super::{
-    Folder, mark, next_entry, open_beneath,
+    Folder, look, mark, next_entry, open_beneath,
     packages::is_of_packages,
     usage::{Tally, clear_set_id},
 };
@@ -139,9 +139,7 @@ impl Walk {
                 break;
             }
             self.visits += 1;
-            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-            match rustix::fs::statx(names.fd()?, name, flags, mask) {
+            match look(names.fd()?, name, StatxFlags::BASIC_STATS | StatxFlags::BTIME) {
                 Ok(stat) => {
                     self.tally.add(&stat);
                     self.entry(index, &path, name.to_bytes(), &stat);

@@ -17,12 +17,28 @@ pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errn
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
+/// Makes a folder for its owner alone, unless there is one.
+pub(super) fn make_folder(parent: &OwnedFd, name: impl Arg) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
 /// Opens a folder of ours, made when it is missing.
 pub(super) fn own_folder(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
-    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => open_own(parent, name),
-        Err(errno) => Err(errno),
+    make_folder(parent, name)?;
+    open_own(parent, name)
+}
+
+/// The names in a folder, without those that are no text.
+pub(super) fn names(folder: &OwnedFd) -> Result<Vec<String>, Errno> {
+    let mut entries = Dir::read_from(folder)?;
+    let mut names = Vec::new();
+    while let Some(entry) = next_entry(&mut entries) {
+        names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
     }
+    Ok(names)
 }
 
 /// An empty file with a name that was free.

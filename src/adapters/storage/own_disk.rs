@@ -24,7 +24,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, StatVfs},
+    fs::{AtFlags, FlockOperation, Mode, OFlags, StatVfs},
     io::Errno,
     mount::UnmountFlags,
 };
@@ -35,7 +35,7 @@ use super::{
     error::errno_of,
     fresh_name,
     handover::Handover,
-    own::{clear_incoming, discard, new_file, open_own, own_folder},
+    own::{clear_incoming, discard, names, new_file, open_own, own_folder},
     root::folder,
 };
 use crate::{domain::owner::ConversationKey, ports::storage::Usage};
@@ -174,8 +174,7 @@ impl DiskStorage {
         let top = open_own(folder, POINT)?;
         clear_incoming(&own_folder(&top, ".incoming")?, &own_folder(&top, ".trash")?)?;
         let trash = own_folder(&top, ".trash")?;
-        if Dir::read_from(&trash)?.any(|entry| entry.is_ok_and(|entry| !entry.file_name().to_bytes().starts_with(b".")))
-        {
+        if names(&trash)?.iter().any(|name| !name.starts_with('.')) {
             self.background.empty(&Arc::new(trash));
         }
         Ok(())
@@ -201,22 +200,17 @@ impl DiskStorage {
         if self.own_disks.is_none() {
             return;
         }
-        for (parent, name) in
-            [&self.unassigned, &self.trash].into_iter().flat_map(|parent| names(parent).map(move |name| (parent, name)))
-        {
-            if let Ok(folder) = open_own(parent, &name) {
-                lazy_unmount(&folder);
+        for parent in [&self.unassigned, &self.trash] {
+            for name in names(parent).unwrap_or_default() {
+                if let Ok(folder) = open_own(parent, &name) {
+                    lazy_unmount(&folder);
+                }
             }
         }
         for last in self.try_last_uses().unwrap_or_default() {
             self.unmount_disk(&last.key);
         }
     }
-}
-
-fn names(folder: &OwnedFd) -> impl Iterator<Item = String> + use<> {
-    let entries = Dir::read_from(folder).into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned))
 }
 
 impl Folder {

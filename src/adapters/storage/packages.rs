@@ -27,8 +27,8 @@ use super::{
     error::{errno_of, failed},
     fresh_name,
     handover::HandoverMethod,
-    next_entry, open_beneath,
-    own::{discard, exchange, new_file, open_own, own_folder, read_text, write_text},
+    look, next_entry, open_beneath,
+    own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},
     usage::{Tally, usage_below},
 };
 use crate::{
@@ -223,15 +223,6 @@ impl DiskStorage {
     }
 }
 
-fn names(folder: &OwnedFd) -> Result<Vec<String>, Errno> {
-    let mut entries = Dir::read_from(folder)?;
-    let mut names = Vec::new();
-    while let Some(entry) = next_entry(&mut entries) {
-        names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
-    }
-    Ok(names)
-}
-
 /// The note in a tree, cut at its longest length.
 fn note(tree: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let file = match open_beneath(tree, NOTE.as_bytes(), OFlags::RDONLY) {
@@ -273,8 +264,7 @@ impl Copying {
         while let Some(entry) = next_entry(&mut entries) {
             let entry = entry?;
             let name = entry.file_name();
-            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            let stat = rustix::fs::statx(from, name, flags, StatxFlags::BASIC_STATS)?;
+            let stat = look(from, name, StatxFlags::BASIC_STATS)?;
             self.tally.add(&stat);
             if !self.tally.usage().fits(&self.ceiling) {
                 return Err(Errno::DQUOT);

@@ -23,7 +23,7 @@ use super::{
     delete::purge_or_post,
     fresh_name,
     handover::HandoverMethod,
-    own::{clear_incoming, discard, open_own, own_folder},
+    own::{clear_incoming, discard, make_folder, open_own, own_folder},
     own_disk::OwnDisks,
 };
 use crate::domain::{
@@ -171,10 +171,7 @@ impl DiskStorage {
     /// A conversation's folder with this name in `parent`, made if it does not exist. `path` is the folder's.
     pub(super) fn make(&self, parent: &OwnedFd, name: &str, path: &Path) -> Result<Folder, Errno> {
         let dir = own_folder(parent, name)?;
-        match rustix::fs::mkdirat(&dir, "files", Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
+        make_folder(&dir, "files")?;
         let mut conversation = self.enter_in(parent, name, path)?;
         self.hand_over(&mut conversation)?;
         Ok(conversation)

@@ -19,15 +19,15 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, StatxFlags},
+    fs::{CWD, Dir, FileType, Mode, OFlags, RenameFlags, StatxFlags},
     io::Errno,
 };
 use tracing::warn;
 
 use super::{
     error::{RootError, errno_of},
-    failed, fresh_name, next_entry, open_beneath,
-    own::{new_file, open_own},
+    failed, fresh_name, look, next_entry, open_beneath,
+    own::{make_folder, new_file, open_own},
 };
 use crate::{
     domain::{
@@ -100,7 +100,7 @@ impl DiskSkills {
     fn made_source(&self, source: &SkillSource) -> Result<OwnedFd, Errno> {
         match self.open_source(source) {
             Err(Errno::NOENT) => {
-                make_folder(&self.root, source.folder())?;
+                make_open_folder(&self.root, source.folder())?;
                 self.open_source(source)
             }
             other => other,
@@ -125,16 +125,17 @@ impl DiskSkills {
         Ok(names)
     }
 
+    /// The opened `.incoming`, made where it is missing.
+    fn incoming(&self) -> Result<OwnedFd, Errno> {
+        make_folder(&self.root, INCOMING)?;
+        open_beneath(&self.root, INCOMING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
     /// Writes a skill into a folder of `.incoming`. No reader sees it there.
-    fn stage(&self, files: &[NewFile]) -> Result<String, Errno> {
-        match rustix::fs::mkdirat(&self.root, INCOMING, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
+    fn stage(&self, incoming: &OwnedFd, files: &[NewFile]) -> Result<String, Errno> {
         let staged = fresh_name();
-        let incoming = open_beneath(&self.root, INCOMING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        make_folder(&incoming, &staged)?;
-        let written = open_beneath(&incoming, staged.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+        make_open_folder(incoming, &staged)?;
+        let written = open_beneath(incoming, staged.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
             .and_then(|folder| files.iter().try_for_each(|file| write(&folder, file)));
         match written {
             Ok(()) => Ok(staged),
@@ -147,8 +148,8 @@ impl DiskSkills {
 
     fn try_replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> Result<bool, Errno> {
         let folder = self.made_source(source)?;
-        let staged = self.stage(files)?;
-        let incoming = open_beneath(&self.root, INCOMING.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)?;
+        let incoming = self.incoming()?;
+        let staged = self.stage(&incoming, files)?;
         let moved = |flags| rustix::fs::renameat_with(&incoming, &staged, &folder, name.as_str(), flags);
         let placed = match moved(RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => moved(RenameFlags::EXCHANGE).map(|()| true),
@@ -165,12 +166,7 @@ impl DiskSkills {
             Err(Errno::NOENT) => return Ok(false),
             other => other?,
         };
-        match rustix::fs::mkdirat(&self.root, INCOMING, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
-        let incoming = open_beneath(&self.root, INCOMING.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)?;
-        let trash = fresh_name();
+        let (incoming, trash) = (self.incoming()?, fresh_name());
         match rustix::fs::renameat(&folder, name.as_str(), &incoming, &trash) {
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(errno),
@@ -236,7 +232,7 @@ impl SkillStore for DiskSkills {
 }
 
 /// Makes a folder that every user can read, whatever the umask.
-fn make_folder(parent: &OwnedFd, name: &str) -> Result<(), Errno> {
+fn make_open_folder(parent: &OwnedFd, name: &str) -> Result<(), Errno> {
     match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
         // Another thread or process made it, and opens it to all.
         Err(Errno::EXIST) => return Ok(()),
@@ -251,10 +247,7 @@ fn write(skill: &OwnedFd, file: &NewFile) -> Result<(), Errno> {
     let mut folder = open_beneath(skill, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let (above, name) = file.path.split_last();
     for part in above.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
-        match rustix::fs::mkdirat(&folder, part, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
+        make_folder(&folder, part)?;
         folder = open_beneath(&folder, part, OFlags::RDONLY | OFlags::DIRECTORY)?;
         rustix::fs::fchmod(&folder, Mode::from_raw_mode(OPEN_MODE))?;
     }
@@ -277,8 +270,7 @@ impl Walk {
             let Some(left) = self.left.checked_sub(1) else { return Ok(()) };
             self.left = left;
             let name = entry?.file_name().to_bytes().to_vec();
-            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            let Ok(stat) = rustix::fs::statx(folder, &*name, flags, StatxFlags::BASIC_STATS) else { continue };
+            let Ok(stat) = look(folder, &*name, StatxFlags::BASIC_STATS) else { continue };
             above.push(name);
             match FileType::from_raw_mode(stat.stx_mode.into()) {
                 FileType::RegularFile => {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
+    fs::{Dir, FileType, Mode, OFlags, Statx, StatxFlags},
     io::Errno,
 };
 use tracing::debug;
@@ -19,7 +19,7 @@ use tracing::debug;
 use super::{
     Folder,
     delete::{open_unlocked, set_mode, unlock},
-    next_entry, open_beneath,
+    look, next_entry, open_beneath,
 };
 use crate::ports::storage::Usage;
 
@@ -129,8 +129,7 @@ impl Walk<'_> {
         while let Some(entry) = next_entry(&mut names) {
             let entry = entry?;
             let name = entry.file_name();
-            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-            let stat = unlocked(&folder, || rustix::fs::statx(&folder, name, flags, StatxFlags::BASIC_STATS));
+            let stat = unlocked(&folder, || look(&folder, name, StatxFlags::BASIC_STATS));
             // An entry that is not there was removed.
             let Some(stat) = gone(stat)? else { continue };
             self.tally.add(&stat);

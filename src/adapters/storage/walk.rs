@@ -11,7 +11,7 @@ use rustix::{
 use super::{
     Folder,
     delete::set_mode,
-    next_entry, open_beneath,
+    look, next_entry, open_beneath,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
@@ -53,8 +53,7 @@ impl Walk<'_> {
 
     fn entry(&mut self, folder: &OwnedFd, path: &mut Vec<Vec<u8>>) -> io::Result<()> {
         let name = path.last().cloned().unwrap_or_default();
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let stat = unlocked(folder, || rustix::fs::statx(folder, &*name, flags, StatxFlags::BASIC_STATS));
+        let stat = unlocked(folder, || look(folder, &*name, StatxFlags::BASIC_STATS));
         let Some(stat) = there(stat)? else { return Ok(()) };
         let Ok(safe) = SafePath::from_components(&*path) else { return self.skip(SkipKind::TooDeep) };
         match FileType::from_raw_mode(stat.stx_mode.into()) {
