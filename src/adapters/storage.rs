@@ -54,7 +54,13 @@ use rustix::{
     path::Arg,
 };
 
-use self::{background::Background, error::failed, handover::Handover, write::Incoming};
+use self::{
+    background::Background,
+    error::failed,
+    handover::Handover,
+    own::{read_text, write_text},
+    write::Incoming,
+};
 pub use self::{error::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
     domain::{
@@ -67,6 +73,9 @@ use crate::{
         OpenFile, Storage, StorageError, UnassignedFolder, Usage, Visited,
     },
 };
+
+/// The file that lists the languages in use.
+const LANGUAGES: &str = ".languages";
 
 /// One conversation's folder, held open.
 #[derive(Debug)]
@@ -132,11 +141,13 @@ impl Storage for DiskStorage {
     }
 
     fn remember_languages(&self, languages: &[String]) -> Result<(), StorageError> {
-        self.try_remember(languages).map_err(failed("write"))
+        write_text(&self.root, LANGUAGES, &languages.join("\n")).map_err(failed("write"))
     }
 
     fn recall_languages(&self) -> Vec<Language> {
-        self.recall()
+        let text = read_text(&self.root, LANGUAGES).unwrap_or_default();
+        // A name that a crash broke is ignored.
+        text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
     fn recover(&self) -> Result<(), StorageError> {
@@ -237,7 +248,7 @@ impl ConversationFolder for Folder {
     }
 
     fn set_last_use(&self, unix_s: i64) -> Result<(), StorageError> {
-        self.try_set_last_use(unix_s).map_err(failed("mark"))
+        self.marker().and_then(|marker| set_modified(marker, unix_s)).map_err(failed("mark"))
     }
 
     fn delete(&self, path: &SafePath) -> Result<(), StorageError> {
@@ -245,28 +256,6 @@ impl ConversationFolder for Folder {
             Errno::NOTDIR | Errno::LOOP => StorageError::NotFound,
             errno => failed("delete")(errno),
         })
-    }
-}
-
-impl IncomingFile for Incoming<Folder> {
-    fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
-        Incoming::append(self, bytes).map_err(not_written)
-    }
-
-    fn extend(&mut self, length: u64) -> Result<(), StorageError> {
-        Incoming::extend(self, length).map_err(not_written)
-    }
-
-    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError> {
-        Incoming::set_attributes(self, mode, modified_unix_s).map_err(failed("write"))
-    }
-
-    fn is_counted(&self) -> bool {
-        self.is_on_own_disk()
-    }
-
-    fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError> {
-        Incoming::place(*self, path).map_err(not_written)
     }
 }
 
@@ -284,11 +273,6 @@ impl Folder {
         rustix::fs::openat(&self.dir, ".mark", flags, Mode::RUSR | Mode::WUSR)
     }
 
-    fn try_set_last_use(&self, unix_s: i64) -> Result<(), Errno> {
-        let then = Timespec { tv_sec: unix_s, tv_nsec: 0 };
-        rustix::fs::futimens(self.marker()?, &Timestamps { last_access: then, last_modification: then })
-    }
-
     fn try_mark(&self) -> Result<Mark, Errno> {
         let marker = self.marker()?;
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
@@ -301,6 +285,11 @@ impl Folder {
         touch()?;
         Ok(mark(touch()?.stx_ctime))
     }
+}
+
+fn set_modified(file: impl AsFd, unix_s: i64) -> Result<(), Errno> {
+    let then = Timespec { tv_sec: unix_s, tv_nsec: 0 };
+    rustix::fs::futimens(file, &Timestamps { last_access: then, last_modification: then })
 }
 
 fn mark(stamp: StatxTimestamp) -> Mark {

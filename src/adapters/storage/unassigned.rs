@@ -1,4 +1,4 @@
-//! Folders that standbys mount before they belong to a conversation, and the languages in use.
+//! Folders that standbys mount before they belong to a conversation.
 //!
 //! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data`
 //! of the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
@@ -7,17 +7,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use rustix::{fs::Dir, io::Errno};
 
-use super::{
-    ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, next_entry,
-    own::{read_text, write_text},
-};
-use crate::{
-    domain::{id::Language, owner::ConversationKey},
-    ports::storage::DataFolder,
-};
-
-/// The file that lists the languages in use.
-const LANGUAGES: &str = ".languages";
+use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, next_entry};
+use crate::{domain::owner::ConversationKey, ports::storage::DataFolder};
 
 #[derive(Debug)]
 pub(super) struct Unassigned {
@@ -53,16 +44,6 @@ impl DiskStorage {
         }
         self.background.empty(&self.trash);
         Ok(())
-    }
-
-    pub(super) fn try_remember(&self, languages: &[String]) -> Result<(), Errno> {
-        write_text(&self.root, LANGUAGES, &languages.join("\n"))
-    }
-
-    pub(super) fn recall(&self) -> Vec<Language> {
-        let text = read_text(&self.root, LANGUAGES).unwrap_or_default();
-        // A name that a crash broke is ignored.
-        text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 }
 

@@ -9,19 +9,20 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, OFlags, StatxFlags, Timespec, Timestamps},
+    fs::{AtFlags, OFlags, StatxFlags},
     io::Errno,
 };
 
 use super::{
     Folder,
-    error::errno_of,
-    fresh_name, open_beneath,
+    error::{errno_of, failed},
+    fresh_name, not_written, open_beneath,
     own::{new_file, own_folder},
+    set_modified,
 };
 use crate::{
     domain::path::SafePath,
-    ports::storage::{Change, Entry},
+    ports::storage::{Change, Entry, IncomingFile, StorageError},
 };
 
 /// Attempts while a program keeps removing the folders on the way.
@@ -107,24 +108,8 @@ impl<F: Borrow<Folder>> Incoming<F> {
         Ok(self)
     }
 
-    pub(super) fn is_on_own_disk(&self) -> bool {
-        self.conversation.borrow().on_own_disk
-    }
-
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.handle.write_all(bytes).map_err(|error| errno_of(&error))
-    }
-
-    pub(super) fn extend(&mut self, length: u64) -> Result<(), Errno> {
-        let extended = self.handle.set_len(length).and_then(|()| self.handle.seek(SeekFrom::Start(length)));
-        extended.map(drop).map_err(|error| errno_of(&error))
-    }
-
-    /// Programs may change both, so neither is a promise.
-    pub(super) fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), Errno> {
-        self.conversation.borrow().handover.apply(&self.handle, mode & 0o1777)?;
-        let then = Timespec { tv_sec: modified_unix_s, tv_nsec: 0 };
-        rustix::fs::futimens(&self.handle, &Timestamps { last_access: then, last_modification: then })
     }
 
     /// Moves the file to its place, through a handle of its folder.
@@ -152,6 +137,31 @@ impl<F: Borrow<Folder>> Incoming<F> {
 
     fn moved(mut self) {
         self.moved = true;
+    }
+}
+
+impl IncomingFile for Incoming<Folder> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
+        Incoming::append(self, bytes).map_err(not_written)
+    }
+
+    fn extend(&mut self, length: u64) -> Result<(), StorageError> {
+        let extended = self.handle.set_len(length).and_then(|()| self.handle.seek(SeekFrom::Start(length)));
+        extended.map(drop).map_err(|error| not_written(errno_of(&error)))
+    }
+
+    /// Programs may change both, so neither is a promise.
+    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError> {
+        let applied = self.conversation.handover.apply(&self.handle, mode & 0o1777);
+        applied.and_then(|()| set_modified(&self.handle, modified_unix_s)).map_err(failed("write"))
+    }
+
+    fn is_counted(&self) -> bool {
+        self.conversation.on_own_disk
+    }
+
+    fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError> {
+        Incoming::place(*self, path).map_err(not_written)
     }
 }
 
