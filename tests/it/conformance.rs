@@ -10,9 +10,9 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use tokio::{net::TcpListener, process::Command, task::JoinHandle, time::timeout};
+use tokio::{process::Command, time::timeout};
 
-use crate::support::{FakeServer, server::TOKEN};
+use crate::support::{FakeServer, http, server::TOKEN};
 
 const TIME_MAX: Duration = Duration::from_mins(4);
 const BODY_BYTES_MAX: usize = 16 << 20;
@@ -31,20 +31,14 @@ async fn pass(State((http, target)): State<(reqwest::Client, SocketAddr)>, reque
     (status, headers, Body::from_stream(answer.bytes_stream())).into_response()
 }
 
-async fn proxy(target: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let router = Router::new().fallback(pass).with_state((crate::support::http::client(), target));
-    (address, tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") }))
-}
-
 async fn suite(revision: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let bin = root.join("target/test-tools/npm/node_modules/.bin");
     let tool = bin.join("conformance");
     assert!(tool.exists(), "{} is missing: run ./test.sh, which prepares it", tool.display());
     let server = FakeServer::start().await;
-    let (address, serving) = proxy(server.address).await;
+    let proxy = Router::new().fallback(pass).with_state((http::client(), server.address));
+    let (address, serving) = http::serve(proxy).await;
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(bin.join("node"));
     command

@@ -17,7 +17,6 @@ use mcp_sandbox_server::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
-    task::JoinHandle,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -26,19 +25,14 @@ use tokio_rustls::{
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     },
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// A server with TLS on this machine that answers by the path of the request.
 struct Other {
     port: u16,
     certificate: Vec<u8>,
     connections: Arc<AtomicUsize>,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    _serving: AbortOnDropHandle<()>,
 }
 
 impl Other {
@@ -70,7 +64,7 @@ impl Other {
                 });
             }
         });
-        Self { port, certificate: certificate.to_vec(), connections, serving }
+        Self { port, certificate: certificate.to_vec(), connections, _serving: AbortOnDropHandle::new(serving) }
     }
 
     async fn get(&self, web: &Web, path: &str) -> Result<(u16, usize), WebError> {

@@ -24,7 +24,8 @@ use mcp_sandbox_server::{
 };
 use reqwest::redirect::Policy;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     ON, REDIRECT, Visitor, answer,
@@ -221,7 +222,7 @@ async fn flood_of_registrations_leaves_clients_with_documents_alone() {
 }
 
 /// The surface of a world, on a port of its own. Its pages take forms of its issuer.
-async fn served(world: &World) -> (Visitor, JoinHandle<()>) {
+async fn served(world: &World) -> (Visitor, AbortOnDropHandle<()>) {
     let connections = Connections::new(Arc::clone(&world.tokens), world.clock.clone(), world.steps.clone());
     let parts = SignInParts {
         base: world.sign_in.issuer().into(),
@@ -232,11 +233,9 @@ async fn served(world: &World) -> (Visitor, JoinHandle<()>) {
         bodies: Bodies::new(1 << 20, Duration::from_secs(5), 1 << 20),
     };
     let router = sign_in::open(parts.clone()).merge(sign_in::pages(&parts));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let base = format!("http://{}", listener.local_addr().expect("an address"));
-    let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+    let (address, serving) = support::http::serve(router).await;
     let http = support::http::builder().redirect(Policy::none()).build().expect("a client");
-    (Visitor { base, http }, serving)
+    (Visitor { base: format!("http://{address}"), http }, serving)
 }
 
 /// A client that never registers: from its document to the second pair of tokens. `ChatGPT`'s prefers a method that is

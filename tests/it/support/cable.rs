@@ -6,13 +6,14 @@ use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
     sync::watch,
-    task::{AbortHandle, JoinSet},
+    task::JoinSet,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 pub struct Cable {
     pub address: SocketAddr,
     plugged: watch::Sender<bool>,
-    listening: AbortHandle,
+    _listening: AbortOnDropHandle<()>,
 }
 
 impl Cable {
@@ -21,8 +22,8 @@ impl Cable {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (plugged, state) = watch::channel(true);
-        let listening = tokio::spawn(listen(listener, server, state)).abort_handle();
-        Self { address, plugged, listening }
+        let listening = AbortOnDropHandle::new(tokio::spawn(listen(listener, server, state)));
+        Self { address, plugged, _listening: listening }
     }
 
     /// Breaks every connection, and each new one until it is plugged in again.
@@ -32,12 +33,6 @@ impl Cable {
 
     pub fn plug(&self) {
         self.plugged.send_replace(true);
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        self.listening.abort();
     }
 }
 

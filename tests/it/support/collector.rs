@@ -9,7 +9,10 @@ use opentelemetry_proto::tonic::{
     trace::v1::Span,
 };
 use prost::Message as _;
-use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::watch, task::JoinHandle};
+use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::watch};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::http::serve;
 
 /// A request as it came.
 type Got = (HeaderMap, Bytes);
@@ -18,22 +21,20 @@ pub struct Collector {
     /// What the setting says.
     pub endpoint: String,
     got: Arc<Mutex<Vec<Got>>>,
-    serving: JoinHandle<()>,
+    _serving: AbortOnDropHandle<()>,
 }
 
 impl Collector {
     /// One that answers everything with this status.
     pub async fn answering(status: StatusCode) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
         let got = Arc::<Mutex<Vec<Got>>>::default();
         let take = move |State(got): State<Arc<Mutex<Vec<Got>>>>, headers: HeaderMap, body: Bytes| async move {
             got.lock().expect("the list").push((headers, body));
             status
         };
         let router = Router::new().route("/v1/traces", post(take)).with_state(Arc::clone(&got));
-        let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
-        Self { endpoint, got, serving }
+        let (address, serving) = serve(router).await;
+        Self { endpoint: format!("http://{address}"), got, _serving: serving }
     }
 
     pub async fn start() -> Self {
@@ -63,18 +64,12 @@ impl Collector {
     }
 }
 
-impl Drop for Collector {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
 /// A collector that takes connections and never answers.
 pub struct Silent {
     pub endpoint: String,
     /// How many bytes it was sent, and how many connections were given up.
     pub seen: watch::Receiver<(usize, usize)>,
-    serving: JoinHandle<()>,
+    _serving: AbortOnDropHandle<()>,
 }
 
 impl Silent {
@@ -92,13 +87,7 @@ impl Silent {
                 tell.send_modify(|(_, given_up)| *given_up += 1);
             }
         });
-        Self { endpoint, seen, serving }
-    }
-}
-
-impl Drop for Silent {
-    fn drop(&mut self) {
-        self.serving.abort();
+        Self { endpoint, seen, _serving: AbortOnDropHandle::new(serving) }
     }
 }
 

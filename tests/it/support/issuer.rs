@@ -8,12 +8,14 @@ use std::sync::{
 use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, jwk::Jwk};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::http::serve;
 
 pub struct Issuer {
     pub url: String,
     facts: Arc<Facts>,
-    serving: JoinHandle<()>,
+    _serving: AbortOnDropHandle<()>,
 }
 
 #[derive(Default)]
@@ -76,17 +78,16 @@ fn made(script: &str) -> Vec<u8> {
 
 impl Issuer {
     pub async fn start(keys: &[&Key]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
         let facts = Arc::new(Facts::default());
-        *facts.metadata.lock().expect("no panic") = json!({"issuer": url, "jwks_uri": format!("{url}/keys")});
         let router = Router::new()
             .route("/.well-known/openid-configuration", get(metadata))
             .route("/keys", get(listed))
             .route("/cdn-cgi/access/certs", get(listed))
             .with_state(Arc::clone(&facts));
-        let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
-        let issuer = Self { url, facts, serving };
+        let (address, serving) = serve(router).await;
+        let url = format!("http://{address}");
+        *facts.metadata.lock().expect("no panic") = json!({"issuer": url, "jwks_uri": format!("{url}/keys")});
+        let issuer = Self { url, facts, _serving: serving };
         issuer.has(keys);
         issuer
     }
@@ -119,12 +120,6 @@ impl Issuer {
         }
         claims.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
         claims
-    }
-}
-
-impl Drop for Issuer {
-    fn drop(&mut self) {
-        self.serving.abort();
     }
 }
 

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{UnixListener, UnixStream},
-    task::AbortHandle,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::engines::docker_host;
 
@@ -21,7 +21,7 @@ type Words = &'static [(&'static str, &'static str)];
 pub struct Renaming {
     pub host: String,
     changed: Arc<AtomicUsize>,
-    listening: AbortHandle,
+    _listening: AbortOnDropHandle<()>,
     _folder: TempDir,
 }
 
@@ -33,19 +33,18 @@ impl Renaming {
         let path = folder.path().join("engine.sock");
         let listener = UnixListener::bind(&path).expect("a socket");
         let changed = Arc::new(AtomicUsize::new(0));
-        let listening = tokio::spawn(listen(listener, asked, answered, Arc::clone(&changed))).abort_handle();
-        Self { host: format!("unix://{}", path.display()), changed, listening, _folder: folder }
+        let listening = tokio::spawn(listen(listener, asked, answered, Arc::clone(&changed)));
+        Self {
+            host: format!("unix://{}", path.display()),
+            changed,
+            _listening: AbortOnDropHandle::new(listening),
+            _folder: folder,
+        }
     }
 
     /// How many words of what was asked were changed so far.
     pub fn changed(&self) -> usize {
         self.changed.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Renaming {
-    fn drop(&mut self) {
-        self.listening.abort();
     }
 }
 

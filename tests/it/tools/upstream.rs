@@ -14,7 +14,9 @@ use axum::{
     routing::post,
 };
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::support::http::serve;
 
 /// How a call is answered.
 #[derive(Clone)]
@@ -36,7 +38,7 @@ struct Inner {
 pub struct Upstream {
     pub url: String,
     inner: Arc<Inner>,
-    serving: JoinHandle<()>,
+    _serving: AbortOnDropHandle<()>,
 }
 
 impl Upstream {
@@ -44,10 +46,8 @@ impl Upstream {
         let reply = Reply::Result(json!({"content": [{"type": "text", "text": "done"}]}));
         let inner = Arc::new(Inner { tools: Mutex::new(tools), reply: Mutex::new(reply), seen: Mutex::default() });
         let router = Router::new().route("/mcp", post(answer)).with_state(Arc::clone(&inner));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
-        let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
-        Self { url, inner, serving }
+        let (address, serving) = serve(router).await;
+        Self { url: format!("http://{address}/mcp"), inner, _serving: serving }
     }
 
     pub fn reply(&self, reply: Reply) {
@@ -66,12 +66,6 @@ impl Upstream {
 
     pub fn was_told(&self, method: &str) -> bool {
         self.inner.seen.lock().expect("no panic").iter().any(|one| one["method"] == method)
-    }
-}
-
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        self.serving.abort();
     }
 }
 
