@@ -231,8 +231,7 @@ impl Engine for KubernetesEngine {
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        let Inner { client, namespace, time, templates, .. } = &*self.0;
-        templates.runners(client, namespace, time.answer).await
+        self.0.templates.runners(&self.0).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
@@ -282,6 +281,11 @@ impl Engine for KubernetesEngine {
 impl Inner {
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The states of a pod from a version on; `None`: as it is now.
+    fn watch(&self, id: SandboxId, version: Option<String>) -> watch::PodWatch {
+        watch::PodWatch::new(self.pods(), id, version, self.time)
     }
 
     fn url(&self, resource: &str) -> String {

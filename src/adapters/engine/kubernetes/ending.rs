@@ -141,7 +141,7 @@ pub(super) async fn is_left(engine: &Inner, id: SandboxId, killed: Instant) -> R
         engine.delete("kill", id, KILL_GRACE_S).await?;
     }
     let version = pod.metadata.resource_version.clone();
-    let mut watch = PodWatch::new(engine.client.clone(), &engine.namespace, id, version, engine.time);
+    let mut watch = engine.watch(id, version);
     while let Ok(Ok(state)) = timeout_at(killed + REPORT_MAX, watch.next()).await {
         match state {
             PodState::Gone(_) => return Ok(false),

@@ -34,7 +34,7 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let until = Instant::now() + engine.time.start;
     let version = create(engine, spec).await?;
     let life = engine.lives.begin(spec.id);
-    let mut watch = PodWatch::new(engine.client.clone(), &engine.namespace, spec.id, version, engine.time);
+    let mut watch = engine.watch(spec.id, version);
     let running = until_running(engine, spec, &mut watch, until);
     let late = || EngineError::Timeout { act: "start", limit: engine.time.start };
     timeout_at(until, running).await.map_err(|_| late())??;
@@ -59,7 +59,7 @@ async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, En
         let why = "pods see no folders of a host: unset SANDBOX_MOUNTS, or mount a volume in the pod template";
         return Err(EngineError::refused("create", why));
     }
-    let template = engine.templates.get(&engine.client, &engine.namespace, &spec.image, engine.time.answer).await?;
+    let template = engine.templates.get(engine, &spec.image).await?;
     // The kubelet counts from before it fetches the image.
     let start_s = i64::try_from(engine.time.start.as_secs()).unwrap_or_default();
     let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s()).saturating_add(start_s);

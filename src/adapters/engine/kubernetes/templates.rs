@@ -7,7 +7,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     future::ready,
     sync::Arc,
-    time::Duration,
 };
 
 use futures_util::{StreamExt, stream::BoxStream};
@@ -25,7 +24,7 @@ use tracing::warn;
 
 use super::{
     super::changes::{self, Events},
-    call,
+    Inner, call,
     pod::{self, TemplateError},
     watch::WATCH_MAX,
 };
@@ -56,17 +55,12 @@ pub(super) struct Templates(Mutex<HashMap<ImageId, Arc<Value>>>);
 
 impl Templates {
     /// Lists the runners. A template that cannot be one is logged.
-    pub(super) async fn runners(
-        &self,
-        client: &Client,
-        namespace: &str,
-        limit: Duration,
-    ) -> Result<Vec<RunnerImage>, EngineError> {
+    pub(super) async fn runners(&self, engine: &Inner) -> Result<Vec<RunnerImage>, EngineError> {
         let params = ListParams::default().labels(&selector());
-        let url = format!("/api/v1/namespaces/{namespace}/podtemplates");
-        let request = Request::new(url).list(&params);
+        let request = Request::new(engine.url("podtemplates")).list(&params);
         let request = request.map_err(|error| EngineError::refused("list runners", error))?;
-        let list: TemplateList = call::within("list runners", limit, client.request(request)).await?;
+        let listed = engine.client.request(request);
+        let list: TemplateList = call::within("list runners", engine.time.answer, listed).await?;
         let (mut runners, mut known) = (Vec::new(), HashMap::new());
         for Template { metadata, template } in list.items {
             match runner(&metadata, &template) {
@@ -86,17 +80,11 @@ impl Templates {
     ///
     /// # Errors
     /// [`EngineError::ImageGone`] when there is none of this version.
-    pub(super) async fn get(
-        &self,
-        client: &Client,
-        namespace: &str,
-        image: &ImageId,
-        limit: Duration,
-    ) -> Result<Arc<Value>, EngineError> {
+    pub(super) async fn get(&self, engine: &Inner, image: &ImageId) -> Result<Arc<Value>, EngineError> {
         if let Some(known) = self.known(image) {
             return Ok(known);
         }
-        self.runners(client, namespace, limit).await?;
+        self.runners(engine).await?;
         self.known(image).ok_or_else(|| EngineError::ImageGone { image: image.clone() })
     }
 

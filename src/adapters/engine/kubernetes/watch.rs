@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client, Error,
+    Api, Error,
     api::{WatchEvent, WatchParams},
 };
 use tokio::time::{Instant, sleep, sleep_until};
@@ -48,14 +48,7 @@ pub(super) struct PodWatch {
 
 impl PodWatch {
     /// Watches from the version at which the pod was created.
-    pub(super) fn new(
-        client: Client,
-        namespace: &str,
-        id: SandboxId,
-        created: Option<String>,
-        time: TimeLimits,
-    ) -> Self {
-        let pods = Api::namespaced(client, namespace);
+    pub(super) fn new(pods: Api<Pod>, id: SandboxId, created: Option<String>, time: TimeLimits) -> Self {
         let (name, events, opened, failing) = (id.to_string(), None, None, None);
         Self { pods, name, version: created, events, time, opened, was_allowed: false, failing }
     }

@@ -17,7 +17,7 @@ async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old()
     let mut server = pin!(server);
     let id = SandboxId::new();
     let running = json!({"phase": "Running"});
-    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), engine.0.time);
+    let mut watch = engine.0.watch(id, Some("10".to_owned()));
     let answers = async {
         let event = |version| json!({"type": "MODIFIED", "object": pod(id, version, &running)});
         let mark = json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "Pod",
@@ -49,8 +49,8 @@ async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old()
 async fn a_watch_goes_on_after_refusals_of_an_api_server_that_comes_back() {
     let (engine, server) = scene();
     let mut server = pin!(server);
-    let (id, time) = (SandboxId::new(), engine.0.time);
-    let watched = || watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), time);
+    let id = SandboxId::new();
+    let watched = || engine.0.watch(id, Some("10".to_owned()));
     let mut watch = watched();
     let answers = async {
         answer_lines(&mut server, Method::GET, &watch_path(id, "10"), 200, &[]).await;
@@ -76,7 +76,7 @@ async fn a_sandbox_is_lost_only_after_the_api_server_was_away_for_long() {
     let (engine, server) = scene();
     let mut server = pin!(server);
     let id = SandboxId::new();
-    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, None, engine.0.time);
+    let mut watch = engine.0.watch(id, None);
     let begun = tokio::time::Instant::now();
     let away = async {
         loop {
@@ -131,7 +131,7 @@ async fn a_watch_whose_end_is_lost_is_opened_again() {
     let (engine, server) = scene();
     let mut server = pin!(server);
     let id = SandboxId::new();
-    let mut watch = watch::PodWatch::new(engine.0.client.clone(), "boxes", id, Some("10".to_owned()), engine.0.time);
+    let mut watch = engine.0.watch(id, Some("10".to_owned()));
     let answers = async {
         answer_silence(&mut server, &watch_path(id, "10")).await;
         let deleted = json!({"type": "DELETED", "object": pod(id, "11", &Value::Null)});
