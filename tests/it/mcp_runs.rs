@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::support::{
-    fake_server::{BOTH, FakeServer, messages},
+    fake_server::{BOTH, FakeServer},
     server::TOKEN,
     until,
 };
@@ -187,38 +187,21 @@ async fn disconnect_follows_the_setting_and_the_detach_argument() {
     }
 }
 
-/// Opens a session as clients with a handshake do; returns its id.
-async fn open_session(server: &FakeServer) -> String {
-    let opening = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
-    let response = server.post(opening.to_string()).header("accept", BOTH).send().await.expect("an answer");
-    let id = response.headers()["mcp-session-id"].to_str().expect("text").to_owned();
-    messages(response).await;
-    let ready = in_session(server, &id, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    assert_eq!(ready.send().await.expect("an answer").status(), 202);
-    id
-}
-
-fn in_session(server: &FakeServer, session: &str, message: &Value) -> RequestBuilder {
-    let request = server.post(message.to_string()).header("accept", BOTH).header("mcp-session-id", session);
-    request.header("mcp-protocol-version", "2025-06-18")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_notification_stops_a_detached_run() {
     let server = FakeServer::start().await;
-    let (session, other) = (open_session(&server).await, open_session(&server).await);
+    let (session, other) = (server.open_session().await, server.open_session().await);
     let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
     for detach in [false, true] {
         let message = call(1, &json!({"code": "hang", "detach": detach}));
-        let stream = in_session(&server, &session, &message).send().await.expect("a stream");
+        let stream = server.in_session(&session, &message).send().await.expect("a stream");
         running(&server, "c1").await;
         // The same number of another client is another call.
-        assert_eq!(in_session(&server, &other, &told).send().await.expect("an answer").status(), 202);
+        assert_eq!(server.in_session(&other, &told).send().await.expect("an answer").status(), 202);
         let id = "c1".parse().expect("an id");
         let state = || server.mcp.runs.list(&Principal::default(), Some(&id), None, 1).runs[0].state.clone();
         assert_eq!(state(), RunState::Running);
-        assert_eq!(in_session(&server, &session, &told).send().await.expect("an answer").status(), 202);
+        assert_eq!(server.in_session(&session, &told).send().await.expect("an answer").status(), 202);
         until("it is over", async || ended(&server, "c1").is_some() && state() == RunState::Finished).await;
         assert_eq!(ended(&server, "c1"), Some("cancelled"));
         until("its sandbox is gone", async || server.engine.live().is_empty()).await;
@@ -226,7 +209,7 @@ async fn cancelled_notification_stops_a_detached_run() {
     }
     // The end of a session is a disconnect: it does not stop a detached run.
     let message = call(1, &json!({"code": "sleep 500ms\nprint done", "detach": true}));
-    let stream = in_session(&server, &session, &message).send().await.expect("a stream");
+    let stream = server.in_session(&session, &message).send().await.expect("a stream");
     running(&server, "c1").await;
     let url = format!("http://{}/mcp", server.address);
     let closed = server.http.delete(url).bearer_auth(TOKEN).header("mcp-session-id", &session);
@@ -270,9 +253,9 @@ async fn output_is_sent_as_progress_while_the_program_runs() {
     let code = "print one\nsleep 300ms\nstderr two\nsleep 300ms\nprint three\nflood 100000\nsleep 300ms";
     let mut message = call(1, &json!({"code": code}));
     message["params"]["_meta"] = json!({"progressToken": "p"});
-    let session = open_session(&server).await;
+    let session = server.open_session().await;
     let streaming = server.post(message.to_string()).header("accept", BOTH);
-    for request in [streaming, modern(&server, message.clone()), in_session(&server, &session, &message)] {
+    for request in [streaming, modern(&server, message.clone()), server.in_session(&session, &message)] {
         let mut stream = Stream::of(request.send().await.expect("a stream"));
         let (mut told, mut progress) = (Vec::new(), 0.0);
         let result = loop {
@@ -319,7 +302,7 @@ async fn clients_that_disconnect_at_random_leave_nothing() {
     let server =
         FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "3000"), ("SANDBOX_ADMISSION__QUEUE_MAX", "2000")]).await;
     let mut chance = Chance(1);
-    let sessions = [open_session(&server).await, open_session(&server).await];
+    let sessions = [server.open_session().await, server.open_session().await];
     let stay = |chance: &mut Chance| Duration::from_millis(chance.below(150).into());
     let vanish = (0..clients).map(|n: u32| {
         let code = ["hang", "print x\nhang", "sleep 20ms\nprint y", "flood 300000\nhang"][chance.below(4) as usize];
@@ -329,7 +312,7 @@ async fn clients_that_disconnect_at_random_leave_nothing() {
             0 => server.post(message.to_string()),
             1 => server.post(message.to_string()).header("accept", BOTH),
             2 => modern(&server, message),
-            3 => in_session(&server, &sessions[(n % 2) as usize], &message),
+            3 => server.in_session(&sessions[(n % 2) as usize], &message),
             _ => feed(&server),
         };
         let (begin, end) = (stay(&mut chance), stay(&mut chance));

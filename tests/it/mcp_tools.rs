@@ -284,23 +284,8 @@ async fn request_ids_are_returned_unchanged() {
     server.stop().await;
 }
 
-/// Opens a session as clients of the handshake era do; answers its id.
-async fn open_session(server: &FakeServer) -> String {
-    let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
-    let response = server.post(body.to_string()).header("accept", BOTH).send().await.expect("an answer");
-    let id = response.headers()["mcp-session-id"].to_str().expect("text").to_owned();
-    let opened = messages(response).await;
-    assert_eq!(opened[0]["result"]["serverInfo"]["name"], "mcp-sandbox-server");
-    assert!(opened[0]["result"]["capabilities"]["tools"].is_object());
-    let ready = in_session(server, &id, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
-    assert_eq!(ready.status(), 202);
-    id
-}
-
 async fn in_session(server: &FakeServer, session: &str, message: &Value) -> Response {
-    let request = server.post(message.to_string()).header("accept", BOTH).header("mcp-session-id", session);
-    request.header("mcp-protocol-version", "2025-06-18").send().await.expect("an answer")
+    server.in_session(session, message).send().await.expect("an answer")
 }
 
 fn hang(id: u64) -> Value {
@@ -311,7 +296,7 @@ fn hang(id: u64) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_cancellation_ends_the_program() {
     let server = FakeServer::start().await;
-    let session = open_session(&server).await;
+    let session = server.open_session().await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox_run_code",
         "arguments": {"conversationId": "s", "language": "python", "code": "print hi"}}});
     let answers = messages(in_session(&server, &session, &call).await).await;

@@ -220,6 +220,25 @@ impl FakeServer {
         self.call("sandbox.run_code", arguments).await
     }
 
+    /// Opens a session of MCP as clients with a handshake do; returns its id.
+    pub async fn open_session(&self) -> String {
+        let opening = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
+        let response = self.post(opening.to_string()).header("accept", BOTH).send().await.expect("an answer");
+        let id = response.headers()["mcp-session-id"].to_str().expect("text").to_owned();
+        let opened = messages(response).await;
+        assert_eq!(opened[0]["result"]["serverInfo"]["name"], "mcp-sandbox-server");
+        assert!(opened[0]["result"]["capabilities"]["tools"].is_object());
+        let ready = self.in_session(&id, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        assert_eq!(ready.send().await.expect("an answer").status(), 202);
+        id
+    }
+
+    pub fn in_session(&self, session: &str, message: &Value) -> RequestBuilder {
+        let request = self.post(message.to_string()).header("accept", BOTH).header("mcp-session-id", session);
+        request.header("mcp-protocol-version", "2025-06-18")
+    }
+
     /// Takes the server down and asserts that nothing is left.
     pub async fn stop(mut self) {
         self.stopped = true;
