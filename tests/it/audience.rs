@@ -14,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{FakeServer, calls::ask, server::TOKEN, sse::Events, until};
+use crate::support::{FakeServer, calls::ask, dice::Dice, server::TOKEN, sse::Events, until};
 
 /// What one run keeps of its output, by default.
 const KEPT_BYTES: usize = 256 << 10;
@@ -136,22 +136,10 @@ async fn queued_runs_receive_every_position_change() {
     server.stop().await;
 }
 
-/// Numbers that look random, from a seed that is printed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// One client that asks for something and is gone at some moment, in the middle of its request or of the answer.
 async fn vanish(server: &FakeServer, n: u64, mut dice: Dice) {
     let programs = ["print x", "sleep 40ms", "hang", "flood 300000", "write f x\nsleep 20ms\noom"];
-    let code = programs[usize::try_from(dice.below(5)).expect("small")];
+    let code = dice.one_of(&programs);
     let body =
         json!({"language": "python", "conversationId": format!("c{}", dice.below(40)), "code": code}).to_string();
     let request = match n % 4 {
@@ -166,8 +154,8 @@ async fn vanish(server: &FakeServer, n: u64, mut dice: Dice) {
     let head = format!("host: {}\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: ", server.address);
     let body = if request.starts_with("POST") { body } else { String::new() };
     let whole = format!("{request}{head}{}\r\n\r\n{body}", body.len());
-    let length = if dice.below(4) == 0 { dice.below(whole.len() as u64) } else { whole.len() as u64 };
-    let part = &whole.as_bytes()[..usize::try_from(length).expect("small")];
+    let length = if dice.below(4) == 0 { dice.index(whole.len()) } else { whole.len() };
+    let part = &whole.as_bytes()[..length];
     let Ok(mut stream) = TcpStream::connect(server.address).await else { return };
     let stay = Duration::from_millis(dice.below(120));
     // It leaves when its time is up, whatever it was doing.
@@ -205,7 +193,7 @@ async fn disconnected_clients_leave_no_run_and_no_sandbox() {
     ])
     .await;
     server.engine.delay_starts(Duration::from_millis(5));
-    let dice = |n: u64| Dice((seed ^ (n << 32)) | 1);
+    let dice = |n: u64| Dice::new(seed ^ (n << 32));
     for crowd in (0..clients).collect::<Vec<u64>>().chunks(25) {
         join_all(crowd.iter().map(|n| vanish(&server, *n, dice(*n)))).await;
     }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::support::{
+    dice::Dice,
     fake_server::{BOTH, FakeServer},
     server::TOKEN,
     until,
@@ -286,26 +287,16 @@ fn feed(server: &FakeServer) -> RequestBuilder {
     server.http.get(format!("http://{}/mcp/events", server.address)).bearer_auth(TOKEN)
 }
 
-/// Pseudorandom numbers, the same in each run (the constants of Numerical Recipes).
-struct Chance(u32);
-
-impl Chance {
-    fn below(&mut self, end: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (self.0 >> 8) % end
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_disconnect_at_random_leave_nothing() {
     let clients = if std::env::var_os("LONG").is_some() { 1000 } else { 100 };
     let server =
         FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "3000"), ("SANDBOX_ADMISSION__QUEUE_MAX", "2000")]).await;
-    let mut chance = Chance(1);
+    let mut chance = Dice::new(1);
     let sessions = [server.open_session().await, server.open_session().await];
-    let stay = |chance: &mut Chance| Duration::from_millis(chance.below(150).into());
+    let stay = |chance: &mut Dice| Duration::from_millis(chance.below(150));
     let vanish = (0..clients).map(|n: u32| {
-        let code = ["hang", "print x\nhang", "sleep 20ms\nprint y", "flood 300000\nhang"][chance.below(4) as usize];
+        let code = chance.one_of(&["hang", "print x\nhang", "sleep 20ms\nprint y", "flood 300000\nhang"]);
         let mut message = call(u64::from(n) + 1, &json!({"code": code}));
         message["params"]["_meta"] = json!({"progressToken": n});
         let request = match chance.below(5) {

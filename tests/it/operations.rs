@@ -9,24 +9,16 @@ use mcp_sandbox_server::{
         runner::RunnerImage,
     },
 };
+use reqwest::Method;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::support::{fake_server::FakeServer, server::TOKEN, until};
-
-/// The value of a series, by its whole name with labels.
-pub fn value(text: &str, series: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a whole number")
-}
-
-pub async fn metrics(server: &FakeServer) -> String {
-    let url = format!("http://{}/metrics", server.address);
-    let response = server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer");
-    assert_eq!(response.status(), 200);
-    assert_eq!(response.headers()["cache-control"], "no-store");
-    response.text().await.expect("text")
-}
+use crate::support::{
+    calls::{metrics, request, value},
+    fake_server::FakeServer,
+    server::TOKEN,
+    until,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_runs_stages_calls_and_refusals_without_client_text() {
@@ -42,7 +34,10 @@ async fn metrics_count_runs_stages_calls_and_refusals_without_client_text() {
     let unknown = server.http.post(url).bearer_auth(TOKEN).json(&unknown).send().await.expect("an answer");
     assert_eq!(unknown.status(), 400);
     server.janitor.idle().await;
-    let text = metrics(&server).await;
+    let answer = request(&server, TOKEN, Method::GET, "/metrics").send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["cache-control"], "no-store");
+    let text = answer.text().await.expect("text");
     assert_eq!(value(&text, r#"sandbox_http_answers_total{status="400"}"#), 1);
     assert_eq!(value(&text, r#"sandbox_runs_total{language="python",outcome="exited"}"#), 2);
     assert_eq!(value(&text, r#"sandbox_runs_total{language="python",outcome="failed"}"#), 1);

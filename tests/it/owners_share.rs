@@ -7,13 +7,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::{
-    operations::{metrics, value},
-    support::{
-        FakeServer,
-        calls::{call, create},
-        until,
-    },
+use crate::support::{
+    FakeServer,
+    calls::{call, create, metrics, value},
+    until,
 };
 
 /// Memory for four sessions.

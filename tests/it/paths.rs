@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::support::{FakeServer, server::TOKEN};
+use crate::support::{FakeServer, dice::Dice, server::TOKEN};
 
 const CANARY: &str = "canary-5b7e21";
 const MINE: &str = "mine-91c2";
@@ -83,23 +83,7 @@ const FRONTS: [&str; 14] = [
     "./",
 ];
 
-/// Numbers that are the same each time (`SplitMix64`).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % end as u64).expect("below the end")
-    }
-
-    fn one_of<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[self.below(all.len())]
-    }
-}
-
-fn row(numbers: &mut Numbers) -> Vec<u8> {
+fn row(numbers: &mut Dice) -> Vec<u8> {
     let mut path = numbers.one_of(&FRONTS).to_owned();
     for _ in 0..numbers.below(6) {
         path += numbers.one_of(&UPWARD);
@@ -110,7 +94,7 @@ fn row(numbers: &mut Numbers) -> Vec<u8> {
     match numbers.below(12) {
         // A byte that has no place in a path, or one that is no UTF-8.
         0 => {
-            path.insert(numbers.below(path.len()), [0x00, 0x7f, 0x80, 0xc0, 0xff, b' ', b'\t', b'#'][numbers.below(8)]);
+            path.insert(numbers.index(path.len()), numbers.one_of(&[0x00, 0x7f, 0x80, 0xc0, 0xff, b' ', b'\t', b'#']));
         }
         // All of it encoded, once or twice.
         1 => path = encoded(&path),
@@ -180,7 +164,7 @@ async fn files_outside_a_conversation_are_never_served() {
     assert!(status == 200 && holds(&canary, CANARY));
     let (status, mine) = get(&server, format!("/files/c/a.txt?{query}").as_bytes(), false).await;
     assert!(status == 200 && holds(&mine, MINE));
-    let mut numbers = Numbers(0);
+    let mut numbers = Dice::new(0);
     let mut corpus = BTreeSet::new();
     while corpus.len() < rows {
         corpus.insert(row(&mut numbers));

@@ -108,9 +108,12 @@ pub async fn metrics(server: &impl Reached) -> String {
     answer.text().await.expect("text")
 }
 
-/// The value of a series.
 pub async fn metric(server: &impl Reached, series: &str) -> u64 {
-    let text = metrics(server).await;
+    value(&metrics(server).await, series)
+}
+
+/// The value of a series, by its whole name with labels.
+pub fn value(text: &str, series: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a whole number")
 }

@@ -15,4 +15,13 @@ impl Dice {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % end
     }
+
+    /// An index below `end`.
+    pub fn index(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).expect("below the end")
+    }
+
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.index(all.len())]
+    }
 }
