@@ -172,23 +172,24 @@ impl Tokens {
 
     /// Who a token stands for; `None` for an unknown, revoked or expired one.
     pub fn caller(&self, token: &[u8]) -> Option<Caller> {
-        let (sent, now) = (digest(token), self.now());
-        let access = self.known.read().access.get(&sent).filter(|access| now < access.expires_unix_ms).cloned();
-        let caller = self.of(access.as_ref().map_or(sent, |access| access.connection))?;
-        let acts_as = access.and_then(|access| access.acts_as);
-        Some(match acts_as {
+        let now = self.now();
+        let access = self.known.read().access.get(&digest(token)).filter(|access| now < access.expires_unix_ms).cloned();
+        let Some(access) = access else { return self.caller_by_own(token) };
+        let caller = self.of(access.connection, TokenRecord::is_connection)?;
+        Some(match access.acts_as {
             Some(token) => Caller { owner: token.record.owner.by(token.record.id), token },
             None => caller,
         })
     }
 
-    /// The same for a token that was made for a person: none that a client got by signing in.
+    /// The same for a token that was made for a person: none that a client got by signing in, and no text that has the
+    /// digest of a subject of an issuer, which is made of names that are no secret.
     pub fn caller_by_own(&self, token: &[u8]) -> Option<Caller> {
-        self.of(digest(token))
+        self.of(digest(token), |record| !record.is_connection())
     }
 
-    fn of(&self, digest: TokenDigest) -> Option<Caller> {
-        let token = self.known.read().tokens.get(&digest).map(Arc::clone)?;
+    fn of(&self, digest: TokenDigest, is_wanted: fn(&TokenRecord) -> bool) -> Option<Caller> {
+        let token = self.known.read().tokens.get(&digest).filter(|token| is_wanted(&token.record)).map(Arc::clone)?;
         let now = self.now();
         if !token.record.is_valid(now) {
             self.end(&token);

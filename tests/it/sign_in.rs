@@ -14,6 +14,7 @@ mod rotation;
 mod rules;
 mod scopes;
 mod shared;
+mod subjects;
 mod user_info;
 
 use std::collections::HashMap;
