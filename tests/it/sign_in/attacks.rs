@@ -1,5 +1,7 @@
 //! What attackers send (RFC 9700), and what they get.
 
+use std::collections::HashMap;
+
 use mcp_sandbox_server::config::{self, Sources};
 use serde_json::{Value, json};
 
@@ -13,7 +15,7 @@ use crate::support::{
 on_each_database! {
     redirect_addresses_are_exact_but_for_the_port_of_loopback
     addresses_that_browsers_execute_are_not_registered
-    errors_go_to_the_client_with_the_issuer_and_its_state
+    errors_before_consent_send_no_browser_away
     code_is_for_one_client_one_address_and_one_verifier_and_once
     refresh_token_is_for_one_client_and_what_was_granted
     consent_is_bound_to_the_browser_and_the_request
@@ -89,7 +91,7 @@ async fn addresses_that_browsers_execute_are_not_registered(kind: Kind) {
     server.stop().await;
 }
 
-async fn errors_go_to_the_client_with_the_issuer_and_its_state(kind: Kind) {
+async fn errors_before_consent_send_no_browser_away(kind: Kind) {
     let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let client = visitor.client(&[REDIRECT]).await;
@@ -102,9 +104,15 @@ async fn errors_go_to_the_client_with_the_issuer_and_its_state(kind: Kind) {
         ("resource", "https://other.test/mcp", "invalid_target"),
     ] {
         let response = visitor.get(&visitor.request(&client, &[(name, value)])).await;
-        assert_eq!(response.status(), 303, "{name} {value}");
-        assert!(response.headers()["location"].to_str().expect("text").starts_with(REDIRECT), "{name} {value}");
-        let answer = answer(&response);
+        assert_eq!(response.status(), 400, "{name} {value}");
+        assert!(!response.headers().contains_key("location"), "{name} {value}");
+        let page = response.text().await.expect("a page");
+        assert!(page.contains("“Tester”") && page.contains("<strong>claude.ai</strong>"), "{page}");
+        // The client learns of it when the person goes back there.
+        let (link, _) = page.split_once("href=\"").expect("a link").1.split_once('"').expect("its end");
+        let query = link.strip_prefix(REDIRECT).and_then(|rest| rest.strip_prefix('?')).expect("the client's address");
+        let query = query.replace("&amp;", "&");
+        let answer: HashMap<_, _> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         assert_eq!((&*answer["error"], &*answer["state"]), (error, "a state & more"), "{name} {value}");
         assert_eq!(answer["iss"], visitor.base);
     }
@@ -230,7 +238,8 @@ async fn addresses_and_the_cookie_follow_the_settings_and_not_the_request(kind: 
     let client = visitor.client(&[REDIRECT]).await;
     let foreign = [("resource", &*format!("{}/mcp", visitor.base))];
     let refused = visitor.get(&visitor.request(&client, &foreign)).await;
-    assert_eq!(answer(&refused)["error"], "invalid_target");
+    assert_eq!(refused.status(), 400);
+    assert!(refused.text().await.expect("a page").contains("error=invalid_target"));
     let page = visitor.consent(&visitor.request(&client, &[("resource", "https://sandbox.test/mcp")])).await;
     let cookie = page.headers["set-cookie"].to_str().expect("text");
     assert!(cookie.starts_with("__Host-sign-in=") && cookie.ends_with("; Secure"), "{cookie}");

@@ -93,8 +93,11 @@ async fn axe_finds_nothing_and_the_keyboard_reaches_everything() {
     for id in ["provider", "token", "allow", "refuse"] {
         assert!(reached.contains(&json!(id)), "{id} is not among {reached:?}");
     }
-    browser.driver.goto(&format!("{}/authorize?client_id=unknown", visitor.base)).await.expect("the page");
-    assert!(findings(&browser, "an error").await.is_empty());
+    let refused = visitor.request(id, &[("redirect_uri", CALLBACK), ("response_type", "token")]);
+    for path in ["/authorize?client_id=unknown", &refused] {
+        browser.driver.goto(&format!("{}{path}", visitor.base)).await.expect("the page");
+        assert_eq!(findings(&browser, path).await, Vec::<Value>::new());
+    }
     browser.close().await;
     server.stop().await;
 }

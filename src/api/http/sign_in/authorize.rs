@@ -1,5 +1,8 @@
 //! `/authorize`: checks a request, shows the consent page, and sends the browser back with a code or an error.
 //!
+//! Anyone may register a client with any address, so a browser goes there only after its person has decided on the page
+//! (RFC 9700, 4.11.2).
+//!
 //! The server keeps nothing of a request that waits for consent. The form holds it, with a seal over the request, its
 //! end and a cookie: so another browser, or another request, does not fit.
 
@@ -26,6 +29,8 @@ const ONCE: [&str; 7] =
 
 /// A request that was understood as far as its answer's address.
 pub(super) struct AuthorizeRequest {
+    /// What its client calls itself.
+    client: String,
     pub(super) redirect: String,
     pub(super) state: Option<String>,
     pub(super) consent: Result<Consent, Refusal>,
@@ -40,7 +45,10 @@ pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, request: Request) -
     };
     match asked.consent {
         Ok(consent) => page(&sign_in, &consent, query, headers, None),
-        Err(refusal) => back(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(refusal)),
+        Err(refusal) => {
+            let link = location(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(refusal));
+            consent::refused(&asked.client, &asked.redirect, &link, refusal)
+        }
     }
 }
 
@@ -85,7 +93,7 @@ pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<
         return Err(Refusal::InvalidRequest("a parameter is there twice"));
     }
     let client = sign_in.client(form.get("client_id").unwrap_or_default(), from).await?;
-    let redirect = sign_in.redirect(&client, form.get("redirect_uri"))?;
+    let (name, redirect) = (client.name.clone(), sign_in.redirect(&client, form.get("redirect_uri"))?);
     let request = sign_in::Request {
         response_type: form.text("response_type"),
         challenge: form.text("code_challenge"),
@@ -97,7 +105,7 @@ pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<
     } else {
         sign_in.check(client, redirect.clone(), &request)
     };
-    Ok(AuthorizeRequest { redirect, state: form.get("state").map(str::to_owned), consent })
+    Ok(AuthorizeRequest { client: name, redirect, state: form.get("state").map(str::to_owned), consent })
 }
 
 fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, refusal: Option<Refusal>) -> Response {
@@ -112,13 +120,22 @@ fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, ref
     response
 }
 
-/// Sends the browser to the client, with `iss` against mix-ups (RFC 9207). 303, so that no browser repeats the form.
+/// Sends the browser to the client. 303, so that no browser repeats the form.
 pub(super) fn back(
     sign_in: &SignIn,
     redirect: &str,
     state: Option<&str>,
     answer: &Result<String, Refusal>,
 ) -> Response {
+    let Ok(location) = HeaderValue::try_from(location(sign_in, redirect, state, answer)) else {
+        return consent::error(Refusal::InvalidRequest("the redirect address is not one that the client registered"));
+    };
+    let headers = [(header::LOCATION, location), (header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    (StatusCode::SEE_OTHER, headers).into_response()
+}
+
+/// The client's address with its answer, which has `iss` against mix-ups (RFC 9207).
+fn location(sign_in: &SignIn, redirect: &str, state: Option<&str>, answer: &Result<String, Refusal>) -> String {
     let mut pairs = form_urlencoded::Serializer::new(String::new());
     match answer {
         Ok(code) => pairs.append_pair("code", code),
@@ -131,11 +148,7 @@ pub(super) fn back(
     }
     let pairs = pairs.append_pair("iss", sign_in.issuer()).finish();
     let join = if redirect.contains('?') { '&' } else { '?' };
-    let Ok(location) = HeaderValue::from_str(&format!("{redirect}{join}{pairs}")) else {
-        return consent::error(Refusal::InvalidRequest("the redirect address is not one that the client registered"));
-    };
-    let headers = [(header::LOCATION, location), (header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    (StatusCode::SEE_OTHER, headers).into_response()
+    format!("{redirect}{join}{pairs}")
 }
 
 /// Whether a form comes from the server's own page, as far as the browser says where it comes from.

@@ -22,10 +22,7 @@ pub(super) fn page(
     refusal: Option<Refusal>,
 ) -> Response {
     let name = escaped(&asked.client.name);
-    let target = match redirect_host(&asked.redirect) {
-        Some(host) => format!("a service at <strong>{}</strong>", escaped(&host)),
-        None => "a program on <strong>this computer</strong>".to_owned(),
-    };
+    let target = target(&asked.redirect);
     // The owner of that host vouches for the name, and for the address of the answer.
     let published = match asked.client.id.strip_prefix("https://").and_then(|rest| rest.split('/').next()) {
         Some(host) => format!(" <strong>{}</strong> publishes what it says of itself.", escaped(host)),
@@ -90,6 +87,28 @@ pub(super) fn error(refusal: Refusal) -> Response {
         escaped(&refusal.to_string()),
     );
     answer(status, "Not connected", &body)
+}
+
+/// The same for one whose client has an address. The browser goes there, with the error, when its person follows the
+/// link.
+pub(super) fn refused(client: &str, redirect: &str, link: &str, refusal: Refusal) -> Response {
+    let body = format!(
+        "<h1>This cannot go on</h1><p>The request of “{}” was not accepted: {}.</p><p>The answer is for {}. If you \
+         have just begun this there, <a href=\"{}\">go back with this answer</a>; else close this page.</p>",
+        escaped(client),
+        escaped(&refusal.to_string()),
+        target(redirect),
+        escaped(link),
+    );
+    answer(StatusCode::BAD_REQUEST, "Not connected", &body)
+}
+
+/// Where an answer goes.
+fn target(redirect: &str) -> String {
+    match redirect_host(redirect) {
+        Some(host) => format!("a service at <strong>{}</strong>", escaped(&host)),
+        None => "a program on <strong>this computer</strong>".to_owned(),
+    }
 }
 
 /// A form that this browser was not given, or not lately.
