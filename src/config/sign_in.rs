@@ -51,8 +51,9 @@ section! {
         openid_client_secret_file: String = String::new(),
         /// Scopes that are asked for beside openid, with spaces.
         openid_scopes: String = "email".to_owned(),
-        /// Which people may sign in, comma separated: subjects, e-mail addresses, or domains of such as @example.com.
-        /// An address counts when the provider has verified it. * is every person of the provider.
+        /// Which people may sign in, comma separated: e-mail addresses, domains of such as @example.com, or subjects.
+        /// An address counts when the provider has verified it. A subject that has an @ is written with sub: before
+        /// it. * is every person of the provider.
         openid_allowed: String = String::new(),
     }
 }

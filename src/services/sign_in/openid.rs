@@ -33,7 +33,8 @@ pub struct OpenIdOptions {
     pub secret: Option<SecretString>,
     /// Beside `openid`.
     pub scopes: Vec<String>,
-    /// Subjects, e-mail addresses and `@` with a domain; `*` for every person of the provider.
+    /// E-mail addresses, `@` with a domain, and subjects: those with `@` behind `sub:`; `*` for every person of the
+    /// provider.
     pub allowed: Vec<String>,
     /// The claim that names the owner.
     pub owner_claim: String,
@@ -84,7 +85,7 @@ impl OpenId {
     /// Whether a claim is missing that decides. Providers may give claims at the endpoint `UserInfo` only (OpenID
     /// Connect Core, 5.4).
     fn lacks(&self, claims: &Map<String, Value>) -> bool {
-        let asks_for_email = self.options.allowed.iter().any(|entry| entry.contains('@'));
+        let asks_for_email = self.options.allowed.iter().any(|entry| subject(entry).is_none());
         let has_email = claims.contains_key("email") && claims.contains_key("email_verified");
         self.named(claims).is_none() || (asks_for_email && !has_email && !self.is_allowed(claims))
     }
@@ -118,10 +119,11 @@ impl OpenId {
         // One that the person only claims to have would open the server to anyone.
         let email = text("email").filter(|_| is_verified(claims));
         let domain = email.and_then(|email| email.rsplit_once('@')).map(|(_, domain)| domain);
-        self.options.allowed.iter().any(|entry| match entry.strip_prefix('@') {
+        self.options.allowed.iter().any(|entry| match (subject(entry), entry.strip_prefix('@')) {
             _ if entry == "*" => true,
-            Some(wanted) => domain.is_some_and(|domain| domain.eq_ignore_ascii_case(wanted)),
-            None => text("sub") == Some(entry) || email.is_some_and(|email| email.eq_ignore_ascii_case(entry)),
+            (Some(wanted), _) => text("sub") == Some(wanted),
+            (None, Some(wanted)) => domain.is_some_and(|domain| domain.eq_ignore_ascii_case(wanted)),
+            (None, None) => email.is_some_and(|email| email.eq_ignore_ascii_case(entry)),
         })
     }
 }
@@ -228,6 +230,12 @@ impl SignIn {
         let named = format!("openid\0{what}\0{browser}\0{state}");
         BASE64_URL_SAFE_NO_PAD.encode(mac(self.key(), &[named.as_bytes()]))
     }
+}
+
+/// The subject that an entry of the list names; `None` for one about an address. Some providers let people choose their
+/// subject, which must not pass for an address.
+fn subject(entry: &str) -> Option<&str> {
+    entry.strip_prefix("sub:").or_else(|| (!entry.contains('@')).then_some(entry))
 }
 
 fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a str> {

@@ -167,6 +167,28 @@ async fn address_names_an_owner_when_the_provider_has_verified_it() {
     assert_eq!(provider.person("*", "email").await, (Err(Refusal::Unidentified), 1), "the token counts more");
 }
 
+/// Some providers let people choose what they are called.
+#[tokio::test]
+async fn entry_with_an_at_sign_is_an_address_and_no_subject() {
+    let mut provider = Provider::new();
+    let subject = "boss@example.org";
+    for (email, allowed, is_allowed) in [
+        ("eve@evil.test", subject, false),
+        ("eve@evil.test", "sub:boss@example.org", true),
+        ("eve@evil.test", "@example.org", false),
+        ("eve@evil.test", "sub:eve@evil.test", false),
+        ("eve@evil.test", "Eve@evil.test", true),
+        (subject, subject, true),
+    ] {
+        provider.token = json!({"sub": subject, "email": email, "email_verified": true});
+        let person = provider.person(allowed, "sub").await.0;
+        let owner = Principal::of_claim(ISSUER, subject).name().to_owned();
+        assert_eq!(person, if is_allowed { Ok(owner) } else { Err(Refusal::NotAllowed) }, "{email} by {allowed}");
+    }
+    provider.token = json!({});
+    assert_eq!(provider.person("sub:alice", "sub").await, (Ok("alice".to_owned()), 0), "no address is asked for");
+}
+
 /// One state is enough to come back with code after code, and each would make the server ask the provider.
 #[tokio::test]
 async fn answers_that_are_made_up_reach_the_provider_only_so_often() {
