@@ -153,7 +153,7 @@ async fn register(State(parts): State<ServerParts>, request: Request) -> Respons
     let registration = Registration {
         name: text("client_name"),
         redirects: redirects.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        wants_secret: text("token_endpoint_auth_method").starts_with("client_secret_"),
+        auth_method: text("token_endpoint_auth_method"),
     };
     let registered = match parts.sign_in.register(registration, from).await {
         Ok(registered) => registered,

@@ -22,14 +22,16 @@ const NAME_CHARS_MAX: usize = 60;
 /// The one address without http that is taken: of Cursor, which registers it beside others.
 const CURSOR: &str = "cursor://anysphere.cursor-mcp/oauth/callback";
 const SECRET_MARK: &str = "mcpcs_";
+/// A client that proves itself in another way must not be taken for one that anyone may be.
+const METHODS: &str = "token_endpoint_auth_method must be none or client_secret_post";
 
 /// What a client asks for.
 #[derive(Debug, Clone, Default)]
 pub struct Registration {
     pub name: String,
     pub redirects: Vec<String>,
-    /// Whether it wants a secret.
-    pub wants_secret: bool,
+    /// `token_endpoint_auth_method`; empty where it names none.
+    pub auth_method: String,
 }
 
 /// A client that is registered now.
@@ -48,6 +50,11 @@ impl SignIn {
     /// [`Refusal::TooMany`], [`Refusal::Unavailable`].
     pub async fn register(&self, wanted: Registration, from: IpAddr) -> Result<Registered, Refusal> {
         self.rates.registration(from)?;
+        let wants_secret = match wanted.auth_method.as_str() {
+            "" | "none" => false,
+            "client_secret_post" | "client_secret_basic" => true,
+            _ => return Err(Refusal::InvalidClientMetadata(METHODS)),
+        };
         if wanted.redirects.len() > REDIRECTS_MAX {
             return Err(Refusal::InvalidClientMetadata("redirect_uris has more than 16 addresses"));
         }
@@ -59,7 +66,7 @@ impl SignIn {
             return Err(Refusal::InvalidRedirectUri);
         }
         let name = shown_name(&wanted.name);
-        let secret = wanted.wants_secret.then(|| fresh(SECRET_MARK));
+        let secret = wants_secret.then(|| fresh(SECRET_MARK));
         let said = serde_json::json!([name, redirects]).to_string();
         let fingerprint = match &secret {
             Some(secret) => Sha256::digest(secret.expose_secret()).into(),

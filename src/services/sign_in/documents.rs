@@ -115,9 +115,16 @@ fn read(id: &str, answer: &http::Response<Vec<u8>>) -> Result<RegisteredClient, 
     if text("client_id") != id {
         return Err("its client_id is not its address");
     }
+    let method = text("token_endpoint_auth_method");
     // Anyone can read the document, so a secret in it is none.
-    if document.contains_key("client_secret") || text("token_endpoint_auth_method").starts_with("client_secret") {
+    if document.contains_key("client_secret") || method.starts_with("client_secret") {
         return Err("it asks for a secret, which such a client cannot have");
+    }
+    // A client that proves itself in another way only must not be taken for one that anyone may be.
+    let methods = document.get("token_endpoint_auth_methods_supported").and_then(Value::as_array);
+    let lists_none = methods.is_some_and(|methods| methods.iter().any(|one| one == "none"));
+    if !matches!(method, "" | "none") && !lists_none {
+        return Err("its token_endpoint_auth_method is not `none`, which is all that is offered here");
     }
     let redirects = document.get("redirect_uris").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let redirects = redirects.iter().filter_map(Value::as_str).filter(|redirect| is_usable(redirect));

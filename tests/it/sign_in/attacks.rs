@@ -14,7 +14,7 @@ use crate::support::{
 
 on_each_database! {
     redirect_addresses_are_exact_but_for_the_port_of_loopback
-    addresses_that_browsers_execute_are_not_registered
+    what_cannot_be_served_safely_is_not_registered
     errors_before_consent_send_no_browser_away
     code_is_for_one_client_one_address_and_one_verifier_and_once
     refresh_token_is_for_one_client_and_what_was_granted
@@ -65,7 +65,7 @@ async fn redirect_addresses_are_exact_but_for_the_port_of_loopback(kind: Kind) {
     server.stop().await;
 }
 
-async fn addresses_that_browsers_execute_are_not_registered(kind: Kind) {
+async fn what_cannot_be_served_safely_is_not_registered(kind: Kind) {
     let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     for bad in [
@@ -84,6 +84,13 @@ async fn addresses_that_browsers_execute_are_not_registered(kind: Kind) {
     ] {
         let (status, refused) = visitor.register(&json!({"redirect_uris": [bad]})).await;
         assert_eq!((status, &refused["error"]), (400, &json!("invalid_redirect_uri")), "{bad}");
+    }
+    for bad in ["private_key_jwt", "client_secret_jwt", "tls_client_auth"] {
+        let metadata = json!({"redirect_uris": [REDIRECT], "token_endpoint_auth_method": bad});
+        let (status, refused) = visitor.register(&metadata).await;
+        assert_eq!((status, &refused["error"]), (400, &json!("invalid_client_metadata")), "{bad}");
+        let why = refused["error_description"].as_str().expect("text");
+        assert!(why.contains("token_endpoint_auth_method"), "{why}");
     }
     for bad in [json!({}), json!({"redirect_uris": "https://good.test/"}), json!({"redirect_uris": [1]})] {
         assert_eq!(visitor.register(&bad).await.0, 400, "{bad}");

@@ -120,6 +120,7 @@ async fn document_that_proves_nothing_is_refused_and_not_asked_for_again_at_once
         ("redirects of no use", 200, changed("redirect_uris", json!(["javascript:alert(1)", "http://x.test/", 1]))),
         ("a secret", 200, changed("client_secret", json!("x"))),
         ("a secret's method", 200, changed("token_endpoint_auth_method", json!("client_secret_post"))),
+        ("a proof that is not offered", 200, changed("token_endpoint_auth_method", json!("private_key_jwt"))),
         ("no JSON", 200, "<html>".to_owned()),
         ("no object", 200, "[]".to_owned()),
         ("a redirect", 302, document().to_string()),
