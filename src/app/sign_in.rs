@@ -31,6 +31,7 @@ pub(super) fn parts(
     let Some(database) = database.filter(|_| config.sign_in.mode != "off") else { return Ok(None) };
     let web: Arc<dyn Web> = Arc::new(adapters::web::Web::new()?);
     let is_embedded = config.sign_in.mode == "embedded";
+    tokens.limit_subjects(config.sign_in.subject_limits());
     let of_issuer = |issuer: Option<Issuer>| issuer.filter(|_| !is_embedded).map(Arc::new);
     let connections = Connections::new(Arc::clone(tokens), Arc::new(SystemClock), Arc::clone(observer));
     Ok(Some(SignInParts {

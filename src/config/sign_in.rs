@@ -6,7 +6,7 @@ use super::{
     section::section,
     value::{parsed, shown},
 };
-use crate::domain::token::Scope;
+use crate::domain::token::{Scope, TokenLimits};
 
 section! {
     /// Sign-in of remote clients such as claude.ai, which cannot be given a token (docs/connectors.md).
@@ -35,6 +35,15 @@ section! {
         default_scopes: String = "run,files".to_owned(),
         /// Mode issuer: the issuer's word for the scope admin. Empty: no token of the issuer has it.
         admin_scope: String = String::new(),
+        /// Mode issuer: programs and cells of one subject that may wait or run at once. 0: no limit.
+        subject_runs_at_once: u32 = 0 => 0..=1_000_000,
+        /// Mode issuer: programs and cells that one subject may begin within a minute. 0: no limit.
+        subject_runs_per_minute: u32 = 0 => 0..=1_000_000,
+        /// Mode issuer: processor time of the programs and cells of one subject within 24 hours, in seconds. 0: no
+        /// limit.
+        subject_cpu_s_per_day: u64 = 0 => 0..=1 << 40,
+        /// Mode issuer: what the programs and cells of one subject print within 24 hours, in bytes. 0: no limit.
+        subject_bytes_per_day: u64 = 0 => 0..=1 << 60,
         /// Mode issuer: the team of Cloudflare Access, such as https://team.cloudflareaccess.com, whose header
         /// Cf-Access-Jwt-Assertion is accepted in place of a token. Empty: the header is ignored.
         cloudflare_team: String = String::new(),
@@ -69,6 +78,16 @@ fn is_loopback(text: &str) -> bool {
 }
 
 impl SignIn {
+    /// How much a subject of the issuer may do.
+    pub fn subject_limits(&self) -> TokenLimits {
+        TokenLimits {
+            runs_per_minute: Some(self.subject_runs_per_minute).filter(|limit| *limit > 0),
+            runs_at_once: Some(self.subject_runs_at_once).filter(|limit| *limit > 0),
+            cpu_s_per_day: Some(self.subject_cpu_s_per_day).filter(|limit| *limit > 0),
+            bytes_per_day: Some(self.subject_bytes_per_day).filter(|limit| *limit > 0),
+        }
+    }
+
     /// What a token of the issuer may do that names no scope.
     pub fn default_scopes(&self) -> Vec<Scope> {
         let named = |scope: &Scope| self.default_scopes.split(',').any(|word| word.trim() == scope.as_str());

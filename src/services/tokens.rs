@@ -42,7 +42,7 @@ use crate::{
         error::Failure,
         id::{Language, TokenId},
         owner::Principal,
-        token::{Grant, TokenDigest, TokenRecord},
+        token::{Grant, TokenDigest, TokenLimits, TokenRecord},
     },
     ports::database::TokenStore,
 };
@@ -80,6 +80,7 @@ pub struct Tokens {
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
     follower: follow::ChangeFollower,
     configured: OnceLock<configured::Ids>,
+    of_subjects: OnceLock<TokenLimits>,
     own: usage::OwnLines,
     catches_up: DefaultDirectRateLimiter,
     /// When this process began, in unix milliseconds.
@@ -152,6 +153,7 @@ impl Tokens {
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
             follower: follow::ChangeFollower::default(),
             configured: OnceLock::new(),
+            of_subjects: OnceLock::new(),
             own: usage::OwnLines::default(),
             catches_up: RateLimiter::direct(Quota::per_second(CATCHES_UP)),
             began,

@@ -268,7 +268,11 @@ impl Tokens {
         let mut known = self.known.write();
         // A parent comes before those that share what it may spend.
         records.sort_by_key(|record| record.parent.is_some());
-        for record in records {
+        for mut record in records {
+            // By the settings of now, and not of when the subject was first seen.
+            if let Some(limits) = self.of_subjects.get().filter(|_| record.is_subject()) {
+                record.grant.limits = *limits;
+            }
             match known.tokens.get(&record.digest) {
                 Some(token) if token.record.revoked_unix_ms == record.revoked_unix_ms => {}
                 // It was read from the database before it was revoked here.

@@ -9,12 +9,17 @@ use crate::{
         error::{Code, Failure},
         id::TokenId,
         owner::Principal,
-        token::{Grant, SUBJECT_MARK, Scope, TokenDigest, TokenRecord},
+        token::{Grant, SUBJECT_MARK, Scope, TokenDigest, TokenLimits, TokenRecord},
     },
     ports::database::DatabaseError,
 };
 
 impl Tokens {
+    /// How much each subject may do. To be called once, before the first is known.
+    pub fn limit_subjects(&self, limits: TokenLimits) {
+        let _ = self.of_subjects.set(limits);
+    }
+
     /// Whether a token is one that was accepted and has not expired.
     pub fn is_accepted(&self, token: &[u8]) -> bool {
         let now = self.now();

@@ -1,6 +1,6 @@
 //! Subjects of another issuer, and what stands for them beside their tokens.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Visitor;
 use crate::support::{
@@ -8,19 +8,44 @@ use crate::support::{
     issuer::{Issuer, Key},
 };
 
+async fn server(key: &Key, more: &[(&str, &str)]) -> (Issuer, FakeServer, Visitor) {
+    let issuer = Issuer::start(&[key]).await;
+    let mut settings = vec![("SANDBOX_SIGN_IN__MODE", "issuer"), ("SANDBOX_SIGN_IN__ISSUER", &*issuer.url)];
+    settings.extend(more);
+    let server = FakeServer::with(&settings).await;
+    let visitor = Visitor::of(&server).await;
+    (issuer, server, visitor)
+}
+
 /// The digest by which a subject is stored is made of its name and the issuer's. HTTP Basic carries any byte.
 #[tokio::test(flavor = "multi_thread")]
 async fn name_of_a_subject_opens_nothing() {
     let key = Key::new("first");
-    let issuer = Issuer::start(&[&key]).await;
-    let settings = [("SANDBOX_SIGN_IN__MODE", "issuer"), ("SANDBOX_SIGN_IN__ISSUER", &*issuer.url)];
-    let server = FakeServer::with(&settings).await;
-    let visitor = Visitor::of(&server).await;
+    let (issuer, server, visitor) = server(&key, &[]).await;
     let token = key.sign(&issuer.claims(&format!("{}/mcp", visitor.base), &json!({})));
     assert_eq!(visitor.call(&json!(token)).await, 200);
     for (password, status) in [(format!("jwt\0{}\0alice", issuer.url), 401), (token, 200)] {
         let request = visitor.http.get(format!("{}/v1/sessions", visitor.base)).basic_auth("x", Some(&password));
         assert_eq!(request.send().await.expect("an answer").status(), status, "{password:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_those_of_a_subject_whatever_tokens_it_has() {
+    let key = Key::new("first");
+    let (issuer, server, visitor) = server(&key, &[("SANDBOX_SIGN_IN__SUBJECT_RUNS_PER_MINUTE", "2")]).await;
+    let token = |changes: &Value| key.sign(&issuer.claims(&format!("{}/mcp", visitor.base), changes));
+    for (changes, status) in [
+        (json!({}), 200),
+        (json!({"jti": "another"}), 200),
+        (json!({}), 429),
+        (json!({"jti": "a third", "scope": "run"}), 429),
+        (json!({"sub": "bob"}), 200),
+    ] {
+        let run = json!({"language": "python", "code": "print x"});
+        let request = visitor.http.post(format!("{}/v1/runs", visitor.base)).bearer_auth(token(&changes)).json(&run);
+        assert_eq!(request.send().await.expect("an answer").status(), status, "{changes}");
     }
     server.stop().await;
 }
