@@ -14,6 +14,9 @@ use crate::{
     ports::database::DatabaseError,
 };
 
+/// Tokens of one subject that are known at once.
+const ACCEPTED_OF_SUBJECT_MAX: usize = 256;
+
 impl Tokens {
     /// How much each subject may do. To be called once, before the first is known.
     pub fn limit_subjects(&self, limits: TokenLimits) {
@@ -74,7 +77,8 @@ impl Tokens {
         Ok(())
     }
 
-    /// From now on accepts a token of a subject, with what it may do and whose it is.
+    /// From now on accepts a token of a subject, with what it may do and whose it is. Some issuers sign one for each
+    /// request: beyond [`ACCEPTED_OF_SUBJECT_MAX`] the first to expire leaves, and is verified again when it comes.
     pub fn accept_as(
         &self,
         token: TokenDigest,
@@ -90,9 +94,50 @@ impl Tokens {
             return;
         }
         let Some(of) = known.tokens.get(&subject).cloned() else { return };
+        let held = known.access.iter().filter(|(_, access)| access.connection == subject);
+        let held: Vec<_> = held.map(|(digest, access)| (access.expires_unix_ms, *digest)).collect();
+        if held.len() >= ACCEPTED_OF_SUBJECT_MAX
+            && let Some((_, first)) = held.into_iter().min()
+            && let Some(Access { acts_as: Some(token), .. }) = known.access.remove(&first)
+        {
+            // Nothing would end its streams later.
+            token.expired().cancel();
+        }
         let record = of.record.clone();
         let grant = Grant { scopes, ..record.grant.clone() };
         let acts_as = Some(Arc::new(of.lent(TokenRecord { owner, grant, ..record })));
         known.access.insert(token, Access { connection: subject, expires_unix_ms, acts_as });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{configured_record, digest},
+        *,
+    };
+    use crate::domain::clock::ManualClock;
+
+    #[test]
+    fn of_many_tokens_of_a_subject_the_first_to_expire_leaves_for_a_new_one() {
+        let clock = Arc::new(ManualClock::at(1_800_000_000));
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock);
+        let subject = |n: u8| TokenRecord { digest: [n; 32], prefix: SUBJECT_MARK.to_owned(), ..configured_record() };
+        tokens.learn(vec![subject(1), subject(2)]);
+        let accept = |token: &str, subject: u8, lives_s: i64| {
+            let expires_unix_ms = (1_800_000_000 + lives_s) * 1000;
+            let owner = Principal::default();
+            tokens.accept_as(digest(token.as_bytes()), [subject; 32], expires_unix_ms, owner, vec![Scope::Run]);
+        };
+        accept("of another", 2, 1);
+        accept("first", 1, 2);
+        let first = tokens.caller(b"first").expect("accepted").token;
+        (1..ACCEPTED_OF_SUBJECT_MAX).for_each(|n| accept(&format!("number {n}"), 1, 10));
+        assert!(tokens.is_accepted(b"first") && !first.expired().is_cancelled(), "there is room for all");
+        accept("one more", 1, 5);
+        assert!(!tokens.is_accepted(b"first") && first.expired().is_cancelled());
+        for kept in ["of another", "one more", "number 1"] {
+            assert!(tokens.is_accepted(kept.as_bytes()), "{kept}");
+        }
     }
 }
