@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{body, coderunner, e2b, error::ApiError, health, librechat};
+use super::{body, coderunner, e2b, error::ApiError, health, librechat, sign_in};
 use crate::{
     domain::{
         address::network,
@@ -61,7 +61,9 @@ pub enum Class {
 
 impl Class {
     pub fn of(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Self {
-        match caller(tokens, path, headers) {
+        // An assertion of Cloudflare Access becomes the token of its request later.
+        let asserted = || sign_in::assertion(headers).and_then(|assertion| tokens.caller(assertion.as_bytes()));
+        match caller(tokens, path, headers).or_else(asserted) {
             _ if health::PATHS.contains(&path) => Self::Probe,
             Some(Caller { owner, token }) => Self::Holder { owner, token: token.record.id },
             None => Self::Guest,
@@ -178,4 +180,42 @@ fn ended() -> ApiError {
 /// A stream that ends with its token.
 fn until_ended(body: Body, end: CancellationToken) -> Body {
     Body::from_stream(body.into_data_stream().take_until(Box::pin(end.cancelled_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{
+            clock::SystemClock,
+            token::{Grant, SUBJECT_MARK, Scope, TokenRecord},
+        },
+        services::tokens::digest,
+    };
+
+    /// All people behind Cloudflare Access have the address of its tunnel, and as guests they had one share together.
+    #[test]
+    fn person_of_cloudflare_access_is_a_holder_once_the_assertion_is_known() {
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
+        let mut headers = HeaderMap::new();
+        headers.insert("cf-access-jwt-assertion", HeaderValue::from_static("a.b.c"));
+        assert_eq!(Class::of(&tokens, "/v1/runs", &headers), Class::Guest);
+        let record = TokenRecord {
+            id: TokenId::new(),
+            owner: "ann".parse().expect("an owner"),
+            name: "ann".to_owned(),
+            prefix: SUBJECT_MARK.to_owned(),
+            digest: [1; 32],
+            grant: Grant::default(),
+            parent: None,
+            created_unix_ms: 0,
+            expires_unix_ms: None,
+            used_unix_ms: None,
+            revoked_unix_ms: None,
+        };
+        tokens.learn(vec![record.clone()]);
+        let (owner, token) = (record.owner, record.id);
+        tokens.accept_as(digest(b"a.b.c"), record.digest, i64::MAX, owner.clone(), vec![Scope::Run]);
+        assert_eq!(Class::of(&tokens, "/v1/runs", &headers), Class::Holder { owner, token });
+    }
 }

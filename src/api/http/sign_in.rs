@@ -27,7 +27,7 @@ use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 pub use self::{
     challenge::{Challenge, challenge},
-    recognize::recognize,
+    recognize::{assertion, recognize},
 };
 use super::{auth::ClientAddress, body::Bodies};
 use crate::{

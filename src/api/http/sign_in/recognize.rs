@@ -24,7 +24,7 @@ pub async fn recognize(State(parts): State<Option<SignInParts>>, mut request: Re
     let (issuer, jwt) = match jwt(request.headers()) {
         Some(jwt) => (parts.issuer, Some(jwt)),
         None if request.headers().contains_key(header::AUTHORIZATION) => (None, None),
-        None => (parts.access.clone(), only(request.headers(), &ASSERTION)),
+        None => (parts.access.clone(), assertion(request.headers())),
     };
     let is_assertion = jwt.is_some() && !request.headers().contains_key(header::AUTHORIZATION);
     let (Some(issuer), Some(jwt)) = (issuer, jwt) else { return next.run(request).await };
@@ -43,6 +43,11 @@ pub async fn recognize(State(parts): State<Option<SignInParts>>, mut request: Re
         }
     }
     next.run(request).await
+}
+
+/// The assertion of Cloudflare Access that a request has. Whether it counts is for [`recognize`] to say.
+pub fn assertion(headers: &HeaderMap) -> Option<String> {
+    only(headers, &ASSERTION)
 }
 
 /// The token of a request, where it has the form of a JWT.
