@@ -18,6 +18,7 @@ use super::tokens::{Tokens, digest};
 use crate::{
     domain::{
         owner::Principal,
+        path::misleads,
         token::{NAME_CHARS_MAX, Scope},
     },
     ports::web::Web,
@@ -181,5 +182,5 @@ fn header(jwt: &str) -> Option<(Algorithm, Option<String>)> {
 /// What is listed of a subject.
 fn listed(issuer: &str, claim: &str) -> String {
     let host = issuer.split('/').nth(2).unwrap_or_default();
-    format!("{claim} ({host})").chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
+    format!("{claim} ({host})").chars().filter(|c| !misleads(*c)).take(NAME_CHARS_MAX).collect()
 }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::{Refusal, SignIn, documents::is_document};
 use crate::{
+    domain::path::misleads,
     ports::sign_in::RegisteredClient,
     services::tokens::{digest, fresh},
 };
@@ -142,10 +143,8 @@ fn plain(redirect: &str, scheme: &str) -> Option<Uri> {
 }
 
 pub(super) fn shown_name(name: &str) -> String {
-    // Marks that change the direction of text could make one name look like another.
-    let is_mark =
-        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    let is_shown = |c: &char| !c.is_control() && !is_mark(*c);
+    // Joiners are part of file names, and here they could make one name look like another.
+    let is_shown = |c: &char| !misleads(*c) && !matches!(c, '\u{200c}' | '\u{200d}');
     let name: String = name.trim().chars().filter(is_shown).take(NAME_CHARS_MAX).collect();
     if name.is_empty() { "A client without a name".to_owned() } else { name }
 }
