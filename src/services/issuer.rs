@@ -124,8 +124,9 @@ impl Issuer {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let subject = text("sub").ok_or(Rejection::Invalid)?;
         let claim = &self.options.owner_claim;
-        // Most issuers leave the mark out of access tokens; one that denies it is believed.
-        let is_unproven = claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false));
+        // Most issuers leave the mark out of access tokens, some write it as a text; one that denies it is believed.
+        let is_proven = |mark: &Value| *mark == true || *mark == "true";
+        let is_unproven = claim == "email" && claims.get("email_verified").is_some_and(|mark| !is_proven(mark));
         let Some(named) = text(claim).filter(|_| !is_unproven) else {
             info!(issuer = self.options.name, claim, is_unproven, "a token does not name its owner");
             return Err(Rejection::Invalid);

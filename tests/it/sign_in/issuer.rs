@@ -213,11 +213,13 @@ async fn owner_and_scopes_come_from_claims() {
     let claim = [("SANDBOX_SIGN_IN__OWNER_CLAIM", "email"), ("SANDBOX_SIGN_IN__ADMIN_SCOPE", "sandbox:admin")];
     let world = World::new(&claim).await;
     assert_eq!(world.status(&world.token(&json!({}))).await, 401, "no claim, no owner");
-    let claimed = world.token(&json!({"email": "alice", "email_verified": false}));
-    assert_eq!(world.status(&claimed).await, 401, "an address that the person only claims to have");
+    for mark in [json!(false), json!("false"), json!(0)] {
+        let claimed = world.token(&json!({"email": "alice", "email_verified": mark}));
+        assert_eq!(world.status(&claimed).await, 401, "an address that the person only claims to have: {mark}");
+    }
     for (sub, email, more, scopes) in [
         ("1", "alice", json!({"scope": "openid run"}), json!(["run"])),
-        ("2", "a@b.test", json!({"scp": ["files"]}), json!(["files"])),
+        ("2", "a@b.test", json!({"scp": ["files"], "email_verified": "true"}), json!(["files"])),
         ("3", "default", json!({"scope": "admin profile"}), json!(["run", "files"])),
         ("4", "operator", json!({"scp": "sandbox:admin files"}), json!(["files", "admin"])),
     ] {
