@@ -113,6 +113,8 @@ pub struct NetworkParts {
 pub struct Access {
     /// By name: what they say when a connection is wanted counts.
     policies: Vec<String>,
+    /// They count as long as the token has them; those of a tool server are its operator's choice.
+    are_of_token: bool,
     /// One of no operator's.
     own: Option<Arc<Policy>>,
     requests: bool,
@@ -122,7 +124,8 @@ pub struct Access {
 impl Access {
     /// One policy alone, which is not among those of operators.
     pub(super) fn of(policy: Policy) -> Self {
-        Self { policies: Vec::new(), own: Some(Arc::new(policy)), requests: false, tools: false }
+        let own = Some(Arc::new(policy));
+        Self { policies: Vec::new(), are_of_token: false, own, requests: false, tools: false }
     }
 
     /// How long a program may wait for people.
@@ -164,9 +167,12 @@ pub trait Calls: Send + Sync {
 }
 
 impl Inner {
-    /// The policies as they are now.
-    fn policies_of(&self, access: &Access) -> impl Iterator<Item = Arc<Policy>> {
-        access.policies.iter().filter_map(|name| self.policies.by_name(name)).chain(access.own.clone())
+    /// The policies as they are now, of which the token of `owner` may have lost some.
+    fn policies_of(&self, access: &Access, owner: &Principal) -> impl Iterator<Item = Arc<Policy>> {
+        let granted = self.parts.tokens.network_of(owner);
+        let is_held = move |policy: &Arc<Policy>| !access.are_of_token || holds(policy, granted.as_deref());
+        let named = access.policies.iter().filter_map(|name| self.policies.by_name(name));
+        named.filter(is_held).chain(access.own.clone())
     }
 
     fn requests(&self) -> Option<Arc<dyn Requests>> {
@@ -247,15 +253,16 @@ impl Network {
             requests &= wanted.iter().any(|name| name == PACKAGES);
         }
         let policies: Vec<_> = policies.iter().map(|policy| policy.name.clone()).collect();
-        Ok((requests || tools || !policies.is_empty()).then_some(Access { policies, own: None, requests, tools }))
+        let access = Access { policies, are_of_token: true, own: None, requests, tools };
+        Ok((requests || tools || !access.policies.is_empty()).then_some(access))
     }
 
-    /// Whether what a caller's programs of a language may do covers what a sandbox was given for another token. A
-    /// policy that was deleted since lets nothing out. Tools are the owner's.
-    pub(super) fn covers(&self, who: &Principal, language: &Language, given: &Access) -> bool {
+    /// Whether what a caller's programs of a language may do covers what a sandbox was given for the token of `opener`.
+    /// A policy that was deleted since, or that this token has no more, lets nothing out. Tools are the owner's.
+    pub(super) fn covers(&self, who: &Principal, language: &Language, given: &Access, opener: &Principal) -> bool {
         let own = self.access(who, language, None).ok().flatten();
-        let has = |name: &String| own.as_ref().is_some_and(|own| own.policies.contains(name));
-        let has_policies = given.policies.iter().all(|name| has(name) || self.0.policies.by_name(name).is_none());
+        let has = |policy: Arc<Policy>| own.as_ref().is_some_and(|own| own.policies.contains(&policy.name));
+        let has_policies = self.0.policies_of(given, opener).all(has);
         has_policies && (!given.requests || own.as_ref().is_some_and(|own| own.requests))
     }
 
@@ -271,7 +278,8 @@ impl Network {
             let why = format!("there is no policy `{}` for {language}", missing.escape_debug());
             return Err(Failure::argument("network", why));
         }
-        let access = Access { policies: names.to_vec(), own: None, requests: false, tools: false };
+        let policies = names.to_vec();
+        let access = Access { policies, are_of_token: false, own: None, requests: false, tools: false };
         Ok((!names.is_empty()).then_some(access))
     }
 
@@ -322,7 +330,7 @@ impl Network {
         let incoming = UnboundedReceiverStream::new(received).map(read).boxed();
         let (to_sandbox, outgoing) = mpsc::channel(OUTGOING_MAX);
         let reporter = Arc::new(ConnectionReporter::default());
-        let policies: Vec<_> = self.0.policies_of(&access).collect();
+        let policies: Vec<_> = self.0.policies_of(&access, &conversation.owner).collect();
         // Where a policy of the server's own is used, such as that of installations, programs trust the certificates
         // of the host itself, and send no secret.
         let secrets = if access.own.is_none() { self.0.secrets.as_slice() } else { &[] };

@@ -40,7 +40,7 @@ impl SandboxGate {
     /// The policies that allow a host.
     fn allowing(&self, target: &Target) -> impl Iterator<Item = Arc<Policy>> {
         let is_allowing = move |policy: &Arc<Policy>| policy.is_for(&self.language) && policy.allows(target);
-        self.network.policies_of(&self.access).filter(is_allowing)
+        self.network.policies_of(&self.access, &self.conversation.owner).filter(is_allowing)
     }
 
     /// Whether the sandbox has a secret for a host that only other policies allow now.

@@ -363,34 +363,5 @@ async fn sandbox_with_a_policy_of_the_servers_own_has_no_secret() {
     }
 }
 
-#[tokio::test]
-async fn changed_policy_holds_for_its_languages_alone() {
-    let text = PolicyText { languages: vec!["python".to_owned()], ..policy(&["1.1.1.1"], &[]) };
-    let gate = gate(Arc::default(), &text);
-    assert_eq!(word(&gate, "1.1.1.1").await, "allowed");
-    // As if it had been of another language when the sandbox began.
-    let gate = SandboxGate { language: "bash".parse().expect("a language"), ..gate };
-    assert_eq!(word(&gate, "1.1.1.1").await, "not_allowed");
-}
-
-#[test]
-fn secret_whose_policy_was_deleted_is_used_under_no_other() {
-    let named = |name: &str| Policy::parse(name, &policy(&["a.example.com"], &[])).expect("a policy");
-    let text = SecretText {
-        hosts: vec!["a.example.com".to_owned()],
-        policies: vec!["first".to_owned()],
-        ..SecretText::default()
-    };
-    let rule = SecretRule::parse("index", &text).expect("a rule");
-    let secret = Arc::new(rule.with("value-of-the-index".to_owned().into()).expect("a secret"));
-    let (request, host) = (RequestLine { method: "GET", path: "/" }, target("a.example.com"));
-    for (policies, want) in [
-        (vec![named("first"), named("second")], Ok(())),
-        (vec![named("second")], Err("policy_changed")),
-        (vec![named("first")], Ok(())),
-    ] {
-        let secrets = secret.for_sandbox(&[&named("first")]).into_iter().collect();
-        let gate = SandboxGate { secrets, ..gate_in(&network(Arc::default(), policies, Vec::new(), &[])) };
-        assert_eq!(gate.admit(&host, Some(&request)).map_err(|why| why.word()), want);
-    }
-}
+#[path = "gate_changes_tests.rs"]
+mod changes;

@@ -87,7 +87,8 @@ impl Inner {
         given: Option<&Access>,
     ) -> Result<(), Failure> {
         // What the token that opened it was given stays its own, also when policies have changed since.
-        if who.token() == opener.token() || given.is_none_or(|given| self.parts.network.covers(who, language, given)) {
+        let is_covered = |given| self.parts.network.covers(who, language, given, opener);
+        if who.token() == opener.token() || given.is_none_or(is_covered) {
             return Ok(());
         }
         let why = "The open session has more of the network than this token: open a session of your own in another \
