@@ -168,10 +168,9 @@ impl Policy {
         })
     }
 
-    /// Whether a host of this policy may have an address that is not of the internet.
-    pub fn names_address(&self, address: IpAddr) -> bool {
-        let is_host = |(pattern, _): &(Pattern, _)| *pattern == Pattern::Host(Host::Address(address));
-        self.addresses.contains(&address) || self.hosts.iter().any(is_host)
+    /// Whether a host of this policy may have an address that is not of the internet, at this port.
+    pub fn names_address(&self, address: IpAddr, port: u16) -> bool {
+        self.addresses.contains(&address) || self.allows(&Target { host: Host::Address(address), port })
     }
 }
 
@@ -235,8 +234,9 @@ mod tests {
         ] {
             assert!(!policy.allows(&target(text)), "{text}");
         }
-        assert!(policy.names_address("10.0.0.7".parse().expect("an address")));
-        assert!(!policy.names_address("10.0.0.8".parse().expect("an address")));
+        let names = |address: &str, port| policy.names_address(address.parse().expect("an address"), port);
+        assert!(names("10.0.0.7", 22) && !names("10.0.0.8", 22));
+        assert!(!names("10.0.0.7", 443), "a name that leads there reaches no port that is not named");
     }
 
     #[test]

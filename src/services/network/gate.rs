@@ -102,7 +102,7 @@ impl SandboxGate {
 
     /// One address that is not allowed refuses them all: a name that leads to several is one answer of its owner.
     async fn check(&self, target: &Target, address: IpAddr, policies: &[Arc<Policy>]) -> Result<(), Refusal> {
-        if policies.iter().any(|policy| policy.names_address(address)) {
+        if policies.iter().any(|policy| policy.names_address(address, target.port)) {
             return Ok(());
         }
         if !is_public(address) {
