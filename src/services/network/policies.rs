@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::Mutex,
+    time::{MissedTickBehavior, interval},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -34,6 +37,8 @@ const DEFINITION_BYTES_MAX: usize = 16 << 10;
 pub struct Policies {
     configured: Vec<Arc<Policy>>,
     made: RwLock<Vec<Arc<Policy>>>,
+    /// Held while they are read: a read that began earlier would put older ones back.
+    loading: Mutex<()>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn PolicyStore>>,
     clock: Arc<dyn Clock>,
@@ -41,7 +46,8 @@ pub struct Policies {
 
 impl Policies {
     pub fn new(configured: Vec<Policy>, store: Option<Arc<dyn PolicyStore>>, clock: Arc<dyn Clock>) -> Self {
-        Self { configured: configured.into_iter().map(Arc::new).collect(), made: RwLock::default(), store, clock }
+        let configured = configured.into_iter().map(Arc::new).collect();
+        Self { configured, made: RwLock::default(), loading: Mutex::default(), store, clock }
     }
 
     /// Those that hold now: first those of the settings, each group in the order of its names.
@@ -106,6 +112,7 @@ impl Policies {
     /// When it does not answer; those that were read before go on.
     pub async fn load(&self) -> Result<(), DatabaseError> {
         let Some(store) = &self.store else { return Ok(()) };
+        let _turn = self.loading.lock().await;
         let read = store.policies().await?.into_iter().filter_map(|(name, definition)| {
             let parsed = serde_json::from_str(&definition).map_err(|error| error.to_string());
             let policy = parsed.and_then(|text| Policy::parse(&name, &text).map_err(|error| error.to_string()));
@@ -132,5 +139,54 @@ impl Policies {
 
     fn store(&self) -> Result<&Arc<dyn PolicyStore>, Failure> {
         self.store.as_ref().ok_or_else(no_database)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use async_trait::async_trait;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::domain::clock::ManualClock;
+
+    /// Its first read takes a second.
+    #[derive(Default)]
+    struct SlowStore {
+        rows: RwLock<Vec<(String, String)>>,
+        is_read: AtomicBool,
+    }
+
+    #[async_trait]
+    impl PolicyStore for SlowStore {
+        async fn policies(&self) -> Result<Vec<(String, String)>, DatabaseError> {
+            let rows = self.rows.read().expect("a lock").clone();
+            if !self.is_read.swap(true, Ordering::Relaxed) {
+                sleep(Duration::from_secs(1)).await;
+            }
+            Ok(rows)
+        }
+
+        async fn put_policy(&self, name: &str, policy: &PolicyText, _at_unix_ms: i64) -> Result<(), DatabaseError> {
+            let row = (name.to_owned(), serde_json::to_string(policy).expect("JSON"));
+            self.rows.write().expect("a lock").push(row);
+            Ok(())
+        }
+
+        async fn remove_policy(&self, _name: &str) -> Result<bool, DatabaseError> {
+            Ok(false)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_began_before_a_change_does_not_undo_it() {
+        let policies = Policies::new(Vec::new(), Some(Arc::new(SlowStore::default())), Arc::new(ManualClock::at(1)));
+        let text = PolicyText { hosts: vec!["a.example".to_owned()], ..PolicyText::default() };
+        let (read, made) = tokio::join!(policies.load(), policies.put("web", &text));
+        read.expect("it is read");
+        assert_eq!(made.expect("it is made"), "web");
+        assert!(policies.by_name("web").is_some());
     }
 }

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::RwLock;
 use secrecy::SecretString;
+use tokio::sync::Mutex;
 use tracing::warn;
 
 use super::{
@@ -32,6 +33,8 @@ const SECRET_BYTES_MAX: usize = 8 << 10;
 pub struct Directory {
     configured: Vec<Arc<Live>>,
     made: RwLock<Vec<Arc<Live>>>,
+    /// Held while they are read: a read that began earlier would put older ones back.
+    loading: Mutex<()>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn ToolServerStore>>,
     connectors: ServerConnectors,
@@ -55,7 +58,7 @@ impl Directory {
         let connectors = ServerConnectors { upstreams, sandboxed };
         let live = |(server, secret)| Arc::new(Live::new(server, secret, connectors.clone()));
         let configured = configured.into_iter().map(live).collect();
-        Self { configured, made: RwLock::default(), store, connectors, clock }
+        Self { configured, made: RwLock::default(), loading: Mutex::default(), store, connectors, clock }
     }
 
     fn all(&self) -> Vec<Arc<Live>> {
@@ -162,6 +165,7 @@ impl Directory {
     /// When it does not answer; those that were read before go on.
     pub async fn load(&self) -> Result<(), DatabaseError> {
         let Some(store) = &self.store else { return Ok(()) };
+        let _turn = self.loading.lock().await;
         let rows = store.tool_servers().await?;
         let mut made = self.made.write();
         let mut known: HashMap<String, Arc<Live>> =
