@@ -16,6 +16,14 @@ const DEPTH_MAX: usize = 64;
 const ERROR_CHARS_MAX: usize = 400;
 /// How deep a recursive schema may lead: its own depth for each level of the value. The validator uses the stack.
 const LEVELS_MAX: usize = 1024;
+/// How often a value may meet a part of a schema in one check, which takes less than a second, and with how many all
+/// errors are collected to tell of one: the alternatives of each value have some.
+const STEPS_MAX: u64 = 2_000_000;
+const EXPLAINED_STEPS_MAX: u64 = 100_000;
+/// Bytes of a text that count as one value.
+const TEXT_STEP_BYTES: usize = 64;
+/// The largest automaton of a pattern.
+const PATTERN_BYTES_MAX: usize = 128 << 10;
 
 /// A schema that was made ready.
 pub struct Schema {
@@ -53,22 +61,30 @@ impl Schema {
             .with_retriever(LocalReferences)
             .should_ignore_unknown_formats(true)
             .should_validate_formats(false)
-            .with_pattern_options(jsonschema::PatternOptions::regex())
+            .with_pattern_options(jsonschema::PatternOptions::regex().size_limit(PATTERN_BYTES_MAX))
             .build(schema);
         let validator = made.map_err(|error| bounded(&error.to_string()))?;
         Ok(Self { validator, weight })
     }
 
+    /// A value that is too large for the schema to be checked in short time passes: the tool's server checks it.
+    ///
     /// # Errors
     /// What is wrong, and where.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        if self.weight.is_recursive {
-            if depth(value).saturating_mul(self.weight.depth) > LEVELS_MAX {
-                return Err("it is nested too deeply to be checked".to_owned());
-            }
-            // Errors of all alternatives are collected, and each level of recursion can multiply them.
+        let Weight { parts, depth: levels, is_recursive } = self.weight;
+        if is_recursive && depth(value).saturating_mul(levels) > LEVELS_MAX {
+            return Err("it is nested too deeply to be checked".to_owned());
+        }
+        let steps = size(value).saturating_mul(parts);
+        if steps > STEPS_MAX {
+            return Ok(());
+        }
+        // Errors of all alternatives are collected, and each level of recursion can multiply them.
+        if is_recursive || steps > EXPLAINED_STEPS_MAX {
+            let kind = if is_recursive { "recursive" } else { "large" };
             let is_valid = self.validator.is_valid(value);
-            return is_valid.then_some(()).ok_or_else(|| "it does not fit the recursive schema".to_owned());
+            return is_valid.then_some(()).ok_or_else(|| format!("it does not fit the {kind} schema"));
         }
         self.validator.validate(value).map_err(|error| {
             let place = error.instance_path().to_string();
@@ -90,9 +106,21 @@ fn depth(value: &Value) -> usize {
     }
 }
 
+/// The values in a value, with those of its texts that are long.
+fn size(value: &Value) -> u64 {
+    let text = |text: &str| (text.len() / TEXT_STEP_BYTES) as u64;
+    let inside: u64 = match value {
+        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Object(members) => members.iter().map(|(name, member)| text(name) + size(member)).sum(),
+        Value::String(value) => text(value),
+        _ => 0,
+    };
+    1 + inside
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::Schema;
 
@@ -136,5 +164,35 @@ mod tests {
         // A pattern that takes a backtracking engine years.
         let slow = Schema::new(&json!({"type": "string", "pattern": "^(a+)+$"})).expect("a schema");
         assert!(slow.check(&json!(format!("{}b", "a".repeat(100_000)))).is_err());
+    }
+
+    #[test]
+    fn large_arguments_cost_bounded_work() {
+        let alternative = |number: usize| json!({"properties": {"a": {"const": number}}, "required": ["b"]});
+        let alternatives = |count: usize| (0..count).map(alternative).collect::<Value>();
+        let list = |count: usize| (0..count).map(|_| json!({"a": 0})).collect::<Value>();
+        let schema = Schema::new(&json!({"items": {"anyOf": alternatives(2000)}})).expect("a schema");
+        // A message of a program can have as many; their errors alone would take all memory.
+        assert_eq!(schema.check(&list(100_000)), Ok(()));
+        assert!(schema.check(&list(20)).expect_err("refused").contains("large schema"));
+        let schema = Schema::new(&json!({"items": {"anyOf": alternatives(2)}})).expect("a schema");
+        assert!(schema.check(&list(20)).expect_err("refused").contains("(at /0"));
+        // A text takes an automaton as long as it is.
+        let schema = Schema::new(&json!({"pattern": "^(a?){50}$", "type": "string"})).expect("a schema");
+        assert_eq!(schema.check(&json!("a".repeat(1 << 20))), Ok(()));
+        assert!(schema.check(&json!("a".repeat(100))).is_err());
+    }
+
+    #[test]
+    fn patterns_are_few_and_their_automata_small() {
+        let patterns = |count: usize, pattern: &str| {
+            let one = |number: usize| json!({"pattern": format!("{number}{pattern}")});
+            Schema::new(&json!({"allOf": (0..count).map(one).collect::<Value>()}))
+        };
+        assert!(patterns(50, "[a-z]+").is_ok());
+        assert!(patterns(1000, "[a-z]+").expect_err("refused").contains("parts"));
+        assert!(patterns(1, "(a|bc{1000}){100}").is_err());
+        let names: serde_json::Map<_, _> = (0..1000).map(|number| (format!("^{number}"), json!({}))).collect();
+        assert!(Schema::new(&json!({"patternProperties": names})).expect_err("refused").contains("parts"));
     }
 }

@@ -8,6 +8,8 @@ use serde_json::Value;
 /// Subschemas of a schema, where each use of a reference counts as a copy of its target, and how deep they may be.
 const SUBSCHEMAS_MAX: u64 = 50_000;
 const DEPTH_MAX: usize = 256;
+/// As how many of them a pattern counts: it has an automaton.
+const PATTERN_PARTS: u64 = 500;
 /// Keywords whose schemas are not about the value itself.
 const OF_PARTS: [&str; 17] = [
     "$defs",
@@ -32,6 +34,8 @@ const OF_PARTS: [&str; 17] = [
 /// A schema that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weight {
+    /// Subschemas, each of which a value may meet.
+    pub(super) parts: u64,
     /// Levels of JSON through which it leads, each reference followed, and a recursive one once.
     pub(super) depth: usize,
     /// A part of it is checked by what it is a part of.
@@ -42,12 +46,12 @@ pub(super) struct Weight {
 /// Why the schema cannot be used.
 pub(super) fn weigh(schema: &Value) -> Result<Weight, String> {
     let mut whole = Walk::of(schema, false);
-    let (_, depth) = whole.schema(schema, 0)?;
+    let (parts, depth) = whole.schema(schema, 0)?;
     let mut in_place = Walk::of(schema, true);
     for reference in whole.known.into_keys() {
         in_place.target(reference, 0)?;
     }
-    Ok(Weight { depth, is_recursive: whole.is_recursive })
+    Ok(Weight { parts, depth, is_recursive: whole.is_recursive })
 }
 
 struct Walk<'a> {
@@ -85,6 +89,11 @@ impl<'a> Walk<'a> {
             Value::Object(members) => {
                 for (name, member) in members {
                     match (name.as_str(), member) {
+                        ("pattern", Value::String(_)) => add((PATTERN_PARTS, 0)),
+                        ("patternProperties", Value::Object(patterns)) if !self.in_place => {
+                            add((PATTERN_PARTS.saturating_mul(patterns.len() as u64), 0));
+                            add(self.schema(member, above + 1)?);
+                        }
                         ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
                             add(self.target(reference, above + 1)?);
                         }
