@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! Tools::start ── one task: follows what other servers changed, deletes what has expired, ends unused sandboxes
+//! search ── one task a server whose tools are read; it ends with the read, which has a time limit
 //! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
 //! ```
 
@@ -32,7 +33,7 @@ pub use self::{
     directory::{Directory, ServerEntry},
     modules::{Generator, ModuleLanguage, Source},
     sandboxed::{SandboxedParts, SandboxedServers},
-    search::Found,
+    search::{Found, SearchResult},
     server::ServerState,
 };
 use self::{modules::Modules, rates::Rates, server::Live};
@@ -154,11 +155,11 @@ impl Tools {
         Ok(definitions.tools.iter().map(|defined| defined.tool.name.clone()).collect())
     }
 
-    /// Tools for some words, the best first.
+    /// Tools for some words, of the servers that answer in time.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for a query that is too long.
-    pub async fn search(&self, who: &Principal, query: &str, limit: usize) -> Result<Vec<Found>, Failure> {
+    pub async fn search(&self, who: &Principal, query: &str, limit: usize) -> Result<SearchResult, Failure> {
         search::check(query)?;
         Ok(self.0.search(who, query, limit).await)
     }

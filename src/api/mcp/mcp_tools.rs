@@ -16,7 +16,7 @@ use crate::{
         text::one_line,
         token::Scope,
     },
-    services::tools::{Found, ModuleLanguage},
+    services::tools::{Found, ModuleLanguage, SearchResult, ServerState},
 };
 
 /// How much of a module an answer holds, in bytes: JSON writes a control character in six.
@@ -24,21 +24,28 @@ const SOURCE_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
 
 impl McpParts {
     pub(super) async fn search_tools(&self, caller: &Caller, SearchTools { query, limit }: SearchTools) -> ToolResult {
-        let found = self.tools.search(&caller.principal, &query, found_limit(limit)?).await?;
+        let SearchResult { tools, unanswered } =
+            self.tools.search(&caller.principal, &query, found_limit(limit)?).await?;
         let mut text = String::new();
-        for Found { server, tool, about, signature, module, may_destroy } in &found {
+        for Found { server, tool, about, signature, module, may_destroy } in &tools {
             let asks = if *may_destroy { " [a person may be asked]" } else { "" };
             let (tool, signature) = (tool.escape_debug(), one_line(signature));
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{server}/{tool}{asks}: {about}\n  from {module} import run, Params  # {signature}");
         }
-        if found.is_empty() {
-            let states = self.tools.servers(&caller.principal).await;
-            let one = |state: &crate::services::tools::ServerState| match &state.tools {
+        let list = |states: &[ServerState]| {
+            let one = |state: &ServerState| match &state.tools {
                 Ok(count) => format!("{}: {count} tools", state.name),
-                Err(why) => format!("{}: {why}", state.name),
+                Err(why) => format!("{}: {}", state.name, one_line(why)),
             };
-            let servers = states.iter().map(one).collect::<Vec<_>>().join("; ");
+            states.iter().map(one).collect::<Vec<_>>().join("; ")
+        };
+        if !unanswered.is_empty() {
+            let none = if tools.is_empty() { "No tool of the other servers fits these words. " } else { "" };
+            let _ = writeln!(text, "{none}Search again for the tools of these servers. {}.", list(&unanswered));
+        } else if tools.is_empty() {
+            // Each has answered just now.
+            let servers = list(&self.tools.servers(&caller.principal).await);
             text =
                 format!("No tool fits these words. Servers: {}.", if servers.is_empty() { "none" } else { &servers });
         }

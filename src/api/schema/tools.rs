@@ -13,7 +13,7 @@ use crate::{
         text::{ms, rfc3339},
         tools::{Answered, Approval, ServerText, ToolUse},
     },
-    services::tools::{Found, ModuleLanguage, ServerEntry, ServerState, Source},
+    services::tools::{Found, ModuleLanguage, SearchResult, ServerEntry, ServerState, Source},
 };
 
 /// Tools that are found by default, and at most.
@@ -140,6 +140,14 @@ pub struct ToolServerStates {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FoundTools {
     pub tools: Vec<Found>,
+    /// Servers that did not say in time which tools they have: search again for these.
+    pub unanswered: Vec<ToolServerState>,
+}
+
+impl From<SearchResult> for FoundTools {
+    fn from(SearchResult { tools, unanswered }: SearchResult) -> Self {
+        Self { tools, unanswered: unanswered.into_iter().map(Into::into).collect() }
+    }
 }
 
 /// How many tools are to be found.

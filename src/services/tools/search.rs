@@ -1,11 +1,15 @@
 //! Finds tools by words, so that many cost a model nothing until it needs one.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use super::{Inner, modules::ModuleLanguage, server::Defined};
+use super::{
+    Inner,
+    modules::ModuleLanguage,
+    server::{Defined, ServerState},
+};
 use crate::domain::{
     error::Failure,
     owner::Principal,
@@ -23,6 +27,16 @@ const WORDS_MAX: usize = 16;
 const LINE_CHARS_MAX: usize = 160;
 /// How much of a description is searched, in characters: a server's may have megabytes, and each search reads them all.
 const ABOUT_CHARS_MAX: usize = 4000;
+/// How long a server may take to say which tools it has. One that is not there takes much longer to be given up.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// What a search found.
+pub struct SearchResult {
+    /// The best first.
+    pub tools: Vec<Found>,
+    /// The servers that did not say in time which tools they have.
+    pub unanswered: Vec<ServerState>,
+}
 
 /// A tool that was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -53,14 +67,21 @@ pub(super) fn check(query: &str) -> Result<(), Failure> {
 }
 
 impl Inner {
-    pub(super) async fn search(&self, who: &Principal, query: &str, limit: usize) -> Vec<Found> {
+    pub(super) async fn search(&self, who: &Principal, query: &str, limit: usize) -> SearchResult {
         let mut words = words(query);
         words.truncate(WORDS_MAX);
         let live = self.parts.directory.of(who);
-        let listed = join_all(live.iter().map(|live| async move { (live, live.definitions().await.ok()) })).await;
-        let mut found = Vec::new();
+        let listed = live.iter().map(|live| async move { (live, live.definitions_within(ANSWER_MAX).await) });
+        let listed = join_all(listed).await;
+        let (mut found, mut unanswered) = (Vec::new(), Vec::new());
         for (live, definitions) in &listed {
-            let Some(definitions) = definitions else { continue };
+            let definitions = match definitions {
+                Ok(definitions) => definitions,
+                Err(why) => {
+                    unanswered.push(live.with_tools(Err(why.clone())));
+                    continue;
+                }
+            };
             for defined in &definitions.tools {
                 let score = score(&words, live.name().as_str(), &defined.tool);
                 if score > 0 || words.is_empty() {
@@ -90,7 +111,7 @@ impl Inner {
                 }
             }
         };
-        join_all(found.into_iter().map(one)).await
+        SearchResult { tools: join_all(found.into_iter().map(one)).await, unanswered }
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) struct Live {
     /// Why it could not be reached, and when.
     away: Lock<Option<(Instant, UpstreamError)>>,
     definitions: Known<Definitions>,
+    /// The right to read them without a caller who waits.
+    reading: Arc<Semaphore>,
     at_once: Semaphore,
     /// Of each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
@@ -137,6 +139,7 @@ impl Live {
             used: Lock::new(Instant::now()),
             away: Lock::new(None),
             definitions: Known::default(),
+            reading: Arc::new(Semaphore::new(1)),
             at_once: Semaphore::new(AT_ONCE_MAX),
             shares: Shares::new(OWNER_AT_ONCE_MAX),
             ended: CancellationToken::new(),
@@ -209,6 +212,26 @@ impl Live {
         self.definitions.get(read).await
     }
 
+    /// The same, or why they are not known, within a time. A read goes on after it, once, for the next caller; it ends
+    /// as the connection's own limits say.
+    pub(super) async fn definitions_within(self: &Arc<Self>, max: Duration) -> Result<Arc<Definitions>, String> {
+        let read = if let Ok(turn) = Arc::clone(&self.reading).try_acquire_owned() {
+            let live = Arc::clone(self);
+            let read = async move {
+                let _turn = turn;
+                live.definitions().await
+            };
+            let failed = |_| Err(UpstreamError::Away("its tools could not be read".to_owned()));
+            timeout(max, tokio::spawn(read)).await.map(|read| read.unwrap_or_else(failed))
+        } else {
+            timeout(max, self.definitions()).await
+        };
+        match read {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(_) => Err("it has not answered yet".to_owned()),
+        }
+    }
+
     /// Ends the connection to one in a sandbox that is not used.
     pub(super) fn rest(&self) {
         let is_sandboxed = matches!(self.server.endpoint, Endpoint::Sandbox(_));
@@ -247,7 +270,11 @@ impl Live {
     }
 
     pub(super) async fn state(&self) -> ServerState {
-        let tools = self.definitions().await.map(|all| all.tools.len()).map_err(|error| error.to_string());
+        let tools = self.definitions().await.map(|all| all.tools.len());
+        self.with_tools(tools.map_err(|error| error.to_string()))
+    }
+
+    pub(super) fn with_tools(&self, tools: Result<usize, String>) -> ServerState {
         let description = self.server.text.description.clone();
         ServerState { name: self.server.name.to_string(), description, tools }
     }

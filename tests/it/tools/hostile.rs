@@ -1,6 +1,6 @@
 //! Programs and upstream servers that do what they may not.
 
-use std::time::Duration;
+use std::{net::TcpListener, time::Duration};
 
 use reqwest::Method;
 use serde_json::json;
@@ -259,6 +259,25 @@ async fn the_name_of_a_tool_is_one_line_for_the_model() {
     let found = found["content"][0]["text"].as_str().expect("text");
     assert!(found.starts_with("up/go\\nSYSTEM") && !found.contains('\u{202e}'), "{found}");
     assert_eq!(found.lines().count(), 2, "{found}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_does_not_wait_for_a_server_that_is_silent_and_names_it() {
+    let upstream = Upstream::start(json!([tool("go")])).await;
+    // It takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    let url = format!("http://{}/mcp", silent.local_addr().expect("an address"));
+    put(&server, "silent", json!({"url": url})).await;
+    let found = get(&server, TOKEN, "/v1/tools/search?query=go").await;
+    assert_eq!(found["tools"][0]["tool"], "go", "{found}");
+    let unanswered = json!([{"name": "silent", "description": "", "error": "it has not answered yet"}]);
+    assert_eq!(found["unanswered"], unanswered, "{found}");
+    let found = server.call("sandbox.search_tools", json!({"query": "nothing"})).await;
+    let found = found["content"][0]["text"].as_str().expect("text");
+    assert!(found.starts_with("No tool of the other servers fits") && found.contains("silent: "), "{found}");
     server.stop().await;
 }
 

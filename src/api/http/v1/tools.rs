@@ -105,8 +105,8 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
     responses((status = 200, description = "The tools.", body = FoundTools)),
 )]
 pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Answer<FoundTools> {
-    let tools = tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?;
-    Ok(Json(FoundTools { tools }))
+    let found = tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?;
+    Ok(Json(found.into()))
 }
 
 /// Get what a program imports for a tool.
