@@ -34,7 +34,6 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 #[derive(Debug, Clone)]
 pub struct Names {
     hosts: HashSet<String>,
-    public_origin: String,
     /// The host at which only files are served, and what links begin with.
     files: Option<(String, String)>,
     /// Foreign pages that may use the API.
@@ -47,10 +46,7 @@ impl Names {
         let public = public_base_url.host().map(str::to_lowercase);
         let hosts = LOOPBACK.iter().map(|name| (*name).to_owned()).chain(public).chain(more);
         let hosts = hosts.map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect();
-        let scheme = public_base_url.scheme_str().unwrap_or("http");
-        let authority = public_base_url.authority().map_or("", Authority::as_str);
-        let public_origin = format!("{scheme}://{authority}").to_lowercase();
-        Self { hosts, public_origin, files: None, origins: HashSet::new() }
+        Self { hosts, files: None, origins: HashSet::new() }
     }
 
     /// Serves files only at the host of this address, and nothing else there.
@@ -112,12 +108,15 @@ impl Names {
             && self.hosts.contains(&authority.host().to_lowercase())
     }
 
-    /// The public address is compared whole. A loopback name or an extra one may use any port and scheme, since a
-    /// published port or a proxy may differ from ours.
+    /// A host of ours may use any port and scheme, since a published port or a proxy may differ from ours. What programs
+    /// write has no use for anything but files, so its origin is a foreign one.
     fn origin_is_ours(&self, origin: &str) -> bool {
         let lower = origin.to_lowercase();
-        if lower == self.public_origin || self.origins.contains(&lower) {
+        if self.origins.contains(&lower) {
             return true;
+        }
+        if self.files.as_ref().is_some_and(|(_, base)| *base == lower) {
+            return false;
         }
         let rest = lower.strip_prefix("http://").or_else(|| lower.strip_prefix("https://"));
         rest.is_some_and(|host| !host.contains('/') && self.host_is_ours(host))
@@ -241,6 +240,8 @@ mod tests {
             assert_eq!(answer(&names, get.clone(), host, "/files/c/a?sig=x"), moved, "{host}");
             assert_eq!(answer(&names, Method::POST, host, "/files/c/a?sig=x"), Some((404, None)), "{host}");
         }
+        assert!(names.origin_is_ours("https://sandbox.example.com:8443"));
+        assert!(!names.origin_is_ours("https://files.example.com"), "a file that a browser shows as a page");
         let same = self::names().with_files_at(None);
         assert_eq!(answer(&same, get.clone(), "localhost", "/files/c/a"), None);
         assert_eq!(answer(&same, get, "localhost", "/mcp"), None);
