@@ -16,32 +16,38 @@
     const clean = (text || "").slice(0, max * 4).replace(/\s+/g, " ").trim()
     return clean.length > max ? clean.slice(0, max - 1) + "…" : clean
   }
-  const isShown = (element, display) => display === "contents" || element.checkVisibility({visibilityProperty: true})
+  // A form has its fields, and a document its forms and pictures, as properties of their names, before its own.
+  const prototypes = {get: (target, key) => {
+    const value = Reflect.get(Object.getPrototypeOf(target), key, target)
+    return typeof value === "function" ? value.bind(target) : value
+  }}
+  const of = node => node instanceof HTMLFormElement || node instanceof Document ? new Proxy(node, prototypes) : node
+  const isShown = (element, display) => display === "contents" || of(element).checkVisibility({visibilityProperty: true})
 
   // The only match in its root, or nothing.
   const only = (root, selector, element) => {
-    const found = root.querySelectorAll(selector)
+    const found = of(root).querySelectorAll(selector)
     return found.length === 1 && found[0] === element ? selector : null
   }
 
   const withinRoot = (element, root) => {
-    const tag = CSS.escape(element.localName)
-    if (element.id && element.id.length <= ATTRIBUTE_CHARS_MAX) {
-      const own = only(root, "#" + CSS.escape(element.id), element)
+    const {localName, id, parentElement: parent, previousElementSibling} = of(element)
+    const tag = CSS.escape(localName)
+    if (id && id.length <= ATTRIBUTE_CHARS_MAX) {
+      const own = only(root, "#" + CSS.escape(id), element)
       if (own) return own
     }
     for (const name of STABLE) {
-      const value = element.getAttribute(name)
+      const value = of(element).getAttribute(name)
       if (!value || value.length > ATTRIBUTE_CHARS_MAX) continue
       const own = only(root, `${tag}[${name}=${JSON.stringify(value)}]`, element)
       if (own) return own
     }
-    if (element === document.body || element === document.documentElement) return tag
+    if (element === of(document).body || element === of(document).documentElement) return tag
     // Only what is before it is counted: an element may have a hundred thousand siblings.
-    const parent = element.parentElement
     let place = 1
-    for (let other = element.previousElementSibling; other; other = other.previousElementSibling) {
-      if (other.localName === element.localName) place += 1
+    for (let other = previousElementSibling; other; other = of(other).previousElementSibling) {
+      if (of(other).localName === localName) place += 1
     }
     const step = `${tag}:nth-of-type(${place})`
     return parent && parent !== root ? `${withinRoot(parent, root)} > ${step}` : step
@@ -49,24 +55,26 @@
 
   // A selector for Playwright; parts in shadow trees follow their host after " >> ".
   const selector = element => {
-    const root = element.getRootNode()
+    const root = of(element).getRootNode()
     const own = withinRoot(element, root)
     return root instanceof ShadowRoot ? `${selector(root.host)} >> ${own}` : own
   }
 
-  const role = element => {
+  const role = node => {
+    const element = of(node)
     const given = element.getAttribute("role")
     if (given) return INTERACTIVE.has(given) ? given : null
     if (element.tagName === "INPUT") return element.type === "hidden" ? null : INPUT_ROLES[element.type] || "textbox"
     if (element.tagName === "A") return element.hasAttribute("href") ? "link" : null
     if (ROLES[element.tagName]) return ROLES[element.tagName]
-    if (element.isContentEditable && !element.parentElement?.isContentEditable) return "textbox"
+    if (element.isContentEditable && !of(element.parentElement)?.isContentEditable) return "textbox"
     return element.hasAttribute("onclick") ? "button" : null
   }
 
-  const name = element => {
+  const name = node => {
+    const element = of(node)
     const by = (element.getAttribute("aria-labelledby") || "").split(/\s+/).filter(Boolean).slice(0, 4)
-    const labelled = by.map(id => element.getRootNode().getElementById?.(id)?.textContent).join(" ")
+    const labelled = by.map(id => of(element.getRootNode()).getElementById?.(id)?.textContent).join(" ")
     const label = element.labels?.[0]?.textContent
     const isButton = element.tagName === "INPUT" && ["submit", "reset", "button"].includes(element.type)
     const held = element.matches("input, select, textarea") ? "" : element.textContent
@@ -76,8 +84,9 @@
     return candidates.map(text => short(text)).find(Boolean) || ""
   }
 
-  const control = (element, role) => {
-    const made = {role, name: name(element), selector: selector(element)}
+  const control = (node, role) => {
+    const element = of(node)
+    const made = {role, name: name(node), selector: selector(node)}
     if (element.disabled) made.disabled = true
     if (role === "checkbox" || role === "radio") made.value = element.checked ? "checked" : "not checked"
     else if (element.tagName === "SELECT") {
@@ -119,42 +128,44 @@
       add(clean.trim())
       if (clean.endsWith(" ")) pending = " "
     }
-    const note = element => {
-      const kind = role(element)
+    const note = node => {
+      const element = of(node)
+      const kind = role(node)
       if (kind === "link" && element.href && element.tagName === "A") {
-        if (out.links.length < linksMax) out.links.push({text: name(element), url: String(element.href).slice(0, URL_CHARS_MAX)})
+        if (out.links.length < linksMax) out.links.push({text: name(node), url: String(element.href).slice(0, URL_CHARS_MAX)})
         else out.linksMore += 1
       }
       if (kind) {
-        if (out.controls.length < controlsMax) out.controls.push(control(element, kind))
+        if (out.controls.length < controlsMax) out.controls.push(control(node, kind))
         else out.controlsMore += 1
       }
       if (ANCHORS.has(element.tagName) && out.anchors.length < anchorsMax) {
         const text = short(element.textContent)
-        if (text) out.anchors.push({text, selector: selector(element)})
+        if (text) out.anchors.push({text, selector: selector(node)})
       }
     }
     const walk = (node, isPre, depth) => {
       if (isOver() || depth > DEPTH_MAX) return
-      if (node.nodeType === Node.TEXT_NODE) return leaf(node, isPre)
-      if (node.nodeType === Node.ELEMENT_NODE) {
+      const {nodeType, tagName, shadowRoot, childNodes} = of(node)
+      if (nodeType === Node.TEXT_NODE) return leaf(node, isPre)
+      if (nodeType === Node.ELEMENT_NODE) {
         const style = getComputedStyle(node)
         if (!isShown(node, style.display)) return
         note(node)
-        if (node.tagName === "BR") return gap("\n")
-        if (WITHOUT_TEXT.has(node.tagName.toUpperCase())) return
+        if (tagName === "BR") return gap("\n")
+        if (WITHOUT_TEXT.has(tagName.toUpperCase())) return
         const inline = style.display.startsWith("inline") || style.display === "contents"
-        const edge = inline ? "" : style.display === "table-cell" ? "\t" : /^(P|H\d|PRE|UL|OL|TABLE|BLOCKQUOTE)$/.test(node.tagName) ? "\n\n" : "\n"
+        const edge = inline ? "" : style.display === "table-cell" ? "\t" : /^(P|H\d|PRE|UL|OL|TABLE|BLOCKQUOTE)$/.test(tagName) ? "\n\n" : "\n"
         if (edge) gap(edge)
         const inside = isPre || style.whiteSpaceCollapse === "preserve"
-        let children = node.childNodes
-        if (node.shadowRoot) children = node.shadowRoot.childNodes
-        else if (node.tagName === "SLOT" && node.assignedNodes().length) children = node.assignedNodes({flatten: true})
+        let children = childNodes
+        if (shadowRoot) children = shadowRoot.childNodes
+        else if (tagName === "SLOT" && node.assignedNodes().length) children = node.assignedNodes({flatten: true})
         for (const child of children) { if (out.isCut) break; walk(child, inside, depth + 1) }
         if (edge) gap(edge)
       }
     }
-    if (document.body) walk(document.body, false, 0)
+    if (of(document).body) walk(of(document).body, false, 0)
     out.text = pieces.join("").toWellFormed()
     return out
   }
@@ -172,9 +183,10 @@
   })
 
   const extract = (query, attributes, max) => {
-    const found = document.querySelectorAll(query)
-    const one = element => {
-      const made = {tag: element.localName, text: short(element.textContent, 500), selector: selector(element), attributes: {}}
+    const found = of(document).querySelectorAll(query)
+    const one = node => {
+      const element = of(node)
+      const made = {tag: element.localName, text: short(element.textContent, 500), selector: selector(node), attributes: {}}
       const names = attributes || ["id", "class", "href", "src", "name", "type", "value", "alt", "title"]
       for (const name of names.slice(0, 20)) {
         const value = element.getAttribute(name)

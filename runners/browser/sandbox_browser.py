@@ -51,8 +51,6 @@ _SCREENSHOT_PIXELS_MAX = 4000
 _DISPLAY_BYTES_MAX = 5 << 19  # a message of the kernel has 4 MiB, and loses what is longer (../README.md)
 _EXTRACT_MAX = 200
 _START_S_MAX = 20
-_CLOSE_S_MAX = 2
-_CANCEL_S_MAX = 1
 _READ_S_MAX = 6
 _QUIET_MS, _SETTLE_S_MAX = 150, 2.5
 _TYPE_DELAY_MS_MAX = 100
@@ -95,6 +93,7 @@ class Browser:
         self._downloads = {}  # by the task that saves or cancels each
         self._requests = set()
         self._crashed, self._sessions = set(), {}
+        self._read_s = _READ_S_MAX  # of the current call; what ends after it takes a part of that
 
     async def start(self):
         """Starts the browser. What fails is tried again by the next call."""
@@ -182,11 +181,11 @@ class Browser:
         """Ends a download and deletes what came of it."""
         for step in (download.cancel, download.delete):
             with contextlib.suppress(Exception):  # whatever Playwright raises when its driver is gone
-                await asyncio.wait_for(step(), _CANCEL_S_MAX)
+                await asyncio.wait_for(step(), self._read_s / 8)
 
     async def _close(self, page):
         with contextlib.suppress(Error, asyncio.TimeoutError):
-            await asyncio.wait_for(page.close(), _CLOSE_S_MAX)
+            await asyncio.wait_for(page.close(), self._read_s / 4)
             return True
         return False
 
@@ -229,8 +228,9 @@ class Browser:
         """One call: goes to an address, acts, reads. Answers always."""
         self._notes, self._saved = [], []
         answer, until = {}, time.monotonic() + request["timeoutMs"] / 1000
+        self._read_s = min(_READ_S_MAX, request.get("readMs", _READ_S_MAX * 1000) / 1000)
         try:
-            async with asyncio.timeout(request["timeoutMs"] / 1000 + _READ_S_MAX):
+            async with asyncio.timeout(request["timeoutMs"] / 1000 + self._read_s):
                 await self._ready()
                 await self._obey(request, answer, until)
         except Refused as refused:
@@ -254,7 +254,7 @@ class Browser:
         downloads, self._downloads = self._downloads, {}
         if not downloads:
             return
-        left = max(0.5, until - time.monotonic())
+        left = max(self._read_s / 12, until - time.monotonic())
         _, unfinished = await asyncio.wait(downloads, timeout=left)
         for task in unfinished:
             task.cancel()
@@ -423,7 +423,7 @@ class Browser:
     async def _read(self, request, answer):
         wanted, page = set(request.get("read") or []), self.page
         answer["url"] = page.url[:2000]
-        async with asyncio.timeout(_READ_S_MAX):
+        async with asyncio.timeout(self._read_s):
             session = await self._session(page)
             if query := request.get("query"):
                 await self._extract(session, query, answer)
@@ -452,7 +452,7 @@ class Browser:
                 prefix = await _owner(session, frame["id"], parents)
                 if prefix is None:
                     continue
-            limits = {"textMax": left["text"], "timeMs": 1500, **{name + "Max": left[name] for name in left if name != "text"}}
+            limits = {"textMax": left["text"], "timeMs": self._read_s * 250, **{name + "Max": left[name] for name in left if name != "text"}}
             try:
                 world = await _world(session, frame["id"])
                 found = await _evaluate(session, world, f"{_LIBRARY}.read({json.dumps(limits)})")

@@ -29,6 +29,8 @@ pub const ACTIONS_MAX: usize = 50;
 const URL_BYTES_MAX: usize = 8 << 10;
 const SELECTOR_BYTES_MAX: usize = 2 << 10;
 const TIMEOUT_MS_MIN: u64 = 1000;
+/// The time for reading, at most.
+const READ_MS_MAX: u64 = 6000;
 /// Notes of one answer, and the bytes of each.
 const NOTES_MAX: usize = 40;
 const NOTE_BYTES_MAX: usize = 500;
@@ -326,6 +328,8 @@ pub fn request(runs: &Runs, conversation: ConversationKey, browse: &Browse) -> R
         "query": browse.query,
         "viewport": browse.viewport.map(|(width, height)| json!({"width": width, "height": height})),
         "timeoutMs": timeout_ms,
+        // What is left of a cell's time ends what does not answer.
+        "readMs": (limits.wall_ms / 5).min(READ_MS_MAX),
         "textBytesMax": TEXT_CHARS_MAX,
         "itemsMax": ITEMS_MAX,
         "answerBytesMax": (limits.output_kept_bytes / 2).min(ANSWER_BYTES_MAX),

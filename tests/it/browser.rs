@@ -211,6 +211,40 @@ async fn pages_of_any_size_and_kind_leave_the_session_usable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_of_fields_are_not_taken_for_properties_of_their_form() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let named = browse(&server, json!({"conversationId": "a", "url": pages.url("/named")})).await;
+    assert!(text(&named).contains("after it") && named["error"].is_null(), "{named}");
+    let controls = controls(&named);
+    let selector = |wanted: &str| controls.iter().find(|one| one.0 == wanted).map(|one| one.2);
+    assert_eq!(selector("combobox"), Some("body > form:nth-of-type(1) > select:nth-of-type(1)"), "{named}");
+    let click = json!([{"action": "click", "selector": selector("button").expect("a button")}]);
+    assert_eq!(browse(&server, json!({"conversationId": "a", "actions": click})).await["title"], "pressed");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_hangs_is_an_answer_where_cells_have_little_time() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    browse(&server, json!({"conversationId": "a", "url": pages.url("/form")})).await;
+    // Of a server whose cells have a quarter of a minute: its page hangs until all but its end is over.
+    let limits = json!({"timeoutMs": 10_000, "readMs": 3000, "url": pages.url("/endless"), "read": ["text"],
+        "actions": [{"action": "wait", "ms": 9000}], "textBytesMax": 100, "itemsMax": 1, "answerBytesMax": 1000});
+    let code = format!(
+        "import sandbox_browser, time\nbegan = time.monotonic()\nawait sandbox_browser.answer({})\n\
+         print(time.monotonic() - began < 15)",
+        json!(limits.to_string())
+    );
+    let call = json!({"conversationId": "a", "language": "browser", "code": code});
+    let printed = tool(&server, "sandbox_run_cell", call).await["structuredContent"]["stdout"].clone();
+    let (answer, in_time) = printed.as_str().and_then(|all| all.trim_end().split_once('\n')).expect("two lines");
+    assert!(in_time == "True" && answer.contains("timeout"), "{printed}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_standby_has_the_browser_open() {
     let pages = Pages::start().await;
     let server = server(&pages, &[]).await;

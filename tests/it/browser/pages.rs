@@ -86,6 +86,13 @@ fn router(refused: SocketAddr) -> Router {
             '<p>in the shadow</p><button onclick=\"document.title = `pressed`\">Press</button>' } })</script>";
     let form = "<form method=post action=/post><label>Name <input name=who></label><input type=password name=secret>\
         <select name=colour><option>red<option>blue</select><button>Send it</button></form>";
+    let named: String = ["tagName", "localName", "parentElement", "childNodes", "getAttribute", "nodeType"]
+        .map(|name| format!("<input name={name} title=\"{name}\">"))
+        .concat();
+    let named = format!(
+        "<img name=body><form>{named}<select><option>red</select>\
+         <button id=go type=button onclick=\"document.title = 'pressed'\">Go</button></form><p>after it"
+    );
     let hostile = include_str!("hostile.html").replace("REFUSED", &refused.to_string());
     let endless = "before<script>setTimeout(() => { for (;;); }, 50)</script>";
     let greedy =
@@ -107,6 +114,7 @@ fn router(refused: SocketAddr) -> Router {
         .route("/late", get(page("Late", outer)))
         .route("/shadow", get(page("Shadow", shadow)))
         .route("/form", get(page("Form", form)))
+        .route("/named", get(page("Named", &named)))
         .route("/post", post(async |body: String| page("Posted", &format!("got {body}"))))
         .route("/cookie", get(cookie))
         .route("/files", get(page("Files", "<a href=/report>the report</a> <a href=/flood>the flood</a>")))
