@@ -6,6 +6,7 @@ mod hostile;
 mod opened;
 pub mod origin;
 mod page;
+mod port;
 mod reported;
 mod resolver;
 mod secrets;

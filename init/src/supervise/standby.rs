@@ -43,17 +43,12 @@ impl Sandbox {
         if let Some(authority) = &config.authority {
             trust::write(authority)?;
         }
-        // Before the program runs, so that its first connection finds the port open; after a kill of all processes.
-        let open_channels = || config.channels.then(Channels::open).transpose();
-        let can_hand_over = is_interpreted && can_take;
-        if can_hand_over {
-            self.channels = open_channels()?;
-        }
-        let handed_over = can_hand_over && self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
+        // Before the program runs, so that its first connection finds the port open.
+        self.channels = config.channels.then(Channels::open).transpose()?;
+        let handed_over = is_interpreted && self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
         if !handed_over {
             // A warm child that cannot be reached, or cannot be the kernel, is killed before anything starts cold.
             process_tree::kill_all();
-            self.channels = open_channels()?;
             let command = match (&config.kernel, &config.inspection) {
                 (Some(kernel), _) => Some(vec![BRIDGE.into(), kernel.into()]),
                 (None, Some(targets)) => Some(inspection::command(targets)?),
