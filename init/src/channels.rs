@@ -14,10 +14,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{
-    flow::{Inbox, Progress},
-    signals,
-};
+use crate::{flow::Inbox, signals};
 
 const PROGRAM: &str = "/sandbox-channels";
 
@@ -71,7 +68,8 @@ impl Channels {
             return self.ended();
         }
         match &self.socket {
-            Some(socket) if self.inbox.write_all(bytes, socket) == Progress::Closed => self.ended(),
+            // Where the process has closed its end, reading finds that too, and then the server is told.
+            Some(socket) if !self.inbox.write_all(bytes, socket) => self.inbox.discard(),
             None if self.port.is_some() => self.inbox.push(bytes),
             _ => {}
         }
@@ -79,12 +77,10 @@ impl Channels {
 
     /// Writes what the process takes.
     pub fn write(&mut self) {
-        while let (Some(socket), true) = (&self.socket, self.inbox.has_pending()) {
-            match self.inbox.write(socket) {
-                Progress::Moved(_) => {}
-                Progress::Later => return,
-                Progress::Closed => self.ended(),
-            }
+        if let Some(socket) = &self.socket
+            && !self.inbox.write(socket)
+        {
+            self.inbox.discard();
         }
     }
 
@@ -126,5 +122,14 @@ mod tests {
         theirs.read_to_end(&mut got).expect("its end");
         assert_eq!(got, b"ab");
         assert!(channels.output().is_none());
+    }
+
+    #[test]
+    fn end_of_the_process_that_a_write_finds_is_still_read() {
+        let (theirs, ours) = UnixStream::pair().expect("a socket");
+        let mut channels = Channels { port: None, socket: Some(ours), inbox: Inbox::default(), is_over: false };
+        drop(theirs);
+        channels.push(b"ab");
+        assert!(channels.output().is_some() && channels.pending_input().is_none());
     }
 }

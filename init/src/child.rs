@@ -123,12 +123,8 @@ impl Child {
     /// Continues the handover. `false` when the child has closed its socket.
     pub fn pass_on(&mut self) -> bool {
         let Some(control) = &mut self.control else { return true };
-        while control.handover.has_pending() {
-            match control.handover.write(&control.socket) {
-                Progress::Moved(_) => {}
-                Progress::Later => return true,
-                Progress::Closed => return false,
-            }
+        if !control.handover.write(&control.socket) {
+            return false;
         }
         // The child may still report that it is up. The socket stays open for reading, so that the write does not kill
         // it.

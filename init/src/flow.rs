@@ -162,27 +162,30 @@ impl Inbox {
         self.bytes.len() >= INBOX_HIGH_BYTES
     }
 
-    /// Writes what is pending and then `bytes`; what is not taken now is pending.
-    pub fn write_all(&mut self, bytes: &[u8], fd: impl AsFd) -> Progress {
+    /// Writes `bytes` after what is pending; what is not taken now is pending. `false` when the other end is closed.
+    pub fn write_all(&mut self, bytes: &[u8], fd: impl AsFd) -> bool {
         let mut written = 0;
         while !self.has_pending() && written < bytes.len() {
             match Progress::of(rustix::io::write(&fd, &bytes[written..])) {
                 Progress::Moved(count) => written += count,
                 Progress::Later => break,
-                Progress::Closed => return Progress::Closed,
+                Progress::Closed => return false,
             }
         }
         self.push(&bytes[written..]);
-        Progress::Moved(written)
+        true
     }
 
-    /// Writes what the program takes.
-    pub fn write(&mut self, fd: impl AsFd) -> Progress {
-        let progress = Progress::of(rustix::io::write(fd, self.bytes.as_slices().0));
-        if let Progress::Moved(count) = progress {
-            self.bytes.drain(..count);
+    /// Writes what is pending, as far as it is taken now. `false` when the other end is closed.
+    pub fn write(&mut self, fd: impl AsFd) -> bool {
+        while self.has_pending() {
+            match Progress::of(rustix::io::write(&fd, self.bytes.as_slices().0)) {
+                Progress::Moved(count) => drop(self.bytes.drain(..count)),
+                Progress::Later => return true,
+                Progress::Closed => return false,
+            }
         }
-        progress
+        true
     }
 
     /// Drops pending input: the program has closed its end.

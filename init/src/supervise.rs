@@ -217,12 +217,10 @@ impl Sandbox {
             return;
         }
         let Some(child) = &mut self.child else { return };
-        while let (Some(stdin), true) = (&child.stdin, self.inbox.has_pending()) {
-            match self.inbox.write(stdin) {
-                Progress::Moved(_) => {}
-                Progress::Later => return,
-                Progress::Closed => child.stdin = None,
-            }
+        if let Some(stdin) = &child.stdin
+            && !self.inbox.write(stdin)
+        {
+            child.stdin = None;
         }
         if child.stdin.is_none() {
             self.inbox.discard();
