@@ -66,6 +66,8 @@ pub struct Sandbox {
     after: Option<Counters>,
     killed_by_deadline: bool,
     fault: Option<String>,
+    /// When the server last took something, or the end of the program if that was later.
+    sent_at: Instant,
     phase: Phase,
 }
 
@@ -95,6 +97,7 @@ impl Sandbox {
             after: None,
             killed_by_deadline: false,
             fault: None,
+            sent_at: Instant::now(),
             phase: Phase::Standby,
         };
         if sandbox.options.warm {
@@ -119,11 +122,13 @@ impl Sandbox {
     }
 
     fn verdict(&self) -> Option<Verdict> {
+        let is_abandoned = self.sent_at.elapsed() > SEND_LIMIT;
         match self.phase {
             Phase::Standby if !self.frames_open => Some(Verdict::Done),
-            Phase::Sending { verdict, since } => {
-                let is_sent = self.outbox.is_empty() && self.collector.is_none();
-                (is_sent || since.elapsed() > SEND_LIMIT).then_some(verdict)
+            // The output before EXIT was not taken.
+            Phase::Ending { .. } if is_abandoned => Some(Verdict::Failed),
+            Phase::Sending { verdict } if is_abandoned || self.outbox.is_empty() && self.collector.is_none() => {
+                Some(verdict)
             }
             _ => None,
         }
@@ -255,9 +260,7 @@ impl Sandbox {
         }
         match self.outbox.send(stdout()) {
             Progress::Moved(_) => {
-                if let Phase::Sending { since, .. } = &mut self.phase {
-                    *since = Instant::now();
-                }
+                self.sent_at = Instant::now();
                 self.push_files();
                 self.finish();
             }
@@ -267,7 +270,7 @@ impl Sandbox {
                 process_tree::kill_all();
                 self.outbox = Outbox::default();
                 self.collector = None;
-                self.phase = Phase::Sending { verdict: Verdict::Failed, since: Instant::now() };
+                self.phase = Phase::Sending { verdict: Verdict::Failed };
             }
         }
     }
@@ -314,7 +317,8 @@ impl Sandbox {
     fn end_all(&mut self) {
         process_tree::kill_all();
         if let Phase::Running { before, .. } = &mut self.phase {
-            self.phase = Phase::Ending { before: std::mem::take(before), since: Instant::now(), gone: false };
+            self.sent_at = Instant::now();
+            self.phase = Phase::Ending { before: std::mem::take(before), since: self.sent_at, gone: false };
         }
         let collected = self.collect_ended();
         self.exit_status = self.exit_status.or(collected.of(self.child.as_ref().map(|child| child.pid)));
@@ -355,7 +359,7 @@ impl Sandbox {
             self.outbox.push(OutputFrame::Exit, serde_json::to_string(&exit).unwrap_or_default().as_bytes());
             Verdict::Done
         };
-        self.phase = Phase::Sending { verdict, since: Instant::now() };
+        self.phase = Phase::Sending { verdict };
         self.send();
         self.send_last_files();
     }

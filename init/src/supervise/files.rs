@@ -36,7 +36,7 @@ impl Sandbox {
     /// Begins to send what the program changed, after EXIT was sent: to look for it may take longer than the server
     /// waits for EXIT.
     pub(super) fn send_last_files(&mut self) {
-        if let Phase::Sending { verdict: Verdict::Done, .. } = self.phase {
+        if let Phase::Sending { verdict: Verdict::Done } = self.phase {
             self.collect_files();
             self.send();
         }

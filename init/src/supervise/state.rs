@@ -70,7 +70,7 @@ pub(super) enum Phase {
     /// All processes are killed; their remaining output is being read. `gone` once they have ended.
     Ending { before: Counters, since: Instant, gone: bool },
     /// The last frame is in the outbox.
-    Sending { verdict: Verdict, since: Instant },
+    Sending { verdict: Verdict },
 }
 
 /// An event source of the loop.

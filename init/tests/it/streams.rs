@@ -64,6 +64,14 @@ fn exit_follows_all_of_a_large_output() {
 }
 
 #[test]
+fn reader_that_takes_nothing_is_abandoned_after_the_end() {
+    let mut init = Init::bash();
+    init.send(&request(r#"{"wallMs":500}"#, "head -c 33554432 /dev/zero"));
+    // It would report the deadline, but its output does not get that far.
+    assert_eq!(init.status(), 125);
+}
+
+#[test]
 fn closed_streams_do_not_end_the_run() {
     let mut init = Init::bash();
     init.send(&request("{}", "exec >&- 2>&-; sleep 0.2; exit 4"));
