@@ -9,7 +9,10 @@ use std::sync::Arc;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Findings, Isolation, IsolationCheck, PAUSE_MAX, PAUSE_MIN, programs};
+use super::{
+    Findings, Isolation, IsolationCheck, PAUSE_MAX, PAUSE_MIN,
+    programs::{self, CheckProgram},
+};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -69,11 +72,10 @@ impl IsolationCheck {
 
     async fn result_of(&self, runner: &Runner) -> Isolation {
         let targets = self.engine.forbidden_addresses();
-        let Some(program) = programs::of_runner(runner, &targets) else {
+        let Some(CheckProgram { text, by_process_1 }) = programs::of_runner(runner, &targets) else {
             return Isolation::NoProgram(no_program(&runner.language));
         };
-        let by_process_1 = program.starts_with(programs::BY_PROCESS_1);
-        let ran = self.programs.run_to_end(&runner.language, program).await;
+        let ran = self.programs.run_to_end(&runner.language, text).await;
         if by_process_1 && !is_by_process_1(&ran) {
             return Isolation::NoProgram(old_process_1(&runner.language));
         }

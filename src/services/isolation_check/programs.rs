@@ -3,6 +3,9 @@
 //! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment,
 //! and `== reached` with each target that a connection was made to, and `tried` at the end. Process 1 prints the same
 //! for a framed runner of another language. Pure.
+//!
+//! An image of the plain contract has no process 1 of ours. Where no other image is installed, these programs are the
+//! only check, and without them such an image would not be served.
 
 use std::net::SocketAddr;
 
@@ -12,7 +15,15 @@ use crate::{
 };
 
 /// The program that process 1 executes itself (`runners/README.md`); the targets follow.
-pub(super) const BY_PROCESS_1: &str = "#!/sandbox-init --inspect";
+const BY_PROCESS_1: &str = "#!/sandbox-init --inspect";
+
+/// The program that checks a runner.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CheckProgram {
+    pub text: String,
+    /// Process 1 executes it. An older one hands it to the interpreter.
+    pub by_process_1: bool,
+}
 
 /// The files to print. A missing file is an empty part.
 const FILES: [&str; 8] = [
@@ -89,12 +100,13 @@ try { fs.mkdirSync("/sys/fs/cgroup/self-test"); console.log("open"); } catch {}
 "#;
 
 /// The program for a runner: in its language, in one that it has as an alias, or for its process 1.
-pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<String> {
+pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<CheckProgram> {
     let names = std::iter::once(&runner.language).chain(&runner.aliases).map(Language::as_str);
     // The image of the browser runs Python.
     let known = names.map(|name| if name == "browser" { "python" } else { name }).find_map(|name| of(name, targets));
-    let by_process_1 = || format!("{BY_PROCESS_1} {}\n", listed(targets));
-    known.or_else(|| (runner.protocol == Protocol::Framed).then(by_process_1))
+    let interpreted = known.map(|text| CheckProgram { text, by_process_1: false });
+    let inspection = || CheckProgram { text: format!("{BY_PROCESS_1} {}\n", listed(targets)), by_process_1: true };
+    interpreted.or_else(|| (runner.protocol == Protocol::Framed).then(inspection))
 }
 
 /// The program for a language, if there is one. It tries to connect to the targets.
@@ -121,7 +133,7 @@ mod tests {
         runner::{LABEL_ALIASES, LABEL_LANGUAGE, LABEL_PROTOCOL, LABEL_RUNNER, RunnerImage},
     };
 
-    fn found(language: &str, more: &[(&str, &str)]) -> Option<String> {
+    fn found(language: &str, more: &[(&str, &str)]) -> Option<CheckProgram> {
         let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
         let labels = labels.iter().chain(more).map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let image = RunnerImage { id: ImageId("x@1".to_owned()), reference: None, created_unix_s: 0, labels };
@@ -131,15 +143,15 @@ mod tests {
     #[test]
     fn a_runner_has_the_program_of_its_language_or_of_an_alias_or_of_its_process_1() {
         let python = found("python", &[]).expect("a program");
-        assert!(python.contains("192.0.2.1/443"), "{python}");
+        assert!(python.text.contains("192.0.2.1/443") && !python.by_process_1, "{python:?}");
         let framed = (LABEL_PROTOCOL, "1");
         let same = [("python-gpu", vec![(LABEL_ALIASES, "py3,python")]), ("browser", vec![]), ("python", vec![framed])];
         for (language, more) in same {
             assert_eq!(found(language, &more).as_ref(), Some(&python), "{language}");
         }
         assert_eq!(found("ruby", &[(LABEL_ALIASES, "rb")]), None, "a plain runner has no process 1 of ours");
-        let inspection = found("ruby", &[framed]);
-        assert_eq!(inspection.as_deref(), Some("#!/sandbox-init --inspect 192.0.2.1/443\n"));
+        let text = "#!/sandbox-init --inspect 192.0.2.1/443\n".to_owned();
+        assert_eq!(found("ruby", &[framed]), Some(CheckProgram { text, by_process_1: true }));
     }
 
     #[test]
