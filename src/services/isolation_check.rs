@@ -22,8 +22,12 @@ use tokio::{task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::inspection::Findings;
 pub use self::state::{Isolation, IsolationState, Rejection};
+use self::{
+    each::{is_by_process_1, old_process_1},
+    inspection::Findings,
+    programs::CheckProgram,
+};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -124,8 +128,8 @@ impl IsolationCheck {
         let Some(first) = all.first() else {
             return Isolation::Pending { why: Some("no runner image is installed".to_owned()) };
         };
-        let program = |runner: &Runner| programs::of(runner.language.as_str(), &[]);
-        let known: Vec<_> = all.iter().filter_map(|runner| Some((runner, program(runner)?))).collect();
+        let known = all.iter().filter_map(|runner| Some((runner, programs::of_runner(runner, &[])?)));
+        let known: Vec<_> = known.collect();
         if known.is_empty() {
             return Isolation::NoProgram(no_program(&first.language));
         }
@@ -160,10 +164,15 @@ impl IsolationCheck {
 
     /// Inspects a sandbox of one runner after another until there are findings. A candidate has one chance: only a
     /// runner that breaks is followed by the next.
-    async fn inspect(&self, known: &[(&Runner, String)], is_candidate: bool) -> Result<Findings, Inconclusive> {
+    async fn inspect(&self, known: &[(&Runner, CheckProgram)], is_candidate: bool) -> Result<Findings, Inconclusive> {
         let mut inconclusive = Inconclusive { why: String::new(), permanent: true };
-        for (runner, program) in known {
-            match self.programs.run_to_end(&runner.language, program.clone()).await {
+        for (runner, CheckProgram { text, by_process_1 }) in known {
+            let ran = self.programs.run_to_end(&runner.language, text.clone()).await;
+            if *by_process_1 && !is_by_process_1(&ran) {
+                inconclusive = Inconclusive { why: old_process_1(&runner.language), permanent: false };
+                continue;
+            }
+            match ran {
                 Ok(report) => return Ok(self.findings(&report)),
                 Err(failure) => {
                     inconclusive.permanent &= matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);

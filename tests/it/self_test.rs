@@ -289,6 +289,30 @@ async fn process_1_makes_the_check_of_a_language_without_a_program_for_it() {
     server.ended().await.expect("it served");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn process_1_makes_the_check_where_no_installed_language_has_a_program() {
+    let engine = FakeEngine::default();
+    engine.answer("#!/sandbox-init --inspect", INSIDE);
+    engine.add_kernel("ruby");
+    let server = Testing::start(engine).await;
+    until("the check passes", async || server.ready().await.0 == 200).await;
+    assert_eq!(server.run("ruby").await["outcome"]["ended"], "exited");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+
+    // An image of before prints no report, which is no finding.
+    let engine = saying(INSIDE);
+    engine.answer("#!/sandbox-init", "");
+    engine.add_kernel("ruby");
+    let server = Testing::start(engine).await;
+    until("the check was tried", async || server.ready().await.1["reason"].to_string().contains("could not be made"))
+        .await;
+    server.engine.add_runner("bash");
+    until("the check passes by Bash", async || server.ready().await.0 == 200).await;
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
 /// An engine whose runners differ, as pods of different templates do.
 fn differing() -> FakeEngine {
     let engine = FakeEngine::default();

@@ -99,7 +99,7 @@ impl IsolationCheck {
 
 /// Whether process 1 made the check, or nothing has run. An older one hands the program to the interpreter, which takes
 /// it for a comment or fails at it.
-fn is_by_process_1(ran: &Result<String, Failure>) -> bool {
+pub(super) fn is_by_process_1(ran: &Result<String, Failure>) -> bool {
     match ran {
         Ok(report) => report.starts_with("== "),
         Err(failure) => failure.code != Code::RunnerFailed,
@@ -115,7 +115,7 @@ fn no_program(language: &Language) -> String {
     )
 }
 
-fn old_process_1(language: &Language) -> String {
+pub(super) fn old_process_1(language: &Language) -> String {
     format!(
         "The isolation check of {language} printed no report, so no program of it is run: build its image again, whose \
          process 1 (sandbox-init) is older than the check that it has to make."

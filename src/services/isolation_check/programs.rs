@@ -110,7 +110,7 @@ pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<Check
 }
 
 /// The program for a language, if there is one. It tries to connect to the targets.
-pub(super) fn of(language: &str, targets: &[SocketAddr]) -> Option<String> {
+fn of(language: &str, targets: &[SocketAddr]) -> Option<String> {
     let text = match language {
         "bash" | "sh" => BASH.to_owned(),
         "python" => PYTHON.to_owned(),
