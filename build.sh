@@ -147,21 +147,17 @@ build_runners() {
   base=$(pick_base)
   say "base image: $base"
   mapfile -t names < <(with_foundations "${names[@]}")
-  # Those that build on each other, and the rest beside them: they wait for downloads and disks more than they compute.
-  local linked=() others=() beside=
+  # Those that build on the first one, and beside them the rest: they wait for downloads and disks more than they
+  # compute.
+  local linked=() others=() below=() beside=
   for name in "${names[@]}"; do
-    if is_linked "$name"; then linked+=("$name"); else others+=("$name"); fi
+    mapfile -t below < <(foundation "$name")
+    if [ "${below[0]}" = "${names[0]}" ]; then linked+=("$name"); else others+=("$name"); fi
   done
   build_each "$base" "${others[@]}" &
   beside=$!
   build_each "$base" "${linked[@]}"
   wait "$beside" || die "a runner image was not built; the reason is above."
-}
-
-# Whether another runner's image builds on this one's, or this one's on another.
-is_linked() {
-  # shellcheck disable=SC2016 # it is the Dockerfile that has the variable
-  grep -q '^FROM ${PREFIX}' "runners/$1/Dockerfile" || grep -q "^FROM \${PREFIX}$1\$" runners/*/Dockerfile
 }
 
 # $1: the base image, then names.
