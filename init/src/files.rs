@@ -225,12 +225,18 @@ impl Files {
     }
 
     fn set_modes(&mut self) -> io::Result<()> {
-        // What is inside a folder comes before the folder.
+        // What is inside a folder comes before the folder. One that is gone does not keep others from their modes.
+        let mut done = Ok(());
         for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
-            let folder = beneath(&self.root, &path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode & 0o1777))?;
-            self.know(path, &rustix::fs::fstat(&folder)?);
+            done = done.and(self.set_mode(path, mode));
         }
+        done
+    }
+
+    fn set_mode(&mut self, path: Vec<u8>, mode: u32) -> io::Result<()> {
+        let folder = beneath(&self.root, &path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode & 0o1777))?;
+        self.know(path, &rustix::fs::fstat(&folder)?);
         Ok(())
     }
 

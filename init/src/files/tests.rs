@@ -210,6 +210,18 @@ fn first_failure_is_an_error_before_the_start_alone() {
 }
 
 #[test]
+fn folder_that_is_gone_does_not_keep_others_from_their_modes() {
+    let mut scene = Scene::new();
+    let folder = |path: &[u8]| [&[ENTRY], &(S_IFDIR | 0o755).to_be_bytes()[..], &[0; 8], path].concat();
+    for path in [&b"stays"[..], b"was removed"] {
+        assert_eq!(scene.receiver.take(&folder(path), false).expect("a frame"), Order::Nothing);
+    }
+    fs::remove_dir(scene.to.path().join("was removed")).expect("removed");
+    assert_eq!(scene.receiver.take(&[END], false).expect("the end"), Order::Taken(1));
+    assert_eq!(Scene::tree(scene.to.path()), [("stays".to_owned(), 0o755, None)]);
+}
+
+#[test]
 fn what_was_not_written_whole_does_not_go_back() {
     let mut scene = Scene::new();
     let entry = |path: &[u8]| [&[ENTRY], &S_IFREG.to_be_bytes()[..], &[0; 8], path].concat();
