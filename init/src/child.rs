@@ -148,19 +148,19 @@ impl Child {
 
 /// Removes the complete messages from `received`. Unknown bytes are skipped.
 fn take_messages(received: &mut Vec<u8>) -> Vec<WarmMessage> {
-    let mut words = Vec::new();
+    let mut messages = Vec::new();
     loop {
-        let (length, word) = match received.as_slice() {
+        let (length, message) = match received.as_slice() {
             [b'u', ..] => (1, Some(WarmMessage::Up)),
             [b'w', ..] => (1, Some(WarmMessage::Warm)),
             [b'k', a, b, c, d, ..] => {
                 (5, Pid::from_raw(i32::from_be_bytes([*a, *b, *c, *d]).max(0)).map(WarmMessage::Keeper))
             }
-            [] | [b'k', ..] => return words,
+            [] | [b'k', ..] => return messages,
             _ => (1, None),
         };
         received.drain(..length);
-        words.extend(word);
+        messages.extend(message);
     }
 }
 
@@ -176,7 +176,7 @@ fn starting(command: &[OsString]) -> Command {
         // The disposition that a shell leaves.
         starting.env("PWD", folder);
     }
-    if !process_tree::is_alone() {
+    if !process_tree::is_process_1() {
         // Elsewhere `kill 0` in a program would reach this process; process 1 is out of its reach, and there the
         // program stays in the group it would have without an init, so that setsid() works in it.
         starting.process_group(0);

@@ -100,8 +100,8 @@ struct Open {
 pub struct Files {
     root: OwnedFd,
     known: BTreeMap<Vec<u8>, Stamp>,
-    /// What the server was told last, each with the kind that it has then; 0 where that was another one before.
-    told: BTreeMap<Vec<u8>, u32>,
+    /// What the last round to the server held, each with the kind that it has then; 0 where it was another one before.
+    last_round: BTreeMap<Vec<u8>, u32>,
     open: Option<Open>,
     /// Folders get their modes last: one may be closed to writes.
     modes: Vec<(Vec<u8>, u32)>,
@@ -112,8 +112,8 @@ impl Files {
     /// The files below a folder.
     pub fn open(root: &Path) -> io::Result<Self> {
         let root = rustix::fs::openat(CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let (known, told) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { root, known, told, open: None, modes: Vec::new(), failed: 0 })
+        let (known, last_round) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { root, known, last_round, open: None, modes: Vec::new(), failed: 0 })
     }
 
     /// Takes one frame. With `strict`, the first entry that cannot be written is an error; otherwise it is counted.
@@ -126,7 +126,7 @@ impl Files {
             END => self.close().and_then(|()| self.set_modes()),
             COLLECT => {
                 if rest == [1] {
-                    self.doubt_told();
+                    self.doubt_last_round();
                 }
                 return Ok(Order::Collect);
             }
@@ -196,12 +196,12 @@ impl Files {
 
     /// The server sent this.
     fn know(&mut self, path: Vec<u8>, stat: &Stat) {
-        self.told.remove(&path);
+        self.last_round.remove(&path);
         self.known.insert(path, Stamp::of(stat));
     }
 
     fn forget(&mut self, path: &[u8]) {
-        self.told.remove(path);
+        self.last_round.remove(path);
         self.known.remove(path);
     }
 
@@ -257,10 +257,10 @@ impl Files {
         Err(malformed())
     }
 
-    /// Not all that the server was told last is stored there: it is told again, also what is gone since.
-    fn doubt_told(&mut self) {
+    /// Not all of the last round is stored at the server: it is sent again, also what is gone since.
+    fn doubt_last_round(&mut self) {
         let in_doubt = |mode| Stamp { mode, inode: u64::MAX, ..Stamp::default() };
-        self.known.extend(std::mem::take(&mut self.told).into_iter().map(|(path, kind)| (path, in_doubt(kind))));
+        self.known.extend(std::mem::take(&mut self.last_round).into_iter().map(|(path, kind)| (path, in_doubt(kind))));
     }
 
     /// Everything that was changed since the last round, as frames that are made one after the other. From here on, it
@@ -277,16 +277,16 @@ impl Files {
             |(path, old): &(&Vec<u8>, &Stamp)| self.known.get(*path).is_some_and(|now| kind(old) != kind(now));
         let replaced = known.iter().rev().filter(is_other_kind);
         let gone = gone.map(|(path, old)| (path, kind(old))).chain(replaced.map(|(path, _)| (path, 0)));
-        let (mut todo, mut told) = (VecDeque::new(), BTreeMap::new());
+        let (mut todo, mut round) = (VecDeque::new(), BTreeMap::new());
         for (path, kind) in gone {
-            told.insert(path.clone(), kind);
+            round.insert(path.clone(), kind);
             todo.push_back(Todo::Gone(path.clone()));
         }
         for (path, stamp) in self.known.iter().filter(|(path, stamp)| known.get(*path) != Some(stamp)) {
-            told.entry(path.clone()).or_insert(kind(stamp));
+            round.entry(path.clone()).or_insert(kind(stamp));
             todo.push_back(Todo::Entry(path.clone(), *stamp));
         }
-        self.told = told;
+        self.last_round = round;
         Ok(Collector { root: self.root.try_clone()?, todo, open: None, left_out })
     }
 }
@@ -386,7 +386,7 @@ impl Collector {
     }
 }
 
-/// What is said to the server once all of its files have come.
+/// The message to the server that all of its files have come.
 pub fn taken(failed: u64) -> Vec<u8> {
     [&[TAKEN], &failed.to_be_bytes()[..]].concat()
 }

@@ -37,13 +37,13 @@ impl CollectedChildren {
 }
 
 /// Whether this is process 1, and so everything else in its namespace is the sandbox's.
-pub fn is_alone() -> bool {
+pub fn is_process_1() -> bool {
     getpid().is_init()
 }
 
 /// Makes orphans children of this process. Process 1 is their parent in any case.
 pub fn adopt_orphans() {
-    if !is_alone() {
+    if !is_process_1() {
         // Refused only by kernels from before containers; then orphans are process 1's to collect.
         let _ = set_child_subreaper(Some(getpid()));
     }
@@ -71,7 +71,7 @@ pub fn collect() -> CollectedChildren {
 /// caller repeats it until no child is left. All processes are killed together, so none sees another's death and exits
 /// by itself because of it.
 pub fn kill_all() {
-    if is_alone() {
+    if is_process_1() {
         // Group 1 stands for kill(-1): every process except this one, atomically.
         let _ = kill_process_group(Pid::INIT, Signal::KILL);
         return;
@@ -100,7 +100,7 @@ pub fn kill(pid: Pid) {
 
 /// Whether this one is the only process that is left.
 pub fn is_only(pid: Pid) -> bool {
-    if is_alone() {
+    if is_process_1() {
         // Every other process in this namespace is the sandbox's, and reading a name in /proc takes no lock of that
         // process.
         let raw = pid.as_raw_nonzero().get();

@@ -66,12 +66,12 @@ impl Sandbox {
     /// Handles the messages of a warm child.
     pub(super) fn read_control(&mut self) {
         let Some(child) = &mut self.child else { return };
-        let (words, listens) = child.messages();
-        if !listens || !child.pass_on() {
+        let (messages, is_open) = child.messages();
+        if !is_open || !child.pass_on() {
             child.control = None;
         }
-        for word in words {
-            match word {
+        for message in messages {
+            match message {
                 WarmMessage::Up => self.is_up(),
                 WarmMessage::Warm => self.is_warm(),
                 WarmMessage::Keeper(pid) => self.keeper = self.keeper.or(Some(pid)),
@@ -82,12 +82,12 @@ impl Sandbox {
 
     pub(super) fn read_successor_control(&mut self) {
         let Some(successor) = &mut self.successor else { return };
-        let (words, listens) = successor.messages();
-        if !listens {
+        let (messages, is_open) = successor.messages();
+        if !is_open {
             successor.control = None;
         }
-        for word in words {
-            match word {
+        for message in messages {
+            match message {
                 WarmMessage::Up => {}
                 WarmMessage::Keeper(pid) => self.keeper = Some(pid),
                 WarmMessage::Warm => {
