@@ -35,17 +35,21 @@ const api = {
     if (error.needsToken) needToken("The server no longer accepts the token.");
     else if (error.code === "insufficient_scope") needToken(visibleName(error.message));
   },
-  /** Does something for the view that is open; a failure is shown there. */
-  async run(action) {
+  /**
+   * Does something for the view that is open; a failure is shown there. That of an `act` stays until the next one: to
+   * `load` again does not take it away.
+   */
+  async run(action, kind = "act") {
     const shown = current;
     const complaint = byId(`error-${shown}`);
     try {
       await action();
-      showText(complaint, "");
+      if (kind === "act" || complaint.dataset.of === "load") showText(complaint, "");
     } catch (error) {
       const text = visibleName(error.message);
       // The same text again would be read out again at each refresh.
       if (complaint.textContent !== text) showText(complaint, text);
+      complaint.dataset.of = kind;
       api.failed(error);
     }
   },
@@ -104,6 +108,7 @@ function needToken(complaint) {
 async function show() {
   const wanted = location.hash.slice(1);
   current = wanted in views ? wanted : "overview";
+  showText(byId(`error-${current}`), "");
   for (const name of Object.keys(views)) byId(`view-${name}`).hidden = name !== current;
   for (const link of document.querySelectorAll(".admin-nav a[href^='#']")) {
     if (link.hash === `#${current}`) link.setAttribute("aria-current", "page");
@@ -115,7 +120,7 @@ async function show() {
 async function load() {
   const view = byId(`view-${current}`);
   view.setAttribute("aria-busy", "true");
-  await api.run(() => views[current].load());
+  await api.run(() => views[current].load(), "load");
   view.removeAttribute("aria-busy");
 }
 

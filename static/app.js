@@ -135,10 +135,11 @@ async function connect(candidate) {
 
 /** Shows a file; what that needs is loaded with the first one. */
 async function openFile(file) {
+  const { id } = conversation;
   try {
     const { Viewer } = await import("./js/parts/viewer.js");
     viewer ??= new Viewer({ client, onSaved: () => files.refresh(), onFailure });
-    await viewer.open(conversation.id, file);
+    await viewer.open(id, file);
   } catch {
     toast("A part of the page could not be loaded. Reload the page to try again.");
   }

@@ -98,21 +98,22 @@ export class Conversation {
   }
 
   async #load() {
+    const asked = this.#browsed;
     showText(byId("conversations-error"), "");
     try {
       for (let page = 0; page < PAGES; page += 1) {
-        const asked = this.#browsed;
         const { conversations = [], after = null } = await this.#client.listConversations(this.#after);
         if (asked !== this.#browsed) return;
         for (const one of conversations) this.#listed.set(one.conversationId, one);
         this.#after = after;
         if (!after) break;
       }
-      this.#fill();
     } catch (error) {
-      showText(byId("conversations-error"), visibleName(error.message));
       this.#onFailure(error);
+      if (asked !== this.#browsed) return;
+      showText(byId("conversations-error"), visibleName(error.message));
     }
+    this.#fill();
   }
 
   // Those of the server, newest first, and those of this tab, which may have no files yet.

@@ -90,8 +90,10 @@ function curl(method, path, operation) {
     .replace("{owner}", "default")
     .replace("{sessionId}", "$SESSION_ID").replace("{language}", "python").replace("{name}", "json")
     .replace("{tokenId}", "$TOKEN_ID").replace("{connectionId}", "$CONNECTION_ID");
+  // The page may be below a path prefix.
+  const root = new URL(".", location.href).href.replace(/\/$/, "");
   const lines = [
-    `curl${method === "get" ? "" : ` -X ${method.toUpperCase()}`} "${location.origin}${named}"`,
+    `curl${method === "get" ? "" : ` -X ${method.toUpperCase()}`} "${root}${named}"`,
     `  -H "Authorization: Bearer $MCP_API_TOKEN"`,
   ];
   const kinds = Object.keys(operation.requestBody?.content ?? {});
@@ -206,7 +208,6 @@ function show(spec) {
       ...cards.map(([, card]) => card),
     );
   }
-  content.setAttribute("aria-busy", "false");
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 
@@ -217,9 +218,10 @@ async function load() {
     show(await answer.json());
   } catch (error) {
     byId("content").replaceChildren(
-      el("p", { class: "placeholder" }, `The API description could not be read: ${error.message}`),
+      el("p", { class: "placeholder", role: "alert" }, `The API description could not be read: ${error.message}`),
     );
   }
+  byId("content").setAttribute("aria-busy", "false");
 }
 
 load();

@@ -89,8 +89,13 @@ export class Elsewhere {
 
   #show() {
     const runs = [...this.#runs.values()].filter((run) => run.conversationId !== this.#conversationId);
+    const focused = this.#box.contains(document.activeElement) ? document.activeElement : null;
+    const at = `[data-run="${CSS.escape(focused?.closest("[data-run]").dataset.run ?? "")}"]`;
     this.#box.replaceChildren(...runs.map(entry));
     this.#box.hidden = runs.length === 0;
+    // Not to a button of another run, because one more Enter would press it.
+    const same = focused && this.#box.querySelector(`${at} [data-act=${focused.dataset.act}]`);
+    if (focused) (same ?? byId("output-body")).focus({ preventScroll: true });
   }
 }
 

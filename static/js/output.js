@@ -1,5 +1,5 @@
-// Owns the output panel: verdict, clock, sentence, terminal, displays, images, connections, figures. Shows one run, event
-// by event.
+// Owns the output panel: verdict, clock, sentence, terminal, displays, images, connections, figures. Shows one run,
+// event by event.
 import { Clock } from "./clock.js";
 import { Connections } from "./connections.js";
 import { Displays } from "./displays.js";

@@ -53,17 +53,23 @@ export class Questions {
   /** A call of this tool is over: its oldest question was answered, here or elsewhere. */
   over({ server, tool }) {
     const label = `May ${visibleName(`${server}/${tool}`)} be called?`;
-    [...this.#box.children].find((row) => row.getAttribute("aria-label") === label)?.remove();
+    const row = [...this.#box.children].find((row) => row.getAttribute("aria-label") === label);
+    if (row) this.#remove(row);
+  }
+
+  #remove(row) {
+    leave(row);
+    row.remove();
     this.#box.hidden = this.#box.childElementCount === 0;
   }
 
   async #send(row, button, complaint, id) {
     const buttons = row.querySelectorAll("button");
+    leave(row);
     for (const one of buttons) one.disabled = true;
     try {
       await this.#answer(id, button.dataset.answer);
-      row.remove();
-      this.#box.hidden = this.#box.childElementCount === 0;
+      this.#remove(row);
       toast(button.dataset.answer === "no" ? "Denied." : "Allowed.");
     } catch (error) {
       for (const one of buttons) one.disabled = false;
@@ -72,6 +78,11 @@ export class Questions {
       this.#onFailure(error);
     }
   }
+}
+
+// Takes the focus off a row: not to the next question, because one more Enter would answer it.
+function leave(row) {
+  if (row.contains(document.activeElement)) byId("output-body").focus({ preventScroll: true });
 }
 
 /** JSON on several lines, where it is some; what would hide text is visible. */

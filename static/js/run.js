@@ -34,6 +34,7 @@ export class Run {
   #shown = null;
   /** `{stopped}` of the run that the server is being asked to start, or null. */
   #starting = null;
+  /** Number of the newest choice or start: answers to older choices are dropped. */
   #chosen = 0;
   /** The TypedLines of each run of this conversation, by run id. */
   #typed = new Map();
@@ -79,6 +80,7 @@ export class Run {
     const opened = this.#opened;
     const starting = { stopped: false };
     this.#starting = starting;
+    this.#chosen += 1;
     page.state = "running";
     announce("Running");
     this.#leave();
@@ -100,7 +102,7 @@ export class Run {
       if (opened === this.#opened) {
         this.#output.fail(error);
         this.#setReady();
-      }
+      } else toast(`${visibleName(request.conversationId)}: ${visibleName(error.message)}`);
       this.#onFailure(error);
     } finally {
       if (this.#starting === starting) this.#starting = null;
@@ -166,9 +168,9 @@ export class Run {
 
   /** Shows a run from the list. */
   async choose({ runId }) {
-    if (this.#shown?.run.runId === runId) return;
     const opened = this.#opened;
     const chosen = ++this.#chosen;
+    if (this.#shown?.run.runId === runId) return;
     try {
       const run = await this.#client.getRun(runId);
       if (opened !== this.#opened || chosen !== this.#chosen) return;

@@ -107,6 +107,8 @@ async fn a_run_elsewhere_keeps_its_stop_button() {
     assert_eq!(sheet.run("python", "print here").await, "exited");
     sheet.click("elsewhere-stop").await;
     until("nothing runs elsewhere", async || sheet.attribute("elsewhere", "hidden").await == "").await;
+    let focused = "return document.activeElement.id";
+    assert_eq!(sheet.browser.script(focused).await, "output-body", "the focus is not lost with the button");
     until("its sandbox is gone", async || server.engine.live().is_empty()).await;
     sheet.browser.driver.back().await.expect("back");
     sheet.says("verdict-text", |text| text == "Cancelled").await;
@@ -124,6 +126,60 @@ async fn a_run_elsewhere_keeps_its_stop_button() {
     let editor = sheet.browser.driver.find(By::Css(".cm-content")).await.expect("the editor");
     editor.send_keys(Key::Escape + "").await.expect("typed");
     assert_eq!(sheet.ended().await, "cancelled");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+/// Holds the answers to requests that fulfil a condition on `path` and `init`, until `window.release()`; the page sees
+/// that of `window.answer` where there is one. `window.held` says that a request was made, `window.passed` that its
+/// answer was read.
+async fn hold(sheet: &Sheet, condition: &str) {
+    let script = format!(
+        "window.realFetch ??= window.fetch; window.held = window.passed = false; \
+         const open = new Promise((done) => (window.release = done)); \
+         window.fetch = async (path, init) => {{ \
+           if (!({condition})) return window.realFetch(path, init); \
+           window.held = true; \
+           const {{ status, text }} = window.answer ?? await window.realFetch(path, init) \
+             .then(async (real) => ({{ status: real.status, text: await real.text() }})); \
+           await open; \
+           const json = async () => ((window.passed = true), JSON.parse(text)); \
+           return {{ ok: status < 400, status, headers: new Headers(), json }}; \
+         }}; return null"
+    );
+    sheet.browser.script(&script).await;
+}
+
+async fn is_true(sheet: &Sheet, name: &str) {
+    until(name, async || sheet.browser.script(&format!("return window.{name}")).await == true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_come_late_change_nothing_and_failures_elsewhere_are_told() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let first = sheet.conversation().await;
+    assert_eq!(sheet.run("python", "print one").await, "exited");
+    assert_eq!(sheet.run("python", "print two").await, "exited");
+    until("both are listed", async || sheet.history().await.len() == 2).await;
+    // The older one is chosen, and then the one that is shown.
+    hold(&sheet, r"/^v1\/runs\/[^/?]+$/.test(path)").await;
+    sheet.choose(1).await;
+    is_true(&sheet, "held").await;
+    sheet.choose(0).await;
+    sheet.browser.script("window.release(); return null").await;
+    is_true(&sheet, "passed").await;
+    assert_eq!(sheet.text("terminal").await, "two\n");
+
+    let refused = json!({"status": 429, "text": r#"{"code": "queue_full", "detail": "The queue is full."}"#});
+    sheet.browser.driver.execute("window.answer = arguments[0]", vec![refused]).await.expect("set");
+    hold(&sheet, "init?.method === 'POST' && path === 'v1/runs'").await;
+    sheet.start().await;
+    is_true(&sheet, "held").await;
+    sheet.click("new-conversation").await;
+    sheet.browser.state("ready").await;
+    sheet.browser.script("window.release(); return null").await;
+    sheet.says("live", |text| text == format!("{first}: The queue is full.")).await;
     sheet.browser.close().await;
     server.stop().await;
 }

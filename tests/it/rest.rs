@@ -256,6 +256,7 @@ async fn openapi_document_and_docs_page_need_no_token() {
     let policy = page.headers()["content-security-policy"].to_str().expect("text").to_owned();
     assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
     let page = page.text().await.expect("text");
+    assert!(!page.contains("href=\"/\""), "below a path prefix it would lead elsewhere");
     let script = page.split('"').find(|part| part.ends_with("/docs.js")).expect("a script");
     assert_eq!(open(&format!("/{}", script.trim_start_matches('/'))).await.status(), 200);
     server.stop().await;

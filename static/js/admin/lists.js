@@ -51,7 +51,7 @@ export class Conversations {
       empty: "There is no conversation.",
       onMore: () => {
         this.#pages += 1;
-        this.#api.run(() => this.load());
+        this.#api.run(() => this.load(), "load");
       },
       columns: [
         { name: "Conversation", cell: (one) => name(one.conversationId), kind: "name" },
@@ -112,7 +112,7 @@ export class Runs {
       failing: new Table({ id: "failing", title: "Failing runs", empty: "No run failed in this time.", columns }),
     };
     const select = byId("runs-since");
-    select.addEventListener("change", () => this.#api.run(() => this.load()));
+    select.addEventListener("change", () => this.#api.run(() => this.load(), "load"));
     byId("view-runs").append(...Object.values(this.#tables).map(({ element }) => element));
   }
 
@@ -121,7 +121,8 @@ export class Runs {
     const from = hours ? `&from=${new Date(Date.now() - hours * 3_600_000).toISOString()}` : "";
     const lists = Object.entries(this.#tables).map(async ([which, table]) => {
       const { runs } = await this.#api.get(`v1/admin/runs?which=${which}&limit=50${from}`);
-      table.show(runs);
+      // Another time may have been chosen meanwhile.
+      if (hours === byId("runs-since").value) table.show(runs);
     });
     await Promise.all(lists);
   }

@@ -109,7 +109,7 @@ export class Overview {
   async #choose(span) {
     this.#span = span;
     for (const other of ["hour", "day"]) byId(`span-${other}`).setAttribute("aria-pressed", String(other === span));
-    await this.#api.run(() => this.#charts());
+    await this.#api.run(() => this.#charts(), "load");
   }
 
   async #charts() {

@@ -52,11 +52,8 @@ export class Tokens {
   }
 
   async #open() {
-    byId("create-form").reset();
-    showText(byId("create-error"), "");
-    this.#dialog.showModal();
-    byId("create-name").focus();
     const [{ runners }, { owners }] = await Promise.all([this.#api.get("v1/runners"), this.#api.get("v1/owners")]);
+    if (this.#dialog.open) return;
     const box = ({ language }) =>
       el(
         "label",
@@ -66,6 +63,10 @@ export class Tokens {
       );
     byId("create-languages").replaceChildren(...runners.map(box));
     byId("create-owners").replaceChildren(...owners.map(({ owner }) => el("option", { value: owner })));
+    byId("create-form").reset();
+    showText(byId("create-error"), "");
+    this.#dialog.showModal();
+    byId("create-name").focus();
   }
 
   async #create() {

@@ -13,6 +13,8 @@ export class Skills {
   #client;
   #onFailure;
   #skills = [];
+  /** Number of the newest view: an answer for an older one is dropped. */
+  #asked = 0;
   #dialog = byId("skills-dialog");
 
   constructor({ client, onFailure }) {
@@ -49,12 +51,14 @@ export class Skills {
   }
 
   #read({ name, location }) {
+    const asked = (this.#asked += 1);
     return this.#try(async () => {
       const address = `v1/skills/${encodeURIComponent(name)}`;
       const [details, text] = await Promise.all([
         this.#client.get(address),
         this.#client.blob(`${address}/files/SKILL.md`).then((blob) => blob.text()),
       ]);
+      if (asked !== this.#asked) return;
       byId("skill-place").textContent = visibleName(location);
       byId("skill-files").replaceChildren(...details.files.map((file) => fileRow(name, file)));
       byId("skill-text").replaceChildren(documentOf(text.replace(FRONT_MATTER, "")));
@@ -69,6 +73,7 @@ export class Skills {
 
   // One of the two views: the list, or one skill.
   #show(name) {
+    this.#asked += 1;
     showText(byId("skills-error"), "");
     byId("skills-title").textContent = name ? visibleName(name) : "Skills";
     byId("skills-all").hidden = Boolean(name);

@@ -169,7 +169,8 @@ export class Viewer {
   #picture(blob, file) {
     const type = file.path.toLowerCase().endsWith(".svg") ? "image/svg+xml" : file.mediaType;
     const image = el("img", { src: this.#url(blob, type), alt: visibleName(file.path) });
-    image.addEventListener("error", () => this.#refuse("This image cannot be shown."));
+    // It may fail after another view or file was opened.
+    image.addEventListener("error", () => image.isConnected && this.#refuse("This image cannot be shown."));
     return image;
   }
 

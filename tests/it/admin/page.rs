@@ -336,3 +336,56 @@ async fn a_token_without_the_scope_and_a_database_that_is_away_are_told_in_a_sen
     sheet.browser.close().await;
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_act_stays_to_be_read_and_late_answers_are_dropped() {
+    let server = FakeServer::start().await;
+    write(&server, TOKEN, "c", 10).await;
+    let sheet = page(&server, TOKEN, "ready").await;
+    let refuse = "window.realFetch = window.fetch; window.loads = 0; \
+                  const refused = { code: 'no_space', detail: 'The disk is away.' }; \
+                  const answer = (body, status) => new Response(JSON.stringify(body), { status }); \
+                  window.fetch = async (path, init) => { \
+                    if (init.method === 'DELETE' || path === 'v1/owners') return answer(refused, 503); \
+                    if (path.startsWith('v1/admin/conversations')) window.loads += 1; \
+                    if (!path.includes('which=slowest')) return window.realFetch(path, init); \
+                    if (path.includes('from=')) return answer({ runs: [{ owner: 'early' }] }, 200); \
+                    await new Promise((done) => (window.release = done)); \
+                    window.isLate = true; \
+                    return answer({ runs: [{ owner: 'late' }] }, 200); \
+                  }; return null";
+    open(&sheet, "conversations").await;
+    sheet.browser.script(refuse).await;
+    sheet.click("act-trash").await;
+    sheet.click("confirm-yes").await;
+    sheet.says("error-conversations", |text| text == "The disk is away.").await;
+    sheet.browser.script("window.loads = 0; return null").await;
+    // The second refresh begins when the first has been shown.
+    until("the list is refreshed", async || sheet.browser.script("return window.loads > 1").await == true).await;
+    assert_eq!(sheet.text("error-conversations").await, "The disk is away.");
+
+    // A dialog would hide it.
+    open(&sheet, "tokens").await;
+    sheet.click("token-new").await;
+    sheet.says("error-tokens", |text| text == "The disk is away.").await;
+    assert!(!is_open(&sheet, "create-dialog").await);
+
+    open(&sheet, "runs").await;
+    sheet.says("slowest", |text| text.contains("early")).await;
+    let choose = |value: &str| {
+        format!(
+            "const menu = document.querySelector('[data-testid=runs-since]'); menu.value = '{value}'; \
+             menu.dispatchEvent(new Event('change')); return null"
+        )
+    };
+    sheet.browser.script(&choose("")).await;
+    sheet.browser.script(&choose("1")).await;
+    until("both are asked for", async || sheet.browser.script("return Boolean(window.release)").await == true).await;
+    sheet.browser.script("window.release(); return null").await;
+    until("the late answer", async || sheet.browser.script("return window.isLate").await == true).await;
+    // By then the page has read it: an answer that is made here needs no turn of the network.
+    sheet.browser.script("return new Promise((done) => requestAnimationFrame(() => done(null)))").await;
+    assert!(!sheet.text("slowest").await.contains("late"));
+    sheet.browser.close().await;
+    server.stop().await;
+}

@@ -74,11 +74,14 @@ async fn an_operator_connects_a_server_and_people_answer_questions() {
     assert!(!asked("\"path\": \"/a").await.contains('\u{202e}'));
     screenshot(&sheet, "tools-question.png").await;
     let press = |word: &str| {
-        let script = format!("document.querySelector('[data-answer={word}]').click(); return null");
+        let button = format!("document.querySelector('[data-answer={word}]')");
+        let script = format!("const button = {button}; button.focus(); button.click(); return null");
         async move { browser.script(&script).await }
     };
     press("once").await;
     asked("\"path\": \"/b").await;
+    // Nor on the next question's buttons, which one more Enter would press.
+    assert_eq!(browser.script("return document.activeElement.id").await, "output-body", "the focus is not lost");
     press("no").await;
     assert_eq!(sheet.ended().await, "exited");
     sheet.says("terminal", |text| text.contains("denied") && text.contains("said")).await;
