@@ -18,9 +18,10 @@ Made from `aio.py` by `make_blocking.py`: change that file.
 
 REPLACED = [
     (r'\A""".*?"""', HEAD),
-    (r"from collections\.abc import .*", "from collections.abc import Callable, Generator, Iterator, Mapping, Sequence"),
-    (r"^import os\n", "import os\nimport time\n"),
+    (r"(from collections\.abc import) .*", r"\1 Callable, Generator, Iterator, Mapping, Sequence"),
+    (r"^import os\n", "import os\nimport threading\nimport time\n"),
     (r"^import anyio\n", ""),
+    (r"\banyio\.Lock\b", "threading.Lock"),
     (r"\banyio\.sleep\b", "time.sleep"),
     (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
     (r"\bAwaitable\[None\]", "None"),

@@ -152,6 +152,27 @@ def test_files_and_folders_travel_both_ways(loop: str, script: Script, tmp_path:
     assert script.bodies[0] == b"x" * 1_100_000
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_run_and_session_begin_once_for_tasks_that_begin_them_at_once(loop: str) -> None:
+    seen: list[str] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.path)
+        # The other tasks get as far as they can.
+        await anyio.wait_all_tasks_blocked()
+        return httpx.Response(201, json={**status("running"), "sessionId": "s1", "state": "idle"})
+
+    async def whole() -> None:
+        async with AsyncSandbox("http://server", TOKEN, transport=httpx.MockTransport(answer)) as sandbox:
+            for begin in (sandbox.stream("python", "x").begin, sandbox.session().open):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(2):
+                        tasks.start_soon(begin)
+
+    anyio.run(whole, backend=loop)
+    assert seen == ["/v1/runs", "/v1/sessions"]
+
+
 def test_error_at_the_end_does_not_hide_the_first(script: Script) -> None:
     refused = [problem("run_not_found", 404) for _ in range(2)]
     script.add(httpx.Response(202, json=status("running")), refused[0])

@@ -112,6 +112,19 @@ def test_download_is_complete_or_not_there(script: Script, sandbox: Sandbox, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["name", "out"]
 
 
+def test_download_that_is_interrupted_as_it_begins_leaves_nothing(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, _: str) -> None:
+        path.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.files("demo").download("a", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_folder_travels_in_few_requests(script: Script, sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "d").mkdir()

@@ -9,7 +9,7 @@ from .aio import (
     AsyncSession,
 )
 from .client import EventStream, Files, RemoteFile, Sandbox, Session
-from .coderunner import CodeRunner, execute
+from .coderunner import CodeRunner, Page, execute
 from .errors import (
     AccessDenied,
     Busy,
@@ -64,6 +64,7 @@ __all__ = [
     "NotFound",
     "NotSupported",
     "Outcome",
+    "Page",
     "Progress",
     "RemoteFile",
     "Run",

@@ -299,9 +299,8 @@ def download(
     name = path.path if isinstance(path, File) else path
     target = yield from call(Local(lambda: _folders.local_target(name, to)))
     part = target.with_name(f".{uuid.uuid4().hex}.part")
-    file = yield from call(Local(lambda: part.open("xb")))
     try:
-        with file:
+        with (yield from call(Local(lambda: part.open("xb")))) as file:
             step: Call[bytes] = Call(
                 "GET",
                 file_path(conversation, path),

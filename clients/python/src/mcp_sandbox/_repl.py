@@ -1,5 +1,5 @@
-"""Cells typed at a terminal. Ctrl-C interrupts a cell and its variables are kept; Ctrl-D ends. A refusal is printed, and
-the session stays open unless the server says that it is over."""
+"""Cells typed at a terminal. Ctrl-C interrupts a cell and its variables are kept; Ctrl-D ends. A refusal is printed,
+and the session stays open unless the server says that it is over."""
 
 from __future__ import annotations
 

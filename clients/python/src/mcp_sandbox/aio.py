@@ -52,6 +52,7 @@ class AsyncEventStream:
     def __init__(self, connection: AsyncConnection, path: str, members: Json, files: operations.Sources | None) -> None:
         self._connection = connection
         self._asked = (path, members, files)
+        self._beginning = anyio.Lock()
         self._run_id: str | None = None
         self._reader = EventReader()
         self._feed: AsyncGenerator[Event, None] | None = None
@@ -64,9 +65,10 @@ class AsyncEventStream:
 
     async def begin(self) -> str:
         """Begins the run, once; its id."""
-        if self._run_id is None:
-            self._run_id = await self._connection.run(operations.begin(*self._asked))
-        return self._run_id
+        async with self._beginning:
+            if self._run_id is None:
+                self._run_id = await self._connection.run(operations.begin(*self._asked))
+            return self._run_id
 
     async def __aenter__(self) -> AsyncEventStream:
         await self.begin()
@@ -181,13 +183,15 @@ class AsyncSession:
     ) -> None:
         self._connection = connection
         self._asked = operations.session_members(language, conversation, env)
+        self._opening = anyio.Lock()
         self._state: SessionState | None = None
 
     async def open(self) -> str:
         """Opens the session, once; its id."""
-        if self._state is None:
-            self._state = await self._connection.call(operations.open_session(self._asked))
-        return self._state.session_id
+        async with self._opening:
+            if self._state is None:
+                self._state = await self._connection.call(operations.open_session(self._asked))
+            return self._state.session_id
 
     @property
     def state(self) -> SessionState:

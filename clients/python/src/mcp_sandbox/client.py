@@ -6,6 +6,7 @@ Made from `aio.py` by `make_blocking.py`: change that file.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -55,6 +56,7 @@ class EventStream:
     def __init__(self, connection: Connection, path: str, members: Json, files: operations.Sources | None) -> None:
         self._connection = connection
         self._asked = (path, members, files)
+        self._beginning = threading.Lock()
         self._run_id: str | None = None
         self._reader = EventReader()
         self._feed: Generator[Event, None, None] | None = None
@@ -67,9 +69,10 @@ class EventStream:
 
     def begin(self) -> str:
         """Begins the run, once; its id."""
-        if self._run_id is None:
-            self._run_id = self._connection.run(operations.begin(*self._asked))
-        return self._run_id
+        with self._beginning:
+            if self._run_id is None:
+                self._run_id = self._connection.run(operations.begin(*self._asked))
+            return self._run_id
 
     def __enter__(self) -> EventStream:
         self.begin()
@@ -184,13 +187,15 @@ class Session:
     ) -> None:
         self._connection = connection
         self._asked = operations.session_members(language, conversation, env)
+        self._opening = threading.Lock()
         self._state: SessionState | None = None
 
     def open(self) -> str:
         """Opens the session, once; its id."""
-        if self._state is None:
-            self._state = self._connection.call(operations.open_session(self._asked))
-        return self._state.session_id
+        with self._opening:
+            if self._state is None:
+                self._state = self._connection.call(operations.open_session(self._asked))
+            return self._state.session_id
 
     @property
     def state(self) -> SessionState:
