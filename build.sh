@@ -3,6 +3,9 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
+export PROGRAM=build
+# shellcheck source=scripts/provision.sh
+. scripts/provision.sh
 readonly LOCAL_BASE=sandbox-base:trixie
 # scripts/pin.sh adds its digest.
 readonly PUBLIC_BASE=debian:trixie-slim
@@ -30,9 +33,6 @@ Usage: ./build.sh                    the server and every runner image
   http_proxy, https_proxy, no_proxy are handed on to the builds when set.
 TEXT
 }
-
-die() { printf 'build: %s\n' "$*" >&2; exit 1; }
-say() { printf 'build: %s\n' "$*" >&2; }
 
 runner_names() {
   local file
@@ -73,7 +73,7 @@ pull_public_base() {
 
 proxy_arguments() {
   local name
-  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+  for name in "${PROXIES[@]}"; do
     [ -n "${!name:-}" ] && printf -- '--build-arg\n%s\n' "$name"
   done
   return 0
@@ -103,9 +103,9 @@ place() {
   mv "$1/.new" "$1/$2"
 }
 
-# The static programs of the runners, process 1, the bridge to a kernel and the channels: by cargo where it is installed,
-# else in a container. A container's files cannot be shared with the build of another image, so they lie in runners/init,
-# where the runners' builds see them.
+# The static programs of the runners, process 1, the bridge to a kernel and the channels: by cargo where it is
+# installed, else in a container. A container's files cannot be shared with the build of another image, so they lie in
+# runners/init, where the runners' builds see them.
 build_init() {
   local target container name programs=(sandbox-init sandbox-bridge sandbox-channels)
   if command -v cargo >/dev/null; then
@@ -149,15 +149,17 @@ build_runners() {
   mapfile -t names < <(with_foundations "${names[@]}")
   # Those that build on the first one, and beside them the rest: they wait for downloads and disks more than they
   # compute.
-  local linked=() others=() below=() beside=
+  local linked=() others=() below=() failed=no beside
   for name in "${names[@]}"; do
     mapfile -t below < <(foundation "$name")
     if [ "${below[0]}" = "${names[0]}" ]; then linked+=("$name"); else others+=("$name"); fi
   done
   build_each "$base" "${others[@]}" &
   beside=$!
-  build_each "$base" "${linked[@]}"
-  wait "$beside" || die "a runner image was not built; the reason is above."
+  # In a subshell: where one fails, this script does not end before those beside it.
+  (build_each "$base" "${linked[@]}") || failed=yes
+  wait "$beside" || failed=yes
+  [ $failed = no ] || die "a runner image was not built; the reason is above."
 }
 
 # $1: the base image, then names.

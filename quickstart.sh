@@ -18,7 +18,8 @@ Usage: ./quickstart.sh [--port N] [--no-start]
        ./quickstart.sh --stop
 
 Installs a Docker engine where there is none, builds the server and the runner images, writes .env with fresh secrets
-where there is none, mounts SANDBOX_ROOT with nosuid and nodev, starts the server, and runs one program. What is already done is not done again.
+where there is none, mounts SANDBOX_ROOT with nosuid and nodev, starts the server, and runs one program. What is already
+done is not done again.
 
   --port N     the port to serve on; by default $PORT_DEFAULT, or the next free one
   --no-start   install, build and write .env only

@@ -14,7 +14,8 @@ if [ -z "${KUBECONFIG:-}" ]; then
   [ -e "$(scripts/kubernetes-cluster.sh kubeconfig)" ] || trap 'scripts/kubernetes-cluster.sh down' EXIT
   scripts/kubernetes-cluster.sh up
   scripts/kubernetes-cluster.sh load "${IMAGES[@]}"
-  eval "$(scripts/kubernetes-cluster.sh env)"
+  variables=$(scripts/kubernetes-cluster.sh env)
+  eval "$variables"
 fi
 
 # Ends with 77 where nothing can render the chart.
@@ -23,7 +24,8 @@ scripts/chart.sh server || [ $? = 77 ]
 # What the Role of the plain manifests allows is what the server needs, and no more.
 rights() {
   local account=system:serviceaccount:${CLUSTER_NAMESPACE:-sandbox}:mcp-sandbox-server role
-  role=$(awk -v RS='---\n' '/\nkind: (Role|RoleBinding)\n/ { print "---"; print }' deploy/kubernetes/manifests/sandbox.yaml)
+  role=$(awk -v RS='---\n' '/\nkind: (Role|RoleBinding)\n/ { print "---"; print }' \
+    deploy/kubernetes/manifests/sandbox.yaml)
   kubectl apply -f - <<<"$role" >/dev/null
   local may
   may=$(kubectl auth can-i --list --as "$account" --no-headers | awk '$1 ~ /^(pods|podtemplates|pods\/attach)$/ {

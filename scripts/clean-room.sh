@@ -19,8 +19,8 @@ readonly DISK_GB=20
 readonly ROOMS=/var/tmp
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 # How this machine reaches the network is no part of the room.
-readonly PASSED_ON=(http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE CURL_CA_BUNDLE
-  REQUESTS_CA_BUNDLE PIP_CERT NODE_EXTRA_CA_CERTS GIT_SSL_CAINFO CI)
+readonly PASSED_ON=("${PROXIES[@]}" SSL_CERT_FILE CURL_CA_BUNDLE REQUESTS_CA_BUNDLE PIP_CERT NODE_EXTRA_CA_CERTS
+  GIT_SSL_CAINFO CI)
 
 usage() {
   cat <<TEXT
@@ -28,7 +28,8 @@ Usage: scripts/clean-room.sh [--suite NAME] [--user] [--keep] [--] COMMAND [ARGU
   --suite NAME   the Debian release of the room: bookworm (default) or trixie
   --user         the command runs as a user with sudo instead of as root
   --keep         the room's folder is left, and named
-Needs root or sudo, $DISK_GB GB of free disk, and mmdebstrap, which it installs. Example: scripts/clean-room.sh ./test.sh
+Needs root or sudo, $DISK_GB GB of free disk, and mmdebstrap, which it installs.
+Example: scripts/clean-room.sh ./test.sh
 TEXT
 }
 

@@ -7,6 +7,9 @@ set -euo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
 readonly SELF
+export PROGRAM=make-base
+# shellcheck source=scripts/provision.sh
+. "$(dirname "$SELF")/provision.sh"
 # shellcheck source=scripts/authorities.sh
 . "$(dirname "$SELF")/authorities.sh"
 readonly IMAGE=sandbox-base:trixie
@@ -21,19 +24,11 @@ Builds $IMAGE with mmdebstrap and loads it into Docker. Needs root or sudo, on D
 TEXT
 }
 
-die() { printf 'make-base: %s\n' "$*" >&2; exit 1; }
-
 install_tools() {
   local missing=()
-  command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
+  has mmdebstrap || missing+=(mmdebstrap)
   [ -r "$KEYRING" ] || missing+=(debian-archive-keyring)
-  [ ${#missing[@]} -eq 0 ] && return
-  command -v apt-get >/dev/null ||
-    die "needs ${missing[*]}; install them, or set BASE to an image you have and run build.sh."
-  echo "make-base: installing ${missing[*]}" >&2
-  apt-get update -qq >&2 || die "apt-get update failed; check this machine's package sources."
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
-    die "could not install ${missing[*]}; install them by hand and run this again."
+  install_packages "${missing[@]}"
 }
 
 main() {
@@ -42,11 +37,11 @@ main() {
     -h | --help) usage; return ;;
     *) usage >&2; exit 2 ;;
   esac
-  if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null ||
+  if ! is_root; then
+    has sudo ||
       die "needs root to make a root file system; run it as root, or set BASE to an image you have."
     local name passed=()
-    for name in MIRROR DOCKER_HOST SSL_CERT_FILE http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+    for name in MIRROR DOCKER_HOST SSL_CERT_FILE "${PROXIES[@]}"; do
       [ -z "${!name:-}" ] || passed+=("$name=${!name}")
     done
     exec sudo env "${passed[@]}" "$SELF"
@@ -63,7 +58,7 @@ main() {
   security=$(host_mirror security)
   [ -z "$mirror" ] || sources=("deb $mirror $SUITE main")
   [ -z "$security" ] || sources+=("deb $security $SUITE-security main")
-  echo "make-base: building $IMAGE${mirror:+ from $mirror}" >&2
+  say "building $IMAGE${mirror:+ from $mirror}"
   mkdir "$work/root"
   # --mode=root so that the result does not depend on user namespaces, which many hosts disable. The options stay in the
   # image, as in Debian's own: installing does not wait for the disk, fetch translations or keep archives.
@@ -78,7 +73,7 @@ main() {
   tar -C "$work/root" --numeric-owner --one-file-system -c . |
     docker import -c 'CMD ["bash"]' \
       -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' - "$IMAGE" >/dev/null
-  echo "make-base: $IMAGE is ready" >&2
+  say "$IMAGE is ready"
 }
 
 main "$@"

@@ -1,9 +1,12 @@
 # shellcheck shell=bash
-# Shared by quickstart.sh and test.sh: installs packages and ensures a Docker engine. Sourced, not run.
+# Shared by the scripts: messages, packages, proxies, a Docker engine. Sourced, not run.
 # The caller sets PROGRAM, the prefix of the messages.
 
 # Debian leaves system programs such as dockerd, runc and mkfs out of the PATH of users other than root.
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+# How this machine reaches the network, where it does not do so by itself.
+readonly PROXIES=(http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY)
 
 say() { printf '%s: %s\n' "${PROGRAM:?}" "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -15,7 +18,7 @@ may_be_root() { is_root || has sudo; }
 as_root() {
   if is_root; then "$@"; return; fi
   local name proxies=()
-  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+  for name in "${PROXIES[@]}"; do
     [ -z "${!name:-}" ] || proxies+=("$name=${!name}")
   done
   sudo ${proxies[0]:+env "${proxies[@]}"} "$@"
