@@ -117,8 +117,8 @@ def main():
     upstream, own = free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
         environment = {
-            "PATH": os.environ["PATH"], "MCP_API_TOKEN": TOKEN, "FILE_SECRET": TOKEN[::-1], "SANDBOX_ROOT": f"{folder}/root",
-            "MCP_HTTP_ADDR": f"127.0.0.1:{own}", "SANDBOX_LOG__LEVEL": "error",
+            "PATH": os.environ["PATH"], "MCP_API_TOKEN": TOKEN, "FILE_SECRET": TOKEN[::-1],
+            "SANDBOX_ROOT": f"{folder}/root", "MCP_HTTP_ADDR": f"127.0.0.1:{own}", "SANDBOX_LOG__LEVEL": "error",
         }  # fmt: skip
         tools = subprocess.Popen(
             [PYTHON, ROOT / "tests/tools/server.py", str(upstream), f"{folder}/deleted"], stderr=subprocess.DEVNULL

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the manifests of deploy/kubernetes from its chart, and checks them. Where helm is installed it renders; elsewhere
-# scripts/chart/render.go does, which has Helm's template engine and functions from Debian's packages.
+# Makes the manifests of deploy/kubernetes from its chart, and checks them. Where helm is installed it renders;
+# elsewhere scripts/chart/render.go does, which has Helm's template engine and functions from Debian's packages.
 #   scripts/chart.sh render    writes the manifests
 #   scripts/chart.sh check     fails when they are not current; tries values that must be refused
 #   scripts/chart.sh server    has the API server of KUBECONFIG check them; changes nothing there

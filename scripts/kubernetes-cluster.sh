@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A real Kubernetes cluster of two nodes on this machine, for the tests that KUBECONFIG turns on.
 #
-# On Debian 12, as root, it is Debian's own source package: the API server, controller manager, scheduler and kubelet are
-# built once into the cache folder, and run with Debian's etcd, containerd, runc and CNI plugins. Each node has a network
-# namespace, a mount namespace, a containerd and a control group of its own, so a Docker engine beside it is not touched.
-# On other machines the cluster is made by kind.
+# On Debian 12, as root, it is Debian's own source package: the API server, controller manager, scheduler and kubelet
+# are built once into the cache folder, and run with Debian's etcd, containerd, runc and CNI plugins. Each node has a
+# network namespace, a mount namespace, a containerd and a control group of its own, so a Docker engine beside it is not
+# touched. On other machines the cluster is made by kind.
 #
 #   control plane   namespace sandbox-control   10.213.0.2      etcd, API server, controller manager, scheduler
 #   nodes           namespaces sandbox-node1/2  10.213.0.11/12  containerd, kubelet

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Pins what the Python, Bash and Browser runners install, with everything that needs, by exact version and by the hashes
-# of the wheels for Linux on x86-64 and on 64-bit ARM: runners/python/requirements.in in requirements.txt, what makes the
-# kernels of sessions (kernel.in in kernel.txt), and what makes modules of tools (tools/python.in in tools/python.txt).
-# Run it to update the packages, then build and test.
+# Pins what the Python, Bash and Browser runners install, with everything that needs, by exact version and by the
+# hashes of the wheels for Linux on x86-64 and on 64-bit ARM: runners/python/requirements.in in requirements.txt, what
+# makes the kernels of sessions (kernel.in in kernel.txt), and what makes modules of tools (tools/python.in in
+# tools/python.txt). Run it to update the packages, then build and test.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../runners"
@@ -13,8 +13,8 @@ readonly OLDEST_GLIBC=5 NEWEST_GLIBC=40
 case "${1:-}" in
   '' | kernels | tools) ;;
   *)
-    echo "Usage: scripts/lock-python.sh [kernels | tools]   (needs Python 3 with venv, jq, and a package index in reach)"
-    echo "  kernels   only kernel.txt; requirements.txt stays as it is"
+    echo "Usage: scripts/lock-python.sh [kernels | tools]   (needs Python 3 with venv, jq, and a package index)"
+    echo "  kernels   all but python/requirements.txt, which stays as it is"
     echo "  tools     only tools/python.txt"
     exit 2
     ;;
@@ -50,7 +50,8 @@ lock() {
     sed -n -E 's/^([a-z0-9._-]+==[^ ]+).*/\1/p' "$file" | tr _ - >> "$work/before"
   done
   "$work/tools/bin/uv" pip compile -q --no-header --no-annotate --only-binary :all: --python-version "$PYTHON" \
-    --python-platform "x86_64-manylinux_2_$NEWEST_GLIBC" "${LEFT_OUT[@]/#/--no-emit-package=}" "${constraints[@]}" "$wanted" |
+    --python-platform "x86_64-manylinux_2_$NEWEST_GLIBC" "${LEFT_OUT[@]/#/--no-emit-package=}" "${constraints[@]}" \
+    "$wanted" |
     grep -vxFf "$work/before" > "$work/pins"
   {
     echo "# Made by scripts/lock-python.sh from ${wanted##*/}. Do not edit."

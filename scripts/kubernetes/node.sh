@@ -147,7 +147,8 @@ import_pause() {
   tar -C "$CACHE/bin" --owner=0 --group=0 -cf "$work/layer.tar" pause
   layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
   printf '{"architecture": "%s", "os": "linux", "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
-    "rootfs": {"type": "layers", "diff_ids": ["sha256:%s"]}}' "$(dpkg --print-architecture)" "$layer" >"$work/config.json"
+    "rootfs": {"type": "layers", "diff_ids": ["sha256:%s"]}}' "$(dpkg --print-architecture)" "$layer" \
+    >"$work/config.json"
   printf '[{"Config": "config.json", "RepoTags": ["sandbox.local/pause:1"], "Layers": ["layer.tar"]}]' \
     >"$work/manifest.json"
   tar -C "$work" -c manifest.json config.json layer.tar |

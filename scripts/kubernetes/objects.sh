@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # What the tests find in the cluster. Sourced by kubernetes-cluster.sh.
 
-# Namespaces: `sandbox` for sandboxes, closed by a policy; `sandbox-system` for servers. The runtime class `closed` has no
-# network. The claim `sandbox-data` is a folder of this machine that every node sees.
+# Namespaces: `sandbox` for sandboxes, closed by a policy; `sandbox-system` for servers. The runtime class `closed` has
+# no network. The claim `sandbox-data` is a folder of this machine that every node sees.
 make_objects() {
   [ "$(way)" = kind ] || kubectl apply -f - >/dev/null <<TEXT
 apiVersion: node.k8s.io/v1
