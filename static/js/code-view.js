@@ -46,6 +46,7 @@ export class CodeView {
   #vim = new Compartment();
   #dark = new Compartment();
   #language = "";
+  #usesVim = false;
   #tabLeaves = false;
 
   /** `onEscape()` returns whether it handled the key. */
@@ -87,8 +88,13 @@ export class CodeView {
   }
 
   async useVim(on) {
-    const extension = on ? [(await import("./parts/vim.js")).vim({ status: true })] : [];
-    this.view.dispatch({ effects: this.#vim.reconfigure(extension) });
+    this.#usesVim = on;
+    try {
+      const extension = on ? [(await import("./parts/vim.js")).vim({ status: true })] : [];
+      if (on === this.#usesVim) this.view.dispatch({ effects: this.#vim.reconfigure(extension) });
+    } catch {
+      announce("Vim's keys could not be loaded. Reload the page to try again.");
+    }
   }
 
   async #loadHelp() {

@@ -56,6 +56,13 @@ async fn vim_keys_are_a_choice_that_stays() {
     let sheet = open(&server).await;
     sheet.write("bash", "one\ntwo").await;
     assert_eq!(sheet.browser.script(VIM_IS_ON).await, false);
+    // Taken back before the part was there.
+    let twice = "for (let i = 0; i < 2; i++) document.querySelector('[data-testid=vim]').click(); return null";
+    sheet.browser.script(twice).await;
+    let is_loaded = "return performance.getEntriesByType('resource').some((one) => one.name.endsWith('/vim.js'))";
+    until("the part is loaded", async || sheet.browser.script(is_loaded).await == true).await;
+    sheet.browser.script("return new Promise((done) => requestAnimationFrame(() => done(null)))").await;
+    assert_eq!(sheet.browser.script(VIM_IS_ON).await, false);
     sheet.click("vim").await;
     until("Vim's keys", async || sheet.browser.script(VIM_IS_ON).await == true).await;
     assert_eq!(sheet.attribute("vim", "aria-pressed").await, "true");

@@ -249,10 +249,12 @@ async fn edits_are_saved_unless_the_file_changed(scene: &Scene) {
     assert_eq!(scene.read("notes.txt"), "forced");
     // What is not saved is not lost without a question.
     scene.edit("unsaved").await;
+    scene.script("window.view = document.querySelector('[data-testid=viewer-body]').cmView; return null").await;
     scene.sheet.click("viewer-close").await;
     scene.asked(true).await;
     scene.sheet.click("confirm-yes").await;
     until("the viewer is closed", async || scene.sheet.attribute("viewer", "open").await == Value::Null).await;
+    assert_eq!(scene.script("return window.view.destroyed").await, true, "its editor listens no longer");
     assert_eq!(scene.read("notes.txt"), "forced");
 }
 

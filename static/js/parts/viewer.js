@@ -116,7 +116,6 @@ export class Viewer {
     const shown = (this.#shown += 1);
     this.#open.unsaved = this.isChanged;
     if (this.#code && this.isChanged) this.#open.blob = asWritten(this.#code.text, this.#open);
-    this.#code = null;
     this.#release();
     this.#body.replaceChildren();
     this.#body.dataset.view = view;
@@ -279,7 +278,6 @@ export class Viewer {
 
   #clear() {
     this.#shown += 1;
-    this.#code = null;
     this.#open = null;
     this.#release();
     this.#body.replaceChildren();
@@ -299,6 +297,8 @@ export class Viewer {
   }
 
   #release() {
+    this.#code?.view.destroy();
+    this.#code = null;
     for (const url of this.#urls.splice(0)) URL.revokeObjectURL(url);
   }
 }
