@@ -7,7 +7,7 @@ import { Connections, Tokens } from "./js/admin/tokens.js";
 import { Tools } from "./js/admin/tools.js";
 import { Client } from "./js/client.js";
 import { byId, showText } from "./js/dom.js";
-import { hideBanner, page, showBanner } from "./js/page.js";
+import { confirmAction, hideBanner, page, showBanner, toast } from "./js/page.js";
 import { store } from "./js/store.js";
 import { visibleName } from "./js/text.js";
 import { startTheme } from "./js/theme.js";
@@ -51,6 +51,30 @@ const api = {
       if (complaint.textContent !== text) showText(complaint, text);
       complaint.dataset.of = kind;
       api.failed(error);
+    }
+  },
+  /** Asks a question; where the answer is yes, does something, says `done` and loads a view again. */
+  confirmed(view, question, action, done) {
+    return api.run(async () => {
+      if (!(await confirmAction(question))) return;
+      await action();
+      toast(done);
+      await view.load();
+    });
+  },
+  /** Sends the form of this name, once at a time; a failure is shown in it. */
+  async submit(form, action) {
+    // Not `disabled`: a disabled button loses the keyboard focus.
+    const button = byId(`${form}-yes`);
+    if (button.getAttribute("aria-disabled") === "true") return;
+    button.setAttribute("aria-disabled", "true");
+    try {
+      await action();
+    } catch (error) {
+      showText(byId(`${form}-error`), visibleName(error.message));
+      api.failed(error);
+    } finally {
+      button.removeAttribute("aria-disabled");
     }
   },
 };

@@ -1,6 +1,6 @@
 // Owns the views of owners, conversations, slow and failing runs, and the checks of the server.
 import { byId, el, icon } from "../dom.js";
-import { announce, confirmAction, toast } from "../page.js";
+import { announce } from "../page.js";
 import { ago, bytes, duration, plural, visibleName } from "../text.js";
 import { Table, act, moment, name, word } from "./table.js";
 
@@ -77,16 +77,10 @@ export class Conversations {
 
   #delete({ owner, conversationId }) {
     const shown = `${visibleName(owner)} / ${visibleName(conversationId)}`;
-    const onClick = () =>
-      this.#api.run(async () => {
-        const text = `${shown}\nIts files are deleted with it.`;
-        if (!(await confirmAction({ title: "Delete this conversation?", text, yes: "Delete" }))) return;
-        await this.#api.remove(
-          `v1/admin/conversations/${encodeURIComponent(owner)}/${encodeURIComponent(conversationId)}`,
-        );
-        toast(`Deleted ${shown}.`);
-        await this.load();
-      });
+    const text = `${shown}\nIts files are deleted with it.`;
+    const question = { title: "Delete this conversation?", text, yes: "Delete" };
+    const path = `v1/admin/conversations/${encodeURIComponent(owner)}/${encodeURIComponent(conversationId)}`;
+    const onClick = () => this.#api.confirmed(this, question, () => this.#api.remove(path), `Deleted ${shown}.`);
     return act({ key: `${owner}/${conversationId}`, label: "Delete", of: shown, symbol: "trash", onClick });
   }
 }

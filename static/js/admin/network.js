@@ -1,6 +1,6 @@
 // Owns the view of network policies and the dialog that makes or changes one.
 import { byId, el, showText } from "../dom.js";
-import { confirmAction, toast } from "../page.js";
+import { toast } from "../page.js";
 import { bytes, visibleName } from "../text.js";
 import { Table, act, moment, name, word } from "./table.js";
 
@@ -57,7 +57,7 @@ export class Network {
     byId("policy-cancel").addEventListener("click", () => this.#dialog.close());
     byId("policy-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#save();
+      this.#api.submit("policy", () => this.#save());
     });
   }
 
@@ -93,40 +93,27 @@ export class Network {
   }
 
   async #save() {
-    const button = byId("policy-yes");
-    if (button.disabled) return;
     const items = (list) => byId(`policy-${list}`).value.split(/[\s,]+/).filter(Boolean);
     const wanted = Object.fromEntries(LISTS.map((list) => [list, items(list)]));
     wanted.ports = wanted.ports.map(Number);
     if (!wanted.ports.every((port) => Number.isInteger(port) && port > 0 && port < 65_536)) {
-      return showText(byId("policy-error"), "A port is a number from 1 to 65535.");
+      throw new Error("A port is a number from 1 to 65535.");
     }
     for (const number of NUMBERS) wanted[number] = Number(byId(`policy-${number}`).value);
     wanted.everyToken = byId("policy-every").checked;
     const policyName = byId("policy-name").value.trim().toLowerCase();
-    button.disabled = true;
-    try {
-      await this.#api.put(`v1/admin/network/${encodeURIComponent(policyName)}`, wanted);
-      this.#dialog.close();
-      toast(`${visibleName(policyName)} holds from the next connection on.`);
-      await this.load();
-    } catch (error) {
-      showText(byId("policy-error"), visibleName(error.message));
-      this.#api.failed(error);
-    } finally {
-      button.disabled = false;
-    }
+    await this.#api.put(`v1/admin/network/${encodeURIComponent(policyName)}`, wanted);
+    this.#dialog.close();
+    toast(`${visibleName(policyName)} holds from the next connection on.`);
+    await this.#api.run(() => this.load(), "load");
   }
 
   #delete(policy) {
     const shown = visibleName(policy.name);
-    return this.#api.run(async () => {
-      const text = `${shown}: ${visibleName(policy.hosts.join(", "))}\nPrograms make no more connections by it.`;
-      if (!(await confirmAction({ title: "Delete this network policy?", text, yes: "Delete" }))) return;
-      await this.#api.remove(`v1/admin/network/${encodeURIComponent(policy.name)}`);
-      toast(`Deleted ${shown}.`);
-      await this.load();
-    });
+    const text = `${shown}: ${visibleName(policy.hosts.join(", "))}\nPrograms make no more connections by it.`;
+    const question = { title: "Delete this network policy?", text, yes: "Delete" };
+    const remove = () => this.#api.remove(`v1/admin/network/${encodeURIComponent(policy.name)}`);
+    return this.#api.confirmed(this, question, remove, `Deleted ${shown}.`);
   }
 }
 

@@ -1,7 +1,6 @@
 // Owns the first view: what goes on now, refreshed while it is seen, and the charts of the last hour or day.
 import { byId, el } from "../dom.js";
 import { bytes, duration, visibleName } from "../text.js";
-import { confirmAction, toast } from "../page.js";
 import { chart } from "./charts.js";
 import { Table, act, moment, name, word } from "./table.js";
 
@@ -170,27 +169,19 @@ export class Overview {
   }
 
   #cancel(run) {
-    const onClick = () =>
-      this.#api.run(async () => {
-        const text = `${visibleName(run.owner)} / ${visibleName(run.conversationId)}`;
-        if (!(await confirmAction({ title: "Cancel this run?", text, yes: "Cancel the run" }))) return;
-        await this.#api.post(`v1/admin/runs/${run.runId}/cancel`);
-        toast("The run is being cancelled.");
-        await this.load();
-      });
+    const text = `${visibleName(run.owner)} / ${visibleName(run.conversationId)}`;
+    const question = { title: "Cancel this run?", text, yes: "Cancel the run" };
+    const cancel = () => this.#api.post(`v1/admin/runs/${run.runId}/cancel`);
+    const onClick = () => this.#api.confirmed(this, question, cancel, "The run is being cancelled.");
     const of = `the run of ${visibleName(run.owner)}`;
     return act({ key: run.runId, label: "Cancel", of, symbol: "stop", onClick });
   }
 
   #end(session) {
-    const onClick = () =>
-      this.#api.run(async () => {
-        const text = `${visibleName(session.owner)} / ${visibleName(session.conversationId)}\nIts variables are lost.`;
-        if (!(await confirmAction({ title: "End this session?", text, yes: "End the session" }))) return;
-        await this.#api.remove(`v1/admin/sessions/${session.sessionId}`);
-        toast("The session has ended.");
-        await this.load();
-      });
+    const text = `${visibleName(session.owner)} / ${visibleName(session.conversationId)}\nIts variables are lost.`;
+    const question = { title: "End this session?", text, yes: "End the session" };
+    const end = () => this.#api.remove(`v1/admin/sessions/${session.sessionId}`);
+    const onClick = () => this.#api.confirmed(this, question, end, "The session has ended.");
     const of = `the session of ${visibleName(session.owner)}`;
     return act({ key: session.sessionId, label: "End", of, symbol: "close", onClick });
   }

@@ -1,6 +1,6 @@
 // Owns the views of tokens and of connections, and the dialogs that create a token and show it once.
 import { byId, el, showText } from "../dom.js";
-import { confirmAction, toast } from "../page.js";
+import { toast } from "../page.js";
 import { ago, plural, visibleName } from "../text.js";
 import { Table, act, moment, name, word } from "./table.js";
 
@@ -36,7 +36,7 @@ export class Tokens {
     byId("create-cancel").addEventListener("click", () => this.#dialog.close());
     byId("create-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#create();
+      this.#api.submit("create", () => this.#create());
     });
     byId("secret-done").addEventListener("click", () => this.#secretDialog.close());
     byId("secret-copy").addEventListener("click", () => this.#copy());
@@ -70,12 +70,10 @@ export class Tokens {
   }
 
   async #create() {
-    const button = byId("create-yes");
-    if (button.disabled) return;
     const chosen = (group) =>
       [...byId("create-form").querySelectorAll(`[name="${group}"]:checked`)].map(({ value }) => value);
     const scopes = chosen("scope");
-    if (!scopes.length) return showText(byId("create-error"), "Choose at least one thing that it may do.");
+    if (!scopes.length) throw new Error("Choose at least one thing that it may do.");
     const limits = {};
     for (const field of byId("create-form").querySelectorAll("[data-limit]")) {
       if (field.value !== "") limits[field.dataset.limit] = Number(field.value);
@@ -83,20 +81,12 @@ export class Tokens {
     const wanted = { name: byId("create-name").value.trim(), owner: byId("create-owner").value, scopes, limits };
     if (chosen("language").length) wanted.languages = chosen("language");
     if (byId("create-expiry").value) wanted.expiresInSeconds = Number(byId("create-expiry").value);
-    button.disabled = true;
-    try {
-      const { token } = await this.#api.post("v1/tokens", wanted);
-      this.#dialog.close();
-      byId("secret").value = token;
-      this.#secretDialog.showModal();
-      byId("secret-copy").focus();
-      await this.load();
-    } catch (error) {
-      showText(byId("create-error"), visibleName(error.message));
-      this.#api.failed(error);
-    } finally {
-      button.disabled = false;
-    }
+    const { token } = await this.#api.post("v1/tokens", wanted);
+    this.#dialog.close();
+    byId("secret").value = token;
+    this.#secretDialog.showModal();
+    byId("secret-copy").focus();
+    await this.#api.run(() => this.load(), "load");
   }
 
   async #copy() {
@@ -113,14 +103,10 @@ export class Tokens {
 
   #revoke(token) {
     const shown = visibleName(token.name);
-    const onClick = () =>
-      this.#api.run(async () => {
-        const text = `${shown} (${token.prefix}…)\nIts streams, programs and sessions end at once.`;
-        if (!(await confirmAction({ title: "Revoke this token?", text, yes: "Revoke" }))) return;
-        await this.#api.remove(`v1/tokens/${token.id}`);
-        toast(`Revoked ${shown}.`);
-        await this.load();
-      });
+    const text = `${shown} (${token.prefix}…)\nIts streams, programs and sessions end at once.`;
+    const question = { title: "Revoke this token?", text, yes: "Revoke" };
+    const revoke = () => this.#api.remove(`v1/tokens/${token.id}`);
+    const onClick = () => this.#api.confirmed(this, question, revoke, `Revoked ${shown}.`);
     return act({ key: token.id, label: "Revoke", of: shown, symbol: "trash", onClick });
   }
 }
@@ -155,15 +141,11 @@ export class Connections {
 
   #end(one) {
     const shown = visibleName(one.name);
-    const onClick = () =>
-      this.#api.run(async () => {
-        const then = one.isSubject ? "Its tokens are refused until you allow it again." : "It has to sign in again.";
-        const text = `${shown}\nWhat it opened ends at once. ${then}`;
-        if (!(await confirmAction({ title: "End this connection?", text, yes: "End it" }))) return;
-        await this.#api.remove(`v1/connections/${one.id}`);
-        toast(`Ended the connection of ${shown}.`);
-        await this.load();
-      });
+    const then = one.isSubject ? "Its tokens are refused until you allow it again." : "It has to sign in again.";
+    const text = `${shown}\nWhat it opened ends at once. ${then}`;
+    const question = { title: "End this connection?", text, yes: "End it" };
+    const end = () => this.#api.remove(`v1/connections/${one.id}`);
+    const onClick = () => this.#api.confirmed(this, question, end, `Ended the connection of ${shown}.`);
     return act({ key: one.id, label: "End", of: shown, symbol: "close", onClick });
   }
 

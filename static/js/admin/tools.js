@@ -1,6 +1,6 @@
 // Owns the view of tool servers and of questions about their calls, and the dialog that makes a server.
 import { byId, el, showText } from "../dom.js";
-import { confirmAction, toast } from "../page.js";
+import { toast } from "../page.js";
 import { visibleName } from "../text.js";
 import { Table, act, moment, name, word } from "./table.js";
 
@@ -48,7 +48,7 @@ export class Tools {
     byId("server-cancel").addEventListener("click", () => this.#dialog.close());
     byId("server-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#save();
+      this.#api.submit("server", () => this.#save());
     });
   }
 
@@ -77,12 +77,10 @@ export class Tools {
   }
 
   #revoke(question) {
-    return this.#api.run(async () => {
-      const text = `${visibleName(`${question.server}/${question.tool}`)}\nCalls are asked about again.`;
-      if (!(await confirmAction({ title: "Take this answer back?", text, yes: "Take back" }))) return;
-      await this.#api.remove(`v1/approvals/${question.id}`);
-      await this.load();
-    });
+    const text = `${visibleName(`${question.server}/${question.tool}`)}\nCalls are asked about again.`;
+    const asked = { title: "Take this answer back?", text, yes: "Take back" };
+    const revoke = () => this.#api.remove(`v1/approvals/${question.id}`);
+    return this.#api.confirmed(this, asked, revoke, "Taken back.");
   }
 
   #actions(server) {
@@ -99,8 +97,6 @@ export class Tools {
   }
 
   async #save() {
-    const button = byId("server-yes");
-    if (button.disabled) return;
     const text = (id) => byId(`server-${id}`).value.trim();
     const list = (id, between) => text(id).split(between).filter(Boolean);
     const server = { description: text("description"), owners: list("owners", /[\s,]+/) };
@@ -117,32 +113,21 @@ export class Tools {
     try {
       server.rules = text("rules") ? JSON.parse(text("rules")) : [];
     } catch (error) {
-      return showText(byId("server-error"), `The rules are no JSON: ${visibleName(error.message)}`);
+      throw new Error(`The rules are no JSON: ${error.message}`);
     }
     const body = text("secret") ? { server, secret: text("secret") } : { server };
-    button.disabled = true;
-    try {
-      await this.#api.put(`v1/tool-servers/${encodeURIComponent(text("name"))}`, body);
-      this.#dialog.close();
-      toast(`${visibleName(text("name"))} holds from the next call on.`);
-      await this.load();
-    } catch (error) {
-      showText(byId("server-error"), visibleName(error.message));
-      this.#api.failed(error);
-    } finally {
-      button.disabled = false;
-    }
+    await this.#api.put(`v1/tool-servers/${encodeURIComponent(text("name"))}`, body);
+    this.#dialog.close();
+    toast(`${visibleName(text("name"))} holds from the next call on.`);
+    await this.#api.run(() => this.load(), "load");
   }
 
   #delete(server) {
     const shown = visibleName(server.name);
-    return this.#api.run(async () => {
-      const text = `${shown}: ${visibleName(address(server.server))}\nCalls of its tools end.`;
-      if (!(await confirmAction({ title: "Delete this tool server?", text, yes: "Delete" }))) return;
-      await this.#api.remove(`v1/tool-servers/${encodeURIComponent(server.name)}`);
-      toast(`Deleted ${shown}.`);
-      await this.load();
-    });
+    const text = `${shown}: ${visibleName(address(server.server))}\nCalls of its tools end.`;
+    const question = { title: "Delete this tool server?", text, yes: "Delete" };
+    const remove = () => this.#api.remove(`v1/tool-servers/${encodeURIComponent(server.name)}`);
+    return this.#api.confirmed(this, question, remove, `Deleted ${shown}.`);
   }
 }
 

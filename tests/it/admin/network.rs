@@ -110,6 +110,7 @@ async fn a_policy_is_made_changed_and_deleted_on_the_page() {
     fill(&sheet, "policy-hosts", "*.com").await;
     sheet.click("policy-yes").await;
     sheet.says("policy-error", |text| text.contains("many owners")).await;
+    assert_eq!(sheet.browser.script("return document.activeElement.id").await, "policy-yes", "the focus stays");
     fill(&sheet, "policy-hosts", "a.example\nb.example:8443").await;
     fill(&sheet, "policy-ports", "80 x").await;
     sheet.click("policy-yes").await;
