@@ -6,7 +6,7 @@ const SVG = "http://www.w3.org/2000/svg";
 
 export function byId(id) {
   const found = document.getElementById(id);
-  if (!found) throw new Error(`index.html has no element #${id}`);
+  if (!found) throw new Error(`the page has no element #${id}`);
   return found;
 }
 
@@ -32,7 +32,7 @@ export function linkTo(address, words) {
   );
 }
 
-/** One of the symbols of index.html. */
+/** One of the symbols of shared/symbols.html. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("class", "icon");

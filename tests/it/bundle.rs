@@ -60,6 +60,11 @@ async fn page_is_compressed_and_its_parts_are_immutable() {
     let script = html.split('"').find(|part| part.ends_with("/app.js")).expect("a script").to_owned();
     assert!(script.starts_with("assets/") && !html.contains("@assets"), "{script}");
     let script = format!("/{script}");
+    for page in ["/", "/admin"] {
+        let html = get(page, "identity").await.text().await.expect("text");
+        let shared = ["id=\"i-close\"", "id=\"confirm-dialog\""].map(|part| html.matches(part).count());
+        assert!(shared == [1, 1] && !html.contains("\n  @"), "{page}: {shared:?}");
+    }
 
     let plain = get(&script, "identity").await;
     assert_eq!(plain.headers()[header::CACHE_CONTROL], "public, max-age=31536000, immutable");

@@ -28,6 +28,11 @@ static BUNDLE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/static/dist");
 const DIGEST: &str = include_str!("../../../static/dist.digest");
 /// In a page: the folder of the bundle.
 const ASSETS: &str = "@assets";
+/// In a page: the place of what several pages have, and what comes there.
+const SHARED: [(&str, &str); 2] = [
+    ("@symbols", include_str!("../../../static/shared/symbols.html")),
+    ("@dialogs", include_str!("../../../static/shared/dialogs.html")),
+];
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data: blob:; font-src 'self'; frame-src 'self' blob:; base-uri 'none'; \
@@ -56,7 +61,10 @@ const ALWAYS: [(&str, &str); 6] = [
 /// what a client typed.
 pub fn router() -> Router {
     let folder = format!("assets/{}", short(DIGEST.as_bytes()));
-    let page = |source: &str| Asset::new(source.replace(ASSETS, &folder), "text/html; charset=utf-8", CHECKED);
+    let page = |source: &str| {
+        let whole = SHARED.into_iter().fold(source.to_owned(), |text, (place, shared)| text.replace(place, shared));
+        Asset::new(whole.replace(ASSETS, &folder), "text/html; charset=utf-8", CHECKED)
+    };
     let icon = Asset::new(include_str!("../../../static/favicon.svg"), "image/svg+xml", CHECKED);
     let index = page(include_str!("../../../static/index.html"));
     let frame = page(include_str!("../../../static/frame.html"));
