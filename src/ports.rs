@@ -1,5 +1,5 @@
-//! What the services ask of the outside world, as traits and small types: engines, runner images, files of
-//! conversations, signed links, and who may ask.
+//! What the services need of the outside world, as traits and small types: engines, runner images, files of
+//! conversations, the database, networks, other servers, observers.
 //!
 //! Ports name no vendor: no Docker, no HTTP, no settings.
 

@@ -1,4 +1,4 @@
-//! The rules: what may start when, how a program is run, who cleans up, what is known of files and runners.
+//! The rules: which runs may start and when, how a program is run, who cleans up, what clients may do with files.
 //!
 //! No service names HTTP, a vendor's crate, a setting or an environment variable.
 

@@ -1,5 +1,5 @@
-//! The section whose keys the operator chooses: secrets that programs use and never have. A secret is a table in
-//! `sandbox.toml`; its value is in a file, or in the environment, and nothing shows it.
+//! The section whose keys the operator chooses: secrets that programs use without seeing their values. A secret is a
+//! table in `sandbox.toml`; its value is in a file, or in the environment, and nothing shows it.
 
 use std::{fs::File, io::Read as _};
 

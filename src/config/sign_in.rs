@@ -1,4 +1,4 @@
-//! The settings of sign-in, and what they must not be.
+//! The settings of sign-in, and their rules.
 
 use super::{
     BaseUrl, Config, ConfigError, Secret,

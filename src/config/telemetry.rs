@@ -1,5 +1,4 @@
-//! Settings of what an operator sees: metrics, the audit log, traces, the log. Starts the log: lines on standard error,
-//! as text or JSON.
+//! Settings of metrics, the audit log, traces and the log. Starts the log: lines on standard error, as text or JSON.
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 

@@ -1,10 +1,9 @@
-//! What a browser does for a caller: one call is one cell of the conversation's browser session, whose answer is one
-//! line of JSON.
+//! Browser calls: one call is one cell of the conversation's browser session, whose answer is one line of JSON.
 //!
-//! Owns the question, what must hold before it is asked, and the reading of the answer. The session, its turns, its
-//! deadline, its network and its end are those of every cell, so a call is executed once. The answer comes from a
-//! sandbox in which pages and cells run: it is bounded by the run's output, parsed strictly, and shown as what it is,
-//! text of others. Knows no surface and no Chromium: the driver in the runner image does.
+//! Owns the request, its preconditions, and the parsing of the answer. The session, its turns, its deadline, its
+//! network and its end are those of every cell, so a call is executed once. The answer comes from a sandbox in which
+//! pages and cells run: it is bounded by the run's output limit, parsed strictly, and marked as untrusted text. Knows
+//! no surface and no Chromium: the driver in the runner image does.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;

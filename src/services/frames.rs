@@ -1,8 +1,8 @@
 //! The frames of the runner protocols 1 and 2 (`runners/README.md`): what is sent to a sandbox, and what comes
 //! out of one.
 //!
-//! What comes out is untrusted: a length is checked before anything is kept, JSON is read into small structs, and a
-//! frame that breaks the rules is an error after which nothing more is read.
+//! Frames from a sandbox are untrusted: a length is checked before anything is kept, JSON is read into small structs,
+//! and after a frame that breaks the rules nothing more is read.
 
 pub(crate) mod files;
 

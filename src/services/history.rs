@@ -1,14 +1,15 @@
 //! The history of runs and cells. A fact is put into a bounded queue at once; one task stores what is queued. A run
-//! never waits for the database, and one that is away, full or locked holds up nothing: what does not fit into the
-//! queue is counted.
+//! never waits for the database, and an unavailable, full or locked one delays nothing: facts that do not fit into the
+//! queue are dropped and counted.
 //!
 //! ```text
 //! follow ── one task: recovers, then stores what is queued, and in rounds shows that this server lives, tells the runs
 //!           of dead servers as lost, and removes old lines; at `stop` it stores the rest within a bounded time
 //! ```
 //!
-//! A line without an end is a run under way only while its server lives. This server's own are ended before it stores
-//! its first line; those of others when their server's beat has not changed for [`DEAD_AFTER`] by this server's clock.
+//! A line without an end is a run in progress only while its server lives. Lines that this server left are ended before
+//! it stores its first line; those of others when their server's heartbeat has not changed for [`DEAD_AFTER`] by this
+//! server's clock.
 
 mod line;
 mod read;

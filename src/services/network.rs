@@ -1,8 +1,8 @@
-//! Network by permission: which policies hold for a run or a session, the decision on each of its connections, and what
-//! is told of them. What carries the bytes is an adapter.
+//! Network by permission: which policies apply to a run or a session, the decision on each of its connections, and the
+//! records of them. An adapter carries the bytes.
 //!
-//! A sandbox has no network. Where a policy holds, connections leave it as channels through its standard streams; a
-//! sandbox without one has no channels.
+//! A sandbox has no network interface but loopback. Where a policy applies, its connections are channels through its
+//! standard streams; a sandbox without a policy has no channels.
 
 mod channels;
 mod decisions;

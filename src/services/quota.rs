@@ -4,10 +4,10 @@
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
 //! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
 //! ended, its usage is checked once more, since a program can name large files as its last act. `between` measures
-//! between the cells of a session. When both walk the tree stands in `schedule`.
+//! between the cells of a session. `schedule` decides when both walk the tree.
 //!
-//! An owner may have a quota for all conversations together. It is checked in the same places, from what was measured
-//! of each, but stops no program: one that runs exceeds it by what its own conversation may take at most.
+//! An owner may have a quota for all conversations together. It is checked in the same places, from the measurements of
+//! its conversations, but stops no program: a running one can exceed it by at most its own conversation's quota.
 //!
 //! Uploads in progress are reserved as they arrive (`arriving`).
 

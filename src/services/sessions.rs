@@ -6,10 +6,10 @@
 //! Sessions::follow ── one task that records which are open (`records`)
 //! ```
 //!
-//! A session belongs to one conversation of one owner and is in one sandbox with the isolation of a run. It ends by
-//! being closed, by idleness or age, for the memory of another session, with the server, or with its kernel; the next
-//! caller is told. A cell is executed once: nothing here sends it a second time. A cell is a run, so its queue, its
-//! events and its report are those of `services::runs`, which calls [`Sessions::execute`]. Knows no surface and no
+//! A session belongs to one conversation of one owner and is in one sandbox with the isolation of a run. It ends when
+//! it is closed, idle or too old, when another session needs its memory, with the server, or with its kernel; the next
+//! caller gets the reason. A cell is executed once: nothing here sends it a second time. A cell is a run, so its queue,
+//! its events and its report are those of `services::runs`, which calls [`Sessions::execute`]. Knows no surface and no
 //! kernel by name.
 
 mod cell;
@@ -163,13 +163,13 @@ impl Sessions {
         self.0.parts.variables.check(&setup.env)?;
         let session = self.0.open_as(id, conversation, &runner, setup).await?;
         if session.id == id {
-            // Its caller knows that it is new, so its cells are not told how an earlier one ended.
+            // Its caller knows that it is new, so its cells do not report how an earlier one ended.
             self.0.take_news(conversation, &runner.language);
         }
         Ok(session.view())
     }
 
-    /// The same for a cell, which is told how an earlier session ended when it is executed.
+    /// The same for a cell, which reports how an earlier session ended when it is executed.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -285,7 +285,7 @@ impl Inner {
         runner.check_sessions().map(|()| runner)
     }
 
-    /// A session of this caller; one that ended is told apart from one that never was.
+    /// A session of this caller; the error distinguishes one that ended from one that never existed.
     fn find(&self, who: &Principal, id: SessionId) -> Result<Arc<Session>, Failure> {
         if let Some(session) = self.registry.get(id).filter(|session| session.conversation.owner == *who) {
             return Ok(session);

@@ -1,9 +1,9 @@
 //! Sign-in of remote clients: a small OAuth 2.1 authorization server (RFC 6749, 7591, 7009, 7636, 8707, 9207). It owns
-//! its rules and knows no HTTP. A person proves who they are by one of the owner's tokens; the client gets a
-//! connection, which is a token that came from that one and ends with it, and access and refresh tokens for it.
+//! its rules and knows no HTTP. A person authenticates with one of the owner's tokens. The client gets a connection,
+//! which is a token derived from that one that ends with it, and access and refresh tokens for it.
 //!
 //! ```text
-//! keep ── one task: an hour after another it removes what has expired
+//! keep ── one task: removes every hour what has expired
 //! ```
 
 mod clients;

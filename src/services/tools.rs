@@ -1,8 +1,9 @@
 //! Tools of MCP servers for programs: which servers there are, whether a call may be made, the call, and what a program
 //! imports for it.
 //!
-//! A program has no address, token or header of a server. Its calls come over its channels, so the sandbox says whose
-//! they are; owner, rules, limits and the schema are looked up here. A call is sent once, whatever failed.
+//! A program has no address, token or header of a server. Its calls come over the channels of its sandbox, which
+//! identify the caller; owner, rules, limits and the schema are looked up here. A call is sent once, also after a
+//! failure.
 //!
 //! ```text
 //! Tools::start ── one task: follows what other servers changed, deletes what has expired, ends unused sandboxes

@@ -1,5 +1,5 @@
-//! Refusals of the last hour by minute and of the last day by quarter of an hour, which no history knows. Of this
-//! process; bounded by the parts of time and the codes.
+//! Refusals of the last hour by minute and of the last day by quarter of an hour, which the history does not record.
+//! They are counted by this process; the number of intervals and codes bounds them.
 
 use std::{
     collections::{BTreeMap, HashMap},

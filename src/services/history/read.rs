@@ -1,4 +1,4 @@
-//! What is asked of the history.
+//! Queries of the history.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What is done beside recording: this server shows that it lives, runs of dead servers are told as lost, and old lines
-//! are removed, a bounded number in a round.
+//! Maintenance beside recording: this server updates its heartbeat, runs of dead servers are recorded as lost, and old
+//! lines are removed, a bounded number in a round.
 
 use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 

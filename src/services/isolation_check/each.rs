@@ -1,8 +1,8 @@
 //! The check where the sandboxes of one runner differ from those of another, as pods of different templates do. Each
 //! image has a result of its own, so a runner that changes, or that does not pass, leaves the others as they are.
 //!
-//! A start that is refused says nothing about isolation and may pass, so it is tried again, and so are findings: the
-//! operator may correct the cluster without changing a template.
+//! A refused start says nothing about isolation and may succeed later, so it is tried again. A check with findings is
+//! repeated too: the operator may correct the cluster without changing a template.
 
 use std::sync::Arc;
 

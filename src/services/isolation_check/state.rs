@@ -1,4 +1,4 @@
-//! What is known of the engine's isolation, and how the rest of the server waits for it.
+//! The result of the isolation check so far, and how the rest of the server waits for it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

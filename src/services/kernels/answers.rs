@@ -1,4 +1,4 @@
-//! What the server itself says to clients, in the form of a kernel's messages.
+//! Messages of the server itself to clients, in the form of a kernel's messages.
 
 use bytes::Bytes;
 use serde_json::{Value, json};

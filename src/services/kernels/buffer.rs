@@ -1,4 +1,4 @@
-//! What a kernel sends while no client is connected, for the client that left last.
+//! Messages of a kernel while no client is connected, kept for the client that disconnected last.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The code that clients have sent to a kernel and that has not ended, and who asked what.
+//! The code that clients have sent to a kernel and that has not ended, and which client sent each request.
 //!
 //! As everywhere, a cell has ended at its reply and its idle status; where one of both is missing, a moment later. What
 //! it used is known a moment after that.

@@ -1,4 +1,4 @@
-//! Which kernel belongs to which notebook or console of a client: what Jupyter calls a session.
+//! Which kernel belongs to which notebook or console of a client. Jupyter calls this a session.
 
 use parking_lot::Mutex;
 use uuid::Uuid;

@@ -1,10 +1,10 @@
-//! One kernel and those who are connected to it: who gets which message, and when code may run.
+//! One kernel and its connected clients: who gets which message, and when code may run.
 //!
-//! What a kernel publishes goes to all, what it answers or asks to the client that sent the request. The hub reads the
-//! kernel always and waits for no client: one that does not read is disconnected. Code waits for the turn of its
-//! conversation, which is held until nothing that was sent is under way; what a client sends after it on the same
-//! channel waits behind it. A turn is of the token whose code it is for, so cells that run in one turn are one token's:
-//! each counts for its own, and is stopped with it.
+//! Broadcasts of a kernel go to all clients, replies and questions to the client that sent the request. The hub always
+//! reads the kernel and waits for no client: one that does not read is disconnected. Code waits for the turn of its
+//! conversation, which is held until all code that was sent has ended; later messages of the client on the same channel
+//! wait behind the code. A turn belongs to one token, so cells that run in one turn have the same token: they count for
+//! its limits and stop when it ends.
 
 mod limits;
 mod reports;
@@ -86,7 +86,7 @@ pub(super) struct HubTask {
 }
 
 impl Client {
-    /// The number tells the connections of one client apart.
+    /// The number distinguishes the connections of one client.
     pub(super) fn new(
         number: u64,
         name: Option<&str>,
@@ -163,7 +163,7 @@ impl HubTask {
         }
     }
 
-    /// Accepts those who are still waiting, and tells all why it is over.
+    /// Accepts clients that are still waiting, and sends all of them the reason of the end.
     fn end(&mut self, end: &ConnectionEnd) {
         self.report_unmeasured();
         self.new_clients.close();

@@ -1,5 +1,5 @@
-//! What a sandbox has for the hosts whose TLS the server opens: placeholders of secrets, a certificate authority that
-//! it trusts, and the variables that say so.
+//! What a sandbox gets for hosts whose TLS the server opens: placeholders of secrets, a certificate authority that it
+//! trusts, and the variables that name both.
 
 use std::{collections::HashSet, sync::Arc};
 

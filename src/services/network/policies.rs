@@ -1,4 +1,4 @@
-//! The policies that hold now: those of the settings, and those that operators made, which the database keeps.
+//! The policies that apply now: those of the settings, and those that operators made, which the database keeps.
 //!
 //! All are in memory, so no run and no connection waits for the database.
 //!

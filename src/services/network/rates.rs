@@ -1,5 +1,5 @@
 //! How many requests, and how many bytes, an owner may make and move in a minute under a policy: the generic cell rate
-//! algorithm of `governor`. What a minute allows may come at once; then the rate applies.
+//! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies.
 
 use std::{
     collections::HashMap,

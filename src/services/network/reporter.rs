@@ -1,4 +1,4 @@
-//! What is told of the connections and calls of one sandbox, to who watches its run or cell.
+//! Reports the connections and calls of one sandbox to the watchers of its run or cell.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use crate::{
 /// Events of one run or cell, and sentences about refusals in its output.
 pub(super) const EVENTS_MAX: usize = 200;
 pub(super) const SENTENCES_MAX: usize = 10;
-/// Where the connections of one sandbox are told.
+/// Where the connections of one sandbox are reported.
 #[derive(Default)]
 pub(in crate::services) struct ConnectionReporter {
     listener: Mutex<Listener>,
@@ -36,7 +36,7 @@ struct Listener {
 }
 
 impl ConnectionReporter {
-    /// From now on connections are told here.
+    /// From now on connections are reported here.
     pub(in crate::services) fn to(&self, sink: Sink) {
         *self.listener() = Listener { sink: Some(sink), ..Listener::default() };
     }
@@ -58,7 +58,7 @@ impl ConnectionReporter {
         listener.event(EventKind::Network(Box::new(used.clone())));
     }
 
-    /// Tells something else.
+    /// Reports another event.
     pub(in crate::services) fn event(&self, event: EventKind) {
         self.listener().event(event);
     }

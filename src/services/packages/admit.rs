@@ -1,4 +1,4 @@
-//! Which installations may begin: what needs neither disk nor engine.
+//! Decides which installations may begin, without touching disk or engine.
 
 use super::{Inner, InstallRequest, PackagesOptions};
 use crate::{

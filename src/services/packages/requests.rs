@@ -1,5 +1,5 @@
-//! What programs ask for: `pip install` and `npm install` in a sandbox are requests to this service, one line of JSON
-//! each. The answer is lines: what the tool says, and at the end whether it is done.
+//! Requests of programs: `pip install` and `npm install` in a sandbox send one line of JSON each to this service. The
+//! answer is lines: the output of the tool, and at the end whether it succeeded.
 
 use std::sync::Arc;
 

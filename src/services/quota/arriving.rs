@@ -1,6 +1,6 @@
-//! Uploads in progress. Their bytes are beside the conversations, where no measurement finds them, so they are reserved
-//! as they arrive: uploads together keep the quotas. Placing the file turns its reservation into usage; an upload that
-//! ends otherwise releases it.
+//! Uploads in progress. Their bytes are outside the conversations' folders, where no measurement finds them, so they
+//! are reserved as they arrive: concurrent uploads cannot exceed the quotas together. Placing the file turns its
+//! reservation into usage; an upload that ends otherwise releases it.
 
 use std::{collections::HashMap, mem, sync::Arc};
 

@@ -1,10 +1,11 @@
-//! Watches the files of a session between its cells: threads and processes that a cell left may write on.
+//! Watches the files of a session between its cells: threads and processes that a cell left behind may continue to
+//! write.
 //!
-//! A measurement does not say who wrote. So what counts is growth that was seen beyond a limit, where clients write
-//! nothing more and no run or cell begins, and only while no other program of the conversation is watched. Files that
-//! stay as a cell left them end no session, nor does a disk that others fill. So the loss of free space alone ends none
-//! either, and files without a name are found by no walk: below the minimum of free space no cell begins, and the
-//! session that has them ends for its idleness.
+//! A measurement does not show who wrote. So only growth beyond a limit counts, at a time when clients cannot write and
+//! no run or cell begins, and only while no other program of the conversation is watched. Files that stay as a cell
+//! left them end no session, nor does a disk that other users fill, so a loss of free space alone ends none. No walk
+//! finds files without a name: below the minimum of free space no cell begins, and a session that holds such files ends
+//! when it is idle.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! What the conversations of each owner take together, as far as it was measured. A conversation counts with what was
-//! last found in it until it is measured again or deleted.
+//! The disk usage of each owner's conversations together, as far as it was measured. A conversation counts with its
+//! last measurement until it is measured again or deleted.
 
 use std::collections::{HashMap, HashSet};
 

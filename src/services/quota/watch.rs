@@ -5,9 +5,10 @@
 //! on, the free space alone is judged. So a tree that is slow to walk delays no verdict.
 //!
 //! A walk misses unlinked open files and folders that are moved meanwhile. Free space that no conversation's growth
-//! explains may be theirs, or another process' on the same disk. It stops a program only when two looks in a row leave
-//! more than its remaining quota and the reserve of free space unexplained, and no other program was watched meanwhile.
-//! With several programs, the reserve protects the disk and the measurement at the end finds the one that left files.
+//! explains may be theirs, or another process' on the same disk. It stops a program only when two measurements in a row
+//! leave more than its remaining quota and the reserve of free space unexplained, and no other program was watched
+//! meanwhile. With several programs, the reserve protects the disk and the measurement at the end finds the one that
+//! left files.
 
 use std::{sync::Arc, time::Duration};
 

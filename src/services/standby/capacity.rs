@@ -1,5 +1,5 @@
 //! The budget of standbys: how much is reserved for conversations that do not exist yet, whether one more fits, and
-//! which one leaves first. Starts and ends nothing.
+//! which one is retired first. Starts and ends nothing.
 
 use tokio::time::Instant;
 

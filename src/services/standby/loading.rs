@@ -1,5 +1,5 @@
-//! How a standby loads: with more CPU than a program gets, where the engine can lower that afterwards. It has the CPU
-//! of a program from the moment it is warm, and in any case before it is handed over.
+//! How a standby loads: with more CPU than a program gets, where the engine can lower that afterwards. It gets the CPU
+//! limit of a program when it is warm, and in any case before a run takes it.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -1,4 +1,4 @@
-//! The standbys and what is remembered in order to choose the next one. Decides nothing.
+//! The standbys, and the usage records from which the next one is chosen. Decides nothing.
 
 use std::{
     collections::{HashMap, HashSet},

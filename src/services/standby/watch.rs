@@ -1,4 +1,5 @@
-//! One task for each standby: starts it, records its reports, hands it over, or removes it when it dies.
+//! One task for each standby: starts it, records its reports, passes it to the run that takes it, or removes it when it
+//! dies.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What a tool answered, as a program gets it: small texts and structures in the answer, the rest as files in `/data`.
+//! A tool's answer as a program gets it: small texts and structures inline, the rest as files in `/data`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ const INLINE_BYTES_MAX: usize = 1 << 20;
 const FILES_MAX: usize = 50;
 /// Where they are.
 const FOLDER: &str = "tool-results";
-/// How much of a failing tool's text is told, in characters.
+/// How much of a failing tool's text is reported, in characters.
 const WHY_CHARS_MAX: usize = 4000;
 
 /// What the program gets.
@@ -73,7 +73,7 @@ impl Inner {
     async fn keep(&self, program: &Program, tool: &str, ending: &str, bytes: Bytes) -> Result<String, Failure> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
         let tool: String = tool.chars().map(plain).take(64).collect();
-        // No other answer has this name: the time tells servers and starts apart.
+        // No other answer has this name: the time makes it unique among servers and restarts.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{FOLDER}/{tool}-{:x}-{count}.{ending}", self.parts.clock.unix_ms());
         debug!(conversation = %program.conversation, bytes = bytes.len(), "keep an answer of a tool");

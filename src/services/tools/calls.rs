@@ -1,4 +1,4 @@
-//! One call of a tool: whether it may be made, the call, and what is told of it.
+//! One call of a tool: whether it is allowed, the call, and its records.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -25,7 +25,7 @@ use crate::{
     services::network::Program,
 };
 
-/// How much of a name that a program wrote is told, in characters.
+/// How much of a name that a program wrote is reported, in characters.
 const NAME_CHARS_MAX: usize = 128;
 /// What counts all calls of a run or cell.
 const ALL: &str = "*";
@@ -71,7 +71,7 @@ impl From<Failure> for CallFailure {
     }
 }
 
-/// Tells of a call when it is over, also when its future is dropped.
+/// Reports a call when it is over, also when its future is dropped.
 struct CallReport<'a> {
     inner: &'a Inner,
     program: &'a Program,

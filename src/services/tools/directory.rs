@@ -1,4 +1,4 @@
-//! The tool servers that hold now: those of the settings, and those that operators made, which the database keeps.
+//! The tool servers that exist now: those of the settings, and those that operators made, which the database keeps.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! What a server said about itself, read when it is wanted and kept while it counts. Callers that come while it is read
-//! wait for that read.
+//! A tool server's description of itself, read at the first need and cached while it is valid. Callers that arrive
+//! during a read wait for it.
 
 use std::{
     sync::{

@@ -1,8 +1,8 @@
 //! What programs import to call tools: a module for each tool, made from its schema by a program of ours.
 //!
-//! Schemas are untrusted, and the code generators were not written for hostile ones. So they run in a sandbox of their
-//! own, without a network and with nothing of a user in it. The modules are kept for as long as the definitions are the
-//! same, and come into sandboxes over their channels when a program imports them.
+//! Schemas are untrusted, and the code generators were not written for hostile ones. So they run in a separate sandbox,
+//! without a network and without any user's data. The modules are cached while the definitions stay the same, and reach
+//! a sandbox over its channels when a program imports them.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -1,5 +1,6 @@
 //! Tool servers in sandboxes of their own: a command in the image of a language, with the files of a conversation and
-//! connections as the server's own policies say. It has what a program has, and its secret.
+//! the connections that the tool server's own policies allow. Its sandbox is that of a program, with the tool server's
+//! secret in addition.
 //!
 //! ```text
 //! open ── start: never aborted, since the engine could finish it after the janitor looked for the sandbox

@@ -1,4 +1,4 @@
-//! Finds tools by words, so that many cost a model nothing until it needs one.
+//! Finds tools by words, so that a model need not read the descriptions of all tools.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One tool server: its connection, which is made when it is wanted, and the definitions of its tools.
+//! One tool server: its connection, which is made at the first need, and the definitions of its tools.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Messages of one connection of a program: calls, and the sources of modules that it imports. All of it is untrusted;
-//! whose it is, the sandbox says.
+//! Messages of one connection of a program: calls, and the sources of modules that it imports. The messages are
+//! untrusted; the sandbox that the connection comes from identifies the caller.
 //!
 //! ```json
 //! {"id": 1, "call": {"server": "github", "tool": "get_issue", "arguments": {}}}

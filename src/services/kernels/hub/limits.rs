@@ -1,5 +1,5 @@
-//! Cells of a hub whose files exceed a limit, or whose token has ended: as any cell, one is interrupted, and where it
-//! does not react its session ends.
+//! Cells of a hub whose files exceed a limit, or whose token has ended: such a cell is interrupted like any cell, and
+//! if it does not react its session ends.
 
 use super::{
     super::turn::{StopReason, TurnState, Watch},

@@ -1,6 +1,6 @@
 //! The ends of a hub's cells: each is reported with what it used, which the bridge says when it is asked.
 //!
-//! The turn is held until then, so what is said in between is of the cells of the hub.
+//! The turn is held until then, so the figures include only cells of this hub.
 
 use std::mem;
 
