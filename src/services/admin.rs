@@ -1,12 +1,12 @@
-//! What an operator sees of every owner, and what he changes. Each change is reported to the observers with the token
-//! that it came by.
+//! What an operator sees and changes of every owner. Each change is reported to the observers with the token that made
+//! it.
 //!
 //! ```text
 //! check ── one task for each round of checks: ends by itself, also when its caller goes away
 //! ```
 //!
-//! Only this service acts on runs, sessions and conversations of owners other than the caller. Figures of what is under
-//! way are of this process; the history is of all servers that share the database.
+//! Only this service acts on runs, sessions and conversations of owners other than the caller. Current figures are
+//! those of this process; the history is that of all servers on the database.
 
 mod activity;
 mod refusals;
@@ -52,7 +52,7 @@ use crate::{
     },
 };
 
-/// How long a round of checks may take before its caller is told so.
+/// How long a round of checks may take before its caller gets an error.
 const CHECK_MAX: Duration = Duration::from_mins(2);
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// Sums of a day that are read: owners times languages.

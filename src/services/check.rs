@@ -2,14 +2,14 @@
 //!
 //! A program of ours calls the tools in a sandbox of its own, which has no network and no conversation and is destroyed
 //! then. A program that is checked is read there and never executed. The tools were not written for hostile programs,
-//! so what the sandbox prints is untrusted, as a program's output is: [`answer`] takes what is within its bounds only.
+//! so the output of the sandbox is untrusted: [`answer`] accepts only what is within its bounds.
 //!
 //! ```text
 //! Checker::check ── one tracked task a check; goes on when its caller goes away; ended by `stop`, and with
 //!                    its token
 //! ```
 //!
-//! Knows neither runs nor their history: a check is none of them.
+//! A check is not a run: this service knows neither runs nor their history.
 
 mod answer;
 

@@ -1,10 +1,10 @@
 //! Conversations that a client holds like a machine for a time: E2B's sandboxes and OpenAI's containers.
 //!
-//! Owns which there are and until when. They are known in memory only: after a restart a client learns that its machine
-//! is gone, and its files stay until retention deletes them. What has expired is ended when anything is asked of this
-//! service; sessions and programs have limits of their own, so nothing runs on for that. Starts no task.
+//! Owns the list of containers and their expiry. The list is in memory only: after a restart a container is reported as
+//! gone, and its files stay until retention deletes them. Expired containers are removed at the next call of this
+//! service; sessions and programs have their own limits, so none runs longer because of that. Starts no task.
 //!
-//! Of several servers, the one that knows a container has its conversation for as long.
+//! With several servers, the one that knows a container holds its conversation until it expires.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,7 +1,7 @@
 //! What clients do with a conversation's files: list, read, write, move, delete, and download by link.
 //!
 //! Owns the limits of one answer and the lifetime of a link. Knows no HTTP and no settings. Storage blocks, so its
-//! steps run on blocking threads, a bounded number at a time; the step of a caller that went away still ends.
+//! operations run on blocking threads, a bounded number at a time; an operation ends also when its caller disconnects.
 
 mod archive;
 mod carried;

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! load ── one task: reads the keys of the last day, then ends
-//! once ── a task that stores a key: goes on when its request is broken off; the key of a run that did not begin is
+//! once ── a task that stores a key: continues when its request is aborted; the key of a run that did not begin is
 //!         removed before the same key is looked at again
 //! ```
 

@@ -1,7 +1,7 @@
-//! Tokens of another issuer: JWTs (RFC 7519) that it signs are accepted as its subjects. A subject is a connection,
-//! which is listed, and ended here: the issuer's own end of it cannot act at once.
+//! Tokens of another issuer: JWTs (RFC 7519) that it signs are accepted as its subjects. A subject is recorded as a
+//! connection, which is listed and can be ended here, because a revocation at the issuer does not act at once.
 //!
-//! A JWT is verified once and then known until it expires, so a request with it waits for nothing.
+//! A JWT is verified once and then cached until it expires.
 
 mod keys;
 

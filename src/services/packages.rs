@@ -1,10 +1,10 @@
-//! Packages of conversations: what each has asked for, the trees that installations made, and requests of programs for
-//! more.
+//! Packages of conversations: the requested packages of each, the trees that installations made, and requests of
+//! programs.
 //!
-//! A conversation's packages are what the tool makes of everything that was asked for there, so a conflict is found by
-//! the tool, and a tree follows from the tool, the image, the index and the requirements. The tool works in a sandbox
-//! that runs nothing of a user and reaches the index alone ([`work`]); the server parses no archive. What it made is
-//! kept for the owner and put into each of the owner's conversations that asks for the same.
+//! The tool (uv or npm) resolves everything that was requested in a conversation together, so it finds conflicts, and a
+//! tree depends only on the tool, the image, the index and the requirements. The tool runs in a sandbox without user
+//! code that reaches only the index ([`work`]); the server parses no archive. The result is kept for the owner and put
+//! into each of the owner's conversations that requests the same.
 //!
 //! ```text
 //! Packages::install ── one tracked task an installation; goes on when its caller goes away; ended by `stop`,
@@ -12,8 +12,8 @@
 //! Packages::start   ── one task: deletes trees that were not used for long
 //! ```
 //!
-//! [`admit`] decides which may begin, and for which token each counts. Knows neither formats of packages nor where
-//! conversations lie.
+//! [`admit`] decides which may begin, and for which token each counts. Knows neither formats of packages nor the
+//! folders of conversations.
 
 mod admit;
 mod requests;

@@ -1,19 +1,19 @@
 //! Several servers behind one address: which of them has a conversation. A conversation's programs, sessions, lock and
 //! standbys are at one server; the others send it the requests for them. The shared database stores which one it is.
 //!
-//! A conversation is taken when something is about to begin in it, and given back when nothing has been in it for
-//! [`IDLE_MAX`], or the server stops. While it is held, nothing waits for the database. One whose id this server has
-//! just made is held at once and stored in the background, since no other can know it before the answer has named it.
-//! While the database is away, each server answers for every conversation: two may then have the same one, whose
-//! programs share its files.
+//! A conversation is taken when a run or session is about to begin in it, and given back when it has had none for
+//! [`IDLE_MAX`], or the server stops. While it is held, nothing waits for the database. A conversation whose id this
+//! server has just made is held at once and stored in the background, since no other server can know the id before the
+//! answer has named it. While the database is away, each server answers for every conversation: two may then have the
+//! same one, whose programs share its files.
 //!
 //! A server changes its heartbeat while it lives; one whose heartbeat has been the same for [`DEAD_AFTER`] loses its
 //! conversations, so the servers' clocks do not matter. The statement that takes a conversation compares the heartbeat
-//! again, so one that has just come, or come back, keeps what it has. Knows no HTTP: who sends what on is in
-//! `api/http/peers`.
+//! again, so a server that has just started, or has come back, keeps its conversations. Knows no HTTP: `api/http/peers`
+//! forwards requests.
 //!
 //! ```text
-//! follow ── one task: beats, reads the others, stores what was made here, gives back what is idle
+//! follow ── one task: writes the heartbeat, reads the others', stores new conversations, gives back idle ones
 //! ```
 
 mod heartbeats;

@@ -1,14 +1,14 @@
 //! Runs programs. One service owns a run from its admission until it is forgotten.
 //!
 //! ```text
-//! Runs::begin ── one tracked task a run: owns its ticket, permit and lease; tells the feed; ends after the last event
+//! Runs::begin ── one tracked task a run: owns its ticket, permit and lease; feeds its log; ends after the last event
 //!                 └─ the engine's start: ends by itself, is never aborted
 //! ```
 //!
-//! The caller may go away: the task goes on and cleans up. What that means for the program is decided by
-//! [`RunRequest::detach`]. A program is handed to one sandbox, once; nothing here runs it a second time. Who may see a
-//! run is decided in [`Runs::get`]; a run of another owner and an unknown run give the same error. What is kept of
-//! finished runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
+//! The caller may disconnect: the task continues and cleans up, and [`RunRequest::detach`] decides whether the program
+//! is cancelled. A program is sent to one sandbox, once; nothing here runs it a second time. Who may see a run is
+//! decided in [`Runs::get`]; a run of another owner and an unknown run give the same error. What is kept of finished
+//! runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
 mod auxiliary;
 mod carried;

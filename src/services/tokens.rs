@@ -87,7 +87,7 @@ pub struct Tokens {
     began: i64,
 }
 
-/// By digest: a lookup compares digests of what was sent, so its time tells nothing of any token.
+/// By digest: a lookup compares digests of what was sent, so its duration reveals nothing about any token.
 #[derive(Default)]
 struct Known {
     tokens: HashMap<TokenDigest, Arc<Token>>,

@@ -8,7 +8,7 @@ use crate::{
     ports::history::{EndWord, PartLine, TOOK_MS},
 };
 
-/// The percentiles that are told.
+/// The reported percentiles.
 const PERCENTS: [u64; 3] = [50, 90, 99];
 
 words! {

@@ -1,6 +1,6 @@
 //! Writing an archive, from the first byte to the last: it may go to a pipe.
 //!
-//! One task reads the database; a blocking one writes the archive. The second ends the first by taking no more.
+//! One task reads the database; a blocking one writes the archive. When the writer stops receiving, the reader ends.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! What the sandbox of a check prints, which is untrusted: taken as a whole within its bounds, or not at all.
+//! The output of a check's sandbox, which is untrusted: accepted as a whole within its bounds, or not at all.
 
 use serde::Deserialize;
 

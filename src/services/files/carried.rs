@@ -1,9 +1,8 @@
-//! A conversation's files on their way into a sandbox whose `/data` is its own, and what a program changed on its way
-//! back. Between the two the server's copy is the conversation's: what a client writes there reaches a program that
-//! runs only with its next cell.
+//! Streams a conversation's files into a sandbox whose `/data` is its own, and a program's changes back. Meanwhile the
+//! server's copy is authoritative: what a client writes there reaches a running session only with its next cell.
 //!
-//! What comes back is untrusted. It is written as clients' files are: below the conversation's folder, through no link,
-//! within the quota.
+//! Files that come back are untrusted. They are written as clients' files are: below the conversation's folder, through
+//! no link, within the quota.
 
 mod sending;
 

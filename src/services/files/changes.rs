@@ -1,7 +1,8 @@
-//! Which files clients change, for readers that follow some. What programs change is in the events of their runs.
+//! Reports which files clients change, to readers that follow some. Changes by programs are in the events of their
+//! runs.
 //!
-//! Changes go through a ring of fixed size: a step on the disk never waits for a reader, and a reader that the ring
-//! overtakes is told that it missed some.
+//! Changes go through a ring of fixed size: a disk operation never waits for a reader, and a reader that the ring
+//! overtakes learns that it missed some.
 
 use tokio::sync::broadcast::{Receiver, Sender};
 

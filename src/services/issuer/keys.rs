@@ -1,5 +1,5 @@
-//! The keys of an issuer (RFC 7517): found by its metadata or set, read again each hour and for a key that is not
-//! known. While the issuer is away, keys that were read go on for a day.
+//! The keys of an issuer (RFC 7517): found by its metadata or set, read again each hour and for an unknown key. While
+//! the issuer is unreachable, the last keys stay valid for a day.
 
 use std::{sync::Arc, time::Duration};
 

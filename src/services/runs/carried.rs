@@ -1,5 +1,5 @@
-//! The files of one run: their folder; where they travel, to its sandbox before the program and back after it; and
-//! which of them it changed.
+//! The files of one run: their folder; if they are streamed, sending them to the sandbox before the program and back
+//! after it; and which of them it changed.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! One run that is a cell of a session: its turn is that of every run; its program goes to the session's kernel, and
-//! what it shows becomes files of the conversation.
+//! One run that is a cell of a session: it waits for its turn like every run; its program goes to the session's kernel,
+//! and its displays become files of the conversation.
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;

@@ -1,5 +1,4 @@
-//! Executes one program in an attached sandbox: hands it over, logs its output, stops it at a limit, decides how it
-//! ended.
+//! Executes one program in an attached sandbox: sends it, logs its output, stops it at a limit, decides how it ended.
 //!
 //! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for
 //! the rest.

@@ -1,6 +1,6 @@
-//! Which of the finished runs that are kept is dropped next. What is too old goes first. Where there are too many, or
-//! they hold too many bytes, it is the oldest of the owner who has the most of them, so no owner's runs drop those of
-//! an owner who has fewer. The newest of all is not dropped for its size, nor is anything of another owner for it.
+//! Chooses which of the finished runs is dropped next. Runs that are too old are dropped first. When there are too many
+//! runs or bytes, the oldest run of the owner who has the most is dropped, so no owner's runs displace those of an
+//! owner who has fewer. The newest run of all is kept whatever its size, and no other owner's run is dropped for it.
 
 use std::{
     cmp::Reverse,

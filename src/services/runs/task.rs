@@ -298,7 +298,7 @@ impl RunTask {
         Some(channels)
     }
 
-    /// Where its connections and calls are told.
+    /// Where its connections and calls are reported.
     pub(super) fn network_sink(&self) -> Sink {
         let run = Arc::clone(&self.run);
         Box::new(move |event| run.log.add(event))

@@ -1,4 +1,4 @@
-//! The turn of a conversation for code that is no run: what a client sends to a session's kernel by itself.
+//! The turn of a conversation for code that is not a run: code that a Jupyter client sends to a session's kernel.
 //!
 //! It has a run's admission, place in the queue and slot, its conversation's disk limit, and its line in the audit log.
 //! A turn is of one token: that of the client whose code it is for.

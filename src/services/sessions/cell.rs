@@ -1,8 +1,7 @@
-//! Executes one cell in a session: hands it over once, passes on what it shows, stops it at a limit, decides how it
-//! ended.
+//! Executes one cell in a session: sends it once, passes on its displays, stops it at a limit, decides how it ended.
 //!
 //! A cell has ended when its kernel has replied and says that it is idle. Code of the cell can forge both, in its own
-//! sandbox. A cell at a limit is interrupted, and the variables live on; a kernel that does not obey is ended with its
+//! sandbox. A cell at a limit is interrupted, and the variables stay; a kernel that does not stop is ended with its
 //! sandbox.
 
 mod events;

@@ -67,14 +67,14 @@ impl Sessions {
         self.end_all(SessionEnd::Server, |session| session.conversation == *conversation);
     }
 
-    /// Nothing is told any more of the sessions of a conversation, which was deleted.
+    /// A conversation was deleted: the ends of its sessions are no longer reported.
     pub fn forget(&self, conversation: &ConversationKey) {
         for session in self.0.registry.forget(conversation) {
             self.0.records.closed(session);
         }
     }
 
-    /// The server is about to stop: sessions that end by themselves from now on are told after its next start.
+    /// The server is about to stop: sessions that end by themselves from now on are reported after its next start.
     pub fn expect_stop(&self) {
         self.0.stopping.store(true, Ordering::Relaxed);
     }
@@ -157,7 +157,7 @@ impl Inner {
         if self.registry.remove(session, end) {
             let (id, conversation, language) = (session.id, &session.conversation, &session.language);
             info!(session = %id, %conversation, %language, ?end, "a session ended");
-            // What is open when the server ends stays recorded, and is told by the next.
+            // A session that is open when the server ends stays recorded, and the next server reports it.
             if end != SessionEnd::Server && !(end.is_news() && self.stopping.load(Ordering::Relaxed)) {
                 self.records.closed(session.id);
             }

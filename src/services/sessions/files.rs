@@ -91,7 +91,7 @@ impl Sessions {
             }
             let exceeded = over.await;
             if let Some(note) = said.or_else(|| exceeded.map(of_limit)) {
-                // Who has gone away is told nothing.
+                // A caller that has disconnected gets no note.
                 drop(tell.1.send((tell.0, note)));
             }
         });

@@ -1,5 +1,5 @@
-//! Who may have code executed in a session that is open: the token that opened it, and others of its owner that have at
-//! least what its sandbox was given of the network.
+//! Which tokens may execute code in an open session: the one that opened it, and others of its owner whose network
+//! policies include all that its sandbox has.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! One kernel in its sandbox: the task that reads and writes the sandbox's streams, and those who follow its messages.
+//! One kernel in its sandbox: the task that reads and writes the sandbox's streams, and the followers of its messages.
 //!
-//! What the sandbox says is untrusted. A follower has room for a number of bytes and is waited for, so that no output
-//! of a cell is lost: each is a task of the server that always reads.
+//! Messages of the sandbox are untrusted. The task waits for a follower whose bounded queue is full, so that no output
+//! of a cell is lost; each follower is a task of the server that always reads.
 
 mod followers;
 mod writing;

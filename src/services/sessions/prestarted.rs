@@ -1,9 +1,9 @@
-//! Kernels that stand by. Where the interpreter that stands by for a program becomes the kernel (Python), a session
-//! begins at once; other kernels take a few hundred milliseconds to start. Of such a language one kernel waits, in a
-//! folder that belongs to no conversation yet and becomes that of the next new one.
+//! Kernels that are started ahead of need. Where the interpreter of a standby becomes the kernel (Python), a session
+//! begins at once; other kernels take a few hundred milliseconds to start. For each such language one kernel waits, in
+//! an unassigned folder that becomes that of the next new conversation.
 //!
-//! It is only an optimisation: what does not fit it, such as variables or network, starts a kernel of its own. Its
-//! memory counts as that of a session, and it is ended when any session needs that memory.
+//! It is only an optimisation: a session with other needs, such as variables or network, starts a new kernel. The
+//! memory of a waiting kernel counts as that of a session, and it is ended when any session needs that memory.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -173,7 +173,7 @@ impl Inner {
         Some(waiting)
     }
 
-    /// Ends those that are not wanted any more.
+    /// Ends those that are no longer needed.
     pub(super) fn end_ahead(&self) {
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
         let unwanted = |one: &Waiting| one.is_old() || one.kernel.is_ended() || !images.contains(&one.image);

@@ -1,13 +1,14 @@
-//! Which sessions are open, in the database, so that the callers of those that a server left are told: it was stopped,
-//! or died. Nothing waits for the database: a change is noted, and one task stores it.
+//! Records in the database which sessions are open, so that callers learn when a session was lost because its server
+//! stopped or died. Nothing waits for the database: a change is noted, and one task stores it.
 //!
 //! ```text
 //! follow ── one task: reads what earlier processes of this server left, then stores what changes; at `stop` it stores
 //!           the rest within a bounded time
 //! ```
 //!
-//! A server alone knows from its start what it left. Of several servers, any may be the next to open a session in a
-//! conversation, so it asks the database then, while the kernel starts: of two servers one gets the answer.
+//! A single server reads at its start which sessions it left. With several servers, any of them may be the next to open
+//! a session in a conversation. It then takes the record from the database while the kernel starts; of two servers only
+//! one gets it.
 
 use std::{
     collections::HashMap,
@@ -89,7 +90,7 @@ impl Records {
         }
     }
 
-    /// Notes that a session is closed, or its caller was told.
+    /// Notes that a session is closed, or that its end was reported to its caller.
     pub(super) fn closed(&self, session: SessionId) {
         self.note(session, None);
     }
@@ -181,7 +182,7 @@ impl Sessions {
                 }
             }
         }
-        // What cannot be stored is not told.
+        // The end of a session that could not be stored is not reported.
         drop(timeout(FLUSH_MAX, records.store_changes(store)).await);
     }
 }
@@ -196,7 +197,7 @@ impl Inner {
         }
     }
 
-    /// How the last session there ended, if its next caller has not been told.
+    /// How the last session there ended, if that was not yet reported to its next caller.
     pub(super) fn take_news(&self, conversation: &ConversationKey, language: &Language) -> Option<SessionEnd> {
         let (news, told) = self.registry.take_news(conversation, language);
         for session in told {

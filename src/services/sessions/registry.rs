@@ -31,7 +31,7 @@ use crate::{
     services::{janitor::Lease, network::Access, shares::WeakMap},
 };
 
-/// Ended sessions that are remembered, so that their callers are told what happened.
+/// Ended sessions that are remembered, so that their ends can be reported to their callers.
 pub(super) const ENDED_MAX: usize = 1000;
 
 pub(super) type SessionKey = (ConversationKey, Language);
@@ -47,7 +47,7 @@ pub(super) struct Session {
     pub kernel: Kernel,
     pub created: Instant,
     pub memory_bytes_max: u64,
-    /// CPU time of the sandbox that is told already, in milliseconds.
+    /// CPU time of the sandbox that is reported already, in milliseconds.
     cpu_ms: AtomicU64,
     created_unix_s: i64,
     lease: Mutex<Option<Arc<Lease>>>,
@@ -173,9 +173,9 @@ struct Ended {
     /// `None` where it is not known: an earlier process opened it.
     setup: Option<Setup>,
     end: SessionEnd,
-    /// The next cell of the conversation still has to be told.
+    /// The next cell of the conversation still has to report it.
     is_news: bool,
-    /// It is recorded as open until a caller is told.
+    /// It is recorded as open until its end was reported to a caller.
     is_recorded: bool,
 }
 
@@ -302,7 +302,7 @@ impl Registry {
         true
     }
 
-    /// Adds a session that a server left. `is_recorded`: until its next caller was told, it stays recorded.
+    /// Adds a session that a server left. `is_recorded`: it stays recorded until its end was reported to a caller.
     pub(super) fn add_left(&self, left: SessionRecord, is_news: bool, is_recorded: bool) {
         let (id, place, end) = (left.session, (left.conversation, left.language), SessionEnd::Server);
         self.state.lock().add_ended(Ended { id, place, setup: None, end, is_news, is_recorded });

@@ -1,5 +1,4 @@
-//! The kernel of a new session, its sandbox, and the memory for it, for which sessions that are not used may have to
-//! end.
+//! The kernel of a new session, its sandbox, and its memory; unused sessions may end to free it.
 
 use std::{collections::HashMap, sync::Arc};
 

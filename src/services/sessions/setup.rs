@@ -1,4 +1,4 @@
-//! What a session begins with, and keeps when it is restarted.
+//! The initial state of a session, which a restart keeps.
 
 use crate::domain::{environment::Environment, error::Failure};
 

@@ -46,8 +46,8 @@ impl SessionEnd {
         format!("The session ended because {why}: its variables are gone, the files in /data are still there.")
     }
 
-    /// Whether this server tells the next caller: its callers did not end it. What a server left is told by what is
-    /// recorded.
+    /// Whether this server reports it to the next caller: its callers did not end it. What a server left is reported by
+    /// what is recorded.
     pub(super) fn is_news(self) -> bool {
         !matches!(self, Self::Closed | Self::Restarted | Self::Server)
     }

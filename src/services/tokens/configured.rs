@@ -1,5 +1,5 @@
-//! What connections came from that were made with the configured token. It has no record, so an id stands for it that
-//! follows from it: such a connection names that id as its parent, and ends when a server starts with another token.
+//! The parent of connections that were made with the configured token. That token has no record, so an id derived from
+//! it represents it: such a connection names that id as its parent, and ends when a server starts with another token.
 
 use secrecy::{ExposeSecret as _, SecretString};
 use tracing::info;

@@ -1,4 +1,4 @@
-//! The ends of tokens, for what ends with them.
+//! Notifies of the ends of tokens, for streams, runs and sessions that end with them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Makes, lists and revokes tokens, and keeps those in memory true to the database.
+//! Makes, lists and revokes tokens, and keeps those in memory consistent with the database.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -33,7 +33,7 @@ const READ_ALL_EVERY: u64 = 60;
 const FORGET_EVERY: u64 = 3600;
 const FORGET_AFTER_MS: i64 = 30 * 24 * 3600 * 1000;
 
-/// A token that is wanted.
+/// A token to be made.
 #[derive(Debug, Clone)]
 pub struct NewToken {
     pub owner: Principal,

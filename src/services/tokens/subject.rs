@@ -1,5 +1,5 @@
-//! Tokens that others issue: each of their subjects has a record here, which can be revoked, and a token of theirs
-//! stands for it until it expires.
+//! Tokens of another issuer: each of its subjects has a record here, which can be revoked, and the subject's tokens
+//! refer to it until they expire.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The difference between a conversation and what a sandbox has, on its way there. Clients may change files meanwhile:
-//! one that is gone is left out, and comes or goes with the next difference.
+//! Sends the difference between a conversation and its sandbox. Clients may change files meanwhile: one that was
+//! deleted is left out, and is handled with the next difference.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! Which displays, errors and requests for input of one cell become events at once, and what of the others is kept for
-//! its end: what a reader cannot do without. The rest is counted, and told in a line.
+//! Decides which displays, errors and requests for input of one cell become events at once, and which of the others are
+//! kept for the end of the cell because a reader needs them. The rest is counted, and a line reports the count.
 
 use crate::domain::event::{Display, DisplayKind, EventKind, StreamKind};
 
@@ -87,7 +87,7 @@ impl Events {
         None
     }
 
-    /// A later request is told once it waits, so that a long input costs no events.
+    /// A later request becomes an event only when it waits, so that a long input costs no events.
     pub(super) fn request(&mut self, prompt: String, password: bool) -> Option<EventKind> {
         self.asked += 1;
         if self.asked <= EVENTS_MAX {
@@ -102,7 +102,7 @@ impl Events {
         self.request = None;
     }
 
-    /// Whether a request is to be told if it waits.
+    /// Whether a request becomes an event if it waits.
     pub(super) fn has_request(&self) -> bool {
         self.request.is_some()
     }

@@ -1,5 +1,5 @@
-//! Interrupting a cell: what the kernel understands, then what wakes it, then its end; and how a cell ends whose kernel
-//! is gone.
+//! Interrupts a cell: first by the kernel's own interrupt, then by a signal that wakes it, then by ending the session;
+//! and how a cell ends whose kernel is gone.
 
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Those who follow the messages of one kernel.
+//! The followers of one kernel's messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! What is written to a kernel's sandbox: its request, then messages, and between them bytes of its channels and frames
-//! of its files.
+//! Writes to a kernel's sandbox: its request, then messages, and between them bytes of its channels and frames of its
+//! files.
 
 use std::pin::Pin;
 
