@@ -243,7 +243,7 @@ fn block_on(
         if config.log.format != "json" {
             return Err(error);
         }
-        tracing::error!(error = format!("{error:#}"), "the server cannot go on");
+        tracing::error!(error = format!("{error:#}"), "the server cannot continue");
         Ok(ExitCode::FAILURE)
     })
 }

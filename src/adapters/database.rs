@@ -114,7 +114,7 @@ impl Database {
         let mut is_told = false;
         while let Err(error) = self.prepare().await {
             if !is_told {
-                warn!(%error, "the database cannot be used: runs go on, and are not recorded");
+                warn!(%error, "the database is unavailable: runs continue and are not recorded");
                 is_told = true;
             }
             tokio::select! {

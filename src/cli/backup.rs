@@ -65,9 +65,9 @@ pub async fn restore(config: &Config, args: RestoreArgs) -> anyhow::Result<ExitC
     let (of, created) = (restored.owners, &restored.manifest.created);
     super::print(&format!("Restored {} of {of} owners, of {created}.\n", counts(&restored.sums)))?;
     if restored.lost > 0 {
-        super::print(&format!("{} runs were under way: they are told as server_lost.\n", restored.lost))?;
+        super::print(&format!("{} runs were in progress: they end as server_lost.\n", restored.lost))?;
     }
-    super::print("Links of before work when FILE_SECRET is the same.\n")
+    super::print("Earlier links work if FILE_SECRET is unchanged.\n")
 }
 
 /// Writes beside the file and renames: a file of this name is whole.

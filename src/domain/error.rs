@@ -47,11 +47,11 @@ codes! {
     /// There is no such token.
     TokenNotFound = "token_not_found", "List the tokens to see what is there.";
     /// The database does not answer.
-    DatabaseUnavailable = "database_unavailable", "Try again; the operator must see that the database runs.";
-    /// The issuer of a token does not answer, so that it cannot be told whether the token is valid.
-    IssuerUnavailable = "issuer_unavailable", "Try again; the operator must see that the issuer's keys can be read.";
+    DatabaseUnavailable = "database_unavailable", "Try again; the operator must check that the database runs.";
+    /// The issuer of a token does not answer, so the token cannot be verified.
+    IssuerUnavailable = "issuer_unavailable", "Try again; the operator must check that the issuer's keys can be read.";
     /// A tool server does not answer, or its tools cannot be used.
-    ToolUnavailable = "tool_unavailable", "Try again; the operator must see that the tool server runs.";
+    ToolUnavailable = "tool_unavailable", "Try again; the operator must check that the tool server runs.";
     /// No runner image for the language.
     RunnerNotFound = "runner_not_found", "Choose a language that is listed, or have the operator build its image.";
     /// The conversation has no files here.
@@ -83,7 +83,7 @@ codes! {
     /// The server is stopping and starts nothing new.
     ShuttingDown = "shutting_down", "Try again in a moment.";
     /// The engine does not answer.
-    EngineUnavailable = "engine_unavailable", "Try again; the operator must see that the engine runs.";
+    EngineUnavailable = "engine_unavailable", "Try again; the operator must check that the engine runs.";
     /// The engine answered with a failure.
     EngineFailed = "engine_failed", "Try again; the server's log says more.";
     /// A runner image broke the contract that its label promises.

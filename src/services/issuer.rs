@@ -92,7 +92,7 @@ impl Issuer {
     /// Verifies a JWT, unless it is known, and makes it one of the server's tokens until it expires.
     ///
     /// # Errors
-    /// [`Rejection::Invalid`]; [`Rejection::Unavailable`] when it cannot be told whether it is valid.
+    /// [`Rejection::Invalid`]; [`Rejection::Unavailable`] when it cannot be verified now.
     pub async fn recognize(&self, jwt: &str) -> Result<(), Rejection> {
         if self.tokens.is_accepted(jwt.as_bytes()) {
             return Ok(());

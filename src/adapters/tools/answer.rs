@@ -34,7 +34,7 @@ pub(super) fn tool(tool: model::Tool) -> Option<Tool> {
 /// It is no page.
 pub(super) fn tools(mut page: Value) -> Result<(Vec<Tool>, Option<String>), UpstreamError> {
     let Some(Value::Array(tools)) = page.get_mut("tools").map(Value::take) else {
-        return Err(UpstreamError::Unusable("it is no list of tools".to_owned()));
+        return Err(UpstreamError::Unusable("it is not a list of tools".to_owned()));
     };
     let tools = tools.into_iter().filter_map(|value| tool(serde_json::from_value(value).ok()?)).collect();
     Ok((tools, page.get("nextCursor").and_then(Value::as_str).map(str::to_owned)))

@@ -114,7 +114,7 @@ impl Connection {
             }
             // One of them is none; the others are used.
             ServerResult::CustomResult(page) => answer::tools(page.0),
-            _ => Err(UpstreamError::Unusable("it is no list of tools".to_owned())),
+            _ => Err(UpstreamError::Unusable("it is not a list of tools".to_owned())),
         }
     }
 
@@ -171,7 +171,7 @@ impl Upstream for Connection {
             ServerResult::CreateTaskResult(_) => {
                 Err(UpstreamError::Refused("it made a task of the call, which was not asked for".to_owned()))
             }
-            _ => Err(UpstreamError::Unusable("it is no result of a tool".to_owned())),
+            _ => Err(UpstreamError::Unusable("it is not a result of a tool".to_owned())),
         }
     }
 

@@ -155,7 +155,7 @@ async fn end(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     if mount.open.manager.end(id).await {
         return StatusCode::OK.into_response();
     }
-    let error = refusal(INVALID_REQUEST, None, "There is no such session: it has ended, or never was.");
+    let error = refusal(INVALID_REQUEST, None, "There is no such session: it has ended, or never existed.");
     ApiError { status: Some(StatusCode::NOT_FOUND), ..error }.into_response()
 }
 

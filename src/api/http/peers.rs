@@ -285,14 +285,14 @@ fn refused(failure: Failure) -> Response {
 }
 
 fn silent(peer: &Peer) -> Failure {
-    debug!(peer = %peer.instance, "what a request is about is at a server that does not answer");
-    let why = "What this request is about is at another server, which does not answer: try again in a moment.";
+    debug!(peer = %peer.instance, "the server that a request is for does not answer");
+    let why = "Another server has the conversation or run of this request and does not answer: try again in a moment.";
     Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S)
 }
 
 /// A request that a server may have begun, and did not answer.
 fn lost(peer: &Peer) -> Failure {
-    debug!(peer = %peer.instance, "it is unknown what became of a request that was sent on");
+    debug!(peer = %peer.instance, "the result of a forwarded request is unknown");
     let why = "The server that has this conversation ended before it answered, so it is unknown what became of the \
         request. Look at the files before you send it again.";
     Failure::new(Code::ServerLost, why)

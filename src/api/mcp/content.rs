@@ -285,7 +285,7 @@ pub(super) fn file(caller: &Caller, file: FileResult, picture: Option<ContentBlo
     let more = file
         .next_offset
         .filter(|_| picture.is_none())
-        .map(|next| format!("[The file goes on at offset {next}; it has {} bytes.]", file.size));
+        .map(|next| format!("[The file continues at offset {next}; it has {} bytes.]", file.size));
     let (text, is_picture) = (file.encoding == "utf-8", picture.is_some());
     let shown = match &file.content {
         _ if is_picture => format!("{about} is this picture."),

@@ -103,7 +103,7 @@ async fn isolation(
     let check = parts.check.take().map(|check| check.start(parts.stop.clone()));
     match timeout(TEST_MAX, parts.isolation.tried()).await {
         Ok(Isolation::Verified { notes, rejected }) => {
-            findings.ok("isolation", "a sandbox has the user, the limits and the walls that it must have");
+            findings.ok("isolation", "a sandbox has the required user, limits and isolation");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }

@@ -206,7 +206,7 @@ impl Connection {
             }
             if self.may_go().is_some_and(|(_, from)| from <= Instant::now()) {
                 if !matches!(self.state.lock().phase, Phase::Queued(_)) {
-                    return Err("it made room for another");
+                    return Err("another connection replaced it");
                 }
                 self.refuse.notify_one();
             }

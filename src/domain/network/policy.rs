@@ -69,7 +69,7 @@ pub enum PolicyError {
     Name,
     #[error("`hosts` is empty: name those that programs may reach, such as \"pypi.org\" or \"*.example.com\"")]
     NoHosts,
-    #[error("`{0}` is no host: write example.com, *.example.com or an address, each with a port or without")]
+    #[error("`{0}` is not a host: write example.com, *.example.com or an address, each with a port or without")]
     Host(String),
     #[error("`{0}` covers the hosts of many owners: name a host below it")]
     TooBroad(String),
@@ -77,9 +77,9 @@ pub enum PolicyError {
     Port,
     #[error("`{0}` is no language")]
     Language(String),
-    #[error("`methods`: `{0}` is no method: write it in capitals, such as \"GET\"")]
+    #[error("`methods`: `{0}` is not a method: write it in capitals, such as \"GET\"")]
     Method(String),
-    #[error("`paths`: `{0}` is no path: write \"/v1/\" for all below it, \"/status\" for that one")]
+    #[error("`paths`: `{0}` is not a path: write \"/v1/\" for all below it, \"/status\" for that one")]
     Path(String),
     #[error("`bytes_per_minute` must be at least {BYTES_PER_MINUTE_MIN}, or 0 for no limit")]
     Bytes,

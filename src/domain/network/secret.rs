@@ -66,7 +66,7 @@ impl Default for SecretText {
 pub enum SecretError {
     #[error("`hosts` is empty: name those that get the value, such as \"api.example.com\"")]
     NoHosts,
-    #[error("`{0}` is no host for a secret: write api.example.com or api.example.com:8443, without `*`")]
+    #[error("`{0}` is not a host for a secret: write api.example.com or api.example.com:8443, without `*`")]
     Host(String),
     #[error("`header` is no header that programs may set")]
     Header,

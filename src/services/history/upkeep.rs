@@ -68,7 +68,7 @@ impl History {
     async fn close(&self, store: &dyn Store, instance: InstanceId) -> Result<(), DatabaseError> {
         let lost = store.close_lost(instance, &line::lost(self.now())).await?;
         if lost > 0 {
-            info!(lost, %instance, "runs that a server left are told as lost");
+            info!(lost, %instance, "runs that a dead server left are recorded as lost");
         }
         Ok(())
     }

@@ -48,9 +48,9 @@ impl AssignmentProbe {
         let probed = self.0.get_or_try_init(|| async {
             let supported = timeout(WAIT_MAX, probe(inner)).await.unwrap_or(Some(false)).ok_or(())?;
             if supported {
-                info!("a renamed folder stays with its sandbox: sandboxes stand by for new conversations too");
+                info!("a renamed folder stays with its sandbox: new conversations get standbys too");
             } else {
-                warn!("a renamed folder does not stay with its sandbox: none stands by for new conversations");
+                warn!("a renamed folder does not stay with its sandbox: new conversations get no standby");
             }
             Ok::<_, ()>(supported)
         });

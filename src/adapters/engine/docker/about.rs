@@ -82,7 +82,7 @@ fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> 
     let rules = [
         (
             runtime == "runc" && runtime_version.and_then(numbers).is_some_and(|version| version < RUNC_MIN),
-            "runc is older than 1.2.8 and has known ways out of a container (CVE-2025-31133): update it.",
+            "runc is older than 1.2.8 and has known container escapes (CVE-2025-31133): update it.",
         ),
         (
             info.memory_limit == Some(false),
@@ -110,7 +110,7 @@ fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> 
         ),
         (
             !seccomp,
-            "The engine was built without seccomp, so every system call is open to programs: install one that has it.",
+            "The engine was built without seccomp, so programs may make every system call: install one that has it.",
         ),
         (
             info.init_commit.as_ref().is_some_and(|commit| commit.id.as_deref() == Some("N/A")),

@@ -38,7 +38,7 @@ pub async fn recognize(State(parts): State<Option<SignInParts>>, mut request: Re
         // What is not valid is refused, and counted, as any wrong token.
         Ok(()) | Err(Rejection::Invalid) => {}
         Err(Rejection::Unavailable) => {
-            let why = "It cannot be told now whether the token is valid: try again in a moment.";
+            let why = "The token cannot be verified now: try again in a moment.";
             return ApiError::new(Code::IssuerUnavailable, why).into_response();
         }
     }
