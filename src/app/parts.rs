@@ -176,7 +176,7 @@ impl Parts {
         let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
         let discovery = discover(&engine, &catalog, &observer).await?;
         let tokens = Arc::new(tokens(config, database.as_ref()));
-        tokens.tell(&observer);
+        tokens.report_to(&observer);
         tokens.count_beside(instance);
         let sign_in = sign_in::parts(config, database.as_ref(), &tokens, &observer, bodies.clone())?;
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());

@@ -206,7 +206,7 @@ impl Admin {
             let why = "The server is being checked already: try again in a minute.";
             return Err(Failure::new(Code::QueueFull, why).retry_after(30));
         };
-        self.tell(by, AdminAction::Checked, None, "");
+        self.report(by, AdminAction::Checked, None, "");
         let checks = (self.0.parts.checks)();
         // Its sandboxes are destroyed at the end, so it is not broken off with the request.
         let task = tokio::spawn(async move {
@@ -230,7 +230,7 @@ impl Admin {
     /// Those of [`Tokens::create`].
     pub async fn create_token(&self, by: &Principal, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
         let made = self.shared().tokens.create(new).await?;
-        self.tell(by, AdminAction::TokenCreated, Some(&made.0.owner), &made.0.id.to_string());
+        self.report(by, AdminAction::TokenCreated, Some(&made.0.owner), &made.0.id.to_string());
         Ok(made)
     }
 
@@ -240,7 +240,7 @@ impl Admin {
     /// Those of [`Tokens::revoke`].
     pub async fn revoke_token(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
         self.shared().tokens.revoke(id).await?;
-        self.tell(by, AdminAction::TokenRevoked, None, &id.to_string());
+        self.report(by, AdminAction::TokenRevoked, None, &id.to_string());
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl Admin {
     pub async fn disconnect(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
         let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
         self.0.parts.connections.as_ref().ok_or_else(none)?.end(id).await?;
-        self.tell(by, AdminAction::ConnectionEnded, None, &id.to_string());
+        self.report(by, AdminAction::ConnectionEnded, None, &id.to_string());
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl Admin {
     pub async fn allow(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
         let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
         self.0.parts.connections.as_ref().ok_or_else(none)?.allow(id).await?;
-        self.tell(by, AdminAction::SubjectAllowed, None, &id.to_string());
+        self.report(by, AdminAction::SubjectAllowed, None, &id.to_string());
         Ok(())
     }
 
@@ -283,7 +283,7 @@ impl Admin {
     /// [`Code::RunNotFound`].
     pub fn cancel(&self, by: &Principal, run: RunId) -> Result<(), Failure> {
         let of = self.0.parts.runs.cancel_any(run)?;
-        self.tell(by, AdminAction::RunCancelled, Some(&of.owner), &run.to_string());
+        self.report(by, AdminAction::RunCancelled, Some(&of.owner), &run.to_string());
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Admin {
     /// [`Code::SessionNotFound`].
     pub fn end_session(&self, by: &Principal, session: SessionId) -> Result<(), Failure> {
         let of = self.0.parts.runs.sessions().close_any(session)?;
-        self.tell(by, AdminAction::SessionEnded, Some(&of.owner), &session.to_string());
+        self.report(by, AdminAction::SessionEnded, Some(&of.owner), &session.to_string());
         Ok(())
     }
 
@@ -303,7 +303,7 @@ impl Admin {
     /// Those of [`Conversations::remove`].
     pub async fn remove_conversation(&self, by: &Principal, conversation: &ConversationKey) -> Result<(), Failure> {
         self.0.parts.conversations.remove(conversation).await?;
-        self.tell(by, AdminAction::ConversationDeleted, Some(&conversation.owner), conversation.id.as_str());
+        self.report(by, AdminAction::ConversationDeleted, Some(&conversation.owner), conversation.id.as_str());
         Ok(())
     }
 
@@ -318,7 +318,7 @@ impl Admin {
     /// Those of [`Policies::put`].
     pub async fn put_policy(&self, by: &Principal, name: &str, text: &PolicyText) -> Result<(), Failure> {
         let name = self.policies().put(name, text).await?;
-        self.tell(by, AdminAction::PolicyChanged, None, &name);
+        self.report(by, AdminAction::PolicyChanged, None, &name);
         Ok(())
     }
 
@@ -334,7 +334,7 @@ impl Admin {
         secret: Option<&str>,
     ) -> Result<String, Failure> {
         let name = self.0.parts.tool_servers.put(name, text, secret).await?;
-        self.tell(by, AdminAction::ToolServerChanged, None, &name);
+        self.report(by, AdminAction::ToolServerChanged, None, &name);
         Ok(name)
     }
 
@@ -344,7 +344,7 @@ impl Admin {
     /// Those of [`Directory::remove`].
     pub async fn remove_tool_server(&self, by: &Principal, name: &str) -> Result<(), Failure> {
         self.0.parts.tool_servers.remove(name).await?;
-        self.tell(by, AdminAction::ToolServerDeleted, None, name);
+        self.report(by, AdminAction::ToolServerDeleted, None, name);
         Ok(())
     }
 
@@ -354,7 +354,7 @@ impl Admin {
     /// Those of [`Policies::remove`].
     pub async fn remove_policy(&self, by: &Principal, name: &str) -> Result<(), Failure> {
         self.policies().remove(name).await?;
-        self.tell(by, AdminAction::PolicyDeleted, None, name);
+        self.report(by, AdminAction::PolicyDeleted, None, name);
         Ok(())
     }
 
@@ -362,7 +362,7 @@ impl Admin {
         self.0.parts.runs.parts()
     }
 
-    fn tell(&self, by: &Principal, action: AdminAction, owner: Option<&Principal>, subject: &str) {
+    fn report(&self, by: &Principal, action: AdminAction, owner: Option<&Principal>, subject: &str) {
         let at_unix_s = self.shared().sandboxes.clock.unix_s();
         self.shared().observer.administered(&AdminFacts { at_unix_s, action, by, owner, subject });
     }

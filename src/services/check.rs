@@ -171,7 +171,7 @@ impl Inner {
         };
         let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, breach, &|_| {}).await?;
         let why: String = stderr.chars().take(2000).collect();
-        let told = |what: &str| warn!(language = %runner.language, why = %why.escape_debug(), "{what}");
+        let log = |what: &str| warn!(language = %runner.language, why = %why.escape_debug(), "{what}");
         match outcome.ended {
             Ended::Exited { code: 0 } => {}
             Ended::Cancelled => return Err(stopping()),
@@ -181,7 +181,7 @@ impl Inner {
             }
             // Where a tool was killed for its memory, it is the program that was too much.
             Ended::Exited { .. } | Ended::Signaled { .. } if !outcome.oom_killed => {
-                told("the tools of an image did not check a program");
+                log("the tools of an image did not check a program");
                 return Err(failed());
             }
             _ => {
@@ -190,7 +190,7 @@ impl Inner {
             }
         }
         bounds.read(&stdout).ok_or_else(|| {
-            told("what checked a program printed something else than its answer");
+            log("what checked a program printed something else than its answer");
             failed()
         })
     }

@@ -54,7 +54,7 @@ impl Connections {
             return Err(Failure::new(Code::TokenNotFound, why));
         }
         self.tokens.revoke(id).await?;
-        self.tell("ended", id);
+        self.report("ended", id);
         Ok(())
     }
 
@@ -64,11 +64,11 @@ impl Connections {
     /// Those of [`Tokens::restore`].
     pub async fn allow(&self, id: TokenId) -> Result<(), Failure> {
         self.tokens.restore(id).await?;
-        self.tell("allowed", id);
+        self.report("allowed", id);
         Ok(())
     }
 
-    fn tell(&self, step: &'static str, id: TokenId) {
+    fn report(&self, step: &'static str, id: TokenId) {
         info!(step, connection = %id, "sign-in");
         let at_unix_s = self.clock.unix_ms() / 1000;
         self.observer.signed_in(&SignInFacts { at_unix_s, step, client: "", connection: Some(id) });

@@ -80,7 +80,7 @@ struct Inner {
     /// Whether something is held that may not be stored.
     has_unstored: AtomicBool,
     /// Whether the log says that the database is away.
-    is_told: AtomicBool,
+    has_warned: AtomicBool,
     is_leaving: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ impl Peers {
             made: Notify::new(),
             ready: watch::Sender::new(false),
             has_unstored: AtomicBool::new(false),
-            is_told: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
         })))
     }
@@ -189,7 +189,7 @@ impl Peers {
                 return known.map(Some).ok_or_else(|| elsewhere(conversation));
             }
             Err(error) => {
-                inner.tell(&error);
+                inner.warn_once(&error);
                 inner.hold(conversation, None);
             }
         }
@@ -200,7 +200,7 @@ impl Peers {
     /// while the database is away.
     pub async fn stored(&self) {
         let Some(inner) = &self.0 else { return };
-        let waits = || inner.has_unstored.load(Ordering::Acquire) && !inner.is_told.load(Ordering::Relaxed);
+        let waits = || inner.has_unstored.load(Ordering::Acquire) && !inner.has_warned.load(Ordering::Relaxed);
         let mut rounds = inner.ready.subscribe();
         let stored = async { while waits() && rounds.changed().await.is_ok() {} };
         // Late is no reason to hold back an answer.
@@ -238,11 +238,11 @@ impl Peers {
             };
             match round.await {
                 Ok(()) => {
-                    if inner.is_told.swap(false, Ordering::Relaxed) {
+                    if inner.has_warned.swap(false, Ordering::Relaxed) {
                         info!("the database answers again: conversations are at one server each");
                     }
                 }
-                Err(error) => inner.tell(&error),
+                Err(error) => inner.warn_once(&error),
             }
         }
         // The others find out by themselves, if later.
@@ -366,9 +366,9 @@ impl Inner {
         is_unused && records.remove(conversation).is_some()
     }
 
-    fn tell(&self, error: &DatabaseError) {
-        if !self.is_told.swap(true, Ordering::Relaxed) {
-            warn!(%error, "the database does not tell which server has a conversation: this one goes on alone");
+    fn warn_once(&self, error: &DatabaseError) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            warn!(%error, "the database does not answer which server has a conversation: this server works alone");
         }
     }
 }

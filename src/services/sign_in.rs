@@ -178,7 +178,7 @@ impl SignIn {
         self.store.client(id).await?.ok_or(Refusal::InvalidClient)
     }
 
-    fn tell(&self, step: &'static str, client: &str, connection: Option<TokenId>) {
+    fn report(&self, step: &'static str, client: &str, connection: Option<TokenId>) {
         let name = connection.map(|id| id.to_string());
         info!(step, client, connection = name, "sign-in");
         self.observer.signed_in(&SignInFacts { at_unix_s: self.now() / 1000, step, client, connection });

@@ -227,7 +227,7 @@ pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -
     let answer = next.clone().run(again(&head)).await;
     // It may name a conversation, which the client may then ask another server for.
     relay.peers.stored().await;
-    match wanted(&head, &answer) {
+    match missing(&head, &answer) {
         Some(Missing::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await {
             Ok(Place::Here) => next.run(again(&head)).await,
             Ok(Place::At(peer)) => relay.send(&peer, &head, body.clone()).await.unwrap_or_else(refused),
@@ -263,7 +263,7 @@ fn can_be_repeated(request: &Request, bytes_max: usize) -> bool {
     is_json || (is_short && request.method() != Method::PUT)
 }
 
-fn wanted(head: &Parts, answer: &Response) -> Option<Missing> {
+fn missing(head: &Parts, answer: &Response) -> Option<Missing> {
     let failure = answer.extensions().get::<ApiError>().map(|error| &error.failure);
     if let Some(conversation) = failure.and_then(|failure| failure.conversation.as_deref()) {
         return Some(Missing::Conversation(conversation.clone()));
@@ -276,8 +276,8 @@ fn wanted(head: &Parts, answer: &Response) -> Option<Missing> {
 }
 
 fn hops(headers: &HeaderMap) -> u8 {
-    let said = headers.get(SENT_ON).map(|hops| hops.to_str().ok().and_then(|hops| hops.parse().ok()));
-    said.map_or(0, |hops| hops.unwrap_or(HOPS_MAX))
+    let value = headers.get(SENT_ON).map(|hops| hops.to_str().ok().and_then(|hops| hops.parse().ok()));
+    value.map_or(0, |hops| hops.unwrap_or(HOPS_MAX))
 }
 
 fn refused(failure: Failure) -> Response {

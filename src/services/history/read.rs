@@ -42,7 +42,7 @@ impl History {
             Failure::new(Code::RunNotFound, why)
         };
         let store = self.store.as_ref().ok_or_else(unknown)?;
-        let line = answer(store.line(who, run)).await?.map(|line| self.told(line));
+        let line = answer(store.line(who, run)).await?.map(|line| self.with_lost_end(line));
         // Without an end it is over nevertheless, unless another server runs it: its end is not stored yet.
         line.filter(|line| line.end.is_some() || line.instance != self.instance).ok_or_else(unknown)
     }
@@ -55,7 +55,7 @@ impl History {
         // One more than requested shows whether there is another page.
         let mut lines = answer(self.stored()?.page(filter, limit.saturating_add(1))).await?;
         let after = cut(&mut lines, limit, |line| line.run);
-        Ok(HistoryPage { lines: lines.into_iter().map(|line| self.told(line)).collect(), after })
+        Ok(HistoryPage { lines: lines.into_iter().map(|line| self.with_lost_end(line)).collect(), after })
     }
 
     /// Usage of all owners; and whether there is more than `limit`.
@@ -86,7 +86,7 @@ impl History {
     }
 
     /// A line of this server without an end was lost by an earlier process, until this one has recovered.
-    fn told(&self, line: HistoryLine) -> HistoryLine {
+    fn with_lost_end(&self, line: HistoryLine) -> HistoryLine {
         let is_lost = line.end.is_none() && line.instance == self.instance && !self.is_recovered();
         if is_lost { HistoryLine { end: Some(line::lost(self.now())), ..line } } else { line }
     }

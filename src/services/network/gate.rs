@@ -185,7 +185,7 @@ impl Gate for SandboxGate {
             language: &self.language,
             used: &used,
         });
-        self.reporter.tell(&used);
+        self.reporter.report(&used);
         let (conversation, language) = (self.conversation.clone(), self.language.clone());
         self.network.decisions.add(Decision { at_unix_ms, conversation, language, used });
     }

@@ -46,7 +46,7 @@ impl ConnectionReporter {
         std::mem::take(&mut *self.listener()).refusals
     }
 
-    pub(super) fn tell(&self, used: &NetworkUse) {
+    pub(super) fn report(&self, used: &NetworkUse) {
         let mut listener = self.listener();
         // Clients keep connections that they may not need again, and make others.
         if let Some(refusal) = used.refusal.as_ref().filter(|refusal| !matches!(refusal, Refusal::Idle(_))) {

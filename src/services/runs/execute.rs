@@ -43,15 +43,15 @@ use crate::{
 };
 
 /// How long process 1 may take to end a program on request, before the engine kills the sandbox.
-const POLITE_MAX: Duration = Duration::from_millis(300);
+const END_MAX: Duration = Duration::from_millis(300);
 /// The same for a program whose files come back. They are lost when the engine kills the sandbox, and a network may be
 /// slow.
-const POLITE_FILES_MAX: Duration = Duration::from_secs(1);
+const END_WITH_FILES_MAX: Duration = Duration::from_secs(1);
 /// How long after process 1's own deadline a program whose files come back may take to end.
-const LATE_MAX: Duration = Duration::from_secs(3);
+const AFTER_DEADLINE_MAX: Duration = Duration::from_secs(3);
 /// How long a killed sandbox may take to be gone before its end counts as unknown. Its run is answered then; its
 /// conversation waits until it is destroyed.
-const DEATH_MAX: Duration = Duration::from_secs(5);
+const KILL_MAX: Duration = Duration::from_secs(5);
 /// How long after our own deadline process 1 ends the program by itself.
 const GRACE: Duration = Duration::from_secs(2);
 const SIGKILL: u8 = 9;
@@ -144,10 +144,10 @@ pub(super) async fn execute(
     if stopped.is_some() && execution.exit.is_none() {
         execution.stopping = true;
         let polite = match (&carrier, stopped) {
-            (None, _) => POLITE_MAX,
+            (None, _) => END_MAX,
             // Process 1 does not read the signal while the program does not read its input, but has a deadline itself.
-            (Some(_), Some(Ended::TimedOut)) => grace + LATE_MAX,
-            (Some(_), _) => POLITE_FILES_MAX,
+            (Some(_), Some(Ended::TimedOut)) => grace + AFTER_DEADLINE_MAX,
+            (Some(_), _) => END_WITH_FILES_MAX,
         };
         if framed && control.try_send(frames::signal(SIGKILL)).is_ok() {
             tokio::select! {
@@ -297,7 +297,7 @@ impl Execution<'_> {
             return;
         }
         let kill = engine.signal(self.sandbox.id, Signal::Kill);
-        let (killed, dead) = tokio::join!(kill, timeout(DEATH_MAX, self.until_exit()));
+        let (killed, dead) = tokio::join!(kill, timeout(KILL_MAX, self.until_exit()));
         if let Err(error) = killed {
             warn!(error = %chain(&error), "a program was not killed; its sandbox is destroyed");
         }

@@ -62,7 +62,7 @@ pub(super) struct RunTask {
     stage_begun: Instant,
     pub(super) stages: Stages,
     /// The sandbox whose program is not known to be dead.
-    undead: Option<SandboxId>,
+    possibly_alive: Option<SandboxId>,
 }
 
 impl RunTask {
@@ -89,7 +89,7 @@ impl RunTask {
             begun,
             stage_begun: begun,
             stages: Stages::default(),
-            undead: None,
+            possibly_alive: None,
         }
     }
 
@@ -135,7 +135,7 @@ impl RunTask {
         {
             error!(%failure, "the folder of a conversation that was to be deleted is left");
         }
-        if let Some(sandbox) = self.undead {
+        if let Some(sandbox) = self.possibly_alive {
             self.hold(permit, sandbox);
         }
         result
@@ -230,7 +230,7 @@ impl RunTask {
         let engine = parts.sandboxes.engine.as_ref();
         let Executed { outcome, is_dead, files } =
             execute::execute(engine, started, program, log, cancel, breach).await;
-        self.undead = (!is_dead).then(|| lease.id());
+        self.possibly_alive = (!is_dead).then(|| lease.id());
         let mut outcome = outcome.map_err(|error| {
             // What the program left is not listed, so it is measured before the next one.
             parts.files.quota().measured(&conversation, None);

@@ -254,13 +254,13 @@ impl Execution<'_> {
             (Channel::Iopub, "error") => self.error(&content),
             (Channel::Iopub, "clear_output") => {
                 let event = self.events.clear(content["wait"].as_bool().unwrap_or_default());
-                self.tell(event);
+                self.emit(event);
             }
             (Channel::Iopub, "status") => self.is_idle |= content["execution_state"] == "idle",
             (Channel::Stdin, "input_request") => {
                 let prompt = content["prompt"].as_str().unwrap_or_default().chars().take(PROMPT_CHARS_MAX).collect();
                 let event = self.events.request(prompt, content["password"] == true);
-                self.tell(event);
+                self.emit(event);
                 self.asked = Some(message.header.clone());
             }
             (Channel::Shell, "execute_reply") => {
@@ -278,7 +278,7 @@ impl Execution<'_> {
         }
     }
 
-    fn tell(&mut self, event: Option<EventKind>) {
+    fn emit(&mut self, event: Option<EventKind>) {
         event.into_iter().for_each(&mut *self.sink);
     }
 
@@ -313,7 +313,7 @@ impl Execution<'_> {
             }
         }
         let event = self.events.display(bundle.display(kind, content));
-        self.tell(event);
+        self.emit(event);
     }
 
     fn error(&mut self, content: &Value) {
@@ -331,7 +331,7 @@ impl Execution<'_> {
         }
         // First, so that a reader who shows it with its colours knows that its lines follow as output.
         let event = self.events.error(EventKind::Error { name: name.clone(), value: value.clone(), traceback });
-        self.tell(event);
+        self.emit(event);
         if !plain.is_empty() {
             self.line(StreamKind::Stderr, plain);
         }

@@ -41,7 +41,7 @@ impl FileLink {
     }
 
     /// Passes on a message of the sandbox; waits while the receiver is full.
-    pub(super) async fn tell(&self, message: FileMessage) {
+    pub(super) async fn pass_on(&self, message: FileMessage) {
         let taker = self.taker.lock().clone();
         if let Some(taker) = taker {
             // One that has gone away takes nothing more.

@@ -287,7 +287,7 @@ impl KernelTask {
                     let text: String = String::from_utf8_lossy(&bytes).chars().take(400).collect();
                     debug!(sandbox = %self.sandbox.id, text = %text.escape_debug(), "a kernel wrote to its log");
                 }
-                SandboxEvent::Files(message) => self.files.tell(message).await,
+                SandboxEvent::Files(message) => self.files.pass_on(message).await,
                 SandboxEvent::ProgramExited(report) if report.oom_kills > self.oom_kills => {
                     return SessionEnd::Kernel(Ended::OutOfMemory);
                 }
@@ -321,7 +321,7 @@ impl KernelTask {
             if message.channel == Channel::Bridge {
                 self.note(&message);
             }
-            self.followers.tell(&message).await;
+            self.followers.send(&message).await;
         }
     }
 

@@ -78,7 +78,7 @@ impl SignIn {
         let mut client = RegisteredClient { id, fingerprint, name, redirects, secret: secret_digest };
         let now = self.now();
         client.id = self.store.register(&client, now).await?;
-        self.tell("registered", &client.id, None);
+        self.report("registered", &client.id, None);
         Ok(Registered { client, secret, issued_unix_s: now / 1000 })
     }
 

@@ -155,7 +155,7 @@ impl SignIn {
             return Err(Refusal::WrongToken);
         }
         self.tokens.learn(vec![connection]);
-        self.tell("allowed", &stored.client, Some(stored.connection));
+        self.report("allowed", &stored.client, Some(stored.connection));
         Ok(code)
     }
 
@@ -206,7 +206,7 @@ impl SignIn {
             Exchange::Granted { connection, grant, access: accepted } => {
                 self.tokens.accept(accepted);
                 let step = if request.grant_type == "refresh_token" { "refreshed" } else { "redeemed" };
-                self.tell(step, &client, Some(connection));
+                self.report(step, &client, Some(connection));
                 let expires_s = self.options.access.as_secs();
                 Ok(Granted { access, expires_s, refresh, scopes: grant.scopes })
             }
@@ -233,7 +233,7 @@ impl SignIn {
     }
 
     async fn end(&self, step: &'static str, client: &str, connection: TokenId) -> Result<(), Refusal> {
-        self.tell(step, client, Some(connection));
+        self.report(step, client, Some(connection));
         match self.tokens.revoke(connection).await {
             Err(failure) if failure.code == error::Code::DatabaseUnavailable => Err(Refusal::Unavailable),
             // It had ended before.

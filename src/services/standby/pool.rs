@@ -113,7 +113,7 @@ pub(super) struct RecentConversation {
 
 impl RecentConversation {
     /// How many standbys it gets: more than one while its runs follow each other faster than one is ready.
-    pub(super) fn wanted(&self) -> usize {
+    pub(super) fn standbys_wanted(&self) -> usize {
         let is_kept = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < QUICK_KEPT);
         1 + usize::from(is_kept(self.quick_at)) + usize::from(is_kept(self.very_quick_at))
     }
@@ -255,7 +255,7 @@ mod tests {
         let mut wanted_after = async |pause_ms: u64, language: &Language| {
             advance(Duration::from_millis(pause_ms)).await;
             pool.record_run(&key, language, 10);
-            pool.recent[0].wanted()
+            pool.recent[0].standbys_wanted()
         };
         assert_eq!(wanted_after(0, &python).await, 1);
         assert_eq!(wanted_after(6000, &python).await, 1, "its runs are far apart");

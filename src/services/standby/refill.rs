@@ -91,7 +91,7 @@ impl Inner {
         };
         let unwanted: Vec<_> = (0..pool.standbys.len()).rev().filter(|&at| !kept(&pool.standbys[at])).collect();
         let mut retired: Vec<_> = unwanted.into_iter().map(|at| pool.standbys.swap_remove(at)).collect();
-        while let Some(surplus) = pool.surplus(RecentConversation::wanted) {
+        while let Some(surplus) = pool.surplus(RecentConversation::standbys_wanted) {
             retired.push(pool.standbys.swap_remove(surplus));
         }
         while let Some(evicted) = self.next_evicted(&pool) {
@@ -155,7 +155,7 @@ impl Inner {
             };
             // A program that runs could change what a sandbox reads as it starts.
             let wanted = pool.count_for(key, &runner.image) + 1 == number
-                && number <= recent.wanted()
+                && number <= recent.standbys_wanted()
                 && !pool.in_use.contains(key)
                 && !pool.is_backing_off(&runner.image)
                 && self.parts.isolation.permits(&runner.image)

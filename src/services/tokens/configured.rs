@@ -36,7 +36,7 @@ impl Tokens {
         let Some(ids) = self.configured.get().filter(|_| !self.known.read().is_loaded) else { return Ok(()) };
         for connection in store.bind_connections(&ids.now, &ids.before, self.now()).await? {
             info!(%connection, "sign-in: the connection was made with another MCP_API_TOKEN, and has ended");
-            self.tell_ended(connection);
+            self.report_ended(connection);
         }
         Ok(())
     }

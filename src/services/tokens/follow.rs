@@ -60,19 +60,19 @@ impl ChangeFollower {
 
 impl Tokens {
     /// Reports changes by other processes from now on. To be called once.
-    pub fn tell(&self, observer: &Arc<dyn Observer>) {
+    pub fn report_to(&self, observer: &Arc<dyn Observer>) {
         drop(self.follower.observer.set(Arc::clone(observer)));
     }
 
     /// Reports a connection that ended at the start.
-    pub(super) fn tell_ended(&self, connection: TokenId) {
+    pub(super) fn report_ended(&self, connection: TokenId) {
         let Some(observer) = self.follower.observer.get() else { return };
         let at_unix_s = self.clock.unix_s();
         observer.signed_in(&SignInFacts { at_unix_s, step: "ended", client: "", connection: Some(connection) });
     }
 
     /// Reports changes that other processes made. To be called before [`Self::learn`].
-    pub(super) fn tell_elsewhere(&self, records: &[TokenRecord]) {
+    pub(super) fn report_elsewhere(&self, records: &[TokenRecord]) {
         let Some(observer) = self.follower.observer.get() else { return };
         let known = self.known.read();
         if !known.is_loaded {

@@ -220,7 +220,7 @@ impl Tokens {
         let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
         self.bind_connections(store).await?;
         let changed = store.changed(since).await?;
-        self.tell_elsewhere(&changed);
+        self.report_elsewhere(&changed);
         self.learn(changed);
         store.access(since).await?.into_iter().for_each(|access| self.accept(access));
         self.known.write().seen = began;

@@ -217,7 +217,7 @@ impl Approvals {
         }
         self.wake(id);
         let action = if answer == Answered::No { AdminAction::CallDenied } else { AdminAction::CallAllowed };
-        self.told(by, action, &format!("{id} {}", answer.word()));
+        self.observe(by, action, &format!("{id} {}", answer.word()));
         self.get(by, id).await
     }
 
@@ -231,7 +231,7 @@ impl Approvals {
             return Err(Failure::new(Code::NotFound, "Nothing of it stands any more."));
         }
         self.wake(id);
-        self.told(by, AdminAction::ApprovalRevoked, &id.to_string());
+        self.observe(by, AdminAction::ApprovalRevoked, &id.to_string());
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl Approvals {
         }
     }
 
-    fn told(&self, by: &Decider, action: AdminAction, subject: &str) {
+    fn observe(&self, by: &Decider, action: AdminAction, subject: &str) {
         let facts = AdminFacts { at_unix_s: self.clock.unix_s(), action, by: &by.who, owner: None, subject };
         self.observer.administered(&facts);
     }

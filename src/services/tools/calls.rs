@@ -150,7 +150,7 @@ impl Inner {
         }
         let mut is_counted = false;
         loop {
-            let (live, defined) = self.wanted(program, server, tool, arguments).await?;
+            let (live, defined) = self.find_tool(program, server, tool, arguments).await?;
             let owner = program.conversation.owner.name();
             let mut rules = live.server.rules.iter().enumerate();
             let rule = rules.find(|(_, rule)| rule.matches(owner, &defined.tool, arguments));
@@ -186,7 +186,7 @@ impl Inner {
         }
     }
 
-    async fn wanted(
+    async fn find_tool(
         &self,
         program: &Program,
         server: &str,

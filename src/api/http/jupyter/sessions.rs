@@ -34,8 +34,8 @@ pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Va
     Ok(Json(shown(&kernels, &call, &document)?))
 }
 
-/// What a client says of a document, in today's form or that of old notebooks.
-fn said(members: &Map<String, Value>) -> DocumentChange {
+/// What a client sends about a document, in the current form or that of old notebooks.
+fn change_of(members: &Map<String, Value>) -> DocumentChange {
     let text = |name: &str| members.get(name).and_then(Value::as_str).map(str::to_owned);
     let old = || members.get("notebook").and_then(|notebook| notebook["path"].as_str()).map(str::to_owned);
     DocumentChange { path: text("path").or_else(old), name: text("name"), kind: text("type"), kernel: None }
@@ -59,12 +59,12 @@ pub(super) async fn create(
     body: RequestBody,
 ) -> Result<Response, ApiError> {
     let members = members(body).await?;
-    let (who, said) = (&call.who, said(&members));
+    let (who, change) = (&call.who, change_of(&members));
     let known = kernels.documents(who, call.pinned()?.as_ref()).into_iter();
-    let is_it = |document: &Document| !document.path.is_empty() && Some(&document.path) == said.path.as_ref();
+    let is_it = |document: &Document| !document.path.is_empty() && Some(&document.path) == change.path.as_ref();
     let document = match known.into_iter().find(is_it) {
         Some(document) => document,
-        None => kernels.add_document(who, kernel(&kernels, &call, members.get("kernel")).await?, said)?,
+        None => kernels.add_document(who, kernel(&kernels, &call, members.get("kernel")).await?, change)?,
     };
     let location = [(header::LOCATION, format!("{}/api/sessions/{}", call.base(), document.id))];
     Ok((StatusCode::CREATED, location, Json(shown(&kernels, &call, &document)?)).into_response())
@@ -75,7 +75,7 @@ pub(super) async fn change(State(kernels): State<Kernels>, call: Call, body: Req
     let members = members(body).await?;
     let (who, id) = (&call.who, call.uuid()?);
     let before = kernels.document(who, id)?.kernel;
-    let mut change = said(&members);
+    let mut change = change_of(&members);
     if let Some(named) = members.get("kernel").filter(|named| named["id"].is_string() || named["name"].is_string()) {
         change.kernel = Some(kernel(&kernels, &call, Some(named)).await?);
     }

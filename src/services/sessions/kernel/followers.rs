@@ -32,7 +32,7 @@ impl Followers {
     }
 
     /// Passes a message on to each; waits while the queue of one is full.
-    pub(super) async fn tell(&self, message: &KernelMessage) {
+    pub(super) async fn send(&self, message: &KernelMessage) {
         let all = self.all.lock().clone().unwrap_or_default();
         for (number, follower) in all {
             if !follower.send(message).await
