@@ -1,7 +1,7 @@
 //! Everything that is served over HTTP, on one page: the routes, and the middleware that every request passes.
 //!
 //! ```text
-//! request ─ id ─ log ─ errors ─ panics ─ room ─ body ─ host, origin ─┬─ /            the page, no token
+//! request ─ id ─ log ─ errors ─ panics ─ turn ─ body ─ host, origin ─┬─ /            the page, no token
 //!                                                                    ├─ /files/…     the signature is the right
 //!                                                                    └─ bearer ─ peers ─ /mcp, /mcp/events, /v1/…,
 //!                                                                                 /api/v2/…, /jupyter/…, CodeRunner's,

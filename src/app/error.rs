@@ -1,4 +1,4 @@
-//! Why the server does not start.
+//! Errors of the server's start.
 
 use crate::{
     adapters::{

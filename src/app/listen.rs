@@ -7,9 +7,9 @@
 //!
 //! A connection that became a WebSocket keeps its place and its turn; `abandon` ends it.
 //!
-//! [`places`] decides which request is answered when places are short, and which connection makes room;
-//! [`connection`] holds the limits of each in time, from what its [`socket`] tells it. When places are short, each
-//! answer closes its connection.
+//! [`places`] decides which request is answered when places are short, and which connection is closed; [`connection`]
+//! enforces the time limits of each, by the events of its [`socket`]. When places are short, each answer closes its
+//! connection.
 
 mod connection;
 mod places;

@@ -1,4 +1,4 @@
-//! Builds what lets programs out, where a policy says so.
+//! Builds the service and the carrier for connections that policies allow.
 
 use std::sync::Arc;
 

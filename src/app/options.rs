@@ -1,4 +1,5 @@
-//! The options of each part, made from the settings: a function for each part. Nothing else knows both.
+//! The options of each part, made from the settings: a function for each part. No other module knows both settings and
+//! options.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,4 @@
-//! What this server shares conversations with: the servers of the same database, where the settings say how they reach
-//! this one.
+//! Connects this server with the other servers on the same database, where the settings say how they reach this one.
 
 use std::sync::Arc;
 

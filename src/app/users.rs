@@ -1,4 +1,4 @@
-//! Which users programs run as, on this machine.
+//! Chooses the users that programs run as on this machine.
 
 use std::fs;
 

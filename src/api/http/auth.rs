@@ -1,4 +1,4 @@
-//! Bearer tokens: decided before a body is read. And what a request may take when places are short.
+//! Bearer tokens, checked before a body is read, and the share of connections that a request may use.
 
 mod scopes;
 

@@ -2,9 +2,9 @@
 //! owner other than `default`: a file by its signed link, without a token. A link with `max=…` takes an upload by `PUT`
 //! of at most so many bytes, and nothing else. Without a path it is to all files as an archive.
 //!
-//! Owns the form of the request and of the answer. Whether a link is good and what it opens is the service's to say.
-//! The path is taken raw from the request, split at slashes and each name decoded exactly once: what a router decodes
-//! for its own purposes is not looked at.
+//! Owns the form of the request and of the answer; the service decides whether a link is valid and what it opens. The
+//! path is taken raw from the request and split at slashes, and each name is decoded exactly once; the router's own
+//! decoding is not used.
 
 #[cfg(test)]
 mod fuzz;

@@ -1,5 +1,5 @@
-//! Which names this server answers to: `Host` and `Origin`, against DNS rebinding and foreign pages; and which of them
-//! serves files, when these have an origin of their own.
+//! Checks `Host` and `Origin`, against DNS rebinding and foreign pages, and which host serves files when these have a
+//! separate origin.
 //!
 //! The MCP specification demands the `Origin` check (2026-07-28, basic/transports/streamable-http).
 

@@ -1,4 +1,4 @@
-//! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start; with a valid token, what stands by.
+//! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start; with a valid token, the standbys.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Jupyter's API under `/jupyter`, for the clients that people have: kernels are sessions, contents are the files of a
+//! Jupyter's API under `/jupyter`, for existing clients: kernels are sessions, contents are the files of a
 //! conversation. Paths, names and forms are those of Jupyter Server's documentation.
 //!
 //! Below `/jupyter/c/{conversationId}` everything is in that conversation. Elsewhere each kernel has a conversation of

@@ -1,5 +1,5 @@
-//! OpenAI's containers and their files. A container is a conversation here. OpenAI has no call that runs code in one
-//! other than through a model, so programs run in it by this server's own interfaces, under the container's id.
+//! OpenAI's containers and their files. A container is a conversation here. In OpenAI's API only a model can run code
+//! in a container, so programs run in it by this server's own interfaces, with the container's id as `conversationId`.
 
 mod files;
 

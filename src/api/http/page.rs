@@ -1,4 +1,4 @@
-//! The web page, embedded in the binary, and the headers that keep it what it is.
+//! The web page, embedded in the binary, and its security headers.
 //!
 //! What `static/dist` holds is served below an address that contains its digest, so a browser may keep it without
 //! limit; the few addresses that stay the same are checked again each time. A file is compressed when it is first

@@ -7,9 +7,9 @@
 //!                          └─ does not know a run, a session, a container ─ sent to each of the others, until one does
 //! ```
 //!
-//! An answer that asks for either has begun nothing, so the request can be answered again. It goes over two hops at
-//! most: to the server that has the client's MCP session, and from there to the one that has the conversation. Without
-//! other servers nothing is read, kept or sent.
+//! An answer that leads to either has begun nothing, so the request can be answered again. A request takes at most two
+//! hops: to the server that has the client's MCP session, and from there to the one that has the conversation. Without
+//! other servers this middleware does nothing.
 
 use std::time::Duration;
 

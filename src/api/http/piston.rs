@@ -1,6 +1,6 @@
 //! `/api/v2`: Piston's interface, for programs that were written for it. Names, defaults and statuses are Piston's;
-//! what it has and we have not (a compile stage of its own, packages that are installed over HTTP) is reported or left
-//! out.
+//! features of Piston that this server lacks (a separate compile stage, packages that are installed over HTTP) are
+//! reported or left out.
 //!
 //! Each program runs in a conversation of its own, which is deleted after the run, so no request
 //! sees anything of another. A request that is broken off cancels its program. The bearer token is the same as

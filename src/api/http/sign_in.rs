@@ -1,7 +1,7 @@
 //! Sign-in over HTTP: metadata (RFC 8414, RFC 9728), registration, the consent page, tokens, revocation, and the
 //! challenge that leads clients there. Addresses in answers come from the settings, never from `Host`.
 //!
-//! Off, none of these paths exists: some clients ignore the token they were given once discovery answers.
+//! With sign-in off, none of these paths exists: some clients ignore their configured token once discovery answers.
 
 mod authorize;
 mod challenge;

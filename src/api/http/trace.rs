@@ -1,5 +1,5 @@
 //! A request's id, its place in a trace, and its line in the log. The line holds the path and never the query:
-//! signatures are there. The observer gets the route and not even the path.
+//! signatures are there. The observer gets only the route.
 
 use std::sync::Arc;
 

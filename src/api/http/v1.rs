@@ -1,5 +1,5 @@
-//! `/v1`: the same operations as the tools, as plain JSON over HTTP. Nothing is decided here: a handler reads its
-//! request, makes one call of a service and maps the answer. Errors are problems (RFC 9457), see [`super::error`].
+//! `/v1`: the same operations as the tools, as plain JSON over HTTP. A handler decides nothing: it reads its request,
+//! makes one call of a service and maps the answer. Errors are problems (RFC 9457), see [`super::error`].
 //!
 //! The router must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 

@@ -1,5 +1,5 @@
-//! The tools that browse: a call is a run of the browser's session, waited for to its end. What a page says is shown as
-//! text; its screenshots as pictures, its downloads as links, as every run's files are.
+//! The tools that browse: a call is a run of the browser's session, waited for to its end. A page's text is shown as
+//! text, its screenshots as pictures, its downloads as links, as every run's files are.
 
 use std::{fmt::Write as _, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! Whether a client has given up a call: by a notification, or by leaving. rmcp tells the two by one token; they are
-//! kept apart here, since a run that goes on without its caller is still stopped by the caller's notification.
+//! Whether a client has given up a call: by a notification, or by disconnecting. rmcp signals both by one token; this
+//! module distinguishes them, since a notification also stops a detached run.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,

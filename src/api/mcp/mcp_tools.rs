@@ -1,5 +1,5 @@
-//! Finding the tools that programs may call, so that many of them cost a model nothing until it needs one; and ipybox's
-//! call that registers a server.
+//! Finds the tools that programs may call, so that a model need not read the descriptions of all; and ipybox's call
+//! that registers a server.
 
 use std::fmt::Write as _;
 

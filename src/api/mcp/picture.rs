@@ -1,5 +1,5 @@
-//! Pictures as image blocks. A file's name proves nothing: an image block with other bytes, or one too wide, makes
-//! model APIs refuse the whole conversation, so the bytes are looked at.
+//! Pictures as image blocks. A file's name does not prove its type: an image block with other bytes, or one too wide,
+//! makes model APIs refuse the whole conversation, so the bytes are checked.
 
 mod smaller;
 

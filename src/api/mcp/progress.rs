@@ -1,8 +1,8 @@
-//! Progress notifications, for a client that requests them: what its run prints, and that a silent run is still under
-//! way, so that the client's own time limit starts anew.
+//! Progress notifications, for a client that requests them: the output of its run, and a sign of life of a silent run,
+//! so that the client's own timeout starts again.
 //!
-//! The first line goes out at once; what follows closely goes out together. Output is read from the run's log when the
-//! client has taken the notification before: a slow client costs the run nothing and gets the newest output.
+//! The first line is sent at once; output that follows closely is sent together. Output is read from the run's log when
+//! the client has taken the notification before: a slow client costs the run nothing and gets the newest output.
 
 use std::{fmt::Write as _, time::Duration};
 

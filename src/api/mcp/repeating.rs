@@ -1,8 +1,9 @@
-//! Questions to the person at a client of revision 2026-07-28, which has no requests of a server: the call is answered
-//! with the question, the program waits, and the client repeats the call with the answer and with what names the run.
+//! Questions to the person at a client of revision 2026-07-28, in which servers send no requests: the call is answered
+//! with the question, the program waits, and the client repeats the call with the answer and the state that names the
+//! run.
 //!
-//! What comes back was in a client's hands. The run is looked up among those of the caller, and an answer counts only
-//! where its token may give it, so changing the state gains nothing.
+//! The returned state is untrusted. The run is looked up among those of the caller, and an answer counts only if its
+//! token may give it, so a client gains nothing by changing the state.
 
 use std::collections::BTreeMap;
 

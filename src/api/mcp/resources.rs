@@ -1,12 +1,12 @@
-//! Files as resources: what a link in an answer names can be read, and followed while programs and clients change it.
-//! And the list of tools, which changes with the languages.
+//! Files as resources: a client can read the files that links in answers name, and follow their changes by programs and
+//! clients. Also the list of tools, which changes with the languages.
 //!
 //! ```text
 //! a session: one task for the languages, one for its files from its first subscription on; both end with the session
 //! subscriptions/listen: both in the request's own task
 //! ```
 //!
-//! Not announced is a file that a program deletes: no event says so.
+//! A file that a program deletes is not announced, because no event reports it.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! The tools for sessions, except the cells, which are runs: see [`super::waiting`].
+//! The tools for sessions, except for cells, which are runs: see [`super::waiting`].
 
 use rmcp::model::CallToolResult;
 

@@ -1,5 +1,5 @@
-//! What one answer holds at most, and texts cut to fit into it. Clients refuse an event above 1 MiB and lose the whole
-//! answer, so lengths are those in JSON, where a control character takes six bytes.
+//! The limits of one answer, and texts cut to fit into it. Clients drop an event above 1 MiB with the whole answer, so
+//! lengths are counted in JSON, where a control character takes six bytes.
 
 use crate::domain::text::json_bytes;
 

@@ -1,4 +1,4 @@
-//! Requests of another form than their method asks for, and methods that there are not.
+//! Requests whose parameters do not fit their method, and unknown methods.
 
 use rmcp::{ErrorData, model::ErrorCode};
 

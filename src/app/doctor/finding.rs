@@ -1,4 +1,4 @@
-//! What the checks found, a line each.
+//! The findings of the checks, one line each.
 
 use std::fmt::Display;
 

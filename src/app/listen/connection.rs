@@ -1,10 +1,9 @@
 //! One connection: what it does now, until when it may, and how it ends.
 //!
-//! It waits for its client, or a request waits for its turn, or an answer is sent: from the head of a request until
-//! the last byte of the answer is handed to the socket, which is later than the end of its body: hyper takes a body of
-//! one piece at once. [`super::socket`] tells what the socket does. A connection that is asked to make room first reads
-//! what has arrived, because on a busy machine a request can wait in the socket of a connection that still counts as
-//! idle.
+//! It waits for its client, or a request waits for its turn, or an answer is sent: from the head of a request until the
+//! last byte of the answer is handed to the socket, which is later than the end of its body: hyper takes a body of one
+//! piece at once. [`super::socket`] reports what the socket does. A connection that is asked to close first reads what
+//! has arrived, because on a busy machine a request can wait in the socket of a connection that still counts as idle.
 
 use std::{
     future::poll_fn,

@@ -1,14 +1,14 @@
-//! The places of a listener: how many requests are answered at once, and which connection makes room for another.
+//! The places of a listener: how many requests are answered at once, and which connection is closed for another.
 //!
-//! A place is an open connection. A quarter of the places is never taken by answers to requests without a token
-//! (guests), and some are left even by those with one (holders), so a new connection can be read and a health probe
-//! or a holder answered. One address has a share of what guests may take. One token may take twice as many places as it
-//! leaves, and the tokens of one owner together three times as many: so two thirds and three quarters of what others
-//! have not taken, and the last places go to those that have few. A request beyond its share waits.
+//! A place is an open connection. A quarter of the places is never used for answers to requests without a token
+//! (guests), and some not even for those with one (holders), so that a new connection can always be read and a health
+//! probe or a holder answered. One address has a share of the guests' places. One token may use twice as many places as
+//! it leaves free, and the tokens of one owner together three times as many: two thirds and three quarters of the
+//! places that others do not use. So the last places go to tokens that use few. A request beyond its share waits.
 //!
-//! When every place is taken, the connection that has waited longest for its client makes room, those of guests
-//! first, then a request that waits for its turn, again a guest's first. Each has a short time first in which its
-//! client is likely to send a request, or an answer to end. One connection is asked at a time.
+//! When every place is used, the connection that has waited longest for its client is closed, guests' first, then one
+//! whose request waits for its turn, again guests' first. A connection is spared for a short time in which its client
+//! is likely to send a request or an answer is likely to end. One connection is asked to close at a time.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -1,4 +1,4 @@
-//! The socket of a connection, which tells it what hyper reads, writes and flushes.
+//! The socket of a connection, which notifies it of hyper's reads, writes and flushes.
 
 use std::{
     io,

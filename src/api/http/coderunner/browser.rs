@@ -1,8 +1,8 @@
 //! The browser under the names that CodeRunner and its vendor's SDK have for it.
 //!
 //! A `session_id` is that of any session of the caller and stands for its conversation; without one, calls share a
-//! conversation of their own. A page that was not reached is an answer with `status: error`, as it is there; an element
-//! that is missing is 404 and time that is over 408, which the SDK distinguishes.
+//! conversation of their own. A page that was not reached is an answer with `status: error`, as in CodeRunner; a
+//! missing element is 404 and a timeout 408, which the SDK distinguishes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Programs: in a session, where variables stay, or on their own. Asked for and waited for, or begun and asked about.
+//! Programs: in a session, where variables stay, or as separate runs; synchronously, or started and polled.
 
 use axum::{
     Json,

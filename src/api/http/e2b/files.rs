@@ -1,5 +1,5 @@
-//! Files of a sandbox. A folder exists for this surface while a file is in it; what the services have no call for,
-//! making and renaming folders, is a command.
+//! Files of a sandbox. A folder exists for this surface while a file is in it. Making and renaming folders, for which
+//! the services have no call, run as commands.
 
 use std::collections::BTreeMap;
 

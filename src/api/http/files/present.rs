@@ -1,7 +1,7 @@
 //! How a file is presented to a browser: under which type and name, shown or saved.
 //!
-//! Only pictures without scripts and plain text are shown. Everything else is saved, and a type that a browser could
-//! run or lay out as a document is not even named.
+//! Only pictures without scripts and plain text are shown. Everything else is saved, and a media type that a browser
+//! could execute or render as a document is not sent.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -1,4 +1,4 @@
-//! The part of a file that a request asks for, and its conditions (RFC 9110, sections 13 and 14).
+//! The requested range of a file, and the conditions of the request (RFC 9110, sections 13 and 14).
 
 use axum::http::{HeaderMap, HeaderName, Method, header};
 

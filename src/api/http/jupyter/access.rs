@@ -1,8 +1,8 @@
 //! The token in Jupyter's ways: `Authorization: token …`, `?token=…`, or in the path, `/jupyter/t/{token}/…`, for
 //! clients that send nothing else with their WebSocket.
 //!
-//! Each is made the usual header before anything routes, logs or traces the request, so that no other part sees a token
-//! in a path or query.
+//! Each becomes an `Authorization` header before the request is routed, logged or traced, so that no other part sees a
+//! token in a path or query.
 
 use axum::http::{HeaderMap, HeaderValue, Request, Uri, header, uri::PathAndQuery};
 use percent_encoding::percent_decode_str;

@@ -1,7 +1,7 @@
 //! The token in the path, `/librechat/{token}/v1/…`: LibreChat's server sends none with its requests, and its setting
 //! `LIBRECHAT_CODE_BASEURL` is the only place for one.
 //!
-//! It is made the usual header before anything routes, logs or traces the request.
+//! It becomes an `Authorization` header before the request is routed, logged or traced.
 
 use axum::http::{Request, Uri, uri::PathAndQuery};
 use percent_encoding::percent_decode_str;

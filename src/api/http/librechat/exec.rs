@@ -1,5 +1,5 @@
-//! A program and what came of it. Each program is a run of its own; the files that it names are copied into its session
-//! first, so that a program cannot change what another session holds.
+//! A program and its result. Each program is a separate run; the files that it names are copied into its session first,
+//! so that a program cannot change what another session holds.
 
 use axum::Json;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! Files for later programs. Each upload is a session of its own, whose files programs are given by name.
+//! Files for later programs. Each upload is a new session; later programs name its files.
 
 use axum::Json;
 use multer::{Constraints, Field};

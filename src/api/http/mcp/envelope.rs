@@ -1,4 +1,4 @@
-//! The outside of a JSON-RPC message, checked before rmcp reads its inside.
+//! Checks the envelope of a JSON-RPC message (`jsonrpc`, `id`, `method`) before rmcp reads its parameters.
 
 use serde_json::{Value, error::Category};
 

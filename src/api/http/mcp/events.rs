@@ -1,8 +1,8 @@
 //! `GET /mcp/events`: what happens to all runs of the caller, as server-sent events that hold JSON-RPC notifications.
 //!
 //! Not the stream of a session, which is `GET /mcp`: no handshake, any HTTP client may read it, and it covers the runs
-//! of every surface. The stream pulls from the feed, so a reader that is slow or never reads costs a cursor; what it
-//! missed is counted by a notification. The feed begins anew with each connection, and a client that sends
+//! of every surface. The stream pulls from the feed, so a reader that is slow or never reads costs only a cursor; a
+//! notification counts the events that it missed. The feed begins anew with each connection, and a client that sends
 //! `Last-Event-ID` first gets a notification that events may be missing.
 
 use axum::{

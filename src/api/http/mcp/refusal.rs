@@ -1,4 +1,4 @@
-//! JSON-RPC errors for requests that go no further.
+//! JSON-RPC errors for refused requests.
 
 use axum::{
     body::Body,

@@ -1,6 +1,6 @@
-//! Sessions of clients that begin with a handshake: rmcp's own, with what it lacks. A stream goes on without its
-//! client, so that the answer is there when the client returns; what is kept of ended streams is bounded over all
-//! sessions.
+//! Sessions of clients that begin with a handshake: those of rmcp, extended by resumable streams. A stream continues
+//! without its client, so that the answer is available when the client returns; the messages kept of ended streams are
+//! bounded over all sessions.
 //!
 //! ```text
 //! each request in a session: a task that moves its messages from rmcp into a log; ends with the answer or the session

@@ -1,4 +1,4 @@
-//! The open sessions: how many there may be, and which one is closed for another.
+//! The open MCP sessions: their limits, and which one is closed for another.
 //!
 //! A session belongs to the principal that opened it. The least recently used one without a call in progress is
 //! closed: one of the same principal when that has its share, otherwise of any. A call is in progress until its

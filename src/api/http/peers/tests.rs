@@ -1,4 +1,4 @@
-//! What is kept to be sent on, and what a request gets whose server does not answer.
+//! Which requests are kept for forwarding, and the answer when their server does not answer.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! `/authorize`: checks a request, shows the consent page, and sends the browser back with a code or an error.
 //!
-//! Anyone may register a client with any address, so a browser goes there only after its person has decided on the page
-//! (RFC 9700, 4.11.2).
+//! Anyone may register a client with any address, so a browser is sent there only after its person has decided on the
+//! page (RFC 9700, 4.11.2).
 //!
-//! The server keeps nothing of a request that waits for consent. The form holds it, with a seal over the request, its
-//! end and a cookie: so another browser, or another request, does not fit.
+//! The server stores nothing of a request that waits for consent. The form holds it, with a seal over the request, its
+//! expiry and a cookie, so the form is valid for no other browser or request.
 
 use std::{net::IpAddr, sync::Arc};
 

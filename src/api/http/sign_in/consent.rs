@@ -1,4 +1,4 @@
-//! The pages that a person sees. No script, no picture, nothing from elsewhere; what a client said is escaped.
+//! The pages that a person sees. They have no scripts, pictures or external resources; texts of a client are escaped.
 
 use axum::{
     http::{HeaderName, StatusCode, header},

@@ -1,4 +1,4 @@
-//! The pairs of a query or a form. A name that is there twice is not read as either.
+//! The pairs of a query or a form. `get` ignores a name that occurs twice; callers refuse it by `repeats`.
 
 /// The pairs, in their order.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
-//! The way of a browser to an OpenID Connect provider and back. The request that waits for consent travels in the
-//! `state`, sealed with its end and the browser's cookie: nothing is kept here meanwhile, and no other browser can
-//! bring the answer.
+//! Redirects a browser to an OpenID Connect provider and back. The `state` contains the request that waits for consent,
+//! sealed with its expiry and the browser's cookie: the server stores nothing meanwhile, and no other browser can bring
+//! the answer.
 
 use std::{net::IpAddr, sync::Arc};
 

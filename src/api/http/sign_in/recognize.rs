@@ -1,4 +1,4 @@
-//! Tokens of another issuer: each is verified before the check of tokens, which then knows it.
+//! Tokens of another issuer: each is verified and registered before the token check.
 
 use axum::{
     extract::{Request, State},

@@ -1,7 +1,7 @@
 //! Runs: begun, waited for, listed, cancelled.
 //!
-//! A request that is broken off cancels its run, except with `detach`, with `wait: 0`, or with an idempotency key,
-//! whose client will repeat the request.
+//! A request that is aborted cancels its run, except with `detach`, with `wait: 0`, or with an idempotency key, whose
+//! client will repeat the request.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,8 +1,8 @@
 //! A picture that is too large for an answer, made smaller: decoded, scaled and written as JPEG.
 //!
-//! A program wrote the bytes, so what decoding may take is bounded before it begins: by the size that the head of the
-//! picture names, by memory, and to one picture at a time. It runs on a thread for blocking work, which cannot be
-//! stopped: the answer goes without the picture when it takes too long, and the next one waits for its end.
+//! A program wrote the bytes, so decoding is bounded before it begins: by the size in the picture's header, by memory,
+//! and to one picture at a time. It runs on a blocking thread, which cannot be stopped: when it takes too long, the
+//! answer is sent without the picture, and the next picture waits for the end of the thread.
 
 use std::{io::Cursor, sync::Arc, time::Duration};
 
