@@ -1,4 +1,4 @@
-//! Each adapter knows its own vendor crate and serves one port; none knows another.
+//! Each adapter uses its own vendor crate and implements one port; none imports another.
 
 pub mod audit;
 pub mod database;

@@ -1,7 +1,6 @@
-//! `sandbox-bridge`: stands in a sandbox between the frames of the server and a Jupyter kernel, which it starts by its
+//! `sandbox-bridge`: relays in a sandbox between the frames of the server and a Jupyter kernel, which it starts by its
 //! name or adopts. Owns the connection of the kernel and the size of what leaves it; must not know what a message means
-//! to a client.
-//! `runners/README.md` describes its messages.
+//! to a client. `runners/README.md` describes its messages.
 //!
 //! Any program can be the kernel or send messages in its place, so everything is bounded. `ZeroMQ` is spoken only here,
 //! because a length that a kernel claims can end the process that reads it.

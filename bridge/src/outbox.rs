@@ -1,5 +1,6 @@
-//! What waits for the server: bounded, so that a kernel is read however slowly the server reads. Output that finds no
-//! room is dropped and counted; what a client waits for (replies, and the status that ends a cell) is not.
+//! The queue of messages for the server: bounded, so that the kernel is always read, however slowly the server reads.
+//! Output that does not fit is dropped and counted; messages that a client waits for (replies, and the status that ends
+//! a cell) are never dropped.
 
 use std::collections::VecDeque;
 

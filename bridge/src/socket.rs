@@ -1,5 +1,5 @@
-//! A socket to the kernel, with a bound on what waits there to be written: a kernel that does not read holds up neither
-//! this program nor what goes to its other sockets.
+//! A socket to the kernel, with a bound on what waits there to be written: a kernel that does not read blocks neither
+//! this program nor messages to its other sockets.
 
 use std::{mem, sync::Arc};
 

@@ -2,12 +2,12 @@
 //! output a stream socket whose bytes process 1 relays in frames. Each connection that is accepted becomes one channel:
 //! a stream of a multiplexer (yamux) on that socket.
 //!
-//! It reads nothing of what passes: the server speaks HTTP and SOCKS with the program, decides and connects. It runs as
-//! the program's user and is trusted with nothing.
+//! It does not interpret the bytes: the server speaks HTTP and SOCKS with the program, decides and connects. It runs as
+//! the program's user and is not trusted.
 //!
 //! When the server ends the channels, each connection is reset, and each later one is answered with the reason.
 //!
-//! **Who opens a channel.** The server does, so that it has as many as it wants. It opens the first one, on which this
+//! **Who opens a channel.** The server does, so that it controls their number. It opens the first one, on which this
 //! process writes one byte for each connection that waits, and one more channel for each such byte.
 
 mod channel;

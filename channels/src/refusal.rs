@@ -1,5 +1,5 @@
-//! What connections get after the channels have ended: the reason, where their protocol has a place for one. Many
-//! clients show nothing of it but the reason phrase.
+//! Answers to connections after the channels have ended: the reason, if their protocol can carry one. Many clients show
+//! only the reason phrase.
 
 use std::{collections::VecDeque, io, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The process that has the channels of a sandbox: the port that it listens on, its start by the first connection, and
-//! the socket between the two. What passes through that socket is between it and the server.
+//! the socket between the two. Process 1 does not interpret the bytes of that socket.
 //!
-//! It runs as the program's user, and the program can end it: then there are no channels any more, and nothing else
+//! It runs as the program's user, and the program can end it: then the sandbox has no channels, and nothing else
 //! changes.
 
 use std::{

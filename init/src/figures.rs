@@ -49,8 +49,8 @@ impl Counters {
     }
 }
 
-/// Reads the counters. Its files are opened while the sandbox stands by, so that a reading costs a system call for each
-/// counter and no look-up of paths.
+/// Reads the counters. Its files are opened before the program arrives, so that a reading costs a system call for each
+/// counter and no path lookup.
 #[derive(Debug)]
 pub struct Meter {
     cpu_micros: Option<Counter>,

@@ -100,7 +100,7 @@ struct Open {
 pub struct Files {
     root: OwnedFd,
     known: BTreeMap<Vec<u8>, Stamp>,
-    /// What the last round to the server held, each with the kind that it has then; 0 where it was another one before.
+    /// The changes of the last round to the server, each with its new kind; 0 where the kind has changed.
     last_round: BTreeMap<Vec<u8>, u32>,
     open: Option<Open>,
     /// Folders get their modes last: one may be closed to writes.
@@ -257,7 +257,7 @@ impl Files {
         Err(malformed())
     }
 
-    /// Not all of the last round is stored at the server: it is sent again, also what is gone since.
+    /// The server did not store all of the last round: it is sent again, also entries that are gone since.
     fn doubt_last_round(&mut self) {
         let in_doubt = |mode| Stamp { mode, inode: u64::MAX, ..Stamp::default() };
         self.known.extend(std::mem::take(&mut self.last_round).into_iter().map(|(path, kind)| (path, in_doubt(kind))));

@@ -1,7 +1,7 @@
 //! The frames of runner protocol 1: their encoding. Must not know their meaning.
 //!
 //! A frame is a type (one byte), a length (four bytes, big endian) and as many bytes of payload. What comes in is not
-//! trusted: a type that does not exist or a length above the limit is refused as soon as its byte is here.
+//! trusted: a type that does not exist or a length above the limit is refused as soon as its byte has arrived.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! The certificates that programs trust, where the server opens TLS for them: files that variables of the program name.
-//! They are in memory, outside of the conversation's files, and the program may do with them what it wants.
+//! They are in memory, outside of the conversation's files, and need no protection from the program.
 
 use std::{fs, io, path::Path};
 

@@ -5,10 +5,10 @@
 //! Audit::open ── writer: one thread; takes lines from a bounded queue and appends them; ended by `close`
 //! ```
 //!
-//! An observed run puts its line into the queue and never waits. A line that cannot be written is tried again until
-//! it succeeds; meanwhile the queue fills. A line that finds the queue full, or that is left when the server stops,
-//! is counted as lost and logged. The file is created again after it was moved away, so that rotation needs no
-//! signal. The lines form a chain, which [`verify`] checks.
+//! An observed run puts its line into the queue and never waits. Writing a line is repeated until it succeeds;
+//! meanwhile the queue fills. A line that finds the queue full, or that is left when the server stops, is counted as
+//! lost and logged. The file is created again after it was moved away, so that rotation needs no signal. The lines form
+//! a chain, which [`verify`] checks.
 
 mod chain;
 mod file;

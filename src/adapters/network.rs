@@ -1,9 +1,8 @@
 //! Carries the connections of sandboxes: the server's end of the multiplexer in each of them, the proxy that programs
 //! speak with, and the connections to hosts. Decides nothing: a [`Gate`] does, for each host and port.
 //!
-//! What comes out of a sandbox is untrusted. The server opens each channel, so their number and the memory for what was
-//! received and not read (256 KiB for each, the window of yamux) are the server's to bound; a sandbox that opens one
-//! itself has broken the rules.
+//! Bytes from a sandbox are untrusted. The server opens each channel, so it bounds their number and the memory for
+//! received, unread bytes (256 KiB for each, the window of yamux); a sandbox that opens one itself breaks the protocol.
 //!
 //! ```text
 //! carry ── one task for the sandbox's requests for channels, one for each channel, one for each tunnel

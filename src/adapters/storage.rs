@@ -1,6 +1,6 @@
 //! Conversations as folders of this machine: the only code that opens, lists, writes and deletes them.
 //!
-//! Programs own what is in a conversation's `files` folder and may change it at any moment, so no name is resolved
+//! Programs own the content of a conversation's `files` folder and may change it at any moment, so no name is resolved
 //! twice: every file is opened from a directory handle by `openat2`, beneath it, through no link and no mount, and
 //! checks apply to the opened file. No call blocks on a pipe, socket or device, and memory and descriptors are bounded
 //! for trees of any depth or width.

@@ -1,8 +1,8 @@
 //! Requests to other servers, by `reqwest` with rustls. Certificates are checked against the roots that Mozilla
 //! publishes, which are part of the binary, and those of the system (`SSL_CERT_FILE`).
 //!
-//! Names in addresses that clients give are resolved here and judged; the connection goes to the addresses that were
-//! judged, so a name that answers differently the next time changes nothing.
+//! Names in addresses that clients give are resolved and checked here. The connection goes to the checked addresses, so
+//! a name that resolves differently the next time gains nothing.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

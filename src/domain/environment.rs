@@ -1,4 +1,4 @@
-//! Variables for the environment of a program. Their values can be secrets, so nothing shows them.
+//! Variables for the environment of a program. Their values can be secrets, so no output contains them.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -1,4 +1,4 @@
-//! How a run ended: its machine word, its figures, and one sentence for a model.
+//! How a run ended: its code, its figures, and one sentence for a model.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Skills in the Agent Skills format: what names and descriptions may be, and how `SKILL.md` is read.
 //!
-//! A skill is a folder with a file `SKILL.md`: front matter in YAML between two lines `---`, then Markdown. Nothing in
-//! it grants anything here. Knows nothing of where skills are kept.
+//! A skill is a folder with a file `SKILL.md`: front matter in YAML between two lines `---`, then Markdown. No key of
+//! it grants rights on this server. Does not know where skills are stored.
 
 use std::{path::PathBuf, str::FromStr};
 

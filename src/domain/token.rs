@@ -1,4 +1,4 @@
-//! Tokens: what proves an owner, what it may do and how much.
+//! Tokens: the proof of an owner, with scopes and limits.
 
 use std::{str::FromStr, time::Duration};
 

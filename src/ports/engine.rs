@@ -1,4 +1,4 @@
-//! The engine port: what makes sandboxes and reports how they ended.
+//! The engine port: starts sandboxes and reports how they ended.
 //!
 //! All data of a sandbox travels through its standard streams and its `/data` folder. Docker, Kubernetes and a plain
 //! process tree can all offer that, so the port needs nothing else. The doc comment of each verb is its contract;

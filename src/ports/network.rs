@@ -1,4 +1,4 @@
-//! The network port: what carries the connections of sandboxes, and what decides on each.
+//! The network port: the carrier of sandboxes' connections, and the gate that decides on each.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! The sessions port: which sessions are open, so that those that a server left are told to their next callers.
+//! The sessions port: records which sessions are open, so that the next caller learns when a server lost its session.
 
 use async_trait::async_trait;
 

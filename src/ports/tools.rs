@@ -1,4 +1,4 @@
-//! The port of tools: MCP servers whose tools programs may call. What decides on a call is above it.
+//! The port of tools: MCP servers whose tools programs may call. A service decides on each call.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 

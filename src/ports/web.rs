@@ -1,5 +1,5 @@
-//! The web port: what the server asks of other servers. Each request has a limit of time and of bytes, and no redirect
-//! is followed.
+//! The web port: requests of this server to other servers. Each request has a limit of time and of bytes, and no
+//! redirect is followed.
 
 use std::time::Duration;
 

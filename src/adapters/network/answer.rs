@@ -1,4 +1,4 @@
-//! Answers to programs: those of hosts, with echoes of secrets taken out where there are any, and refusals.
+//! Answers to programs: those of hosts, without echoes of secrets, and refusals.
 
 use std::{
     pin::Pin,

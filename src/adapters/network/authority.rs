@@ -1,5 +1,6 @@
-//! The certificate authority of one sandbox, and the certificates of the hosts whose TLS is opened there. The authority
-//! can certify these hosts alone (name constraints), lives little longer than a sandbox, and its key stays here.
+//! The certificate authority of one sandbox, and the certificates of the hosts whose TLS is opened there. Name
+//! constraints restrict the authority to these hosts; it expires soon after the longest life of a sandbox, and its key
+//! stays in the server.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! One channel: a connection of a program. Its first byte tells whether it speaks SOCKS 5 or HTTP,
-//! or is a request to the server itself, or messages with it.
+//! One channel: a connection of a program. Its first byte shows whether it speaks SOCKS 5 or HTTP, or is a request to
+//! the server itself, or messages with it.
 
 use std::{sync::Arc, time::Duration};
 

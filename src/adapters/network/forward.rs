@@ -1,5 +1,5 @@
-//! Requests of programs as requests of ours: parsed, decided, and written anew, so no byte of a head is copied. Where
-//! the server opens TLS, the values of secrets are put in here, and their echoes are taken out of the answers.
+//! Forwards requests of programs: each is parsed, decided and rewritten, so no byte of its head is copied. Where the
+//! server opens TLS, the values of secrets are inserted here, and their echoes removed from the answers.
 
 use std::{sync::Arc, time::Duration};
 

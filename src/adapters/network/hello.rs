@@ -1,5 +1,5 @@
-//! The first bytes of a tunnel: when they are TLS, the name that they ask for must be the host of the tunnel, since a
-//! server of many hosts at one address goes by that name.
+//! The first bytes of a tunnel: when they are TLS, their server name must be the host of the tunnel, since a server of
+//! many hosts at one address chooses the host by that name.
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,5 +1,5 @@
 //! Messages between a program and the server: each a length (four bytes, big endian) and so many bytes, both ways, on
-//! one connection. What they say is the gate's.
+//! one connection. The gate interprets their content.
 
 use std::{io, sync::Arc, time::Duration};
 

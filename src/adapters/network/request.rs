@@ -1,4 +1,4 @@
-//! A request of a program to the server itself: one line, which the gate answers piece by piece.
+//! A request of a program to the server itself: one line, which the gate answers in pieces.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Names by the resolver of the system, and this machine's own addresses.
+//! Resolves names by the system's resolver, and lists this machine's own addresses.
 
 use std::{
     net::{IpAddr, UdpSocket},

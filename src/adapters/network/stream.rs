@@ -1,6 +1,7 @@
-//! The stream of a channel, as what speaks with its program has it. The multiplexer does not reset a stream that is
-//! dropped after its own half was ended: the other end is told nothing and gets no more room. So each end gives up a
-//! write that finds no room once the other half has ended, and what the program still sends after its answer is read.
+//! The stream of a channel, for the code that speaks with its program. The multiplexer does not reset a stream that is
+//! dropped after its own half was ended: the other end is not notified and gets no more window. So each end gives up a
+//! write that finds no window once the other half has ended, and data that the program still sends after its answer is
+//! read.
 
 use std::{
     io,

@@ -1,5 +1,5 @@
-//! Which certificates of hosts are trusted where the server speaks TLS with them for a program: those that the roots of
-//! Mozilla, which are part of the binary, those of the system (`SSL_CERT_FILE`) and those of the operator certify.
+//! The trusted roots for TLS with hosts on behalf of a program: those of Mozilla, which are part of the binary, those
+//! of the system (`SSL_CERT_FILE`) and those of the operator.
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! Background::start ── one thread; ends when the last handle is dropped
 //! ```
 //!
-//! Emptying a trash folder can take minutes, so it is done in turns: other jobs wait for one turn at most. The rest is
-//! deleted after the next start when the process ends first.
+//! Emptying a trash folder can take minutes, so it is done in short steps: other jobs wait for at most one step. When
+//! the process ends first, the rest is deleted after the next start.
 
 use std::{
     collections::VecDeque,

@@ -1,5 +1,5 @@
-//! The owners of files that programs reach: how files of the server become theirs, and which user owns a conversation's
-//! folder.
+//! Owners of files that programs can reach: gives files of the server to the programs' user, and decides which user
+//! owns a conversation's folder.
 //!
 //! The owner of `files` is the user that programs of the conversation run as. So it lasts as long as the folder, moves
 //! with it, and is known to every server on the root.

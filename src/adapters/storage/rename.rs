@@ -1,4 +1,4 @@
-//! Moving a file or a folder in one step, through handles of the folder that has it and of the one that gets it.
+//! Moves a file or a folder in one step, through handles of the source and the target folder.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! Tools and answers of MCP in the port's words.
+//! Tools and answers of MCP as types of the port.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rmcp::model::{self, CallToolResult, ContentBlock, ResourceContents};

@@ -1,4 +1,4 @@
-//! A connection to a server: its tools, and calls of them. How it is reached is not known here.
+//! A connection to a server: its tools, and calls of them. Does not know the transport.
 
 use std::{
     collections::HashSet,

@@ -1,5 +1,5 @@
-//! Errors of rmcp and of servers in the port's words, without what must not be told: the values of headers and
-//! variables, and what an address hides. The texts are untrusted, so they are bounded and escaped.
+//! Errors of rmcp and of servers as errors of the port, without secrets: the values of headers and variables, and
+//! credentials in an address. The texts are untrusted, so they are bounded and escaped.
 
 use std::{error::Error, io};
 

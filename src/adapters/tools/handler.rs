@@ -1,4 +1,4 @@
-//! This client as a server sees it: it takes changes of tools and progress of calls, and refuses to be asked.
+//! The client side that a server can call: it accepts notices of changed tools and progress, and refuses requests.
 
 use std::{collections::HashMap, sync::Arc};
 

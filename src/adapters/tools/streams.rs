@@ -1,5 +1,5 @@
-//! The two streams of a connection: a line is bounded, and both end when the connection ends, also where its server
-//! reads no more. Whose streams they are is not known here.
+//! The two streams of a connection: a line is bounded, and both end when the connection ends, also if its server stops
+//! reading. Does not know whose streams they are.
 
 use std::{
     io,

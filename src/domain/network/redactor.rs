@@ -1,6 +1,6 @@
-//! Takes texts out of bytes that arrive in pieces, in the forms in which a server repeats what it was sent: as they
-//! are, percent-encoded, escaped as in JSON, and in base64 at each of its three alignments. A text that a server
-//! transforms otherwise is not found.
+//! Removes texts from bytes that arrive in pieces, in the forms in which a server may repeat them: as they are,
+//! percent-encoded, escaped as in JSON, and in base64 at each of its three alignments. A text that a server transforms
+//! otherwise is not found.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! What is told of a connection, and why there is none.
+//! The record of a connection, and the reasons of a refusal.
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Secrets that programs use and never have: a sandbox has a placeholder, and the value takes its place in one header
-//! of requests to the secret's hosts.
+//! Secrets that programs use without seeing their values: a sandbox has a placeholder, which the server replaces by the
+//! value in one header of requests to the secret's hosts.
 
 use std::sync::Arc;
 

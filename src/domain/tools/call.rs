@@ -1,4 +1,4 @@
-//! What is told of one call of a tool.
+//! The record of one call of a tool.
 
 use std::time::Duration;
 

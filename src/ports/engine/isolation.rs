@@ -1,5 +1,5 @@
-//! What a sandbox must show from inside: the words in which an engine says how it isolates. Must not know how a fact is
-//! observed.
+//! What must be observable inside a sandbox: the facts by which an engine describes its isolation. Must not know how a
+//! fact is observed.
 
 use crate::domain::users::RunnerUsers;
 

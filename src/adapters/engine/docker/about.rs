@@ -1,4 +1,4 @@
-//! What the engine is, and what its operator should change. Pure.
+//! Describes the engine, and warns about settings that its operator should change. Pure.
 
 use bollard::{
     ClientVersion,

@@ -1,5 +1,5 @@
-//! What is known of a sandbox that the engine does not report: whether it was refused another process or thread, and
-//! whether we killed it.
+//! Facts about a sandbox that the engine does not report: whether it was refused another process or thread, and whether
+//! we killed it.
 //!
 //! The kernel counts refusals in `pids.events` of the control group of the sandbox, which is gone when the end of the
 //! sandbox is known. So a refusal is remembered from two sources that come before that:

@@ -1,4 +1,4 @@
-//! What a container of ours must show from inside, and what to do when it does not. Pure.
+//! The isolation that must be observable inside a container of ours, and the fix for each missing part. Pure.
 
 use super::runtime::Runtime;
 use crate::{

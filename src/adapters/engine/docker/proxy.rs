@@ -3,8 +3,8 @@
 //!
 //! A request is parsed into one of the calls of [`rules`], and a new request is made of that; of a client's bytes only
 //! those of an attached stream are passed on. A container is created only if it is exactly what [`super::convert`]
-//! would make, for a folder below the root, of an image with the runner label. Of other servers' sandboxes only what
-//! they left behind can be removed.
+//! would make, for a folder below the root, of an image with the runner label. Of other servers' sandboxes it allows
+//! only the removal of abandoned ones.
 //!
 //! ```text
 //! serve ── one task a connection ── one task for each attached stream, until one of its ends closes

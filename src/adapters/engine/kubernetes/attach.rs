@@ -1,9 +1,9 @@
 //! The streams of an attached container over one WebSocket, in the protocols `v4` and `v5.channel.k8s.io`: the first
 //! byte of each message is its channel. Spawns nothing; both halves end when they are dropped.
 //!
-//! While the server is silent it is sent pings, so that no proxy in between takes the connection for idle. A connection
-//! that leads nowhere any more ends as an error, since its pings are not answered. A server whose container does not
-//! read its input reads no ping either, so pings count only from when one was answered after the last input.
+//! While the API server is silent, pings are sent, so that no proxy in between closes the connection as idle. A dead
+//! connection ends with an error, since its pings are not answered. A server whose container does not read its input
+//! reads no ping either, so pings count only from when one was answered after the last input.
 //!
 //! Version 4 cannot close the input alone: closing the connection would lose the output. So a `shutdown` of the input
 //! sends what is left and leaves it open there; a framed runner needs no end of its input.

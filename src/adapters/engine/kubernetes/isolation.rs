@@ -1,4 +1,4 @@
-//! What a pod of ours must show from inside, and what to do when it does not.
+//! The isolation that must be observable inside a pod of ours, and the fix for each missing part.
 //!
 //! No field of a pod takes its network away: a network policy does, if the cluster enforces it, or a runtime class. So
 //! a sandbox tries addresses that it must not reach.

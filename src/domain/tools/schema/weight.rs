@@ -1,5 +1,5 @@
-//! How much work a schema can cause. References let a short text lead one value through more subschemas than can ever
-//! be checked, or deeper than the stack is, so a schema is measured before a validator is made of it.
+//! Bounds the work that a schema can cause. By references, a short text can apply too many subschemas to one value, or
+//! recurse deeper than the stack, so a schema is measured before a validator is built from it.
 
 use std::collections::HashMap;
 

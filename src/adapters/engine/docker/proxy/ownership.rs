@@ -1,5 +1,5 @@
-//! Whose sandbox a container is. Each server has a root of its own, and the engine reports which folder it mounted as
-//! `/data`: a server could choose the instance on a label, but not that. Pure.
+//! Decides which server a container belongs to. Each server has its own root, and the engine reports which folder it
+//! mounted as `/data`: a server can choose the instance on a label, but not that folder. Pure.
 
 use std::path::PathBuf;
 
