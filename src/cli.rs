@@ -146,7 +146,7 @@ fn setting_of(mount: &str) -> anyhow::Result<(String, String)> {
 /// What a server of one person's process needs and that person need not choose: secrets that nothing else is to know, a
 /// folder for the files, and a user whose files that person can read.
 fn alone(environment: &[(String, String)]) -> Vec<(String, String)> {
-    let secret = || Uuid::new_v4().simple().to_string() + &Uuid::new_v4().simple().to_string();
+    let secret = || format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
     let mut pairs = vec![("MCP_API_TOKEN".to_owned(), secret()), ("FILE_SECRET".to_owned(), secret())];
     let uid = rustix::process::getuid();
     if uid.is_root() {

@@ -37,7 +37,7 @@ async fn server(more: &[(&str, &str)]) -> (Server, TempDir) {
 async fn printed(server: &Server, token: &str, conversation: &str, language: &str, code: &str) -> String {
     let body = json!({"conversationId": conversation, "language": language, "code": code});
     let (stdout, stderr) = streams(&call(server, token, Method::POST, "/v1/runs", body).await.1["result"]);
-    stdout + &stderr
+    stdout + stderr.as_str()
 }
 
 async fn upload(server: &Server, token: &str, name: &str, script: &str) {

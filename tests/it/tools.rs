@@ -87,7 +87,7 @@ async fn run(server: &Server, token: &str, conversation: &str, language: &str, c
 /// What a program printed to both streams.
 async fn printed(server: &Server, token: &str, language: &str, code: &str) -> String {
     let (stdout, stderr) = streams(&run(server, token, "tools", language, code).await["result"]);
-    stdout + &stderr
+    stdout + stderr.as_str()
 }
 
 const PYTHON: &str = r#"

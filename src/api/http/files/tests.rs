@@ -4,7 +4,7 @@ mod traversal;
 
 use std::{fs, os::unix::ffi::OsStrExt as _, path::PathBuf, time::Duration};
 
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use secrecy::SecretString;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

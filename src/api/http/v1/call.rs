@@ -72,8 +72,8 @@ impl<S: Send + Sync, Q: DeserializeOwned + JsonSchema> FromRequestParts<S> for C
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let query = arguments(parts.uri.query().unwrap_or_default())?;
         let who = Principal::from_request_parts(parts, state).await?;
+        let query = arguments(parts.uri.query().unwrap_or_default())?;
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
         let trace = parts.extensions.get::<TraceContext>().copied();
         let (method, headers) = (parts.method.clone(), parts.headers.clone());
