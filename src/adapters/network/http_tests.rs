@@ -39,7 +39,7 @@ async fn requests_that_a_host_does_not_answer_or_that_are_not_made_are_recorded(
         drop(timeout(LONG, channel.read_to_end(&mut answer)).await.expect("it ends"));
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.contains(status) && answer.contains(why), "{answer}");
-        let used = gate.used.lock().expect("a lock").clone();
+        let used = gate.used.lock().clone();
         let is_it = |used: &NetworkUse| used.target == target && used.refusal.as_ref().map(Refusal::word) == Some(word);
         assert!(used.iter().any(is_it), "{word}: {used:?}");
     }
@@ -71,7 +71,7 @@ async fn tunnel_that_has_to_be_opened_is_refused_where_the_sandbox_trusts_no_cer
         assert!(answer.starts_with(answered), "{}", answer.escape_ascii());
     }
     assert!(listener.accept().now_or_never().is_none(), "nothing has connected");
-    let used = gate.used.lock().expect("a lock").clone();
+    let used = gate.used.lock().clone();
     let words: Vec<_> = used.iter().map(|used| used.refusal.as_ref().map(Refusal::word)).collect();
     assert_eq!(words, [Some("policy_changed"); 2]);
 }

@@ -1,10 +1,11 @@
 //! A sandbox's end that a test scripts.
 
-use std::{net::SocketAddr, sync::Mutex};
+use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _, StreamExt as _, stream::BoxStream};
+use parking_lot::Mutex;
 use tokio::{
     sync::mpsc,
     time::{Duration, sleep, timeout},
@@ -104,7 +105,7 @@ impl Gate for AllowingGate {
     }
 
     fn over(&self, used: NetworkUse) {
-        self.used.lock().expect("a lock").push(used);
+        self.used.lock().push(used);
     }
 }
 
@@ -190,7 +191,7 @@ async fn sandbox_that_breaks_the_rules_is_recorded_and_one_that_ends_within_a_fr
         drop(sandbox.to_server.send(Bytes::copy_from_slice(sent)));
         drop(sandbox.to_server);
         timeout(LONG, sandbox.carried).await.expect("it ends").expect("without a panic");
-        let used = gate.used.lock().expect("a lock").clone();
+        let used = gate.used.lock().clone();
         let found: Vec<_> = used.iter().filter_map(|used| used.refusal.as_ref()).map(Refusal::word).collect();
         assert_eq!(found, words);
     }

@@ -124,7 +124,7 @@ mod tests {
         pause();
         timeout(Duration::from_mins(2), carried).await.expect("it ends").expect("without a panic");
         program.read_u8().await.expect_err("its end");
-        let used = gate.used.lock().expect("a lock").clone();
+        let used = gate.used.lock().clone();
         assert_eq!((used.len(), used[0].sent_bytes, used[0].received_bytes), (1, 1, 2));
         assert_eq!(used[0].refusal.as_ref().map(Refusal::word), Some("idle"));
     }

@@ -2,10 +2,11 @@
 //! module distinguishes them, since a notification also stops a detached run.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
 use rmcp::model::RequestId;
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +46,7 @@ impl Calls {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let cancelled = CancellationToken::new();
         let call = Call { calls: self.clone(), number, cancelled, left, returned, session };
-        self.entries().push((number, id, call.cancelled.clone()));
+        self.0.entries.lock().push((number, id, call.cancelled.clone()));
         // A notification that came before the entry existed has found nothing.
         if call.left.is_cancelled() {
             call.cancelled.cancel();
@@ -55,11 +56,7 @@ impl Calls {
 
     /// The client gives up every call with this id.
     pub(super) fn cancel(&self, id: &RequestId) {
-        self.entries().iter().filter(|entry| entry.1 == *id).for_each(|entry| entry.2.cancel());
-    }
-
-    fn entries(&self) -> MutexGuard<'_, Vec<(u64, RequestId, CancellationToken)>> {
-        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.entries.lock().iter().filter(|entry| entry.1 == *id).for_each(|entry| entry.2.cancel());
     }
 }
 
@@ -87,7 +84,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.entries().retain(|entry| entry.0 != self.number);
+        self.calls.0.entries.lock().retain(|entry| entry.0 != self.number);
     }
 }
 
@@ -104,7 +101,7 @@ mod tests {
         calls.cancel(&id);
         assert!(second.cancelled.is_cancelled());
         drop(second);
-        assert!(calls.entries().is_empty());
+        assert!(calls.0.entries.lock().is_empty());
     }
 
     #[test]

@@ -8,12 +8,10 @@
 //!
 //! A file that a program deletes is not announced, because no event reports it.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use futures_util::{StreamExt as _, stream::BoxStream};
+use parking_lot::Mutex;
 use rmcp::{
     ErrorData, Peer, RoleServer,
     model::{ReadResourceResult, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam},
@@ -52,7 +50,7 @@ pub(super) struct Followed(Arc<Mutex<HashMap<FileKey, String>>>);
 impl Followed {
     /// Adds a file. `Some(true)` for the first one ever, `None` when there are too many.
     pub(super) fn add(&self, key: FileKey, uri: String) -> Option<bool> {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         let first = files.capacity() == 0;
         (files.len() < FOLLOWED_MAX || files.contains_key(&key)).then(|| {
             files.insert(key, uri);
@@ -61,18 +59,18 @@ impl Followed {
     }
 
     pub(super) fn remove(&self, key: &FileKey) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.0.lock().remove(key);
     }
 
     /// The URIs of those that have changed.
     fn among(&self, changed: &Changed) -> Vec<String> {
-        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.0.lock();
         let covered = files.iter().filter(|((conversation, path), _)| changed.covers(conversation, path));
         covered.map(|(_, uri)| uri.clone()).collect()
     }
 
     fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.0.lock().values().cloned().collect()
     }
 }
 

@@ -3,8 +3,9 @@
 use std::{
     cmp::Reverse,
     collections::{HashMap, VecDeque},
-    sync::{Mutex, PoisonError},
 };
+
+use parking_lot::Mutex;
 
 use crate::domain::{
     id::Language,
@@ -31,7 +32,7 @@ pub struct Decisions(Mutex<HashMap<Principal, VecDeque<Decision>>>);
 
 impl Decisions {
     pub(super) fn add(&self, decision: Decision) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let owner = decision.conversation.owner.clone();
         if all.len() >= OWNERS_MAX && !all.contains_key(&owner) {
             let newest = |kept: &VecDeque<Decision>| kept.back().map(|decision| decision.at_unix_ms);
@@ -45,7 +46,7 @@ impl Decisions {
 
     /// Those of all owners, newest first.
     pub fn newest_of_all(&self, limit: usize) -> Vec<Decision> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let mut newest: Vec<_> = all.values().flat_map(|kept| kept.iter().rev().take(limit)).collect();
         newest.sort_by_key(|decision| Reverse(decision.at_unix_ms));
         newest.into_iter().take(limit).cloned().collect()
@@ -53,7 +54,7 @@ impl Decisions {
 
     /// Those of an owner, newest first.
     pub fn newest(&self, who: &Principal, limit: usize) -> Vec<Decision> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.get(who).into_iter().flat_map(|kept| kept.iter().rev()).take(limit).cloned().collect()
     }
 }

@@ -3,12 +3,9 @@
 //!
 //! A proxy in front may serve other hosts at the same address. A policy whose `addresses` name it reaches those.
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
@@ -38,7 +35,7 @@ impl OwnHosts {
 
     /// Two that find old ones both look them up.
     async fn addresses(&self, resolver: &dyn Resolver) -> Arc<[IpAddr]> {
-        let known = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.found.lock().clone();
         let (known, is_fresh) = known.map_or((Arc::default(), false), |(at, known)| (known, at.elapsed() < FRESH));
         if is_fresh {
             return known;
@@ -59,7 +56,7 @@ impl OwnHosts {
         addresses.sort_unstable();
         addresses.dedup();
         let addresses: Arc<[IpAddr]> = addresses.into();
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&addresses)));
+        *self.found.lock() = Some((Instant::now(), Arc::clone(&addresses)));
         addresses
     }
 }

@@ -6,11 +6,9 @@
 //! follow ── one task: what other servers changed
 //! ```
 
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::RwLock;
 use tokio::{
     sync::Mutex,
     time::{MissedTickBehavior, interval},
@@ -52,7 +50,7 @@ impl Policies {
 
     /// Those that hold now: first those of the settings, each group in the order of its names.
     pub fn all(&self) -> Vec<Arc<Policy>> {
-        let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+        let made = self.made.read();
         // A name in the settings counts before one that was made earlier.
         let made = made.iter().filter(|policy| !self.is_configured(&policy.name));
         self.configured.iter().chain(made).cloned().collect()
@@ -60,7 +58,7 @@ impl Policies {
 
     pub(super) fn by_name(&self, name: &str) -> Option<Arc<Policy>> {
         let configured = self.configured.iter().find(|policy| policy.name == name).cloned();
-        let made = || self.made.read().unwrap_or_else(PoisonError::into_inner);
+        let made = || self.made.read();
         configured.or_else(|| made().iter().find(|policy| policy.name == name).cloned())
     }
 
@@ -81,7 +79,7 @@ impl Policies {
             return Err(Failure::argument("name", why));
         }
         let is_new = self.by_name(&policy.name).is_none();
-        let made = self.made.read().unwrap_or_else(PoisonError::into_inner).len();
+        let made = self.made.read().len();
         if is_new && made >= MADE_MAX {
             return Err(Failure::argument("name", format!("there are {MADE_MAX} policies already: delete one")));
         }
@@ -119,7 +117,7 @@ impl Policies {
             policy.inspect_err(|error| warn!(name, error, "a stored network policy does not hold")).ok().map(Arc::new)
         });
         let read = read.collect();
-        *self.made.write().unwrap_or_else(PoisonError::into_inner) = read;
+        *self.made.write() = read;
         Ok(())
     }
 
@@ -162,7 +160,7 @@ mod tests {
     #[async_trait]
     impl PolicyStore for SlowStore {
         async fn policies(&self) -> Result<Vec<(String, String)>, DatabaseError> {
-            let rows = self.rows.read().expect("a lock").clone();
+            let rows = self.rows.read().clone();
             if !self.is_read.swap(true, Ordering::Relaxed) {
                 sleep(Duration::from_secs(1)).await;
             }
@@ -171,7 +169,7 @@ mod tests {
 
         async fn put_policy(&self, name: &str, policy: &PolicyText, _at_unix_ms: i64) -> Result<(), DatabaseError> {
             let row = (name.to_owned(), serde_json::to_string(policy).expect("JSON"));
-            self.rows.write().expect("a lock").push(row);
+            self.rows.write().push(row);
             Ok(())
         }
 

@@ -1,11 +1,7 @@
 //! How many requests, and how many bytes, an owner may make and move in a minute under a policy: the generic cell rate
 //! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use governor::{
@@ -14,6 +10,7 @@ use governor::{
     middleware::NoOpMiddleware,
     state::keyed::HashMapStateStore,
 };
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::{
@@ -58,7 +55,7 @@ impl<C: Clock + Clone> Rates<C> {
 
     fn limiter(&self, all: &Limiters<C>, policy: &Policy, rate: NonZeroU32) -> Arc<Limiter<C>> {
         let new = || RateLimiter::new(Quota::per_minute(rate), HashMapStateStore::default(), self.clock.clone());
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = all.lock();
         Arc::clone(all.entry((policy.name.clone(), rate)).or_insert_with(|| Arc::new(new())))
     }
 

@@ -1,9 +1,8 @@
 //! Reports the connections and calls of one sandbox to the watchers of its run or cell.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
 
 use super::Sink;
 use crate::{
@@ -38,16 +37,16 @@ struct Listener {
 impl ConnectionReporter {
     /// From now on connections are reported here.
     pub(in crate::services) fn to(&self, sink: Sink) {
-        *self.listener() = Listener { sink: Some(sink), ..Listener::default() };
+        *self.listener.lock() = Listener { sink: Some(sink), ..Listener::default() };
     }
 
     /// Ends that; a sentence for each host that was refused since.
     pub(in crate::services) fn end(&self) -> Vec<String> {
-        std::mem::take(&mut *self.listener()).refusals
+        std::mem::take(&mut *self.listener.lock()).refusals
     }
 
     pub(super) fn report(&self, used: &NetworkUse) {
-        let mut listener = self.listener();
+        let mut listener = self.listener.lock();
         // Clients keep connections that they may not need again, and make others.
         if let Some(refusal) = used.refusal.as_ref().filter(|refusal| !matches!(refusal, Refusal::Idle(_))) {
             let sentence = sentence(refusal);
@@ -60,20 +59,16 @@ impl ConnectionReporter {
 
     /// Reports another event.
     pub(in crate::services) fn event(&self, event: EventKind) {
-        self.listener().event(event);
+        self.listener.lock().event(event);
     }
 
     /// Counts one call in this run or cell, unless there were so many already.
     pub(in crate::services) fn count(&self, what: &str, max: u32) -> bool {
-        let mut listener = self.listener();
+        let mut listener = self.listener.lock();
         let count = listener.calls.entry(what.to_owned()).or_default();
         let fits = *count < max;
         *count += u32::from(fits);
         fits
-    }
-
-    fn listener(&self) -> std::sync::MutexGuard<'_, Listener> {
-        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

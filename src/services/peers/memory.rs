@@ -2,14 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::{
@@ -44,13 +42,13 @@ impl PeerStore for Memory {
     async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
         self.answers()?;
         sleep(Duration::from_millis(self.announce_ms.load(Ordering::Relaxed))).await;
-        self.peers.lock().expect("peers").insert(me.instance.to_string(), (me.clone(), beat));
+        self.peers.lock().insert(me.instance.to_string(), (me.clone(), beat));
         Ok(())
     }
 
     async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError> {
         self.answers()?;
-        Ok(self.peers.lock().expect("peers").values().cloned().collect())
+        Ok(self.peers.lock().values().cloned().collect())
     }
 
     async fn take(
@@ -63,9 +61,9 @@ impl PeerStore for Memory {
         self.answers()?;
         sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut places = self.places.lock().expect("places");
+        let mut places = self.places.lock();
         let place = places.entry(conversation.clone()).or_insert((by, stamp));
-        let beat = self.peers.lock().expect("peers").get(&place.0.to_string()).map(|(_, beat)| *beat);
+        let beat = self.peers.lock().get(&place.0.to_string()).map(|(_, beat)| *beat);
         if place.0 == by || beat.is_none_or(|beat| dead.contains(&(place.0, beat))) {
             *place = (by, stamp);
         }
@@ -75,7 +73,7 @@ impl PeerStore for Memory {
     async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
         self.answers()?;
         sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
-        let mut places = self.places.lock().expect("places");
+        let mut places = self.places.lock();
         if places.get(conversation) == Some(&(by, stamp)) {
             places.remove(conversation);
         }
@@ -84,8 +82,8 @@ impl PeerStore for Memory {
 
     async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError> {
         self.answers()?;
-        self.peers.lock().expect("peers").remove(&instance.to_string());
-        self.places.lock().expect("places").retain(|_, (by, _)| *by != instance);
+        self.peers.lock().remove(&instance.to_string());
+        self.places.lock().retain(|_, (by, _)| *by != instance);
         Ok(())
     }
 }

@@ -165,7 +165,7 @@ async fn a_server_that_does_not_reach_the_database_goes_on_and_gives_way_later()
     // So long that the others thought that it was dead.
     advance(DEAD_AFTER * 2).await;
     sleep(ROUND).await;
-    store.places.lock().expect("places").insert(key("known"), (b.instance(), i64::MAX));
+    store.places.lock().insert(key("known"), (b.instance(), i64::MAX));
     sleep(ROUND * 2).await;
     advance(DEAD_AFTER * 2).await;
     sleep(ROUND * 2).await;
@@ -181,7 +181,7 @@ async fn before_the_others_are_known_nothing_is_taken_from_them() {
     let early = Peers::new(me, Arc::clone(&store) as _, &SystemClock);
     // Its first round has not been: it goes on by itself, and does not write that it has the conversation.
     assert_eq!(early.take(&key("c")).await.expect("a place"), None);
-    assert_eq!(store.places.lock().expect("places")[&key("c")].0, a.instance());
+    assert_eq!(store.places.lock()[&key("c")].0, a.instance());
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,8 +222,8 @@ async fn a_server_whose_beat_takes_long_looks_whether_it_was_taken_for_dead() {
     sleep(ROUND).await;
     // Meanwhile another server has come and taken it.
     let b = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
-    store.places.lock().expect("places").insert(key("x"), (b.instance, i64::MAX));
-    store.peers.lock().expect("peers").insert(b.instance.to_string(), (b, 1));
+    store.places.lock().insert(key("x"), (b.instance, i64::MAX));
+    store.peers.lock().insert(b.instance.to_string(), (b, 1));
     sleep(ROUND * 2).await;
     assert_eq!(*a.busy.lost.lock(), [key("x")]);
 }
@@ -235,7 +235,7 @@ async fn a_beat_that_cannot_be_stored_does_not_hold_up_the_next() {
     store.announce_ms.store(3_600_000, Ordering::Relaxed);
     sleep(ROUND).await;
     store.announce_ms.store(0, Ordering::Relaxed);
-    let beat = || store.peers.lock().expect("peers")[&a.instance().to_string()].1;
+    let beat = || store.peers.lock()[&a.instance().to_string()].1;
     let before = beat();
     sleep(DEAD_AFTER).await;
     assert_ne!(beat(), before);
@@ -263,10 +263,10 @@ async fn a_server_leaves_what_an_earlier_process_had_once() {
     let a = Server::begin(&store);
     sleep(ROUND).await;
     // The first round has left and waits for its beat.
-    store.places.lock().expect("places").insert(key("x"), (a.instance(), 1));
+    store.places.lock().insert(key("x"), (a.instance(), 1));
     store.announce_ms.store(0, Ordering::Relaxed);
     sleep(DEAD_AFTER).await;
-    assert!(store.places.lock().expect("places").contains_key(&key("x")));
+    assert!(store.places.lock().contains_key(&key("x")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,7 +275,7 @@ async fn a_server_with_many_conversations_beats_in_time() {
     let (a, b) = (Server::start(&store).await, Server::start(&store).await);
     sleep(ROUND).await;
     store.place_ms.store(10, Ordering::Relaxed);
-    let stored = || store.places.lock().expect("places").len();
+    let stored = || store.places.lock().len();
     for _ in 0..3000 {
         let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
         assert_eq!(a.peers.check(&made), Ok(()));

@@ -10,12 +10,13 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use futures_util::{Stream, StreamExt as _, stream};
 use http::request::Parts;
+use parking_lot::Mutex;
 use rmcp::{
     model::{ClientJsonRpcMessage, GetExtensions as _, ProtocolVersion, ServerJsonRpcMessage, ServerResult},
     transport::{
@@ -101,7 +102,7 @@ impl Manager {
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Arc<Session>> {
-        lock(&self.open).get(id).cloned()
+        self.open.lock().get(id).cloned()
     }
 
     /// Ends a session; `false` when there is none.
@@ -125,7 +126,7 @@ impl Session {
     ) -> Arc<Log> {
         let log = Arc::new(Log::default());
         let number = {
-            let mut streams = lock(&self.streams);
+            let mut streams = self.streams.lock();
             streams.next += 1;
             let number = streams.next;
             streams.kept.push_back((number, Arc::clone(&log)));
@@ -148,13 +149,13 @@ impl Session {
             }
             let bytes = kept.borrow().kept.iter().map(|event| json_len(&event.message)).sum();
             kept.send_modify(|events| events.complete = true);
-            lock(&ended).add(&kept, bytes);
+            ended.lock().add(&kept, bytes);
         });
         log
     }
 
     fn find(&self, number: u64) -> Option<Arc<Log>> {
-        lock(&self.streams).kept.iter().find(|(kept, _)| *kept == number).map(|(_, log)| Arc::clone(log))
+        self.streams.lock().kept.iter().find(|(kept, _)| *kept == number).map(|(_, log)| Arc::clone(log))
     }
 }
 
@@ -246,7 +247,7 @@ impl SessionManager for Manager {
             let version = result.protocol_version.clone();
             let (conversation, streams) = (ConversationId::fresh(), Mutex::default());
             let session = Session { owner, view, version, over, conversation, streams };
-            lock(&self.open).insert(id.clone(), Arc::new(session));
+            self.open.lock().insert(id.clone(), Arc::new(session));
         }
         Ok(response)
     }
@@ -256,7 +257,7 @@ impl SessionManager for Manager {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Error> {
-        if let Some(session) = lock(&self.open).remove(id) {
+        if let Some(session) = self.open.lock().remove(id) {
             session.over.cancel();
         }
         self.local.close_session(id).await
@@ -298,8 +299,4 @@ impl SessionManager for Manager {
         let after = next(&last_event_id).map_or(last_event_id, |next| next.to_string());
         Ok(self.local.resume(id, after).await?.right_stream())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,8 +4,9 @@
 //! closed: one of the same principal when that has its share, otherwise of any. A call is in progress until its
 //! handler has ended, because a guard travels with the request.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rmcp::transport::streamable_http_server::session::SessionId;
 use tokio::time::Instant;
 
@@ -53,7 +54,7 @@ impl Sessions {
     /// [`Code::QueueFull`] when a call is in progress in every session that could be closed.
     pub(super) async fn room(&self, who: &Principal) -> Result<InProgress, Failure> {
         let (closed, place) = {
-            let mut open = self.open();
+            let mut open = self.open.lock();
             // Sessions also end by themselves.
             open.retain(|session| match &session.id {
                 Some(id) => self.manager.get(id).is_some(),
@@ -89,20 +90,16 @@ impl Sessions {
 
     /// The session that there was room for is open.
     pub(super) fn opened(&self, place: &InProgress, id: &str) {
-        if let Some(session) = self.open().iter_mut().find(|session| Arc::ptr_eq(&session.calls, &place.0)) {
+        if let Some(session) = self.open.lock().iter_mut().find(|session| Arc::ptr_eq(&session.calls, &place.0)) {
             session.id = Some(id.into());
         }
     }
 
     /// Notes a request in a session.
     pub(super) fn used(&self, id: &str) -> Option<InProgress> {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         let session = open.iter_mut().find(|session| session.id.as_deref() == Some(id))?;
         session.used = Instant::now();
         Some(InProgress(Arc::clone(&session.calls)))
-    }
-
-    fn open(&self) -> MutexGuard<'_, Vec<Session>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
