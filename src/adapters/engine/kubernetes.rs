@@ -235,7 +235,7 @@ impl Engine for KubernetesEngine {
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
-        templates::changes(self.0.client.clone(), &self.0.namespace)
+        templates::changes(&self.0)
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {

@@ -7,12 +7,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     future::ready,
     sync::Arc,
+    time::Duration,
 };
 
 use futures_util::{StreamExt, stream::BoxStream};
 use k8s_openapi::{api::core::v1::PodTemplate, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
-    Api, Client,
+    Api,
     api::{ListParams, WatchEvent, WatchParams},
     core::Request,
 };
@@ -117,15 +118,16 @@ fn runner(metadata: &ObjectMeta, template: &Value) -> Result<RunnerImage, Templa
 }
 
 /// See [`changes::changes`].
-pub(super) fn changes(client: Client, namespace: &str) -> BoxStream<'static, ()> {
-    let templates: Api<PodTemplate> = Api::namespaced(client, namespace);
-    changes::changes(move || open(templates.clone()))
+pub(super) fn changes(engine: &Inner) -> BoxStream<'static, ()> {
+    let templates: Api<PodTemplate> = Api::namespaced(engine.client.clone(), &engine.namespace);
+    let answer = engine.time.answer;
+    changes::changes(move || open(templates.clone(), answer))
 }
 
-/// Opens a watch, which begins with an event for each template that there is.
-async fn open(templates: Api<PodTemplate>) -> Option<Events> {
+/// Opens a watch within `answer`. It begins with an event for each template that there is.
+async fn open(templates: Api<PodTemplate>, answer: Duration) -> Option<Events> {
     let params = WatchParams::default().labels(&selector());
-    let events = templates.watch(&params, "0").await.ok()?;
+    let events = call::within("watch", answer, templates.watch(&params, "0")).await.ok()?;
     let events = events.filter_map(|event| match event {
         Ok(WatchEvent::Bookmark(_)) => ready(None),
         Ok(WatchEvent::Error(_)) | Err(_) => ready(Some(false)),
@@ -136,9 +138,12 @@ async fn open(templates: Api<PodTemplate>) -> Option<Events> {
 
 #[cfg(test)]
 mod tests {
+    use kube::Config;
     use serde_json::json;
+    use tokio::{net::TcpListener, time::timeout};
 
     use super::*;
+    use crate::adapters::engine::kubernetes::client::client;
 
     fn of(object: Value) -> Result<RunnerImage, TemplateError> {
         let Template { metadata, template } = serde_json::from_value(object).expect("a pod template");
@@ -170,5 +175,16 @@ mod tests {
         assert_eq!(none, Err(TemplateError::Containers(0)));
         let unnamed = json!({"metadata": {}, "template": {"spec": {"containers": [{"image": "x"}]}}});
         assert_eq!(of(unnamed), Err(TemplateError::NoName));
+    }
+
+    #[tokio::test]
+    async fn open_gives_up_when_there_is_no_answer() {
+        // It is never accepted from, so requests get no answer.
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let config = Config::new(format!("http://{address}").parse().expect("an address"));
+        let client = client(config, Duration::from_mins(2)).expect("a client");
+        let opened = open(Api::namespaced(client, "sandboxes"), Duration::from_millis(50));
+        assert!(timeout(Duration::from_secs(10), opened).await.expect("soon").is_none());
     }
 }
