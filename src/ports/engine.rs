@@ -226,11 +226,14 @@ pub struct Exit {
     pub broke_off: bool,
 }
 
+/// The standard input of a sandbox. What was written may wait for `flush`. `shutdown` closes it for the program and
+/// leaves the output open.
+pub type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
+
 /// A running sandbox. Dropping it closes the streams and does not destroy the sandbox: the caller of `start` does.
 pub struct Sandbox {
     pub id: SandboxId,
-    /// Its standard input. `shutdown` closes it for the program and leaves the output open.
-    pub stdin: Pin<Box<dyn AsyncWrite + Send>>,
+    pub stdin: Stdin,
     /// Its output. The holder keeps reading and discards what is too much, since a reader that stops can block the
     /// engine. The end of the stream is not the end of the program: await `exit`.
     pub output: BoxStream<'static, Result<Output, EngineError>>,

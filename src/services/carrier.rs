@@ -1,12 +1,12 @@
 //! Carries the files of one conversation between the server and one sandbox whose `/data` is its own. Knows how long
 //! each side may take; [`Files`] decides what travels, and the caller reads the sandbox.
 
-use std::{io, pin::Pin, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt as _},
+    io::AsyncWriteExt as _,
     sync::mpsc,
     time::{Instant, timeout, timeout_at},
 };
@@ -15,9 +15,12 @@ use super::{
     files::{Carried, Files, Returned},
     frames::{self, FileMessage},
 };
-use crate::domain::{
-    error::{Code, Failure},
-    owner::ConversationKey,
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        owner::ConversationKey,
+    },
+    ports::engine::Stdin,
 };
 
 /// How long a sandbox may take for the next frame of files, either way, and for all that it sends back.
@@ -56,7 +59,7 @@ impl Carrier {
     ///
     /// # Errors
     /// Those of [`Files::carry_in`]; [`Code::EngineLost`] when the sandbox does not take it.
-    pub(super) async fn write(&mut self, stdin: &mut Pin<Box<dyn AsyncWrite + Send>>) -> Result<(), Failure> {
+    pub(super) async fn write(&mut self, stdin: &mut Stdin) -> Result<(), Failure> {
         let (sender, mut frames) = mpsc::channel::<Bytes>(FRAMES_MAX);
         let writing = async move {
             while let Some(frame) = frames.recv().await {

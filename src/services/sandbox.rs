@@ -2,12 +2,12 @@
 //! ends. Knows no program, so more than one can be executed over one attachment.
 //!
 //! Output is read to the end in any case: a reader that stops can block the engine's own kill (moby issue 41827).
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::BoxFuture, stream::BoxStream};
 use tokio::{
-    io::AsyncWrite,
+    io::AsyncWriteExt,
     time::{Instant, sleep_until},
 };
 use tracing::{debug, warn};
@@ -24,7 +24,7 @@ use crate::{
         text::chain,
     },
     ports::{
-        engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, Volumes},
+        engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, Stdin, Volumes},
         runner::{Protocol, Runner},
         storage::DataFolder,
     },
@@ -62,6 +62,11 @@ pub struct Sandboxes {
 pub(super) struct ExtraMounts {
     folders: Vec<SharedFolder>,
     skills: SkillFolders,
+}
+
+/// Writes and flushes; whether the sandbox takes it.
+pub(super) async fn send(stdin: &mut Stdin, bytes: &[u8]) -> bool {
+    stdin.write_all(bytes).await.is_ok() && stdin.flush().await.is_ok()
 }
 
 /// A running sandbox without a program and, for a framed runner, the decoder of its frames, which may hold a part of
@@ -164,7 +169,7 @@ pub(super) struct Attachment {
 }
 
 /// Attaches to a sandbox; its standard input is the caller's.
-pub(super) fn attach(started: Started) -> (Pin<Box<dyn AsyncWrite + Send>>, Attachment) {
+pub(super) fn attach(started: Started) -> (Stdin, Attachment) {
     let Started { sandbox: Sandbox { id, stdin, output, exit }, decoder } = started;
     let (output, exit) = (Some(output), Some(exit));
     (stdin, Attachment { id, output, exit, decoder, channels: None, exited: None, output_broke: false })

@@ -59,7 +59,7 @@ async fn sandbox_that_goes_away_ends_the_writing() {
     let mut scene = Scene::new(4 << 20).await;
     let (stdin, other) = duplex(1024);
     drop(other);
-    let mut stdin: Pin<Box<dyn AsyncWrite + Send>> = Box::pin(stdin);
+    let mut stdin: Stdin = Box::pin(stdin);
     let written = timeout(Duration::from_secs(5), scene.carrier.write(&mut stdin)).await.expect("in time");
     assert_eq!(written.expect_err("it is gone").code, Code::EngineLost);
 }

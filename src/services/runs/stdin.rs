@@ -3,7 +3,7 @@
 //! Bounded in bytes and in senders. A piece counts until the sandbox has taken it, so a program that never reads makes
 //! its senders wait and then refuses them. Ends with the run: a sender that waits then gets an error.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{
@@ -12,14 +12,15 @@ use futures_util::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
+    io::AsyncWriteExt,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::timeout,
 };
 
 use crate::{
     domain::error::{Code, Failure},
-    services::{frames, network::next_of},
+    ports::engine::Stdin,
+    services::{frames, network::next_of, sandbox::send},
 };
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.
@@ -125,8 +126,6 @@ fn full() -> Failure {
     Failure::new(Code::InputFull, why)
 }
 
-type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
-
 /// Writes the request, closes the stream of a plain runner, then writes pieces of input and of channels, and control
 /// frames. A program that does not read is no error. Never ends: dropping the stream early closes the output on some
 /// engines.
@@ -138,7 +137,7 @@ pub(super) async fn write(
     mut input: Option<StdinReceiver>,
     mut channels: Option<mpsc::Receiver<Bytes>>,
 ) {
-    let mut written = write_all(&mut stdin, &request).await;
+    let mut written = send(&mut stdin, &request).await;
     if written && close {
         drop(stdin.shutdown().await);
     }
@@ -152,15 +151,11 @@ pub(super) async fn write(
                 (piece.as_ref().map_or_else(frames::stdin_end, |piece| frames::stdin(&piece.bytes)), piece)
             }
         };
-        written = write_all(&mut stdin, &frame).await;
+        written = send(&mut stdin, &frame).await;
     }
     // Refuses pieces that nothing takes any more.
     drop(input);
     std::future::pending::<()>().await;
-}
-
-async fn write_all(stdin: &mut Stdin, bytes: &Bytes) -> bool {
-    stdin.write_all(bytes).await.is_ok() && stdin.flush().await.is_ok()
 }
 
 /// The next piece, or once that there is none; never anything after that.

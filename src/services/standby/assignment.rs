@@ -15,7 +15,7 @@ use crate::{
     },
     services::{
         frames,
-        sandbox::{SandboxEvent, Started, attach},
+        sandbox::{SandboxEvent, Started, attach, send},
     },
 };
 
@@ -98,8 +98,7 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     } else {
         program.as_bytes().to_vec().into()
     };
-    drop(stdin.write_all(&request).await);
-    if !framed {
+    if send(&mut stdin, &request).await && !framed {
         drop(stdin.shutdown().await);
     }
     loop {

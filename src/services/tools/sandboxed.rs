@@ -7,13 +7,13 @@
 //!      └─ carry: relays both streams; ends with the connection, the server, its life, or `stop`
 //! ```
 
-use std::{io, pin::Pin, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
 };
@@ -33,6 +33,7 @@ use crate::{
         tools::{Endpoint, ServerText, ToolServer},
     },
     ports::{
+        engine::Stdin,
         runner::Catalog,
         storage::{Storage, StorageError, Usage},
         tools::{OpenStreams, Streams},
@@ -44,7 +45,7 @@ use crate::{
         isolation_check::IsolationState,
         janitor::Lease,
         network::{Channels, Network, next_of},
-        sandbox::{Attachment, SandboxEvent, Sandboxes, attach},
+        sandbox::{Attachment, SandboxEvent, Sandboxes, attach, send},
     },
 };
 
@@ -232,7 +233,7 @@ struct Carried {
 }
 
 /// The sandbox's standard input, what is written there first, and bytes for its channels.
-type Input = (Pin<Box<dyn AsyncWrite + Send>>, Bytes, Option<mpsc::Receiver<Bytes>>);
+type Input = (Stdin, Bytes, Option<mpsc::Receiver<Bytes>>);
 
 impl Carried {
     async fn carry(self, pipe: DuplexStream, input: Input) {
@@ -293,7 +294,7 @@ async fn write((mut stdin, request, mut channels): Input, mut from_client: ReadH
     let mut buffer = vec![0; PIPE_BYTES];
     let mut frame = request;
     loop {
-        if stdin.write_all(&frame).await.is_err() || stdin.flush().await.is_err() {
+        if !send(&mut stdin, &frame).await {
             // How it ended is read.
             std::future::pending::<()>().await;
         }
@@ -306,8 +307,7 @@ async fn write((mut stdin, request, mut channels): Input, mut from_client: ReadH
         };
     }
     // Nothing is left to be done where it is gone.
-    let _ = stdin.write_all(&frames::stdin_end()).await;
-    let _ = stdin.flush().await;
+    send(&mut stdin, &frames::stdin_end()).await;
 }
 
 /// Returns when its files take more than a conversation's may.

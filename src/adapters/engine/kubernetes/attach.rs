@@ -40,7 +40,7 @@ use tokio_tungstenite::{
 use super::ending::Life;
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
-    ports::engine::{EngineError, Output},
+    ports::engine::{EngineError, Output, Stdin},
 };
 
 const STDIN: u8 = 0;
@@ -54,7 +54,6 @@ const PIECE_MAX: usize = 32 << 10;
 /// Unanswered pings after which the server is gone.
 const PINGS_MAX: u32 = 3;
 
-type Stdin = Pin<Box<dyn AsyncWrite + Send>>;
 type Stdout = BoxStream<'static, Result<Output, EngineError>>;
 
 /// The connection, which both halves share. Each locks it for a poll, never across an await.
@@ -83,7 +82,7 @@ pub(super) async fn streams(
     let socket = Arc::new(Mutex::new(Socket { stream, inputs: 0 }));
     let messages = messages(Arc::clone(&socket), silence_max / (PINGS_MAX + 1));
     let first = (!greeting.is_empty()).then(|| input(greeting));
-    let stdin = Input { socket, half_close, first, taken: 0, closed: false };
+    let stdin = Input { socket, half_close, first, closed: false };
     (Box::pin(stdin), output(messages, id, life))
 }
 
@@ -133,13 +132,12 @@ fn input(bytes: &[u8]) -> Message {
     Message::Binary(message.into())
 }
 
-/// Writes messages, each of which is flushed before the next is taken.
+/// Writes messages, each of which is flushed before the next is taken. A write is done when the connection has taken
+/// its message: a caller may give up a write that waits, and none of its bytes are counted for the next one.
 struct Input<S> {
     socket: Shared<S>,
     half_close: bool,
     first: Option<Message>,
-    /// Bytes of the caller's that are in the sink and not yet flushed.
-    taken: usize,
     closed: bool,
 }
 
@@ -169,17 +167,12 @@ impl<S: Sink<Message, Error = Error> + Unpin> AsyncWrite for Input<S> {
         if self.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        ready!(self.poll_first(context))?;
-        if self.taken == 0 {
-            let piece = &bytes[..bytes.len().min(PIECE_MAX)];
-            if piece.is_empty() {
-                return Poll::Ready(Ok(0));
-            }
+        ready!(self.as_mut().poll_flush(context))?;
+        let piece = &bytes[..bytes.len().min(PIECE_MAX)];
+        if !piece.is_empty() {
             ready!(self.poll_send(context, input(piece)))?;
-            self.taken = piece.len();
         }
-        ready!(self.poll_sent(context))?;
-        Poll::Ready(Ok(std::mem::take(&mut self.taken).min(bytes.len())))
+        Poll::Ready(Ok(piece.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -10,6 +10,7 @@ use axum::{
     },
     routing::get,
 };
+use futures_util::FutureExt as _;
 use kube::Config;
 use tokio::{io::AsyncWriteExt, net::TcpListener, sync::oneshot};
 
@@ -24,7 +25,7 @@ const LONG_SILENCE_MAX: Duration = Duration::from_mins(2);
 type Server = Box<dyn FnOnce(WebSocket) -> futures_util::future::BoxFuture<'static, ()> + Send>;
 
 struct Attached {
-    stdin: Pin<Box<dyn AsyncWrite + Send>>,
+    stdin: Stdin,
     output: BoxStream<'static, Result<Output, EngineError>>,
     lives: OwnEndings,
     id: SandboxId,
@@ -194,6 +195,46 @@ async fn the_greeting_is_sent_by_a_flush() {
     attached.stdin.flush().await.expect("flushed");
     let first = timeout(SOON, told).await.expect("soon").expect("told");
     assert_eq!(first, message(STDIN, b"hello"));
+}
+
+/// Takes a message at any time, and is flushed when a test says so.
+#[derive(Default)]
+struct Narrow {
+    taken: Vec<Message>,
+    is_full: bool,
+}
+
+impl Sink<Message> for Narrow {
+    type Error = Error;
+
+    fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Error> {
+        self.taken.push(message);
+        Ok(())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.is_full { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_write_after_one_that_was_given_up_is_sent_whole() {
+    let socket = Arc::new(Mutex::new(Socket { stream: Narrow::default(), inputs: 0 }));
+    let mut stdin = Input { socket: Arc::clone(&socket), half_close: true, first: None, closed: false };
+    socket.lock().stream.is_full = true;
+    drop(stdin.write_all(b"one").now_or_never());
+    assert!(stdin.write_all(b"given up").now_or_never().is_none(), "the message before it is not flushed");
+    socket.lock().stream.is_full = false;
+    stdin.write_all(b"second").await.expect("written");
+    assert_eq!(socket.lock().stream.taken, [input(b"one"), input(b"second")]);
 }
 
 #[tokio::test]

@@ -1,27 +1,25 @@
 //! Writes to a kernel's sandbox: its request, then messages, and between them bytes of its channels and frames of its
 //! files.
 
-use std::pin::Pin;
-
 use bytes::Bytes;
-use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
-    sync::mpsc,
-};
+use tokio::{io::AsyncWriteExt, sync::mpsc};
 
 use super::super::message::{KernelMessage, with_length};
-use crate::services::{frames, network::next_of};
+use crate::{
+    ports::engine::Stdin,
+    services::{frames, network::next_of, sandbox::send},
+};
 
 /// Writes the request, then messages. Ends when the sandbox does not take them any more; keeps the stream open, since
 /// closing it early closes the output on some engines.
 pub(super) async fn write(
-    mut stdin: Pin<Box<dyn AsyncWrite + Send>>,
+    mut stdin: Stdin,
     request: Bytes,
     mut outgoing: mpsc::Receiver<KernelMessage>,
     mut channels: Option<mpsc::Receiver<Bytes>>,
     mut files: mpsc::Receiver<Bytes>,
 ) {
-    let mut written = stdin.write_all(&request).await.is_ok() && stdin.flush().await.is_ok();
+    let mut written = send(&mut stdin, &request).await;
     while written {
         let frame = tokio::select! {
             message = outgoing.recv() => Err(message),
@@ -31,7 +29,7 @@ pub(super) async fn write(
         let message = match frame {
             Err(message) => message,
             Ok(frame) => {
-                written &= stdin.write_all(&frame).await.is_ok() && stdin.flush().await.is_ok();
+                written = send(&mut stdin, &frame).await;
                 continue;
             }
         };
