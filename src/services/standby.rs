@@ -319,7 +319,9 @@ impl Inner {
         let Some(mark) = mark else {
             // The conversation exists. The standby stays, unless its folder has just become a conversation's.
             if matches!(&standby.assignee, Assignee::Unassigned(folder) if !folder.is_assigned()) {
-                self.pool.lock().standbys.push(standby);
+                // In two steps: the lease is not dropped under the lock.
+                let dead = self.pool.lock().put_back(standby);
+                drop(dead);
             }
             return None;
         };

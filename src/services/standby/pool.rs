@@ -147,6 +147,15 @@ impl Pool {
         Some(self.standbys.swap_remove(best))
     }
 
+    /// Puts back one that was taken and not used; `Some` when it died meanwhile, and its watcher did not find it.
+    pub(super) fn put_back(&mut self, standby: Standby) -> Option<Standby> {
+        if standby.handover.is_closed() {
+            return Some(standby);
+        }
+        self.standbys.push(standby);
+        None
+    }
+
     pub(super) fn take_all(&mut self, matches: impl Fn(&Standby) -> bool) -> Vec<Standby> {
         self.standbys.extract_if(.., |standby| matches(standby)).collect()
     }
@@ -217,10 +226,11 @@ impl Pool {
         Some(dead)
     }
 
-    /// Forgets conversations and languages that were not used lately.
-    pub(super) fn expire(&mut self, conversation_max: Duration, language_max: Duration) {
+    /// Forgets conversations and languages that were not used lately, and images other than these.
+    pub(super) fn expire(&mut self, conversation_max: Duration, language_max: Duration, images: &[ImageId]) {
         self.recent.retain(|recent| recent.at.elapsed() < conversation_max);
         self.languages.retain(|_, at| at.elapsed() < language_max);
+        self.memory_max.retain(|image, _| images.contains(image));
         self.backoff_until.retain(|_, until| Instant::now() < *until);
     }
 
@@ -241,28 +251,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::time::advance;
-
-    use super::*;
-    use crate::domain::owner::Principal;
-
-    #[tokio::test(start_paused = true)]
-    async fn conversation_gets_as_many_as_its_pace_needs() {
-        let key = ConversationKey::new(Principal::default(), "loop".parse().expect("an id"));
-        let (python, bash) = ("python".parse().expect("a language"), "bash".parse().expect("a language"));
-        let mut pool = Pool::default();
-        let mut wanted_after = async |pause_ms: u64, language: &Language| {
-            advance(Duration::from_millis(pause_ms)).await;
-            pool.record_run(&key, language, 10);
-            pool.recent[0].standbys_wanted()
-        };
-        assert_eq!(wanted_after(0, &python).await, 1);
-        assert_eq!(wanted_after(6000, &python).await, 1, "its runs are far apart");
-        assert_eq!(wanted_after(4000, &python).await, 2, "they are close");
-        assert_eq!(wanted_after(900, &python).await, 3, "they are very close");
-        assert_eq!(wanted_after(6000, &python).await, 3, "they were lately");
-        assert_eq!(wanted_after(31_000, &python).await, 1, "they are no longer");
-        assert_eq!(wanted_after(100, &bash).await, 1, "a run of another language needs another standby");
-    }
-}
+mod tests;

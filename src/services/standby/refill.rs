@@ -77,9 +77,9 @@ impl Inner {
 
     /// Drops what is idle, old, of a removed image, or over the budget.
     fn retire(&self) {
-        let mut pool = self.pool.lock();
-        pool.expire(self.options.idle_max, self.options.used_max);
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
+        let mut pool = self.pool.lock();
+        pool.expire(self.options.idle_max, self.options.used_max, &images);
         let kept = |standby: &Standby| {
             let wanted = match &standby.assignee {
                 Assignee::Unassigned(_) => pool.languages.contains_key(&standby.language),
