@@ -124,12 +124,12 @@ fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, h
     process::register(&mut registry);
     let all = registry.sub_registry_with_prefix("sandbox");
     for (name, help, value) in [
-        ("slots", "Programs that may run at once", now.slots),
-        ("slots_taken", "Slots that are taken", now.slots_taken),
-        ("queue_length", "Runs that wait for a turn or a slot", now.waiting),
+        ("slots", "Programs that may run at once", now.load.slots),
+        ("slots_taken", "Slots that are taken", now.load.slots_taken),
+        ("queue_length", "Runs that wait for a turn or a slot", now.load.waiting),
         ("runs_under_way", "Runs that wait or run", now.under_way),
-        ("owners", "Owners with runs that wait or run", now.owners),
-        ("owner_runs_max", "Runs that wait or run of the owner with the most", now.owner_runs_max),
+        ("owners", "Owners with runs that wait or run", now.load.owners),
+        ("owner_runs_max", "Runs that wait or run of the owner with the most", now.load.owner_runs_max),
         ("sessions", "Open sessions", now.sessions.open),
         ("sandboxes_held", "Sandboxes of runs and standbys", now.leased),
         ("sandboxes_unwanted", "Sandboxes that are being destroyed", now.unwanted),

@@ -223,14 +223,7 @@ pub struct Stages {
 /// The state of the server at one moment, for gauges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerGauges {
-    /// Programs that may run at once.
-    pub slots: usize,
-    pub slots_taken: usize,
-    /// Runs that wait for their conversation or a slot.
-    pub waiting: usize,
-    /// Owners with runs that wait or run, and how many of those the owner with the most has.
-    pub owners: usize,
-    pub owner_runs_max: usize,
+    pub load: LoadStats,
     pub sessions: SessionsLoad,
     /// Runs that wait or run.
     pub under_way: usize,
@@ -245,6 +238,19 @@ pub struct ServerGauges {
     /// Languages that can be run now.
     pub languages: usize,
     pub packages: PackagesCounts,
+}
+
+/// What is admitted at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoadStats {
+    /// Programs that may run at once.
+    pub slots: usize,
+    pub slots_taken: usize,
+    /// Runs that wait for their conversation or a slot.
+    pub waiting: usize,
+    /// Owners with runs that wait or run, and how many of those the owner with the most has.
+    pub owners: usize,
+    pub owner_runs_max: usize,
 }
 
 /// Sessions at one moment.

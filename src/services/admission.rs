@@ -29,9 +29,12 @@ use self::{
     queue::{Queue, QueueEntry},
     rate::Rate,
 };
-use crate::domain::{
-    error::{Code, Failure},
-    owner::{ConversationKey, Principal},
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        owner::{ConversationKey, Principal},
+    },
+    ports::observer::LoadStats,
 };
 
 /// The limits of admission.
@@ -67,19 +70,6 @@ pub struct Admission {
     owners: Owners,
     rate: Option<Rate>,
     options: AdmissionOptions,
-}
-
-/// The load at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadStats {
-    /// Programs that may run at once.
-    pub slots: usize,
-    pub taken: usize,
-    /// Runs that wait for their conversation or a slot.
-    pub waiting: usize,
-    /// Owners with runs that wait or run, and how many of those the owner with the most has.
-    pub owners: usize,
-    pub owner_runs_max: usize,
 }
 
 /// An admitted run: it runs or waits.
@@ -165,9 +155,9 @@ impl Admission {
 
     pub fn load(&self) -> LoadStats {
         let slots = self.options.slots.max(1);
-        let taken = slots.saturating_sub(self.slots.available_permits());
+        let slots_taken = slots.saturating_sub(self.slots.available_permits());
         let (owners, owner_runs_max) = self.owners.load();
-        LoadStats { slots, taken, waiting: self.queue.len(), owners, owner_runs_max }
+        LoadStats { slots, slots_taken, waiting: self.queue.len(), owners, owner_runs_max }
     }
 }
 

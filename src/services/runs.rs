@@ -47,7 +47,7 @@ pub use self::{
     stdin::INPUT_BYTES_MAX,
 };
 use super::{
-    admission::{Admission, ConversationLock, LoadStats},
+    admission::{Admission, ConversationLock},
     network::Network,
     peers::Peers,
     sessions::Sessions,
@@ -61,7 +61,7 @@ use crate::{
         limits::Limits,
         owner::{ConversationKey, Principal},
     },
-    ports::runner::Runner,
+    ports::{observer::LoadStats, runner::Runner},
 };
 
 /// The least that the server's own test of the engine is given, whatever the limits of programs.

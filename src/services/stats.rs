@@ -12,14 +12,10 @@ pub struct StatsSnapshot {
 impl StatsSnapshot {
     /// Does not wait.
     pub fn now(&self) -> ServerGauges {
-        let (load, sessions) = (self.runs.load(), self.runs.sessions());
+        let sessions = self.runs.sessions();
         let SharedParts { sandboxes, standbys, catalog, .. } = self.runs.parts();
         ServerGauges {
-            slots: load.slots,
-            slots_taken: load.taken,
-            waiting: load.waiting,
-            owners: load.owners,
-            owner_runs_max: load.owner_runs_max,
+            load: self.runs.load(),
             sessions: sessions.load(),
             under_way: self.runs.under_way(),
             leased: sandboxes.janitor.leased(),

@@ -254,9 +254,9 @@ impl From<&Overview> for OverviewResult {
             count: *count,
         });
         Self {
-            slots: gauges.slots,
-            slots_taken: gauges.slots_taken,
-            waiting: gauges.waiting,
+            slots: gauges.load.slots,
+            slots_taken: gauges.load.slots_taken,
+            waiting: gauges.load.waiting,
             sandboxes: gauges.leased,
             runs: now.runs.iter().take(LIVE_MAX).map(LiveRun::from).collect(),
             runs_total: now.runs.len(),
