@@ -23,7 +23,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    domain::{error::Code, id::Language, owner::Principal},
+    domain::{error::Code, id::Language},
     ports::observer::{
         AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, ServerGauges, ToolFacts,
         TraceCounts,
@@ -211,7 +211,7 @@ impl Metrics {
 impl Observer for Metrics {
     fn run_over(&self, run: &RunFacts<'_>) {
         // The self-test is no run of a user.
-        if run.principal == Principal::self_test().name() {
+        if run.conversation.owner.is_self_test() {
             return;
         }
         let outcome = run.end.map_or("failed", |outcome| outcome.ended.word());

@@ -181,7 +181,6 @@ pub struct ProgramFacts<'a> {
 pub struct RunFacts<'a> {
     pub begin: BeginFacts<'a>,
     pub trace: TraceContext,
-    pub principal: &'a str,
     pub args: usize,
     pub stdin_bytes: u64,
     pub limits: &'a Limits,

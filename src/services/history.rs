@@ -35,7 +35,7 @@ use tracing::{info, warn};
 use self::upkeep::Upkeep;
 pub use self::{line::failure, read::HistoryPage, upkeep::DEAD_AFTER};
 use crate::{
-    domain::{clock::Clock, id::InstanceId, owner::Principal},
+    domain::{clock::Clock, id::InstanceId},
     ports::{
         database::DatabaseError,
         history::{HistoryLine, HistoryStore, KeyStore},
@@ -236,7 +236,7 @@ impl Observer for History {
     }
 
     fn run_over(&self, run: &RunFacts<'_>) {
-        if self.store.is_some() && run.principal != Principal::self_test().name() {
+        if self.store.is_some() && !run.conversation.owner.is_self_test() {
             self.put(line::over(run, self.instance, self.options.source_bytes_max, self.now()));
         }
     }

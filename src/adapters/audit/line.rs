@@ -30,7 +30,7 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         "begun": rfc3339(run.begun_unix_s),
         "ended": rfc3339(run.ended_unix_s),
         "run": run.run.to_string(),
-        "principal": run.principal,
+        "principal": run.conversation.owner.name(),
         "conversation": run.conversation.id.as_str(),
         "language": run.language.as_str(),
         "image": run.image,

@@ -53,7 +53,6 @@ fn report_named(audit: &Audit, end: Result<Ended, Failure>, name: &str) {
     audit.run_over(&RunFacts {
         begin,
         trace: TraceContext::root(),
-        principal: "owner",
         args: 1,
         stdin_bytes: 7,
         limits: &limits,

@@ -57,7 +57,7 @@ pub(super) fn of_run(run: &RunFacts<'_>, end_ns: u64) -> Vec<Span> {
     let mut whole = span("run".to_owned(), SpanKind::Internal, run.trace, end_ns, run.stages.total);
     whole.attributes = vec![
         text("sandbox.run", run.run.to_string()),
-        text("sandbox.principal", run.principal),
+        text("sandbox.principal", run.conversation.owner.name()),
         text("sandbox.language", run.language.as_str()),
         text("sandbox.image", run.image),
         text("sandbox.outcome", run.end.map_or("failed", |outcome| outcome.ended.word())),

@@ -347,7 +347,6 @@ impl RunTask {
         self.service.parts.observer.run_over(&RunFacts {
             begin: self.begin_facts(),
             trace: self.trace,
-            principal: self.run.conversation.owner.name(),
             args: self.request.args.len(),
             stdin_bytes: self.request.stdin.len() as u64,
             limits: &self.limits,

@@ -128,7 +128,6 @@ impl ConversationTurn {
         parts.observer.run_over(&RunFacts {
             begin: BeginFacts { run, conversation, is_cell: true, language, image: &runner.image.0, program },
             trace: TraceContext::of_run(run, None),
-            principal: conversation.owner.name(),
             args: 0,
             stdin_bytes: 0,
             limits,

@@ -70,7 +70,6 @@ impl Recorder {
         self.history.run_over(&RunFacts {
             begin,
             trace: TraceContext::root(),
-            principal: "ann",
             args: 0,
             stdin_bytes: 0,
             limits: &Limits::default(),
