@@ -9,7 +9,7 @@ use crate::{
     domain::{clock::SystemClock, limits::Limits},
     services::{
         shared_parts::SharedParts,
-        tools::{Approvals, Directory, Generator, SandboxedParts, SandboxedServers, Tools, ToolsParts},
+        tools::{Approvals, Directory, SandboxedParts, SandboxedServers, Tools, ToolsParts},
     },
 };
 
@@ -22,32 +22,19 @@ const GENERATE_OUTPUT_BYTES: u64 = 32 << 20;
 /// # Errors
 /// When a secret cannot be read, or TLS cannot be set up.
 pub(super) fn service(config: &Config, database: Option<&Database>, shared: &SharedParts) -> Result<Tools, StartError> {
-    let SharedParts { sandboxes, catalog, store, files, isolation, network, observer, .. } = shared;
     let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
     let usual = config.limits.limits();
-    let limits = Limits {
+    let generator_limits = Limits {
         cpu_millis: usual.cpu_millis.max(GENERATE_CPU_MILLIS),
         wall_ms: GENERATE_MS,
         output_bytes_max: GENERATE_OUTPUT_BYTES,
         output_kept_bytes: GENERATE_OUTPUT_BYTES,
         ..usual
     };
-    let generator = Generator {
-        sandboxes: sandboxes.clone(),
-        catalog: Arc::clone(catalog),
-        store: Arc::clone(store) as _,
-        isolation: isolation.clone(),
-        limits,
-    };
     let of_servers = stored.clone().map(|stored| stored as _);
     let path = config.tool_calls.path.clone().into();
     let in_sandboxes = SandboxedServers::new(SandboxedParts {
-        sandboxes: sandboxes.clone(),
-        catalog: Arc::clone(catalog),
-        store: Arc::clone(store),
-        files: Arc::clone(files),
-        network: network.clone(),
-        isolation: isolation.clone(),
+        shared: shared.clone(),
         limits: usual,
         runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
         at_once_max: config.tool_calls.sandboxes_max,
@@ -55,15 +42,13 @@ pub(super) fn service(config: &Config, database: Option<&Database>, shared: &Sha
     let ways = (Arc::new(Connector::new(path)?) as _, in_sandboxes);
     let directory = Directory::new(config.tool_servers()?, of_servers, ways, clock.clone());
     let ask_max = Duration::from_secs(config.tool_calls.ask_s);
-    let approvals = Approvals::new(stored.map(|stored| stored as _), Arc::clone(observer), clock.clone(), ask_max);
+    let observer = Arc::clone(&shared.observer);
+    let approvals = Approvals::new(stored.map(|stored| stored as _), observer, clock, ask_max);
     let parts = ToolsParts {
+        shared: shared.clone(),
         directory: Arc::new(directory),
         approvals: Arc::new(approvals),
-        generator,
-        files: Arc::clone(files),
-        network: network.clone(),
-        observer: Arc::clone(observer),
-        clock,
+        generator_limits,
     };
     Ok(Tools::new(parts, config.tool_calls.per_run_max))
 }

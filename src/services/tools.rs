@@ -32,21 +32,21 @@ use tracing::warn;
 pub use self::{
     approvals::{Approvals, Decider},
     directory::{Directory, ServerEntry},
-    modules::{Generator, ModuleLanguage, Source},
+    modules::{ModuleLanguage, Source},
     sandboxed::{SandboxedParts, SandboxedServers},
     search::{Found, SearchResult},
     server::ServerState,
 };
 use self::{modules::Modules, rates::Rates, server::Live};
-use super::{files::Files, network::Network};
+use super::shared_parts::SharedParts;
 use crate::{
     domain::{
-        clock::Clock,
         error::{Code, Failure},
+        limits::Limits,
         owner::Principal,
         tools::ServerText,
     },
-    ports::observer::{AdminAction, AdminFacts, Observer},
+    ports::observer::{AdminAction, AdminFacts},
 };
 
 /// How often the database is read for what other servers changed.
@@ -55,13 +55,11 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(2);
 const FORGET_EVERY: u32 = 1800;
 
 pub struct ToolsParts {
+    pub shared: SharedParts,
     pub directory: Arc<Directory>,
     pub approvals: Arc<Approvals>,
-    pub generator: Generator,
-    pub files: Arc<Files>,
-    pub network: Network,
-    pub observer: Arc<dyn Observer>,
-    pub clock: Arc<dyn Clock>,
+    /// Of the program that makes modules.
+    pub generator_limits: Limits,
 }
 
 /// The service. A clone is the same.
@@ -80,7 +78,7 @@ impl Tools {
     pub fn new(parts: ToolsParts, calls_per_run_max: u32) -> Self {
         let made =
             Self(Arc::new(Inner { parts, rates: Rates::default(), modules: Modules::default(), calls_per_run_max }));
-        made.0.parts.network.call_by(&made.0);
+        made.0.parts.shared.network.call_by(&made.0);
         made
     }
 
@@ -138,11 +136,12 @@ impl Tools {
         }
         let mut text = text.clone();
         if let Ok(language) = text.image.parse() {
-            text.network = parts.network.names(who, &language);
+            text.network = parts.shared.network.names(who, &language);
         }
         let name = parts.directory.put(name, &text, None).await?;
-        let (at_unix_s, action) = (parts.clock.unix_s(), AdminAction::ToolServerChanged);
-        parts.observer.administered(&AdminFacts { at_unix_s, action, by: who, owner: Some(who), subject: &name });
+        let SharedParts { sandboxes, observer, .. } = &parts.shared;
+        let (at_unix_s, action) = (sandboxes.clock.unix_s(), AdminAction::ToolServerChanged);
+        observer.administered(&AdminFacts { at_unix_s, action, by: who, owner: Some(who), subject: &name });
         Ok(name)
     }
 

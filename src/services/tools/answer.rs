@@ -75,11 +75,11 @@ impl Inner {
         let tool: String = tool.chars().map(plain).take(64).collect();
         // No other answer has this name: the time makes it unique among servers and restarts.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{FOLDER}/{tool}-{:x}-{count}.{ending}", self.parts.clock.unix_ms());
+        let name = format!("{FOLDER}/{tool}-{:x}-{count}.{ending}", self.parts.shared.sandboxes.clock.unix_ms());
         debug!(conversation = %program.conversation, bytes = bytes.len(), "keep an answer of a tool");
         let path = SafePath::from_text(&name)
             .map_err(|_| Failure::argument("tool", "its answer cannot be named".to_owned()))?;
-        self.parts.files.write(&program.conversation, &path, bytes).await?;
+        self.parts.shared.files.write(&program.conversation, &path, bytes).await?;
         Ok(format!("/data/{name}"))
     }
 }

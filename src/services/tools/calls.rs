@@ -22,7 +22,7 @@ use crate::{
         observer::ToolFacts,
         tools::{ProgressSink, UpstreamError},
     },
-    services::network::Program,
+    services::{network::Program, shared_parts::SharedParts},
 };
 
 /// How much of a name that a program wrote is reported, in characters.
@@ -83,8 +83,9 @@ impl Drop for CallReport<'_> {
     fn drop(&mut self) {
         self.used.took = self.begun.elapsed();
         let Program { conversation, language, reporter } = self.program;
-        let at_unix_s = self.inner.parts.clock.unix_s();
-        self.inner.parts.observer.tool_called(&ToolFacts { at_unix_s, conversation, language, used: &self.used });
+        let SharedParts { sandboxes, observer, .. } = &self.inner.parts.shared;
+        let at_unix_s = sandboxes.clock.unix_s();
+        observer.tool_called(&ToolFacts { at_unix_s, conversation, language, used: &self.used });
         reporter.event(EventKind::Tool(Box::new(self.used.clone())));
     }
 }

@@ -25,16 +25,14 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::Language,
-        limits::Limits,
         outcome::{DiskLimit, Ended},
         owner::Principal,
         tools::{ServerName, ToolServer},
     },
-    ports::{packages::PackageStore, runner::Catalog},
+    ports::packages::PackageStore,
     services::{
-        isolation_check::IsolationState,
         runs::{AuxiliaryProgram, execute_auxiliary},
-        sandbox::Sandboxes,
+        shared_parts::SharedParts,
     },
 };
 
@@ -67,16 +65,6 @@ impl ModuleLanguage {
             Self::Typescript => ("javascript", include_str!("generate.js")),
         }
     }
-}
-
-/// What makes modules.
-pub struct Generator {
-    pub sandboxes: Sandboxes,
-    pub catalog: Arc<Catalog>,
-    /// For a folder that is no conversation's.
-    pub store: Arc<dyn PackageStore>,
-    pub isolation: IsolationState,
-    pub limits: Limits,
 }
 
 /// The source of one module.
@@ -203,7 +191,7 @@ impl Inner {
         language: ModuleLanguage,
     ) -> Result<Result<GeneratedModules, Instant>, Failure> {
         let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
-        let Generator { sandboxes, catalog, store, isolation, limits } = &self.parts.generator;
+        let SharedParts { sandboxes, catalog, store, isolation, .. } = &self.parts.shared;
         let (language, program) = language.generator();
         let language: Language = language.parse().map_err(|_| failed())?;
         let runner = catalog.get(&language)?;
@@ -215,13 +203,14 @@ impl Inner {
         };
         let tools: Vec<_> = definitions.tools.iter().map(one).collect();
         let order = json!({"server": server.name, "description": server.text.description, "tools": tools});
-        let store = Arc::clone(store);
+        // A folder that is no conversation's.
+        let store: Arc<dyn PackageStore> = store.clone();
         let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
         let staging = staged.await.map_err(|_| failed())??;
         let auxiliary = AuxiliaryProgram {
             runner: &runner,
             data: staging.data(),
-            limits: *limits,
+            limits: self.parts.generator_limits,
             code: Bytes::from_static(program.as_bytes()),
             stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
             channels: None,

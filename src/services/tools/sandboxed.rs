@@ -34,18 +34,16 @@ use crate::{
     },
     ports::{
         engine::Stdin,
-        runner::Catalog,
-        storage::{Storage, StorageError, Usage},
+        storage::{StorageError, Usage},
         tools::{OpenStreams, Streams},
     },
     services::{
         carrier::Carrier,
-        files::Files,
         frames::{self, Start},
-        isolation_check::IsolationState,
         janitor::Lease,
-        network::{Channels, Network, next_of},
-        sandbox::{Attachment, SandboxEvent, Sandboxes, attach, send},
+        network::{Channels, next_of},
+        sandbox::{Attachment, SandboxEvent, attach, send},
+        shared_parts::SharedParts,
     },
 };
 
@@ -77,12 +75,7 @@ const BY_JAVASCRIPT: &str = "let [command, ...rest] = process.argv.slice(2);\n\
     child.on('exit', (code) => process.exit(code ?? 1));\n";
 
 pub struct SandboxedParts {
-    pub sandboxes: Sandboxes,
-    pub catalog: Arc<Catalog>,
-    pub store: Arc<dyn Storage>,
-    pub files: Arc<Files>,
-    pub network: Network,
-    pub isolation: IsolationState,
+    pub shared: SharedParts,
     /// The usual limits of a run, and the memory that a runner may ask for.
     pub limits: Limits,
     pub runner_memory_bytes_max: u64,
@@ -145,6 +138,7 @@ impl OpenStreams for Opener {
 impl Opener {
     async fn start(self) -> Result<Streams, Failure> {
         let Inner { parts, room, stop, tasks } = &*self.inner;
+        let shared = &parts.shared;
         let full = || {
             let why = format!("{} tool servers run in sandboxes, and no more may: try again later", parts.at_once_max);
             Failure::new(Code::ToolUnavailable, why)
@@ -153,39 +147,39 @@ impl Opener {
         if stop.is_cancelled() {
             return Err(Failure::new(Code::ShuttingDown, "the server is stopping"));
         }
-        let runner = parts.catalog.get(&self.language)?;
-        parts.isolation.wait(&runner.image).await?;
+        let runner = shared.catalog.get(&self.language)?;
+        shared.isolation.wait(&runner.image).await?;
         if !runner.takes_input() {
             return Err(Failure::argument("image", "its runner reads no input while a program runs (protocol 1 or 2)"));
         }
         let conversation = self.server.conversation();
         let policies = &self.server.text.network;
-        let access = parts.network.named(policies, &runner.language)?;
+        let access = shared.network.named(policies, &runner.language)?;
         if access.is_some() && !runner.channels {
             return Err(Failure::argument("network", "its runner has no channels (protocol 2)"));
         }
-        let (store, key) = (Arc::clone(&parts.store), conversation.clone());
+        let (store, key) = (Arc::clone(&shared.store), conversation.clone());
         let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data()));
         let data = data.await.map_err(|_| failed())??;
-        parts.files.quota().check_upload(&Usage::default())?;
-        if parts.files.quota().exceeded(&conversation).await.is_some() {
+        shared.files.quota().check_upload(&Usage::default())?;
+        if shared.files.quota().exceeded(&conversation).await.is_some() {
             let why = format!("its files in the conversation {conversation} take too much space: delete some");
             return Err(Failure::new(Code::QuotaExceeded, why));
         }
         let limits = runner.limits(&parts.limits, parts.runner_memory_bytes_max);
         let limits = Limits { wall_ms: text::ms(LIFE_MAX), ..limits };
-        let (lease, spec) = parts.sandboxes.lease(&runner, (data, parts.sandboxes.mounts_of_all()), limits, LIFE_MAX);
-        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
+        let (lease, spec) = shared.sandboxes.lease(&runner, (data, shared.sandboxes.mounts_of_all()), limits, LIFE_MAX);
+        let (sandboxes, leased) = (shared.sandboxes.clone(), Arc::clone(&lease));
         let started = tasks.spawn(async move { sandboxes.start(&spec, leased).await }).await.map_err(|_| failed())?;
         let mut started = started.map_err(|error| {
             warn!(server = %self.server.name, error = %chain(&error), "the sandbox of a tool server was not started");
             error.failure()
         })?;
-        if let Some(room_bytes) = parts.sandboxes.volumes.streamed_bytes() {
-            Carrier::new(&parts.files, &conversation, room_bytes).write(&mut started.sandbox.stdin).await?;
+        if let Some(room_bytes) = shared.sandboxes.volumes.streamed_bytes() {
+            Carrier::new(&shared.files, &conversation, room_bytes).write(&mut started.sandbox.stdin).await?;
         }
 
-        let channels = access.map(|access| parts.network.open(access, &conversation, &runner.language));
+        let channels = access.map(|access| shared.network.open(access, &conversation, &runner.language));
         let request = self.request(&runner.language, channels.as_ref());
         let (incoming, outgoing, link) = Channels::apart(channels);
         let (stdin, mut sandbox) = attach(started);
@@ -246,7 +240,7 @@ impl Carried {
                 biased;
                 () = opener.inner.stop.cancelled() => None,
                 why = &mut reading => Some(why),
-                limit = outgrown(&opener.inner.parts.files, &conversation) => {
+                limit = outgrown(&opener.inner.parts.shared.files, &conversation) => {
                     Some(format!("it was ended at a limit of its files: {limit:?}"))
                 }
                 () = sleep(LIFE_MAX) => None,
