@@ -76,21 +76,14 @@ struct Hub {
     is_asked: Arc<AtomicBool>,
 }
 
-/// What a kernel does now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KernelState {
-    Idle,
-    Busy,
-    Restarting,
-}
-
 /// A kernel at one moment.
 #[derive(Debug, Clone)]
 pub struct KernelView {
     pub id: SessionId,
     pub conversation: ConversationKey,
     pub language: Language,
-    pub state: KernelState,
+    /// What it does now; `None` while it restarts.
+    pub state: Option<SessionState>,
     /// How long it has not been used.
     pub idle: Duration,
     /// Clients that are connected to it.
@@ -266,8 +259,7 @@ impl Kernels {
 impl Inner {
     fn view(&self, session: SessionView) -> KernelView {
         let SessionView { session: id, conversation, language, state, idle, .. } = session;
-        let state = if state == SessionState::Busy { KernelState::Busy } else { KernelState::Idle };
-        KernelView { id, conversation, language, state, idle, connections: self.connections(id) }
+        KernelView { id, conversation, language, state: Some(state), idle, connections: self.connections(id) }
     }
 
     fn connections(&self, id: SessionId) -> usize {
@@ -276,7 +268,7 @@ impl Inner {
 
     fn restarting(&self, who: &Principal) -> impl Iterator<Item = KernelView> {
         let of = |(id, conversation, language)| {
-            let (state, idle, connections) = (KernelState::Restarting, Duration::ZERO, self.connections(id));
+            let (state, idle, connections) = (None, Duration::ZERO, self.connections(id));
             KernelView { id, conversation, language, state, idle, connections }
         };
         self.sessions.restarting(who).into_iter().map(of)

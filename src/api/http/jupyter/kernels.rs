@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::http::{Answer, body::RequestBody, error::ApiError},
-    services::kernels::{KernelState, Kernels},
+    services::{kernels::Kernels, sessions::SessionState},
 };
 
 /// The Jupyter Server whose API this is.
@@ -27,7 +27,7 @@ pub(super) async fn version() -> Json<Value> {
 pub(super) async fn status(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
     let all = kernels.list(&call.who, call.pinned()?.as_ref());
     let connections: usize = all.iter().map(|kernel| kernel.connections).sum();
-    let unused = all.iter().filter(|kernel| kernel.state != KernelState::Busy).map(|kernel| kernel.idle).min();
+    let unused = all.iter().filter(|kernel| kernel.state != Some(SessionState::Busy)).map(|kernel| kernel.idle).min();
     let last = model::ago(unused.unwrap_or_default());
     Ok(Json(json!({"started": last, "last_activity": last, "connections": connections, "kernels": all.len()})))
 }

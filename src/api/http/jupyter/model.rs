@@ -12,7 +12,10 @@ use crate::{
         id::{Language, SessionId},
     },
     ports::runner::Runner,
-    services::kernels::{Document, KernelState, KernelView},
+    services::{
+        kernels::{Document, KernelView},
+        sessions::SessionState,
+    },
 };
 
 /// What notebooks ask for that name no kernel.
@@ -82,11 +85,7 @@ pub(super) fn id(session: SessionId) -> String {
 }
 
 pub(super) fn kernel(runners: &[Runner], kernel: &KernelView) -> Value {
-    let state = match kernel.state {
-        KernelState::Idle => "idle",
-        KernelState::Busy => "busy",
-        KernelState::Restarting => "restarting",
-    };
+    let state = kernel.state.map_or("restarting", SessionState::word);
     let runner = runners.iter().find(|runner| runner.language == kernel.language);
     let name = runner.map_or_else(|| kernel.language.to_string(), |runner| name(runners, runner));
     json!({"id": id(kernel.id), "name": name, "last_activity": ago(kernel.idle), "execution_state": state,
