@@ -109,15 +109,11 @@ pub(super) fn sessions(config: &Config) -> SessionsOptions {
         memory_bytes_max: config.sessions.memory_bytes_max,
         idle_max: Duration::from_secs(config.sessions.idle_s),
         age_max: Duration::from_secs(config.sessions.age_s),
-        limits: config.limits.limits(),
-        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
     }
 }
 
 pub(super) fn runs(config: &Config) -> RunsOptions {
     RunsOptions {
-        limits: config.limits.limits(),
-        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
         program_bytes_max: usize::try_from(config.limits.program_bytes_max).unwrap_or(usize::MAX),
         detach: config.runs.on_disconnect == "detach",
         kept_runs_max: config.runs.kept_max as usize,

@@ -284,6 +284,8 @@ fn sandboxes(
         folders: config.shared_folders().unwrap_or_default(),
         volumes: super::engine::volumes(config),
         skills: skills(config)?,
+        limits: config.limits.limits(),
+        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
     })
 }
 
@@ -329,8 +331,6 @@ fn standbys(
         sandboxes: sandboxes.clone(),
         catalog: Arc::clone(catalog),
         store: Arc::clone(store),
-        limits: config.limits.limits(),
-        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
         session_age_max: Duration::from_secs(config.sessions.age_s),
         isolation: isolation.clone(),
     };

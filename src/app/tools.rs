@@ -9,7 +9,7 @@ use crate::{
     domain::{clock::SystemClock, limits::Limits},
     services::{
         shared_parts::SharedParts,
-        tools::{Approvals, Directory, SandboxedParts, SandboxedServers, Tools, ToolsParts},
+        tools::{Approvals, Directory, SandboxedServers, Tools, ToolsParts},
     },
 };
 
@@ -33,12 +33,7 @@ pub(super) fn service(config: &Config, database: Option<&Database>, shared: &Sha
     };
     let of_servers = stored.clone().map(|stored| stored as _);
     let path = config.tool_calls.path.clone().into();
-    let in_sandboxes = SandboxedServers::new(SandboxedParts {
-        shared: shared.clone(),
-        limits: usual,
-        runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
-        at_once_max: config.tool_calls.sandboxes_max,
-    });
+    let in_sandboxes = SandboxedServers::new(shared.clone(), config.tool_calls.sandboxes_max);
     let ways = (Arc::new(Connector::new(path)?) as _, in_sandboxes);
     let directory = Directory::new(config.tool_servers()?, of_servers, ways, clock.clone());
     let ask_max = Duration::from_secs(config.tool_calls.ask_s);

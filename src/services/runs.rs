@@ -71,9 +71,6 @@ const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 /// How programs run, and what is kept of finished runs.
 #[derive(Debug, Clone, Copy)]
 pub struct RunsOptions {
-    pub limits: Limits,
-    /// The most memory that a runner may ask for by its label, in bytes.
-    pub runner_memory_bytes_max: u64,
     /// The longest program, in bytes.
     pub program_bytes_max: usize,
     /// Whether a run goes on when its caller goes away, where the request does not say.
@@ -272,13 +269,12 @@ impl Runs {
     }
 
     pub fn limits(&self) -> &Limits {
-        &self.0.options.limits
+        &self.0.parts.sandboxes.limits
     }
 
     /// The limits of a run by this runner.
     pub fn limits_of(&self, runner: &Runner) -> Limits {
-        let options = &self.0.options;
-        runner.limits(&options.limits, options.runner_memory_bytes_max)
+        self.0.parts.sandboxes.limits_of(runner)
     }
 
     /// What lets programs out.
@@ -354,7 +350,7 @@ impl Inner {
         if request.conversation.owner.is_self_test() {
             // Its sandbox has the usual limits, which the isolation check expects, whatever memory its runner asks for;
             // the waiting time and the output are not what is tested.
-            let usual = &self.options.limits;
+            let usual = &self.parts.sandboxes.limits;
             return Limits {
                 wall_ms: usual.wall_ms.max(SELF_TEST_WALL_MS),
                 output_bytes_max: usual.output_bytes_max.max(SELF_TEST_OUTPUT_BYTES),
@@ -362,7 +358,7 @@ impl Inner {
                 ..*usual
             };
         }
-        let usual = &runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
+        let usual = &self.parts.sandboxes.limits_of(runner);
         request.limits.map_or(*usual, |asked| asked.at_most(usual))
     }
 }

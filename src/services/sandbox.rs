@@ -55,6 +55,10 @@ pub struct Sandboxes {
     pub folders: Vec<SharedFolder>,
     pub volumes: Volumes,
     pub skills: Skills,
+    /// The usual limits of a program.
+    pub limits: Limits,
+    /// The most memory that a runner may ask for by its label, in bytes.
+    pub runner_memory_bytes_max: u64,
 }
 
 /// What a sandbox sees beside `/data`.
@@ -77,6 +81,11 @@ pub(super) struct Started {
 }
 
 impl Sandboxes {
+    /// The limits of a program in this runner.
+    pub(super) fn limits_of(&self, runner: &Runner) -> Limits {
+        runner.limits(&self.limits, self.runner_memory_bytes_max)
+    }
+
     /// A lease and the specification of a new sandbox that is needed for at most `life` and for the time in which
     /// files travel.
     pub(super) fn lease(

@@ -65,7 +65,6 @@ use crate::{
     domain::{
         error::{Code, Failure},
         id::{ConversationId, Language, SessionId},
-        limits::Limits,
         owner::{ConversationKey, Principal},
     },
     ports::{runner::Runner, sessions::SessionStore},
@@ -83,10 +82,6 @@ pub struct SessionsOptions {
     pub idle_max: Duration,
     /// How old a session may become.
     pub age_max: Duration,
-    /// The usual limits of a run.
-    pub limits: Limits,
-    /// The most memory that a runner may ask for by its label, in bytes.
-    pub runner_memory_bytes_max: u64,
 }
 
 /// The service. A clone is the same.
@@ -324,7 +319,7 @@ impl Inner {
         }
         let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
         self.parts.isolation.wait(&runner.image).await?;
-        let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
+        let limits = self.parts.sandboxes.limits_of(runner);
         let _reserved = self.reserve_memory(&conversation.owner, limits.memory_bytes)?;
         let access = access.filter(|_| runner.channels);
         let kernel = self.kernel(conversation, runner, &limits, setup, access.clone());

@@ -84,9 +84,6 @@ pub struct StandbyParts {
     pub sandboxes: Sandboxes,
     pub catalog: Arc<Catalog>,
     pub store: Arc<dyn Storage>,
-    pub limits: Limits,
-    /// The most memory that a runner may ask for by its label, in bytes.
-    pub runner_memory_bytes_max: u64,
     /// How long a session may become, which a standby can serve as well as a program.
     pub session_age_max: Duration,
     /// No standby starts before isolation is verified.
@@ -180,7 +177,7 @@ impl Standbys {
     ) -> Option<ClaimedStandby> {
         // The engine fixed these limits when it created the sandbox; the server enforces the others.
         let Limits { wall_ms, output_bytes_max, output_kept_bytes, .. } = *limits;
-        let fixed = Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.limits(runner) };
+        let fixed = Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.parts.sandboxes.limits_of(runner) };
         let usable = self.0.options.total_max > 0 && *limits == fixed;
         let (own, starting) = {
             let mut pool = self.0.pool.lock();
@@ -340,15 +337,11 @@ impl Inner {
     }
 
     fn lease(&self, runner: &Runner, data: DataFolder, mounts: ExtraMounts) -> (Arc<Lease>, SandboxSpec) {
-        let limits = self.limits(runner);
+        let limits = self.parts.sandboxes.limits_of(runner);
         let session = if runner.kernel.is_some() { self.parts.session_age_max } else { Duration::ZERO };
         // Whose program it will be, and so whether that may wait for a person, is not known yet.
         let waits = if runner.channels { WAITS_MAX } else { Duration::ZERO };
         let life = self.options.age_max + (limits.wall() + waits).max(session);
         self.parts.sandboxes.lease(runner, (data, mounts), limits, life)
-    }
-
-    fn limits(&self, runner: &Runner) -> Limits {
-        runner.limits(&self.parts.limits, self.parts.runner_memory_bytes_max)
     }
 }

@@ -33,7 +33,7 @@ pub use self::{
     approvals::{Approvals, Decider},
     directory::{Directory, ServerEntry},
     modules::{ModuleLanguage, Source},
-    sandboxed::{SandboxedParts, SandboxedServers},
+    sandboxed::SandboxedServers,
     search::{Found, SearchResult},
     server::ServerState,
 };

@@ -89,12 +89,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::limits::Limits;
 
     fn options(kept_runs_max: usize, kept_bytes_max: usize) -> RunsOptions {
         RunsOptions {
-            limits: Limits::default(),
-            runner_memory_bytes_max: 0,
             program_bytes_max: 0,
             detach: false,
             kept_runs_max,

@@ -117,7 +117,7 @@ impl ConversationTurn {
         let took = figures.wall;
         let parts = &self.service.parts;
         let Some(runner) = parts.catalog.find(language) else { return };
-        let (limits, run) = (&self.service.options.limits, RunId::new());
+        let (limits, run) = (&parts.sandboxes.limits, RunId::new());
         let ended = Ended::Exited { code: i32::from(!is_ok) };
         let outcome = Outcome { ended, oom_killed: false, limits: *limits, figures };
         let ended_unix_s = parts.sandboxes.clock.unix_s();

@@ -124,7 +124,7 @@ impl Inner {
         let mut held = link.carrier.lock().await;
         let carrier = held.get_or_insert_with(|| {
             let carrier = Carrier::new(&self.parts.files, &session.conversation, room_bytes);
-            carrier.with_file_bytes_max(self.options.limits.file_bytes_max)
+            carrier.with_file_bytes_max(self.parts.sandboxes.limits.file_bytes_max)
         });
         let sent = carrier.send(&link.frames, link.take()).await;
         link.end();

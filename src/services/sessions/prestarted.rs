@@ -151,7 +151,7 @@ impl Inner {
         if !self.parts.standbys.assignment_is_supported().await {
             return None;
         }
-        let limits = runner.limits(&self.options.limits, self.options.runner_memory_bytes_max);
+        let limits = self.parts.sandboxes.limits_of(runner);
         let room = self.options.memory_bytes_max.saturating_sub(self.prestarted.memory_bytes());
         // It takes no memory that a session would have to be ended for.
         let _reserved = self.registry.reserve_ahead(limits.memory_bytes, room)?;

@@ -78,7 +78,7 @@ async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let id = ConversationKey::new(Principal::self_test(), id);
     let named = id.clone();
     let assigned = tokio::task::spawn_blocking(move || folder.assign(&id).ok().flatten()).await.ok()??;
-    let ended = finish(started, program, &inner.parts.limits).await;
+    let ended = finish(started, program, &inner.parts.sandboxes.limits).await;
     let followed = assigned.data().path.join("x").exists();
     let store = Arc::clone(&inner.parts.store);
     drop(lease);

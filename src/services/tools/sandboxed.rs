@@ -74,30 +74,23 @@ const BY_JAVASCRIPT: &str = "let [command, ...rest] = process.argv.slice(2);\n\
     child.on('error', (error) => { console.error(error.message); process.exit(127); });\n\
     child.on('exit', (code) => process.exit(code ?? 1));\n";
 
-pub struct SandboxedParts {
-    pub shared: SharedParts,
-    /// The usual limits of a run, and the memory that a runner may ask for.
-    pub limits: Limits,
-    pub runner_memory_bytes_max: u64,
-    /// How many there may be at once.
-    pub at_once_max: usize,
-}
-
 /// Starts tool servers in sandboxes. A clone is the same.
 #[derive(Clone)]
 pub struct SandboxedServers(Arc<Inner>);
 
 struct Inner {
-    parts: SandboxedParts,
+    parts: SharedParts,
+    at_once_max: usize,
     room: Arc<Semaphore>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl SandboxedServers {
-    pub fn new(parts: SandboxedParts) -> Self {
-        let room = Arc::new(Semaphore::new(parts.at_once_max));
-        Self(Arc::new(Inner { parts, room, stop: CancellationToken::new(), tasks: TaskTracker::new() }))
+    /// Of which there are at most so many at once.
+    pub fn new(parts: SharedParts, at_once_max: usize) -> Self {
+        let (room, stop) = (Arc::new(Semaphore::new(at_once_max)), CancellationToken::new());
+        Self(Arc::new(Inner { parts, at_once_max, room, stop, tasks: TaskTracker::new() }))
     }
 
     /// Starts the sandbox of a server each time that it is connected to; `None` for a server without one.
@@ -137,49 +130,48 @@ impl OpenStreams for Opener {
 
 impl Opener {
     async fn start(self) -> Result<Streams, Failure> {
-        let Inner { parts, room, stop, tasks } = &*self.inner;
-        let shared = &parts.shared;
+        let Inner { parts, at_once_max, room, stop, tasks } = &*self.inner;
         let full = || {
-            let why = format!("{} tool servers run in sandboxes, and no more may: try again later", parts.at_once_max);
+            let why = format!("{at_once_max} tool servers run in sandboxes, and no more may: try again later");
             Failure::new(Code::ToolUnavailable, why)
         };
         let room = Arc::clone(room).try_acquire_owned().map_err(|_| full())?;
         if stop.is_cancelled() {
             return Err(Failure::new(Code::ShuttingDown, "the server is stopping"));
         }
-        let runner = shared.catalog.get(&self.language)?;
-        shared.isolation.wait(&runner.image).await?;
+        let runner = parts.catalog.get(&self.language)?;
+        parts.isolation.wait(&runner.image).await?;
         if !runner.takes_input() {
             return Err(Failure::argument("image", "its runner reads no input while a program runs (protocol 1 or 2)"));
         }
         let conversation = self.server.conversation();
         let policies = &self.server.text.network;
-        let access = shared.network.named(policies, &runner.language)?;
+        let access = parts.network.named(policies, &runner.language)?;
         if access.is_some() && !runner.channels {
             return Err(Failure::argument("network", "its runner has no channels (protocol 2)"));
         }
-        let (store, key) = (Arc::clone(&shared.store), conversation.clone());
+        let (store, key) = (Arc::clone(&parts.store), conversation.clone());
         let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data()));
         let data = data.await.map_err(|_| failed())??;
-        shared.files.quota().check_upload(&Usage::default())?;
-        if shared.files.quota().exceeded(&conversation).await.is_some() {
+        parts.files.quota().check_upload(&Usage::default())?;
+        if parts.files.quota().exceeded(&conversation).await.is_some() {
             let why = format!("its files in the conversation {conversation} take too much space: delete some");
             return Err(Failure::new(Code::QuotaExceeded, why));
         }
-        let limits = runner.limits(&parts.limits, parts.runner_memory_bytes_max);
+        let limits = parts.sandboxes.limits_of(&runner);
         let limits = Limits { wall_ms: text::ms(LIFE_MAX), ..limits };
-        let (lease, spec) = shared.sandboxes.lease(&runner, (data, shared.sandboxes.mounts_of_all()), limits, LIFE_MAX);
-        let (sandboxes, leased) = (shared.sandboxes.clone(), Arc::clone(&lease));
+        let (lease, spec) = parts.sandboxes.lease(&runner, (data, parts.sandboxes.mounts_of_all()), limits, LIFE_MAX);
+        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         let started = tasks.spawn(async move { sandboxes.start(&spec, leased).await }).await.map_err(|_| failed())?;
         let mut started = started.map_err(|error| {
             warn!(server = %self.server.name, error = %chain(&error), "the sandbox of a tool server was not started");
             error.failure()
         })?;
-        if let Some(room_bytes) = shared.sandboxes.volumes.streamed_bytes() {
-            Carrier::new(&shared.files, &conversation, room_bytes).write(&mut started.sandbox.stdin).await?;
+        if let Some(room_bytes) = parts.sandboxes.volumes.streamed_bytes() {
+            Carrier::new(&parts.files, &conversation, room_bytes).write(&mut started.sandbox.stdin).await?;
         }
 
-        let channels = access.map(|access| shared.network.open(access, &conversation, &runner.language));
+        let channels = access.map(|access| parts.network.open(access, &conversation, &runner.language));
         let request = self.request(&runner.language, channels.as_ref());
         let (incoming, outgoing, link) = Channels::apart(channels);
         let (stdin, mut sandbox) = attach(started);
@@ -240,7 +232,7 @@ impl Carried {
                 biased;
                 () = opener.inner.stop.cancelled() => None,
                 why = &mut reading => Some(why),
-                limit = outgrown(&opener.inner.parts.shared.files, &conversation) => {
+                limit = outgrown(&opener.inner.parts.files, &conversation) => {
                     Some(format!("it was ended at a limit of its files: {limit:?}"))
                 }
                 () = sleep(LIFE_MAX) => None,
