@@ -119,14 +119,14 @@ impl App {
         let database = Some(parts::database(config)?);
         let parts = Parts::build(config, signer, store, engine, &probe, &observability, database).await?;
         if binds {
-            parts.tokens.bind(config.api_token.expose(), config.file_secrets());
+            parts.shared.tokens.bind(config.api_token.expose(), config.file_secrets());
         }
         let background = Background::start(config, &parts).await?;
         let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
         Ok(Self { parts, background, observability, shutdown_grace, listen: options::listen(config) })
     }
 
-    /// Starts to test whether the engine isolates; `parts.isolation` has the result.
+    /// Starts to test whether the engine isolates; `parts.shared.isolation` has the result.
     pub fn test_isolation(&mut self) {
         self.background.test_isolation(&mut self.parts);
     }
@@ -142,7 +142,7 @@ impl App {
             tokio::spawn(listen::serve(listener, surface, self.listen, shutdown.clone(), stopping.clone()));
         let broken = tokio::select! {
             () = shutdown.cancelled() => None,
-            why = self.parts.isolation.violated() => Some(why),
+            why = self.parts.shared.isolation.violated() => Some(why),
         };
         shutdown.cancel();
         info!("stopping: running programs may end, nothing new starts; a second signal ends the server at once");

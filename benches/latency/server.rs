@@ -53,7 +53,7 @@ impl Server {
         environment.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         let config = config::load(&Sources::environment_only(environment)).expect("settings");
         let app = App::build(&config).await.expect("the engine and the runner images: run ./build.sh");
-        let (standbys, catalog) = (app.parts.standbys.clone(), Arc::clone(&app.parts.catalog));
+        let (standbys, catalog) = (app.parts.shared.standbys.clone(), Arc::clone(&app.parts.shared.catalog));
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         Self { url: url + "/mcp", http: reqwest::Client::new(), standbys, catalog, config, shutdown, serving }

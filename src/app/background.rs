@@ -49,10 +49,10 @@ impl Background {
     /// When the address of the metrics is taken, or the engine does not list its sandboxes.
     pub(super) async fn start(config: &Config, parts: &Parts) -> Result<Self, StartError> {
         let metrics = bind_metrics(config).await?;
-        parts.janitor.start();
-        parts.janitor.reconcile().await?;
-        recover(&parts.store).await;
-        parts.standbys.start();
+        parts.shared.sandboxes.janitor.start();
+        parts.shared.sandboxes.janitor.reconcile().await?;
+        recover(&parts.shared.store).await;
+        parts.shared.standbys.start();
         parts.sessions.start();
         let stop = || parts.stop.clone();
         let mut tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
@@ -61,7 +61,7 @@ impl Background {
             // So that the first request finds them, where the database answers.
             let first = async {
                 if database.prepare().await.is_ok() {
-                    parts.tokens.load().await;
+                    parts.shared.tokens.load().await;
                     drop(parts.policies.load().await);
                     drop(parts.tools.directory().load().await);
                     parts.sessions.recover().await;
@@ -70,7 +70,7 @@ impl Background {
             let _ = timeout(DATABASE_MAX, first).await;
             tasks.push(tokio::spawn(keep(
                 database,
-                Arc::clone(&parts.tokens),
+                Arc::clone(&parts.shared.tokens),
                 (Arc::clone(&parts.history), Arc::clone(&parts.keys)),
                 (Arc::clone(&parts.policies), (parts.runs.clone(), parts.sessions.clone())),
                 stop(),
@@ -78,7 +78,7 @@ impl Background {
             tasks.push(parts.tools.start(stop()));
             tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
             tasks.push(tokio::spawn(end_what_tokens_opened(
-                parts.tokens.ends(),
+                parts.shared.tokens.ends(),
                 (parts.runs.clone(), parts.sessions.clone()),
                 stop(),
             )));
@@ -90,7 +90,7 @@ impl Background {
         Ok(Self { tasks })
     }
 
-    /// Starts to test whether the engine isolates; `parts.isolation` has the result. A second call does nothing.
+    /// Starts to test whether the engine isolates; `parts.shared.isolation` has the result. A second call does nothing.
     pub(super) fn test_isolation(&mut self, parts: &mut Parts) {
         self.tasks.extend(parts.check.take().map(|check| check.start(parts.stop.clone())));
     }
@@ -105,12 +105,12 @@ impl Background {
         parts.tools.directory().stop().await;
         parts.stop.cancel();
         parts.sessions.stop().await;
-        parts.standbys.stop().await;
-        parts.janitor.drain(DRAIN_MAX).await;
+        parts.shared.standbys.stop().await;
+        parts.shared.sandboxes.janitor.drain(DRAIN_MAX).await;
         for task in self.tasks {
             drop(task.await);
         }
-        parts.files.close().await;
+        parts.shared.files.close().await;
     }
 }
 

@@ -66,28 +66,19 @@ use crate::{
 
 /// Every part of the server.
 pub struct Parts {
-    pub store: Arc<dyn Storage>,
+    pub shared: SharedParts,
     pub runs: Runs,
-    pub files: Arc<Files>,
-    pub janitor: Janitor,
     pub retention: Arc<Retention>,
-    pub standbys: Standbys,
     pub sessions: Sessions,
     pub kernels: Kernels,
     pub packages: Packages,
     pub tools: Tools,
     pub checker: Checker,
-    pub catalog: Arc<Catalog>,
     pub discovery: Arc<Discovery>,
-    /// The label of this server's sandboxes.
-    pub instance: InstanceId,
     pub mcp: McpParts,
-    /// Nothing runs before it was tested that the engine isolates.
-    pub isolation: IsolationState,
     /// Taken when it starts.
     pub check: Option<IsolationCheck>,
     pub router: Router,
-    pub tokens: Arc<Tokens>,
     pub policies: Arc<Policies>,
     pub history: Arc<History>,
     pub keys: Arc<Idempotency>,
@@ -139,7 +130,7 @@ pub(super) fn store_by(
 impl Parts {
     /// What a listener serves.
     pub(super) fn surface(&self, router: &Router) -> Surface {
-        Surface { router: router.clone(), tokens: Arc::clone(&self.tokens) }
+        Surface { router: router.clone(), tokens: Arc::clone(&self.shared.tokens) }
     }
 
     /// Builds the parts for `doctor`, which observes nothing.
@@ -182,22 +173,22 @@ impl Parts {
         let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let sandboxes = sandboxes(config, &engine, &janitor, instance)?;
+        let sandboxes = sandboxes(config, &engine, janitor, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let peers = peers::parts(config, instance, database.as_ref());
         let shared = SharedParts {
             sandboxes,
-            catalog: Arc::clone(&catalog),
-            store: Arc::clone(&store),
-            files: Arc::clone(&files),
-            standbys: standbys.clone(),
-            isolation: isolation.clone(),
+            catalog,
+            store,
+            files,
+            standbys,
+            isolation,
             variables: options::variables(config),
-            tokens: Arc::clone(&tokens),
+            tokens,
             network,
-            peers: peers.clone(),
-            observer: Arc::clone(&observer),
+            peers,
+            observer,
         };
         let records = database.clone().map(|database| Arc::new(database) as Arc<dyn SessionStore>);
         let sessions = Sessions::new(shared.clone(), records, options::sessions(config));
@@ -206,7 +197,7 @@ impl Parts {
         let checker = check::service(config, &shared);
         let admission = Admission::new(options::admission(config, probe));
         let runs = Runs::new(shared.clone(), sessions.clone(), admission, options::runs(config));
-        let retention = Retention::new(Arc::clone(&files), runs.clone(), clock, options::retention(config));
+        let retention = Retention::new(Arc::clone(&shared.files), runs.clone(), clock, options::retention(config));
 
         let stats = StatsSnapshot { runs: runs.clone(), packages: packages.clone() };
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
@@ -218,7 +209,7 @@ impl Parts {
         let (beside, kept) = ((&packages, &tools, &checker), (&history, &keys, &admin));
         let api = options::api(config, bodies.clone(), &shared, (&runs, &sessions, &kernels), beside, kept);
         let mcp = options::tools(config, &api);
-        let relay = Relay::new(peers.clone(), bodies.clone());
+        let relay = Relay::new(shared.peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, (&bodies, &relay), stop.clone())),
             relay,
@@ -226,30 +217,23 @@ impl Parts {
             sign_in: sign_in.clone(),
             readiness: Arc::new(Readiness::new(stats)),
             metrics: exposition.clone(),
-            observer,
+            observer: Arc::clone(&shared.observer),
             names: options::names(config),
             proxies: options::proxies(config),
         });
         Ok(Self {
-            store,
+            shared,
             runs,
-            files,
-            janitor,
             retention: Arc::new(retention),
-            standbys,
             sessions,
             kernels,
             packages,
             tools,
             checker,
-            catalog,
             discovery,
-            instance,
             mcp,
-            isolation,
             check: Some(check),
             router,
-            tokens,
             policies,
             history,
             keys,
@@ -273,12 +257,12 @@ pub fn signer(config: &Config) -> UrlSigner {
 fn sandboxes(
     config: &Config,
     engine: &Arc<dyn Engine>,
-    janitor: &Janitor,
+    janitor: Janitor,
     instance: InstanceId,
 ) -> Result<Sandboxes, StartError> {
     Ok(Sandboxes {
         engine: Arc::clone(engine),
-        janitor: janitor.clone(),
+        janitor,
         clock: Arc::new(SystemClock),
         instance,
         folders: config.shared_folders().unwrap_or_default(),

@@ -78,8 +78,9 @@ async fn serve(cluster: &Arc<Cluster>, root: &Path, more: &[(&str, &str)]) -> Se
     let probe = cluster.probe().await.expect("the model");
     let engine = Arc::clone(cluster) as Arc<dyn Engine>;
     let app = App::assemble(&config, store, engine, probe).await.expect("a server");
-    app.parts.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
-    let (runs, standbys, janitor) = (app.parts.runs.clone(), app.parts.standbys.clone(), app.parts.janitor.clone());
+    app.parts.shared.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
+    let (runs, standbys, janitor) =
+        (app.parts.runs.clone(), app.parts.shared.standbys.clone(), app.parts.shared.sandboxes.janitor.clone());
     let shutdown = CancellationToken::new();
     let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
     Server { runs, standbys, janitor, shutdown, serving }

@@ -99,15 +99,15 @@ async fn isolation(
             return findings.sentence(Level::Fail, "isolation", &chain(&error));
         }
     };
-    parts.janitor.start();
+    parts.shared.sandboxes.janitor.start();
     let check = parts.check.take().map(|check| check.start(parts.stop.clone()));
-    match timeout(TEST_MAX, parts.isolation.tried()).await {
+    match timeout(TEST_MAX, parts.shared.isolation.tried()).await {
         Ok(Isolation::Verified { notes, rejected }) => {
             findings.ok("isolation", "a sandbox has the required user, limits and isolation");
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
-            for (language, why) in parts.isolation.unserved() {
+            for (language, why) in parts.shared.isolation.unserved() {
                 findings.sentence(Level::Fail, "isolation", &format!("{language} is not served. {why}"));
             }
             runtime(engine.as_ref(), &rejected, findings).await;
@@ -126,7 +126,7 @@ async fn isolation(
     if let Some(check) = check {
         drop(check.await);
     }
-    parts.janitor.drain(DRAIN_MAX).await;
+    parts.shared.sandboxes.janitor.drain(DRAIN_MAX).await;
 }
 
 /// Reports which runtime starts sandboxes, and why.
@@ -140,7 +140,7 @@ async fn runtime(engine: &dyn Engine, rejected: &[Rejection], findings: &mut Fin
 }
 
 async fn assignment(parts: &Parts, findings: &mut Findings) {
-    if parts.standbys.assignment_is_supported().await {
+    if parts.shared.standbys.assignment_is_supported().await {
         findings.ok("standby", "a renamed folder stays with its sandbox, so new conversations get a standby");
     } else {
         findings.warn(

@@ -158,9 +158,9 @@ impl FakeServer {
         let probe = engine.probe().await.expect("the fake engine");
         let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
         // The fake engine has no kernel that could tell anything; a test of the self-test has a server of its own.
-        app.parts.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
+        app.parts.shared.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
         let (janitor, mcp, retention) =
-            (app.parts.janitor.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
+            (app.parts.shared.sandboxes.janitor.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
         let (sessions, kernels) = (app.parts.sessions.clone(), app.parts.kernels.clone());
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));

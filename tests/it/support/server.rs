@@ -83,12 +83,12 @@ impl Server {
         let config = settings(&root, &pairs);
         let (engine, _) = app::engine(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
         let app = App::build(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
-        let (catalog, janitor, instance) =
-            (Arc::clone(&app.parts.catalog), app.parts.janitor.clone(), app.parts.instance);
-        let standbys = app.parts.standbys.clone();
+        let shared = &app.parts.shared;
+        let (catalog, standbys) = (Arc::clone(&shared.catalog), shared.standbys.clone());
+        let (janitor, instance) = (shared.sandboxes.janitor.clone(), shared.sandboxes.instance);
         let runs = app.parts.runs.clone();
         // Tests count sandboxes: that of the self-test is gone before they begin.
-        let isolation = &app.parts.isolation;
+        let isolation = &shared.isolation;
         assert!(matches!(isolation.settled().await, Isolation::Verified { .. }), "{:?}", isolation.now());
         janitor.idle().await;
         let shutdown = CancellationToken::new();
