@@ -218,7 +218,6 @@ pub(super) fn history(config: &Config) -> HistoryOptions {
 }
 
 pub(super) fn api(
-    config: &Config,
     bodies: Bodies,
     shared: &SharedParts,
     (runs, sessions, kernels): (&Runs, &Sessions, &Kernels),
@@ -235,7 +234,6 @@ pub(super) fn api(
         keys: Arc::clone(keys),
         sessions: sessions.clone(),
         kernels: kernels.clone(),
-        limits: config.limits.limits(),
         tokens: Arc::clone(tokens),
         admin: admin.clone(),
         network: network.clone(),

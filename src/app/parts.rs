@@ -207,7 +207,7 @@ impl Parts {
         let (kernels, checks) = (Kernels::new(runs.clone()), doctor::checks_of(config, &engine));
         let admin = options::admin(&runs, told, known, &tools, stats.clone(), checks);
         let (beside, kept) = ((&packages, &tools, &checker), (&history, &keys, &admin));
-        let api = options::api(config, bodies.clone(), &shared, (&runs, &sessions, &kernels), beside, kept);
+        let api = options::api(bodies.clone(), &shared, (&runs, &sessions, &kernels), beside, kept);
         let mcp = options::tools(config, &api);
         let relay = Relay::new(shared.peers.clone(), bodies.clone());
         let router = http::router(HttpParts {

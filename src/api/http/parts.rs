@@ -10,7 +10,7 @@ use axum::{
 
 use super::{body::Bodies, error::ApiError};
 use crate::{
-    domain::{error::Code, limits::Limits, owner::Principal, trace::TraceContext},
+    domain::{error::Code, owner::Principal, trace::TraceContext},
     services::{
         admin::Admin, check::Checker, containers::Containers, conversations::Conversations, files::Files,
         history::History, idempotency::Idempotency, kernels::Kernels, network::Network, packages::Packages, runs::Runs,
@@ -39,8 +39,6 @@ pub struct ApiParts {
     pub sessions: Sessions,
     /// Sessions with several clients.
     pub kernels: Kernels,
-    /// What a run may use at most.
-    pub limits: Limits,
     pub tokens: Arc<Tokens>,
     /// What operators see and change.
     pub admin: Admin,

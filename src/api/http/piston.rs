@@ -23,7 +23,6 @@ use crate::{
     domain::{
         error::Code,
         id::ConversationId,
-        limits::Limits,
         owner::{ConversationKey, Principal},
         trace::TraceContext,
     },
@@ -117,7 +116,6 @@ async fn no_packages() -> ApiError {
 )]
 async fn execute(
     State(runs): State<Runs>,
-    State(limits): State<Limits>,
     who: Principal,
     trace: Option<TraceContext>,
     body: RequestBody,
@@ -126,7 +124,7 @@ async fn execute(
     runs.check_capacity(&who)?;
     let (members, bytes) = body.members().await?;
     let mut execute = Execute::parse(members)?;
-    let limits = execute.limits(&limits)?;
+    let limits = execute.limits(runs.limits())?;
     let (execute, files) = by_size(bytes.len(), move || {
         let files = execute.take_files();
         (execute, files)

@@ -69,7 +69,7 @@ pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Re
     let call = &call;
     begin(&parts, call, "", body, |members| {
         let create: CreateRun = parse::parse(members, Source::Json)?;
-        let limits = create.checked(&parts.limits)?;
+        let limits = create.checked(parts.runs.limits())?;
         Ok(PendingRequest {
             conversation: create.conversation.clone(),
             wait: create.wait,

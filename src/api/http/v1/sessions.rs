@@ -133,7 +133,7 @@ pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> 
                 session: Some(CellSession::Open(id)),
                 stdin: stdin.unwrap_or_default().into(),
                 stdin_open: stdin_open.unwrap_or(false),
-                limits: limits.map(|limits| limits.within(&parts.limits)).transpose()?,
+                limits: limits.map(|limits| limits.within(parts.runs.limits())).transpose()?,
                 within: call.trace,
                 ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation.id), language, code.0)
             })
