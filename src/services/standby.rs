@@ -298,31 +298,25 @@ impl Inner {
 
     /// An unassigned one, if the conversation is new. Its mounts were made when it had no owner, so it shows public
     /// skills and folders only: an owner with others gets a sandbox that was started for it.
-    async fn assign(&self, id: &ConversationKey, image: &ImageId) -> Option<(Standby, Mark)> {
+    async fn assign(self: &Arc<Self>, id: &ConversationKey, image: &ImageId) -> Option<(Standby, Mark)> {
         if self.parts.sandboxes.has_own(&id.owner).await {
             return None;
         }
-        let mut standby = self
-            .pool
-            .lock()
-            .take_best(|standby| standby.image == *image && standby.is_unassigned(), |standby| standby.phase)?;
-        let id = id.clone();
+        let (sandbox, mut folder) = self.pool.lock().take_folder(image)?;
+        let (inner, id) = (Arc::clone(self), id.clone());
+        // It goes on when this future is dropped, so that the folder is given back.
         let assigning = tokio::task::spawn_blocking(move || {
-            let Assignee::Unassigned(folder) = &mut standby.assignee else { return (standby, None) };
-            let mark = folder.assign(&id).ok().flatten().and_then(|conversation| conversation.mark().ok());
-            (standby, mark)
-        });
-        let (standby, mark) = assigning.await.ok()?;
-        let Some(mark) = mark else {
-            // The conversation exists. The standby stays, unless its folder has just become a conversation's.
-            if matches!(&standby.assignee, Assignee::Unassigned(folder) if !folder.is_assigned()) {
-                // In two steps: the lease is not dropped under the lock.
-                let dead = self.pool.lock().put_back(standby);
-                drop(dead);
+            let conversation = folder.assign(&id).ok().flatten();
+            if !folder.is_assigned() {
+                // The conversation exists, and the standby waits for another. No folder is dropped under the lock.
+                let unused = inner.pool.lock().return_folder(sandbox, folder);
+                drop(unused);
+                return None;
             }
-            return None;
-        };
-        Some((standby, mark))
+            let standby = inner.pool.lock().take_best(|standby| standby.id() == sandbox, |_| ());
+            standby.zip(conversation?.mark().ok())
+        });
+        assigning.await.ok()?
     }
 
     /// Stores which languages are in use, for the next start.

@@ -57,8 +57,8 @@ impl Phase {
 
 /// The conversation that a standby is for.
 pub(super) enum Assignee {
-    /// One that does not exist yet.
-    Unassigned(Box<dyn UnassignedFolder>),
+    /// One that does not exist yet. Without the folder while that is being assigned.
+    Unassigned(Option<Box<dyn UnassignedFolder>>),
     /// This one, with the folder that is its `/data`.
     Conversation { key: ConversationKey, folder: FolderId },
 }
@@ -147,13 +147,31 @@ impl Pool {
         Some(self.standbys.swap_remove(best))
     }
 
-    /// Puts back one that was taken and not used; `Some` when it died meanwhile, and its watcher did not find it.
-    pub(super) fn put_back(&mut self, standby: Standby) -> Option<Standby> {
-        if standby.handover.is_closed() {
-            return Some(standby);
-        }
-        self.standbys.push(standby);
+    /// Takes the folder of the best unassigned standby of an image. The standby stays, so that what its watcher reports
+    /// meanwhile is not lost.
+    pub(super) fn take_folder(&mut self, image: &ImageId) -> Option<(SandboxId, Box<dyn UnassignedFolder>)> {
+        let is_free = |standby: &&mut Standby| {
+            standby.image == *image && matches!(standby.assignee, Assignee::Unassigned(Some(_)))
+        };
+        let best = self.standbys.iter_mut().filter(is_free).max_by_key(|standby| standby.phase)?;
+        let id = best.id();
+        let Assignee::Unassigned(folder) = &mut best.assignee else { return None };
+        Some((id, folder.take()?))
+    }
+
+    /// Gives back a folder that was not assigned; returns it when its standby is gone.
+    pub(super) fn return_folder(
+        &mut self,
+        id: SandboxId,
+        folder: Box<dyn UnassignedFolder>,
+    ) -> Option<Box<dyn UnassignedFolder>> {
+        let Some(standby) = self.get_mut(id) else { return Some(folder) };
+        standby.assignee = Assignee::Unassigned(Some(folder));
         None
+    }
+
+    fn get_mut(&mut self, id: SandboxId) -> Option<&mut Standby> {
+        self.standbys.iter_mut().find(|standby| standby.id() == id)
     }
 
     pub(super) fn take_all(&mut self, matches: impl Fn(&Standby) -> bool) -> Vec<Standby> {
@@ -172,7 +190,7 @@ impl Pool {
 
     /// Notes that a standby has the CPU of a program.
     pub(super) fn record_limited(&mut self, id: SandboxId) {
-        if let Some(standby) = self.standbys.iter_mut().find(|standby| standby.id() == id) {
+        if let Some(standby) = self.get_mut(id) {
             standby.loads_fast = false;
         }
     }

@@ -192,7 +192,7 @@ impl Inner {
                 return Some((conversation.data(), Assignee::Conversation { key, folder }));
             }
             let folder = store.create_unassigned().ok()?;
-            Some((folder.data(), Assignee::Unassigned(folder)))
+            Some((folder.data(), Assignee::Unassigned(Some(folder))))
         });
         let Ok(Some((data, assignee))) = made.await else {
             // A deleted conversation gets no standby again.

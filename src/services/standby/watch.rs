@@ -42,7 +42,7 @@ pub(super) async fn watch(
             } else {
                 warn!(sandbox = %id, error = %chain(&error), "a standby was not started");
             }
-            return inner.forget(id, handover);
+            return inner.forget(id);
         }
     };
     // A plain runner does not report its phase.
@@ -68,7 +68,7 @@ pub(super) async fn watch(
             () = inner.stop.cancelled() => return,
             () = sleep_until(fast_until), if is_fast => {
                 if !inner.limit_cpu(&spec).await {
-                    return inner.forget(id, handover);
+                    return inner.forget(id);
                 }
                 is_fast = false;
             }
@@ -79,12 +79,12 @@ pub(super) async fn watch(
                 };
                 let Some(reports) = reports else {
                     debug!(sandbox = %id, "a standby violated the protocol or died");
-                    return inner.forget(id, handover);
+                    return inner.forget(id);
                 };
                 for (phase, memory_bytes) in reports {
                     if phase == Phase::Warm && is_fast {
                         if !inner.limit_cpu(&spec).await {
-                            return inner.forget(id, handover);
+                            return inner.forget(id);
                         }
                         is_fast = false;
                     }
@@ -94,7 +94,7 @@ pub(super) async fn watch(
             }
             _ = &mut started.sandbox.exit => {
                 debug!(sandbox = %id, "a standby died");
-                return inner.forget(id, handover);
+                return inner.forget(id);
             }
         }
         if is_warm && let Some(reply) = waiting.take() {
@@ -124,10 +124,8 @@ impl Inner {
         }
     }
 
-    /// Removes a dead standby; its lease is dropped with it. One that is held at this moment is not in the pool, and is
-    /// not put back once `handover` is closed.
-    fn forget(&self, id: SandboxId, handover: oneshot::Receiver<Handover>) {
-        drop(handover);
+    /// Removes a dead standby; its lease is dropped with it.
+    fn forget(&self, id: SandboxId) {
         // In two steps: the lease is not dropped under the lock.
         let dead = self.pool.lock().remove_dead(id);
         drop(dead);

@@ -1,11 +1,14 @@
 //! The pool alone, without watchers.
 
+use std::path::PathBuf;
+
 use tokio::time::advance;
 
 use super::*;
 use crate::{
     adapters::engine::fake::FakeEngine,
     domain::{clock::ManualClock, id::InstanceId, owner::Principal},
+    ports::storage::{ConversationFolder, DataFolder, StorageError},
     services::janitor::Janitor,
 };
 
@@ -28,13 +31,41 @@ fn standby(image: &str) -> (Standby, oneshot::Receiver<Handover>) {
     (standby, requested)
 }
 
+#[derive(Debug)]
+struct Folder;
+
+impl UnassignedFolder for Folder {
+    fn is_assigned(&self) -> bool {
+        false
+    }
+
+    fn data(&self) -> DataFolder {
+        DataFolder { path: PathBuf::new(), uid: 0 }
+    }
+
+    fn assign(&mut self, _: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
+        Ok(None)
+    }
+}
+
 #[tokio::test]
-async fn put_back_refuses_one_that_died_while_it_was_held() {
+async fn reports_of_a_standby_count_while_its_folder_is_assigned() {
     let mut pool = Pool::default();
-    let ((living, _requested), (dead, gone)) = (standby("a"), standby("a"));
-    drop(gone);
-    assert!(pool.put_back(living).is_none());
-    assert!(pool.put_back(dead).is_some());
+    let ((loads, _requested), (dies, _other_requested)) = (standby("a"), standby("a"));
+    let image = loads.image.clone();
+    for mut standby in [loads, dies] {
+        (standby.assignee, standby.loads_fast) = (Assignee::Unassigned(Some(Box::new(Folder))), true);
+        pool.standbys.push(standby);
+    }
+    let (first, folder) = pool.take_folder(&image).expect("a folder");
+    let (second, other) = pool.take_folder(&image).expect("another folder");
+    assert!(first != second && pool.take_folder(&image).is_none(), "both folders are taken");
+    pool.record_phase(first, Phase::Warm, None);
+    assert!(pool.remove_dead(second).is_some());
+    assert_eq!(pool.loading(), 0);
+    assert!(pool.return_folder(second, other).is_some(), "its standby is gone");
+    assert!(pool.return_folder(first, folder).is_none());
+    assert_eq!(pool.take_folder(&image).map(|(id, _)| id), Some(first));
     assert_eq!(pool.standbys.len(), 1);
 }
 
