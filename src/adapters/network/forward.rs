@@ -192,8 +192,9 @@ impl Forwarder {
             Some(upstream) => upstream,
             None => Upstream::connect(target, &self.sandbox.gate).await?,
         };
+        let idle = upstream.idle();
         match self.scheme {
-            Scheme::Http => self.begin(upstream, target).await,
+            Scheme::Http => self.begin(upstream, idle, target).await,
             Scheme::Opened => {
                 let name = match &target.host {
                     Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| Refusal::Malformed)?,
@@ -201,7 +202,7 @@ impl Forwarder {
                 };
                 let connector = TlsConnector::from(Arc::clone(&self.sandbox.trust));
                 match timeout(TLS_MAX, connector.connect(name, upstream).into_fallible()).await {
-                    Ok(Ok(stream)) => self.begin(stream, target).await,
+                    Ok(Ok(stream)) => self.begin(stream, idle, target).await,
                     Ok(Err((error, upstream))) => {
                         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
                         let is_distrust = matches!(inner, Some(rustls::Error::InvalidCertificate(_)));
@@ -218,14 +219,21 @@ impl Forwarder {
     async fn begin(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        idle: impl Future<Output = ()> + Send + 'static,
         target: &Target,
     ) -> Result<SendRequest<Incoming>, Refusal> {
         let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
         let unreachable = |_| self.sandbox.refused(target.to_string(), Refusal::Unreachable(target.clone()));
         let (sender, connection) = handshake.map_err(unreachable)?;
+        // A program that gives up on a silent host may look like one that has ended its half.
         self.spawn(async move {
-            if let Err(error) = connection.await {
-                debug!(%error, "a connection to a host ended");
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        debug!(%error, "a connection to a host ended");
+                    }
+                }
+                () = idle => debug!("a connection to a host carried nothing for too long"),
             }
         })
         .await;

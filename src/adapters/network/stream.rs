@@ -99,6 +99,10 @@ impl AsyncWrite for ChannelStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // While a request waits for its host, the proxy flushes and does not read: a reset shows here alone, and wakes.
+        if self.has_ended(cx) && self.stream.as_ref().is_some_and(|stream| stream.get_ref().is_closed()) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
         self.stream().poll_flush(cx)
     }
 

@@ -25,7 +25,7 @@ use crate::{
 /// How long one address may take to answer, and how many are tried.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const ADDRESSES_MAX: usize = 4;
-/// How long a tunnel may carry nothing.
+/// How long a connection may carry nothing.
 const IDLE_MAX: Duration = Duration::from_mins(10);
 
 /// A connection to a host.
