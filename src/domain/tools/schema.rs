@@ -67,6 +67,11 @@ impl Schema {
         Ok(Self { validator, weight })
     }
 
+    /// As how much it counts where schemas are kept: its memory grows with it.
+    pub fn parts(&self) -> u64 {
+        self.weight.parts
+    }
+
     /// A value that is too large for the schema to be checked in short time passes: the tool's server checks it.
     ///
     /// # Errors

@@ -34,6 +34,8 @@ const OWNER_AT_ONCE_MAX: usize = 16;
 const IDLE_MAX: Duration = Duration::from_mins(15);
 /// How long a server that is away is not asked again.
 const AWAY: Duration = Duration::from_secs(2);
+/// Parts of all schemas of a server that are kept ready. A schema beyond them is made for each call.
+const SCHEMA_PARTS_MAX: u64 = 200_000;
 
 /// How servers are reached.
 #[derive(Clone)]
@@ -72,17 +74,29 @@ pub(super) struct Defined {
     /// Its module's name.
     pub(super) module: String,
     pub(super) hash: String,
-    schema: OnceLock<Result<Schema, String>>,
+    /// `None` where it cannot be used.
+    schema: OnceLock<Option<Schema>>,
+    /// Parts of the schemas that are kept, of all tools.
+    parts_kept: Arc<Lock<u64>>,
 }
 
 impl Defined {
     /// Whether arguments are valid by the tool's own schema. One that cannot be used refuses nothing: its server
     /// checks.
     pub(super) fn check(&self, arguments: &Value) -> Result<(), String> {
-        match self.schema.get_or_init(|| Schema::new(&self.tool.input)) {
-            Ok(schema) => schema.check(arguments),
-            Err(_) => Ok(()),
+        let by = |schema: Option<&Schema>| schema.map_or(Ok(()), |schema| schema.check(arguments));
+        if let Some(kept) = self.schema.get() {
+            return by(kept.as_ref());
         }
+        let schema = Schema::new(&self.tool.input).ok();
+        let checked = by(schema.as_ref());
+        let parts = schema.as_ref().map_or(0, Schema::parts);
+        let mut kept = self.parts_kept.lock();
+        // Another call may have kept it.
+        if *kept + parts <= SCHEMA_PARTS_MAX && self.schema.set(schema).is_ok() {
+            *kept += parts;
+        }
+        checked
     }
 }
 
@@ -97,10 +111,10 @@ pub(super) struct Definitions {
 impl Definitions {
     fn new(server: &ToolServer, tools: Vec<Tool>) -> Self {
         let modules = module_names(tools.iter().map(|tool| tool.name.as_str()));
-        let identity = server.identity();
+        let (identity, parts_kept) = (server.identity(), Arc::<Lock<u64>>::default());
         let defined = |(tool, module): (Tool, String)| {
             let hash = tool.hash(&identity);
-            Arc::new(Defined { tool, module, hash, schema: OnceLock::new() })
+            Arc::new(Defined { tool, module, hash, schema: OnceLock::new(), parts_kept: Arc::clone(&parts_kept) })
         };
         let tools: Vec<_> = tools.into_iter().zip(modules).map(defined).collect();
         let hashes: Vec<_> = tools.iter().map(|one| (&one.hash, &one.module)).collect();
@@ -287,19 +301,40 @@ mod tests {
     use super::*;
     use crate::domain::tools::Hints;
 
-    #[test]
-    fn imports_lead_to_the_tool_of_the_module() {
+    fn definitions<const N: usize>(names: [&str; N], input: &Value) -> Definitions {
         let text = ServerText { url: "https://example.com/mcp".to_owned(), ..ServerText::default() };
         let server = ToolServer::parse("up", &text).expect("a server");
         let tool = |name: &str| Tool {
             name: name.to_owned(),
             title: None,
             description: String::new(),
-            input: json!({"type": "object"}),
+            input: input.clone(),
             output: None,
             hints: Hints::default(),
         };
-        let definitions = Definitions::new(&server, ["a-b", "a_b", "A.B"].map(tool).to_vec());
+        Definitions::new(&server, names.map(tool).to_vec())
+    }
+
+    #[test]
+    fn schemas_are_kept_up_to_a_number_of_parts_and_all_of_them_are_checked() {
+        let pattern = |number: usize| json!({"pattern": format!("^{number}")});
+        let patterns: Value = (0..90).map(pattern).collect();
+        let input = json!({"type": "object", "properties": {"a": {"allOf": patterns}}, "required": ["a"]});
+        let parts = Schema::new(&input).expect("a schema").parts();
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let definitions = definitions(names, &input);
+        for defined in definitions.tools.iter().cycle().take(2 * names.len()) {
+            assert_eq!(defined.check(&json!({"a": 1})), Ok(()));
+            assert!(defined.check(&json!({})).is_err());
+        }
+        let kept = definitions.tools.iter().filter(|defined| defined.schema.get().is_some()).count() as u64;
+        assert_eq!(kept, SCHEMA_PARTS_MAX / parts, "of {parts} parts");
+        assert!(kept < names.len() as u64);
+    }
+
+    #[test]
+    fn imports_lead_to_the_tool_of_the_module() {
+        let definitions = definitions(["a-b", "a_b", "A.B"], &json!({"type": "object"}));
         for defined in &definitions.tools {
             let name = &defined.tool.name;
             assert_eq!(definitions.find(name).map(|found| &found.tool.name), Some(name));
