@@ -170,6 +170,12 @@
     return out
   }
 
+  // Of the whole page, in pixels.
+  const size = () => {
+    const {scrollWidth = 0, scrollHeight = 0} = of(of(document).documentElement) || {}
+    return [scrollWidth, scrollHeight]
+  }
+
   // Resolves when the page has not changed for a moment.
   const settled = (quietMs, maxMs) => new Promise(resolve => {
     const began = performance.now()
@@ -196,5 +202,5 @@
     }
     return {elements: [...found].slice(0, max).map(one), more: Math.max(0, found.length - max)}
   }
-  return {read, settled, extract, selector}
+  return {read, settled, extract, selector, size}
 })()

@@ -384,7 +384,7 @@ class Browser:
         jpeg = action.get("format") == "jpeg"
         options = {"type": "jpeg", "quality": action.get("quality") or 80} if jpeg else {"type": "png"}
         if action.get("fullPage"):
-            size = await self._in_world("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+            size = await self._in_world(f"{_LIBRARY}.size()")
             width, height = (min(_SCREENSHOT_PIXELS_MAX, max(1, int(side))) for side in size)
             options |= {"full_page": True, "clip": {"x": 0, "y": 0, "width": width, "height": height}}
         picture = await self.page.screenshot(timeout=timeout, animations="disabled", **options)

@@ -4,6 +4,7 @@ mod pages;
 
 use std::time::Instant;
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use mcp_sandbox_server::domain::id::Language;
 use serde_json::{Value, json};
 
@@ -221,6 +222,23 @@ async fn names_of_fields_are_not_taken_for_properties_of_their_form() {
     assert_eq!(selector("combobox"), Some("body > form:nth-of-type(1) > select:nth-of-type(1)"), "{named}");
     let click = json!([{"action": "click", "selector": selector("button").expect("a button")}]);
     assert_eq!(browse(&server, json!({"conversationId": "a", "actions": click})).await["title"], "pressed");
+    server.stop().await;
+}
+
+/// The image has the name by which scripts read the size of a page.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_screenshot_of_the_whole_page_has_its_size_up_to_4000_pixels() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let steps = json!([{"action": "screenshot", "fullPage": true}]);
+    let call = json!({"conversationId": "a", "url": pages.url("/tall"), "actions": steps});
+    let result = tool(&server, "sandbox_browse", call).await;
+    let blocks = result["content"].as_array().expect("blocks");
+    let image = blocks.iter().find(|block| block["type"] == "image").expect("a picture");
+    let png = BASE64_STANDARD.decode(image["data"].as_str().expect("text")).expect("base64");
+    let side = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().expect("four bytes"));
+    let (width, height) = (side(16), side(20));
+    assert!((500..=4000).contains(&width) && height == 4000, "{width} x {height}");
     server.stop().await;
 }
 

@@ -100,6 +100,7 @@ fn router(refused: SocketAddr) -> Router {
     let noise = "<canvas id=c width=1200 height=1600></canvas><script>const it = c.getContext('2d'); \
         const all = it.createImageData(1200, 1600); for (let i = 0; i < all.data.length; i++) \
         all.data[i] = i % 4 === 3 ? 255 : Math.random() * 256; it.putImageData(all, 0, 0)</script>";
+    let tall = "<img name=documentElement><div style='height: 9000px'>tall</div>";
     let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo')</script>";
     let attached = || {
         let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
@@ -121,6 +122,7 @@ fn router(refused: SocketAddr) -> Router {
         .route("/report", get(attached))
         .route("/flood", get(flooded))
         .route("/noise", get(page("Noise", noise)))
+        .route("/tall", get(page("Tall", tall)))
         .route("/windows", get(page("Windows", windows)))
         .route("/hostile", get(page("Hostile", &hostile)))
         .route("/away", get(Redirect::to(&format!("http://{refused}/form"))))
