@@ -56,7 +56,15 @@ impl<C: Clock + Clone> Rates<C> {
     fn limiter(&self, all: &Limiters<C>, policy: &Policy, rate: NonZeroU32) -> Arc<Limiter<C>> {
         let new = || RateLimiter::new(Quota::per_minute(rate), HashMapStateStore::default(), self.clock.clone());
         let mut all = all.lock();
-        Arc::clone(all.entry((policy.name.clone(), rate)).or_insert_with(|| Arc::new(new())))
+        let key = (policy.name.clone(), rate);
+        if !all.contains_key(&key) {
+            // Of policies and rates that were before: those that count nothing any more are as new ones.
+            all.retain(|_, limiter| {
+                limiter.retain_recent();
+                Arc::strong_count(limiter) > 1 || !limiter.is_empty()
+            });
+        }
+        Arc::clone(all.entry(key).or_insert_with(|| Arc::new(new())))
     }
 
     /// Counts one request.
@@ -122,5 +130,24 @@ mod tests {
         assert_eq!(rates.take(&slow, &one), Err(1));
         clock.advance(Duration::from_millis(1));
         assert_eq!(rates.take(&slow, &one), Ok(()));
+    }
+
+    #[test]
+    fn rates_that_a_policy_had_are_kept_while_they_count() {
+        let limited = |requests_per_minute| {
+            let text = PolicyText { hosts: vec!["a.example".into()], requests_per_minute, ..PolicyText::default() };
+            Policy::parse("changed", &text).expect("a policy")
+        };
+        let clock = FakeRelativeClock::default();
+        let rates = Rates::at(clock.clone());
+        let owner = Principal::default();
+        assert_eq!(rates.take(&limited(1), &owner), Ok(()));
+        for rate in 2..10 {
+            assert_eq!(rates.take(&limited(rate), &owner), Ok(()));
+        }
+        assert_eq!(rates.take(&limited(1), &owner), Err(60), "it is no new one");
+        clock.advance(Duration::from_mins(5));
+        assert_eq!(rates.take(&limited(10), &owner), Ok(()));
+        assert_eq!(rates.requests.lock().expect("a lock").len(), 1);
     }
 }
