@@ -69,7 +69,7 @@ pub enum Rejection {
 
 pub struct Issuer {
     options: IssuerOptions,
-    keys: Keys,
+    keys: Arc<Keys>,
     tokens: Arc<Tokens>,
 }
 
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Issuer {
 
 impl Issuer {
     pub fn new(options: IssuerOptions, web: Arc<dyn Web>, tokens: Arc<Tokens>) -> Self {
-        let keys = Keys::new(options.name.clone(), options.keys.clone(), web);
+        let keys = Arc::new(Keys::new(options.name.clone(), options.keys.clone(), web));
         Self { options, keys, tokens }
     }
 

@@ -1,5 +1,9 @@
 //! The keys of an issuer (RFC 7517): found by its metadata or set, read again each hour and for an unknown key. While
-//! the issuer is unreachable, the last keys stay valid for a day.
+//! the issuer is slow or unreachable, the last keys stay valid for a day.
+//!
+//! ```text
+//! find ── one task at a time: asks the issuer; ends by the time limits of `Web`
+//! ```
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +13,10 @@ use jsonwebtoken::{
 };
 use parking_lot::RwLock;
 use serde_json::Value;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 use tracing::{info, warn};
 
 use super::Rejection;
@@ -20,6 +27,8 @@ const USABLE: Duration = Duration::from_hours(24);
 /// How often a key that is not known makes the server ask, after an answer and without one.
 const ASK_EVERY: Duration = Duration::from_mins(1);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// How long a token waits for newer keys when its key is known.
+const NEWER_MAX: Duration = Duration::from_millis(500);
 /// Keys that are read of an answer.
 const KEYS_MAX: usize = 100;
 
@@ -38,7 +47,7 @@ pub(super) struct Keys {
     web: Arc<dyn Web>,
     cached: RwLock<Option<Arc<CachedKeys>>>,
     /// When the issuer was asked last, and whether it answered. Held while it is asked, so that it is asked once.
-    asked: Mutex<Option<(Instant, bool)>>,
+    asked: Arc<Mutex<Option<(Instant, bool)>>>,
 }
 
 struct CachedKeys {
@@ -48,27 +57,50 @@ struct CachedKeys {
 
 impl Keys {
     pub(super) fn new(issuer: String, at: KeysAt, web: Arc<dyn Web>) -> Self {
-        Self { issuer, at, web, cached: RwLock::default(), asked: Mutex::default() }
+        Self { issuer, at, web, cached: RwLock::default(), asked: Arc::default() }
     }
 
     /// The key that a token names; without a name, the only one that fits.
-    pub(super) async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<DecodingKey, Rejection> {
-        if let Some(key) = self.cached_within(FRESH).and_then(|cached| cached.find(kid, algorithm)) {
+    pub(super) async fn find(
+        self: &Arc<Self>,
+        kid: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<DecodingKey, Rejection> {
+        let within = |age| self.cached_within(age).and_then(|cached| cached.find(kid, algorithm));
+        if let Some(key) = within(FRESH) {
             return Ok(key);
         }
-        let mut asked = self.asked.lock().await;
+        let old = within(USABLE);
+        let mut asked = match (Arc::clone(&self.asked).try_lock_owned(), &old) {
+            (Ok(asked), _) => asked,
+            // It is being asked.
+            (Err(_), Some(key)) => return Ok(key.clone()),
+            (Err(_), None) => Arc::clone(&self.asked).lock_owned().await,
+        };
         // Another request may have asked meanwhile.
-        if let Some(key) = self.cached_within(FRESH).and_then(|cached| cached.find(kid, algorithm)) {
+        if let Some(key) = within(FRESH) {
             return Ok(key);
         }
         let is_due = |(when, answered): (Instant, bool)| when.elapsed() >= if answered { ASK_EVERY } else { ASK_AGAIN };
-        if asked.is_none_or(is_due) {
-            let answered = self.read().await;
-            *asked = Some((Instant::now(), answered));
-        }
-        let answered = asked.is_some_and(|(_, answered)| answered);
-        let key = self.cached_within(USABLE).and_then(|cached| cached.find(kid, algorithm));
-        key.ok_or(if answered { Rejection::Invalid } else { Rejection::Unavailable })
+        let answered = if asked.is_none_or(is_due) {
+            let keys = Arc::clone(self);
+            // It goes on when the request does not wait for it any more.
+            let asking = tokio::spawn(async move {
+                let answered = keys.read().await;
+                *asked = Some((Instant::now(), answered));
+                answered
+            });
+            match old {
+                Some(old) => match timeout(NEWER_MAX, asking).await {
+                    Ok(answered) => answered.unwrap_or(false),
+                    Err(_) => return Ok(old),
+                },
+                None => asking.await.unwrap_or(false),
+            }
+        } else {
+            asked.is_some_and(|(_, answered)| answered)
+        };
+        within(USABLE).ok_or(if answered { Rejection::Invalid } else { Rejection::Unavailable })
     }
 
     fn cached_within(&self, age: Duration) -> Option<Arc<CachedKeys>> {
@@ -155,21 +187,27 @@ fn fits(key: &Jwk, algorithm: Algorithm) -> bool {
 mod tests {
     use async_trait::async_trait;
     use serde_json::json;
-    use tokio::time::advance;
+    use tokio::time::{advance, sleep};
 
     use super::*;
     use crate::ports::web::WebError;
 
-    /// The names of the keys that an issuer publishes, `None` while it is away; and how often it was asked.
+    /// The names of the keys that an issuer publishes, `None` while it is away; how often it was asked; how long its
+    /// answer takes.
     #[derive(Default)]
-    struct Published(parking_lot::Mutex<(Option<Vec<&'static str>>, usize)>);
+    struct Published(parking_lot::Mutex<(Option<Vec<&'static str>>, usize, Duration)>);
 
     #[async_trait]
     impl Web for Published {
         async fn send(&self, _: NamedBy, _: http::Request<Vec<u8>>) -> Result<http::Response<Vec<u8>>, WebError> {
-            let mut published = self.0.lock();
-            published.1 += 1;
-            let names = published.0.as_ref().ok_or(WebError::Unreachable)?;
+            let (names, takes) = {
+                let mut published = self.0.lock();
+                published.1 += 1;
+                (published.0.clone().ok_or(WebError::Unreachable)?, published.2)
+            };
+            if !takes.is_zero() {
+                sleep(takes).await;
+            }
             let keys: Vec<_> =
                 names.iter().map(|kid| json!({"kty": "RSA", "kid": kid, "n": "AQAB", "e": "AQAB"})).collect();
             Ok(http::Response::new(json!({"keys": keys}).to_string().into_bytes()))
@@ -178,14 +216,14 @@ mod tests {
 
     struct World {
         issuer: Arc<Published>,
-        keys: Keys,
+        keys: Arc<Keys>,
     }
 
     impl World {
         fn new() -> Self {
             let issuer = Arc::new(Published::default());
             let at = KeysAt::Address("https://id.test/keys".to_owned());
-            Self { keys: Keys::new("https://id.test".to_owned(), at, issuer.clone()), issuer }
+            Self { keys: Arc::new(Keys::new("https://id.test".to_owned(), at, issuer.clone())), issuer }
         }
 
         fn publishes(&self, names: Option<&[&'static str]>) {
@@ -220,6 +258,25 @@ mod tests {
         for name in ["unknown", "other", "another"] {
             assert_eq!(world.find(name).await, (Err(Rejection::Invalid), 3));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn known_key_does_not_wait_for_a_slow_issuer() {
+        let world = World::new();
+        world.publishes(Some(&["first"]));
+        assert_eq!(world.find("first").await, (Ok(()), 1));
+        advance(FRESH).await;
+        world.publishes(Some(&["second"]));
+        let takes = Duration::from_secs(20);
+        world.issuer.0.lock().2 = takes;
+        let began = Instant::now();
+        for _ in 0..3 {
+            assert_eq!(world.find("first").await, (Ok(()), 2), "it is asked once");
+        }
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert_eq!(world.find("second").await, (Ok(()), 2), "a key that is not known waits");
+        assert!(began.elapsed() >= takes, "{:?}", began.elapsed());
+        assert_eq!(world.find("first").await, (Err(Rejection::Invalid), 2), "it was withdrawn");
     }
 
     #[tokio::test(start_paused = true)]
