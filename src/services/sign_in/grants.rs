@@ -27,6 +27,8 @@ const GRACE: Duration = Duration::from_mins(1);
 const CONNECTIONS_OF_OWNER_MAX: usize = 1000;
 const CODE_MARK: &str = "mcpk_";
 const REFRESH_MARK: &str = "mcpr_";
+/// What is kept of a host in the name of a connection, in characters.
+const HOST_CHARS_MAX: usize = 80;
 /// What a client gets as far as its person may, whatever it asked for: some clients ask for one scope, and cannot ask
 /// for more later without losing it. `admin` would let a client make tokens, `approve` answer what people are asked.
 const OFFERED: [Scope; 2] = [Scope::Run, Scope::Files];
@@ -133,7 +135,7 @@ impl SignIn {
     ) -> Result<SecretString, Refusal> {
         self.rates.connection(&new.owner)?;
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
-        let name: String = format!("{} ({host})", consent.client.name).chars().take(NAME_CHARS_MAX).collect();
+        let name = listed(&consent.client.name, &host);
         let connection = self.tokens.new_connection(NewToken { name, ..new }).map_err(|error| {
             warn!(%error, "sign-in: no connection could be made");
             Refusal::Unavailable
@@ -252,6 +254,32 @@ impl SignIn {
     }
 }
 
+/// The name of a connection. A client gives itself any name, so that is what is cut, and of a host its beginning.
+fn listed(client: &str, host: &str) -> String {
+    let host = match host.chars().count().checked_sub(HOST_CHARS_MAX) {
+        Some(beyond @ 1..) => format!("…{}", host.chars().skip(beyond + 1).collect::<String>()),
+        _ => host.to_owned(),
+    };
+    let left = NAME_CHARS_MAX.saturating_sub(host.chars().count() + " ()".len());
+    format!("{} ({host})", client.chars().take(left).collect::<String>())
+}
+
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_a_connection_keeps_the_end_of_its_host() {
+        assert_eq!(listed("Tester", "claude.ai"), "Tester (claude.ai)");
+        let name = listed(&"é".repeat(200), "claude.ai");
+        assert!(name.starts_with("éé") && name.ends_with("é (claude.ai)"), "{name}");
+        assert_eq!(name.chars().count(), NAME_CHARS_MAX);
+        let name = listed(&"x".repeat(200), &format!("claude.ai.{}.example", "a".repeat(200)));
+        assert!(name.starts_with("xxx") && name.contains(" (…a") && name.ends_with("a.example)"), "{name}");
+        assert_eq!(name.chars().count(), NAME_CHARS_MAX);
+    }
 }
