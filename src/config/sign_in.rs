@@ -35,14 +35,17 @@ section! {
         default_scopes: String = "run,files".to_owned(),
         /// Mode issuer: the issuer's word for the scope admin. Empty: no token of the issuer has it.
         admin_scope: String = String::new(),
-        /// Mode issuer: programs and cells of one subject that may wait or run at once. 0: no limit.
+        /// Of each subject of an issuer and person of a provider: programs and cells that may wait or run at once. 0:
+        /// no limit.
         subject_runs_at_once: u32 = 0 => 0..=1_000_000,
-        /// Mode issuer: programs and cells that one subject may begin within a minute. 0: no limit.
+        /// Of each subject of an issuer and person of a provider: programs and cells that may begin within a minute. 0:
+        /// no limit.
         subject_runs_per_minute: u32 = 0 => 0..=1_000_000,
-        /// Mode issuer: processor time of the programs and cells of one subject within 24 hours, in seconds. 0: no
-        /// limit.
+        /// Of each subject of an issuer and person of a provider: processor time of programs and cells within 24 hours,
+        /// in seconds. 0: no limit.
         subject_cpu_s_per_day: u64 = 0 => 0..=1 << 40,
-        /// Mode issuer: what the programs and cells of one subject print within 24 hours, in bytes. 0: no limit.
+        /// Of each subject of an issuer and person of a provider: what programs and cells print within 24 hours, in
+        /// bytes. 0: no limit.
         subject_bytes_per_day: u64 = 0 => 0..=1 << 60,
         /// Mode issuer: the team of Cloudflare Access, such as https://team.cloudflareaccess.com, whose header
         /// Cf-Access-Jwt-Assertion is accepted in place of a token. Empty: the header is ignored.

@@ -143,6 +143,13 @@ impl TokenRecord {
         self.prefix == SUBJECT_MARK
     }
 
+    /// Whether it stands for a client of a person who signed in at an OpenID Connect provider: that of a token has it
+    /// as its parent, or is of the owner `default`.
+    pub fn is_of_person(&self) -> bool {
+        let is_signed_in = self.is_connection() && !self.is_subject();
+        is_signed_in && self.parent.is_none() && self.owner != Principal::default()
+    }
+
     /// Whether it stands for a subject of another issuer that an operator has ended: its tokens are refused.
     pub fn is_refused_subject(&self) -> bool {
         self.is_subject() && self.revoked_unix_ms.is_some()

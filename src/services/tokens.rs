@@ -106,6 +106,14 @@ impl Known {
         self.ids.get(&id).and_then(|digest| self.tokens.get(digest))
     }
 
+    /// Another connection of the same person, with which this one shares its limits, if it has any.
+    fn of_person(&self, record: &TokenRecord) -> Option<&Arc<Token>> {
+        if !record.is_of_person() || record.grant.limits == TokenLimits::default() {
+            return None;
+        }
+        self.tokens.values().find(|token| token.record.is_of_person() && token.record.owner == record.owner)
+    }
+
     fn add(&mut self, token: Token) {
         self.ids.insert(token.record.id, token.record.digest);
         self.tokens.insert(token.record.digest, Arc::new(token));
@@ -175,7 +183,8 @@ impl Tokens {
     /// Who a token stands for; `None` for an unknown, revoked or expired one.
     pub fn caller(&self, token: &[u8]) -> Option<Caller> {
         let now = self.now();
-        let access = self.known.read().access.get(&digest(token)).filter(|access| now < access.expires_unix_ms).cloned();
+        let access =
+            self.known.read().access.get(&digest(token)).filter(|access| now < access.expires_unix_ms).cloned();
         let Some(access) = access else { return self.caller_by_own(token) };
         let caller = self.of(access.connection, TokenRecord::is_connection)?;
         Some(match access.acts_as {

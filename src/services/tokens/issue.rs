@@ -270,7 +270,7 @@ impl Tokens {
         records.sort_by_key(|record| record.parent.is_some());
         for mut record in records {
             // By the settings of now, and not of when the subject was first seen.
-            if let Some(limits) = self.of_subjects.get().filter(|_| record.is_subject()) {
+            if let Some(limits) = self.of_subjects.get().filter(|_| record.is_subject() || record.is_of_person()) {
                 record.grant.limits = *limits;
             }
             match known.tokens.get(&record.digest) {
@@ -289,7 +289,8 @@ impl Tokens {
                     known.add(token);
                 }
                 None => {
-                    let parent = record.parent.and_then(|id| known.by_id(id)).cloned();
+                    let parent = record.parent.map_or_else(|| known.of_person(&record), |id| known.by_id(id));
+                    let parent = parent.cloned();
                     known.add(Token::new(record, parent.as_ref()));
                 }
             }

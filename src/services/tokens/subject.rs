@@ -18,7 +18,8 @@ use crate::{
 const ACCEPTED_OF_SUBJECT_MAX: usize = 256;
 
 impl Tokens {
-    /// How much each subject may do. To be called once, before the first is known.
+    /// How much each subject may do, and each person of an OpenID Connect provider. To be called once, before the first
+    /// is known.
     pub fn limit_subjects(&self, limits: TokenLimits) {
         let _ = self.of_subjects.set(limits);
     }
@@ -116,7 +117,28 @@ mod tests {
         super::{configured_record, digest},
         *,
     };
-    use crate::domain::clock::ManualClock;
+    use crate::domain::{clock::ManualClock, id::Language, token::CONNECTION_MARK};
+
+    #[test]
+    fn connections_of_one_person_share_the_limits_of_subjects() {
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(ManualClock::at(1_800_000_000)));
+        tokens.limit_subjects(TokenLimits { runs_per_minute: Some(2), ..TokenLimits::default() });
+        let connection = |n: u8, owner: &str, parent: Option<TokenId>| TokenRecord {
+            owner: owner.parse().expect("an owner"),
+            digest: [n; 32],
+            prefix: CONNECTION_MARK.to_owned(),
+            parent,
+            ..configured_record()
+        };
+        let of_token = connection(4, "ann", Some(TokenId::new()));
+        let records = [connection(1, "ann", None), connection(2, "ann", None), connection(3, "bob", None), of_token];
+        tokens.learn(records.to_vec());
+        let language: Language = "python".parse().expect("a language");
+        for (n, may) in [(0, true), (1, true), (0, false), (1, false), (2, true), (3, true), (3, true), (3, true)] {
+            let begun = tokens.begin(&records[n].owner.by(records[n].id), &language);
+            assert_eq!(begun.is_ok(), may, "{n}: {begun:?}");
+        }
+    }
 
     #[test]
     fn of_many_tokens_of_a_subject_the_first_to_expire_leaves_for_a_new_one() {
