@@ -7,7 +7,7 @@ export PROGRAM=quickstart
 # shellcheck source=scripts/provision.sh
 . scripts/provision.sh
 
-readonly PORT_DEFAULT=8080
+readonly PORT_DEFAULT=8080 SOCKET_DEFAULT=/var/run/docker.sock
 readonly READY_SECONDS=90
 readonly RUN_DIR=target/run
 readonly PID_FILE=$RUN_DIR/server.pid PORT_FILE=$RUN_DIR/server.port LOG_FILE=$RUN_DIR/server.log
@@ -108,13 +108,25 @@ install_compose() {
 
 random_hex() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
 
+# The socket of the engine that the docker command uses, for Compose to hand over. Of an engine on another machine it is
+# the usual one.
+engine_socket() {
+  local host=${DOCKER_HOST:-}
+  [ -n "$host" ] || host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || host=
+  case $host in
+    unix://*) setting DOCKER_SOCKET "${host#unix://}" ;;
+    *) setting DOCKER_SOCKET "$SOCKET_DEFAULT" ;;
+  esac
+}
+
 # $1: port. Never changes an existing .env.
 write_env() {
   if [ -e .env ]; then
     [ -r .env ] || die ".env cannot be read by $(id -un); run this as its owner, or as root."
     return
   fi
-  local fresh
+  local fresh socket
+  socket=$(engine_socket)
   fresh=$(umask 077 && mktemp .env.XXXXXX)
   {
     sed -e "s/^MCP_API_TOKEN=\$/MCP_API_TOKEN=$(random_hex)/" \
@@ -129,6 +141,8 @@ MCP_PUBLISH=127.0.0.1:$1
 TEXT
     [ -z "${SANDBOX_ROOT:-}" ] ||
       printf '\n# As it was when quickstart.sh wrote this file.\nSANDBOX_ROOT=%s\n' "$SANDBOX_ROOT"
+    [ "$socket" = "$SOCKET_DEFAULT" ] ||
+      printf '\n# Read by docker-compose.yml only: the socket of the engine.\nDOCKER_SOCKET=%s\n' "$socket"
   } >"$fresh"
   # A link fails where a file is, so that of two at once only one writes.
   ln "$fresh" .env 2>/dev/null || { rm -f "$fresh"; die ".env appeared meanwhile; run this again."; }
@@ -192,7 +206,7 @@ start_container() {
   say "starting the server with Docker Compose"
   local log
   log=$(mktemp)
-  if ! MCP_PUBLISH=$(publish_at "$1") PUBLIC_BASE_URL=$(base_url_at "$1") \
+  if ! MCP_PUBLISH=$(publish_at "$1") PUBLIC_BASE_URL=$(base_url_at "$1") DOCKER_SOCKET=$(engine_socket) \
     compose up -d --no-build sandbox >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"

@@ -54,6 +54,7 @@ impl Copy {
             .env("SANDBOX_ROOT", self.folder.path().join("root"))
             .env_remove("PUBLIC_BASE_URL")
             .env_remove("MCP_PUBLISH")
+            .env_remove("DOCKER_SOCKET")
             .stdin(Stdio::null())
             .output()
             .expect("bash")
@@ -145,8 +146,8 @@ harden_root && harden_root
 options
 "#;
 
-#[test]
-fn root_is_mounted_with_nosuid_and_nodev_once() {
+/// A folder with the functions of the script, as `functions.sh`, and what they need.
+fn functions() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = fs::read_to_string(source.join("quickstart.sh")).expect("the script");
@@ -154,6 +155,12 @@ fn root_is_mounted_with_nosuid_and_nodev_once() {
     fs::write(folder.path().join("functions.sh"), functions).expect("written");
     let copied = Command::new("cp").arg("-r").arg(source.join("scripts")).arg(folder.path()).status().expect("cp");
     assert!(copied.success());
+    folder
+}
+
+#[test]
+fn root_is_mounted_with_nosuid_and_nodev_once() {
+    let folder = functions();
     // Who is not root is so in a user namespace.
     let namespace = if rustix::process::getuid().is_root() { "-m" } else { "-rm" };
     let mut command = Command::new("unshare");
@@ -164,4 +171,27 @@ fn root_is_mounted_with_nosuid_and_nodev_once() {
     let [first, "kept", second] = lines[..] else { panic!("{out}\n{err}") };
     let has = |options: &str, wanted: &[&str]| wanted.iter().all(|one| options.split(',').any(|option| option == *one));
     assert!(has(first, &["nosuid", "nodev"]) && has(second, &["nosuid", "nodev", "noexec"]), "{out}\n{err}");
+}
+
+/// Prints what Compose is handed over for the engines that the docker command can be told of.
+const SOCKETS: &str = r"
+. ./functions.sh
+unset DOCKER_SOCKET
+DOCKER_HOST=unix:///run/user/7/docker.sock engine_socket
+DOCKER_HOST=tcp://engine.example.org:2376 engine_socket
+DOCKER_SOCKET=/srv/engine.sock DOCKER_HOST=unix:///run/user/7/docker.sock engine_socket
+docker() { echo unix:///run/user/8/docker.sock; }
+DOCKER_HOST= engine_socket
+docker() { return 1; }
+DOCKER_HOST= engine_socket
+";
+
+#[test]
+fn compose_mounts_the_socket_of_the_engine_that_docker_uses() {
+    let folder = functions();
+    let output = Command::new("bash").args(["-c", SOCKETS]).current_dir(folder.path()).output().expect("bash");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "/run/user/7/docker.sock\n/var/run/docker.sock\n/srv/engine.sock\n/run/user/8/docker.sock\n\
+                  /var/run/docker.sock\n";
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
