@@ -14,12 +14,13 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::docs;
+use crate::{docs, support::engines::docker_host};
 
 const TOKEN: &str = "0123456789abcdef-of-the-compose-tests";
 const PREPARE: &str = "this test needs Docker Compose and the images: run ./test.sh, which prepares both";
 /// What a developer's shell may hold and a compose file reads.
-const READ_BY_COMPOSE: [&str; 13] = [
+const READ_BY_COMPOSE: [&str; 14] = [
+    "SANDBOX_SKILLS__ROOT",
     "SANDBOX_ENGINE__RUNNER_IMAGES",
     "SANDBOX_ENGINE__RUNNER_UID",
     "SANDBOX_ENGINE__RUNNER_UIDS",
@@ -67,11 +68,19 @@ impl Project {
         fs::copy(source.join(file), folder.path().join(file)).expect("the compose file");
         let root = folder.path().join("root");
         fs::create_dir(&root).expect("a root");
-        let text = format!(
-            "MCP_API_TOKEN={TOKEN}\nFILE_SECRET=fedcba9876543210-of-the-compose-tests\nSANDBOX_ROOT={}\n{}",
+        let skills = folder.path().join("skills");
+        fs::create_dir_all(skills.join("public/greet")).expect("a folder");
+        fs::write(skills.join("public/greet/SKILL.md"), "---\nname: greet\ndescription: d\n---\n").expect("a skill");
+        let mut text = format!(
+            "MCP_API_TOKEN={TOKEN}\nFILE_SECRET=fedcba9876543210-of-the-compose-tests\nSANDBOX_ROOT={}\n\
+             SANDBOX_SKILLS__ROOT={}\n{}",
             root.display(),
+            skills.display(),
             settings(&name)
         );
+        if let Some(socket) = docker_host().strip_prefix("unix://") {
+            text += &format!("DOCKER_SOCKET={socket}\n");
+        }
         fs::write(folder.path().join(".env"), text).expect("settings");
         let project = Self { name, file, folder, down: false };
         project.compose(&["up", "-d", "--no-build"]);
@@ -136,6 +145,7 @@ impl Drop for Project {
             "runner-bash",
             "-rf",
             "/folder/root",
+            "/folder/skills",
         ]));
     }
 }
@@ -193,6 +203,8 @@ fn compose_file_serves_on_one_port() {
     let url = link(&written);
     assert!(url.starts_with(&format!("{base}/files/compose/out.csv?")), "{url}");
     assert_eq!(text(Command::new("curl").args(["-fsS", "--noproxy", "*", &url])), "a,b\n1,2\n");
+    let skill = run_program("bash", "grep name: /skills/public/greet/SKILL.md");
+    assert_eq!(skill["structuredContent"]["stdout"], "name: greet\n", "{skill}");
     // Told apart only with the host's control groups and the kernel's log in view.
     let forking = run_program("bash", "for i in {1..500}; do sleep 20 & done; exit 1");
     assert_eq!(forking["structuredContent"]["outcome"]["ended"], "process_limit", "{forking}");

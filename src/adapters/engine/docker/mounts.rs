@@ -26,16 +26,17 @@ impl HostPaths {
         wanted: Vec<(PathBuf, Option<PathBuf>)>,
         limit: Duration,
     ) -> Result<Self, ConnectError> {
+        // Asked once: `engine-proxy` refuses it and logs that.
+        let is_asked = wanted.iter().any(|(_, set)| set.is_none());
+        let own = if is_asked { own_mounts(docker, limit).await } else { None };
         let mut folders = Vec::new();
         for (root, set) in wanted {
-            let host_root = match set {
-                Some(path) => path,
-                None => match own_mounts(docker, limit).await {
-                    Some(mounts) => {
-                        on_host(&root, &mounts).ok_or_else(|| ConnectError::RootNotMounted { root: root.clone() })?
-                    }
-                    None => root.clone(),
-                },
+            let host_root = match (set, &own) {
+                (Some(path), _) => path,
+                (None, Some(mounts)) => {
+                    on_host(&root, mounts).ok_or_else(|| ConnectError::RootNotMounted { root: root.clone() })?
+                }
+                (None, None) => root.clone(),
             };
             tracing::debug!(root = %root.display(), host_root = %host_root.display(), "a folder for mounts");
             folders.push((root, host_root));
