@@ -97,17 +97,14 @@ build_image() {
 
 # $1: folder, $2: name. Puts the file on standard input there, whole or not at all.
 place() {
-  mkdir -p "$1"
-  cat > "$1/.new"
-  chmod 0755 "$1/.new"
-  mv "$1/.new" "$1/$2"
+  mkdir -p "$1" && cat > "$1/.new-$2" && chmod 0755 "$1/.new-$2" && mv "$1/.new-$2" "$1/$2"
 }
 
 # The static programs of the runners, process 1, the bridge to a kernel and the channels: by cargo where it is
 # installed, else in a container. A container's files cannot be shared with the build of another image, so they lie in
 # runners/init, where the runners' builds see them.
 build_init() {
-  local target container name programs=(sandbox-init sandbox-bridge sandbox-channels)
+  local target name programs=(sandbox-init sandbox-bridge sandbox-channels)
   if command -v cargo >/dev/null; then
     target=$(rustc -vV | sed -n 's/^host: //p')
     say "building ${programs[*]}"
@@ -122,19 +119,26 @@ build_init() {
   else
     need_docker
     build_image sandbox-init -f init/Dockerfile .
-    container=$(docker create sandbox-init /sandbox-init) || die "there is no container to take sandbox-init from."
-    mkdir -p dist
-    for name in "${programs[@]}"; do
-      docker cp "$container:/$name" dist/.taken >/dev/null || die "$name could not be taken out of its image."
-      place dist "$name" < dist/.taken
-    done
-    docker rm "$container" >/dev/null
-    rm -f dist/.taken
+    take_out sandbox-init "${programs[@]}" || exit 1
   fi
   for name in "${programs[@]}"; do
     place runners/init "$name" < "dist/$name"
   done
 }
+
+# $1: an image, then files of its root, which come to lie in dist/. In a subshell, whose trap removes the container also
+# where a file cannot be taken.
+take_out() (
+  image=$1
+  shift
+  container=$(docker create "$image" "/$1") || die "there is no container to take $1 from."
+  trap 'docker rm "$container" >/dev/null; rm -f dist/.taken' EXIT
+  mkdir -p dist
+  for name in "$@"; do
+    docker cp "$container:/$name" dist/.taken >/dev/null || die "$name could not be taken out of its image."
+    place dist "$name" < dist/.taken || die "$name could not be written to dist/."
+  done
+)
 
 build_runners() {
   local base name names=("$@")
@@ -227,8 +231,8 @@ place_binary() {
   mkdir -p dist
   cmp -s "$1" dist/mcp-sandbox-server || {
     # A new file put in place: the old one may be running.
-    cp "$1" dist/.new
-    mv dist/.new dist/mcp-sandbox-server
+    cp "$1" dist/.new-mcp-sandbox-server
+    mv dist/.new-mcp-sandbox-server dist/mcp-sandbox-server
   }
 }
 
@@ -264,18 +268,16 @@ build_all() {
     build_init
     build_binary &
     compiling=$!
-    # shellcheck disable=SC2064 # the number of this compiler
-    trap "kill $compiling 2>/dev/null || true" EXIT
   fi
   build_runners
   [ -z "$compiling" ] || wait "$compiling" || die "the server was not built."
-  trap - EXIT
   build_server
 }
 
 main() {
   local what=${1:-all}
   [ $# -eq 0 ] || shift
+  trap end_jobs EXIT
   case $what in
     -h | --help) usage ;;
     all) build_all ;;

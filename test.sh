@@ -133,9 +133,15 @@ install_machine() {
 
 # Tests start clusters of their own, so the package makes none.
 install_postgres() {
+  local conf=/etc/postgresql-common/createcluster.conf
   ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || return 0
   install_packages postgresql-common
-  as_root sed -i 's/^#*create_main_cluster *=.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+  # A step's failures do not end it, and without this line the next package starts a server.
+  if ! as_root sed -i 's/^[# ]*create_main_cluster *=.*/create_main_cluster = false/' "$conf" ||
+    ! grep -qx 'create_main_cluster = false' "$conf"; then
+    say "$conf could not be changed, so PostgreSQL was not installed; install it and run this again."
+    return 1
+  fi
   install_packages postgresql
 }
 
@@ -331,10 +337,11 @@ check_scripts() {
     say "shellcheck is not installed, so no script was checked (apt-get install shellcheck)."
     return "$SKIPPED"
   }
-  local scripts
+  local listed scripts
   # awkward/ and hostile/ hold programs of users, which are meant to be odd.
+  listed=$(git ls-files '*.sh' .ci/run ':!tests/runners/awkward' ':!tests/hostile') || return
   mapfile -t scripts < <(
-    git ls-files '*.sh' .ci/run ':!tests/runners/awkward' ':!tests/hostile'
+    printf '%s\n' "$listed"
     grep -lE '^#!.*\b(ba|da)?sh\b' runners/*/run runners/*/start 2>/dev/null || true
   )
   shellcheck -x "${scripts[@]}"
@@ -360,6 +367,8 @@ main() {
     esac
     shift
   done
+  # A step that ends the run leaves nothing behind that still compiles or downloads.
+  trap end_jobs EXIT
   has cargo || die "the tests need Rust 1.95 or newer; install it and run this again."
   [ "${CI:-}" != true ] || compile_once
 

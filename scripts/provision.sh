@@ -14,6 +14,21 @@ has() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 may_be_root() { is_root || has sudo; }
 
+# For a trap on EXIT: ends the jobs of this script that still run. They share its process group, so they outlive it.
+end_jobs() {
+  local job
+  for job in $(jobs -pr); do end_tree "$job"; done
+}
+
+# $1: a process, which is ended with all that it started.
+end_tree() {
+  local child children
+  # Read first: when it has ended, its children are those of another process.
+  children=$(cat "/proc/$1"/task/*/children 2>/dev/null) || true
+  kill "$1" 2>/dev/null || true
+  for child in $children; do end_tree "$child"; done
+}
+
 # sudo clears the environment, and apt-get and dockerd need the proxies that this user has.
 as_root() {
   if is_root; then "$@"; return; fi
@@ -46,8 +61,9 @@ install_packages() {
   say "installing ${names[*]}"
   local log
   log=$(mktemp)
-  if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install -y -qq \
-    --no-install-recommends "${names[@]}" >"$log" 2>&1 </dev/null; then
+  # A new machine installs its own updates meanwhile, so dpkg's lock is waited for.
+  if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 \
+    install -y -qq --no-install-recommends "${names[@]}" >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     die "could not install ${names[*]}; the last lines of apt-get are above."
