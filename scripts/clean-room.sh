@@ -64,10 +64,14 @@ make_root() {
   chroot "$1" useradd --create-home --shell /bin/bash tester
 }
 
-# $1: the room. What git tracks here, as it is in the working tree.
+# $1: the room. What git tracks here, as it is in the working tree. Where another user owns the checkout, git takes its
+# word for that from a file only: the process that reads the origin of a clone does not get the options of `git -c`.
 copy_repository() {
+  local -x GIT_CONFIG_GLOBAL=$1/tmp/gitconfig
+  printf '[safe]\n\tdirectory = *\n' >"$GIT_CONFIG_GLOBAL"
   git clone --quiet --no-hardlinks . "$1/home/tester/sandbox"
   git ls-files -z | tar --null --files-from=- --ignore-failed-read -c 2>/dev/null | tar -x -C "$1/home/tester/sandbox"
+  rm "$GIT_CONFIG_GLOBAL"
 }
 
 # Runs in namespaces of its own, as root. $1: the room, $2: the user, $3: the toolchain, then the command.

@@ -3,7 +3,8 @@
 
 readonly KUBERNETES=1.20.2
 readonly PACKAGE=1.20.5+really1.20.2-1.1+deb12u1
-readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/mcp-sandbox-server/kubernetes-$KUBERNETES
+# Without HOME, that of the user.
+readonly CACHE=${XDG_CACHE_HOME:-${HOME:-~}/.cache}/mcp-sandbox-server/kubernetes-$KUBERNETES
 
 # What the control plane and the nodes run, and a client of the same version.
 build_kubernetes() {
