@@ -23,17 +23,21 @@ scripts/chart.sh server || [ $? = 77 ]
 
 # What the Role of the plain manifests allows is what the server needs, and no more.
 rights() {
-  local account=system:serviceaccount:${CLUSTER_NAMESPACE:-sandbox}:mcp-sandbox-server role
+  local account=system:serviceaccount:${CLUSTER_NAMESPACE:-sandbox}:mcp-sandbox-server role made=no
   role=$(awk -v RS='---\n' '/\nkind: (Role|RoleBinding)\n/ { print "---"; print }' \
     deploy/kubernetes/manifests/sandbox.yaml)
-  kubectl apply -f - <<<"$role" >/dev/null
+  # Of a server that is installed there the rights are checked as they are, and left.
+  if ! kubectl get -f - <<<"$role" >/dev/null 2>&1; then
+    kubectl create -f - <<<"$role" >/dev/null
+    made=yes
+  fi
   local may
   may=$(kubectl auth can-i --list --as "$account" --no-headers | awk '$1 ~ /^(pods|podtemplates|pods\/attach)$/ {
     sub(/^[^[]*\[\] *\[\] */, $1 " "); print }' | LC_ALL=C sort)
   local other
   other=$(kubectl auth can-i --list --as "$account" --no-headers |
     awk '$1 !~ /^(pods|podtemplates|pods\/attach|\[.*|selfsubject.*)$/ && NF { print $1 }')
-  kubectl delete -f - <<<"$role" >/dev/null
+  [ $made = no ] || kubectl delete -f - <<<"$role" >/dev/null
   local wanted=$'pods [create get list watch delete]\npods/attach [get create]\npodtemplates [list watch]'
   if [ "$may" != "$wanted" ] || [ -n "$other" ]; then
     say "the server's rights are not what docs/kubernetes.md says: $may $other"

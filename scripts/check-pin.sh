@@ -7,7 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() { echo "check-pin: $*" >&2; exit 1; }
 work=$(mktemp -d)
 registry=
-trap '[ -z "$registry" ] || kill "$registry"; rm -rf "$work"' EXIT
+trap '[ -z "$registry" ] || kill "$registry"; rm -rf "$work" "$work.log" "$work.out"' EXIT
+# Its registry is on this machine, where no proxy of the network leads.
+export no_proxy=127.0.0.1 NO_PROXY=127.0.0.1
 
 git ls-files -z build.sh quickstart.sh Dockerfile init runners scripts 'docker-compose*' |
   xargs -0 cp --parents -t "$work"
@@ -55,6 +57,7 @@ start_registry() {
     [ ! -s "$work/port" ] || break
     sleep 0.1
   done
+  [ -s "$work/port" ] || die "its own registry did not start."
   REGISTRY=http://127.0.0.1:$(cat "$work/port")
   export REGISTRY
 }
@@ -65,7 +68,6 @@ before=$(state)
 start_registry cloudflared
 ! "$work/scripts/pin.sh" >/dev/null 2>"$work.log" || die "an image that the registry lacks was pinned."
 grep -q 'nothing was changed' "$work.log" || die "the error does not say that nothing was changed."
-rm -f "$work.log"
 [ "$(state)" = "$before" ] || die "files were changed although an image is not known."
 
 start_registry ''
@@ -79,4 +81,3 @@ pinned=$(state)
 "$work/scripts/pin.sh" >/dev/null
 [ "$(state)" = "$pinned" ] || die "pinning twice is not the same as pinning once."
 echo "pinned: $(wc -l < "$work.out") images"
-rm -f "$work.out"

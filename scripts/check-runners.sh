@@ -96,8 +96,12 @@ check_one() {
   section "$case" program > "$out/program"
   local arguments status=0
   mapfile -t arguments < <(profile "$out/data")
-  timeout -k 5 "$SECONDS_EACH" docker run -i --rm "${arguments[@]}" --entrypoint /opt/runner/run "$PREFIX$language" \
-    < "$out/program" > "$out/stdout" 2> "$out/stderr" || status=$?
+  timeout -k 5 "$SECONDS_EACH" docker run -i --rm --cidfile "$out/container" "${arguments[@]}" \
+    --entrypoint /opt/runner/run "$PREFIX$language" < "$out/program" > "$out/stdout" 2> "$out/stderr" || status=$?
+  # Without its client, a program that does not end goes on in its container.
+  case $status in
+    124 | 137) docker rm -f "$(cat "$out/container")" >/dev/null 2>&1 || true ;;
+  esac
   echo "$status" > "$out/status"
   faults "$case" "$out" > "$out/faults"
   if [ -s "$out/faults" ]; then

@@ -62,7 +62,7 @@ run() {
 }
 
 main() {
-  local seconds=$SECONDS_EACH_USUAL wanted=() failed=0 program folder name HOST
+  local seconds=$SECONDS_EACH_USUAL wanted=() failed=0 tried=0 program folder name HOST
   while [ $# -gt 0 ]; do
     case $1 in
       -h | --help) usage; return ;;
@@ -81,9 +81,11 @@ main() {
   for program in "${programs[@]}"; do
     while IFS=$'\t' read -r folder name; do
       is_wanted "$name" "${wanted[@]}" || continue
+      tried=$((tried + 1))
       run "$program" "$name" "$folder" "$seconds" </dev/null || failed=$((failed + 1))
     done < <(targets "$program")
   done
+  [ $tried -gt 0 ] || die "there is no such target."
   [ $failed -eq 0 ] || die "$failed targets failed."
 }
 

@@ -104,16 +104,26 @@ def shown(part):
 
 
 def run_plain(image, program, folder):
-    command = ["docker", "run", "-i", "--rm", *profile(folder), "--entrypoint", "/opt/runner/run", image]
-    done = subprocess.run(command, input=program.source, capture_output=True, timeout=LIMIT_SECONDS)
+    name = container_name()
+    command = ["docker", "run", "-i", "--rm", "--name", name, *profile(folder), "--entrypoint", "/opt/runner/run"]
+    try:
+        done = subprocess.run([*command, image], input=program.source, capture_output=True, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        # Without its client, the program goes on in its container.
+        subprocess.run(["docker", "rm", "-f", name], capture_output=True)
+        raise
     return done.returncode, done.stdout, done.stderr
+
+
+def container_name():
+    return f"differential-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}"
 
 
 class Sandbox:
     """A container that is spoken to in frames."""
 
     def __init__(self, image, folder):
-        self.name = f"differential-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}"
+        self.name = container_name()
         command = ["docker", "run", "-i", "--rm", "--name", self.name, *profile(folder), image]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
@@ -229,6 +239,8 @@ def check(prefix, program):
 def check_all(prefix, wanted, jobs):
     paths = sorted(HERE.glob("*/*.case")) + sorted((HERE / "awkward").iterdir())
     programs = [program for program in map(Program, paths) if not wanted or any(word in program.name or word == program.language for word in wanted)]
+    if not programs:
+        sys.exit("check-warm: there is no such program.")
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for program, found in zip(programs, pool.map(lambda program: list(check(prefix, program)), programs)):
