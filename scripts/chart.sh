@@ -86,6 +86,7 @@ check() {
   refuses "a name that is none" 'replica: 3'
   refuses "a secret among the settings" 'settings: {MCP_API_TOKEN: abc}'
   refuses "a secret of programs among the settings" 'settings: {SANDBOX_SECRETS__KEY: abc}'
+  refuses "a secret of a tool server among the settings" 'settings: {SANDBOX_TOOLS__KEY: abc}'
   refuses "a setting that the chart makes" 'settings: {SANDBOX_ENGINE__NAMESPACE: other}'
   refuses "a setting that the chart makes of another value" 'settings: {SANDBOX_SERVER__SHUTDOWN_GRACE_MS: 1}'
   refuses "a runner without a language" \
@@ -93,11 +94,12 @@ check() {
   refuses "a runner that is not ours" 'runners: {names: [perl]}'
   printf '%s\n' 'sandboxes: {namespace: other, runtimeClass: gvisor, userNamespaces: true,' \
     '  nodeSelector: {pool: sandbox}}' \
-    'settings: {SANDBOX_ADMISSION__SLOTS: 40}' 'runners: {more: [{name: perl, image: runner-perl, labels:' \
+    'settings: {SANDBOX_ADMISSION__SLOTS: 40, SANDBOX_ENGINE__CLUSTER_MEMORY_BYTES: 274877906944,' \
+    '  SANDBOX_ENGINE__RUNNER_UID: 2000}' 'configuration: {configMap: networks}' 'runners: {more: [{name: perl, image: runner-perl, labels:' \
     '  {sandbox.runner: "true", sandbox.language: perl}}]}' >"$WORK/other.yaml"
   render -f "$WORK/other.yaml" >"$WORK/other"
   for text in 'namespace: other' 'runtimeClassName: gvisor' 'pool: sandbox' 'hostUsers: false' 'value: "40"' \
-    'name: runner-perl'; do
+    'name: runner-perl' 'value: "274877906944"' 'runAsUser: 2000' 'configMap: {name: networks}'; do
     grep -q "$text" "$WORK/other" || die "a value of an operator does not arrive in the manifests: $text."
   done
   printf '%s\n' 'replicas: 1' 'monitoring: {enabled: true}' >"$WORK/one.yaml"

@@ -95,11 +95,19 @@ fn settings_that_the_chart_makes_and_secrets_are_refused() {
     let server = read(&format!("{CHART}/templates/server.yaml"));
     let made: Vec<_> = server.split("{name: SANDBOX_").skip(1).filter_map(|rest| rest.split(',').next()).collect();
     assert!(made.contains(&"ENGINE__FILES") && made.len() >= 8, "{made:?}");
-    let secrets = ["SECRETS__KEY", "SIGN_IN__OPENID_CLIENT_SECRET", "TRACES__OTLP_HEADERS"];
+    let secrets = ["SECRETS__KEY", "TOOLS__KEY", "SIGN_IN__OPENID_CLIENT_SECRET", "TRACES__OTLP_HEADERS"];
     for name in made.iter().chain(&secrets) {
         assert!(!accepts(&format!("SANDBOX_{name}")), "{name}");
     }
     assert!(accepts("SANDBOX_ADMISSION__SLOTS") && accepts("SANDBOX_SIGN_IN__OPENID_CLIENT_SECRET_FILE"));
+}
+
+/// Helm reads numbers as floats, which are printed with an exponent, and no setting is read with one.
+#[test]
+fn numbers_among_the_settings_are_printed_whole() {
+    let server = read(&format!("{CHART}/templates/server.yaml"));
+    let whole = r#"ternary (int64 $value) $value (kindIs "float64" $value) | toString"#;
+    assert!(server.contains(whole), "{server}");
 }
 
 /// Older clusters and most shared file systems cannot do it, so it is asked for.

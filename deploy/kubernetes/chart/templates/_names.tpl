@@ -13,6 +13,15 @@ app.kubernetes.io/component: server
 {{- if or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled }}true{{- end }}
 {{- end }}
 
+{{- /* Not empty where files of settings are mounted. */ -}}
+{{- define "sandbox.configuration" -}}
+{{- with .Values.configuration }}{{ .configMap }}{{ .secret }}{{- end }}
+{{- end }}
+
+{{- define "sandbox.user" -}}
+{{ get (.Values.settings | default dict) "SANDBOX_ENGINE__RUNNER_UID" | default 1000 | int64 }}
+{{- end }}
+
 {{- define "sandbox.namespace" -}}
 {{ .Values.sandboxes.namespace | default .Release.Namespace }}
 {{- end }}
