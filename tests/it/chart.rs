@@ -148,3 +148,12 @@ fn role_of_the_server_has_these_rights_and_no_more() {
     assert_eq!(rules, expected);
     assert!(!text.contains("ClusterRole"), "its rights are in one namespace");
 }
+
+/// They need no token, and the server's own Service may be reached from outside of the cluster.
+#[test]
+fn metrics_have_a_service_inside_of_the_cluster() {
+    let text = read(&format!("{CHART}/templates/service.yaml"));
+    let (server, metrics) = text.split_once("{{- if .Values.monitoring.enabled }}\n---\n").expect("a second Service");
+    assert!(!server.contains("targetPort: metrics"), "{server}");
+    assert!(metrics.contains("clusterIP: None") && metrics.contains("targetPort: metrics"), "{metrics}");
+}
