@@ -89,7 +89,7 @@ export class Program {
     this.#languages.disabled = this.#runners.length === 0;
     if (!this.#runners.length) this.#languages.append(el("option", {}, "No runners"));
     this.#fillExamples();
-    if (current) this.#choose(this.#find(current).language);
+    this.#choose(current);
   }
 
   /** Offers the program `{language, code, args, stdin}` of the run on display, or hides the button. */
@@ -108,7 +108,7 @@ export class Program {
     this.#give({ args, stdin });
     if (code === this.#editor.text && language === before.language) return;
     this.#editor.replace(code);
-    if (this.#find(language)) this.#choose(language);
+    this.#choose(language);
     if (!before.lost) return;
     toast(notice, "Undo", () => {
       this.#editor.undo();
@@ -122,10 +122,13 @@ export class Program {
     return this.#runners.find((runner) => runner.language === name || runner.aliases?.includes(name));
   }
 
-  #choose(language) {
+  // Selects a language by its name or an alias. One without a runner changes nothing.
+  #choose(name) {
+    const runner = this.#find(name);
+    if (!runner) return;
+    const { language } = runner;
     this.#languages.value = language;
     this.#editor.setLanguage(language);
-    const runner = this.#find(language);
     this.#languages.title = describe(runner);
     byId("runner-note").textContent = note(runner);
     byId("given-none").hidden = runner.takesInput === true;
@@ -217,7 +220,6 @@ function note({ language, version = "", description = "" }) {
 }
 
 function describe(runner) {
-  if (!runner) return "";
   const aliases = runner.aliases?.length ? `Also called ${runner.aliases.join(", ")}.` : "";
   return visibleName([runner.description, aliases].filter(Boolean).join(" "));
 }

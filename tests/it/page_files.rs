@@ -167,6 +167,17 @@ async fn markdown(scene: &Scene) {
 }
 
 async fn html(scene: &Scene) {
+    // Another view is chosen before the frame is loaded; no listener for its messages stays.
+    let leave = "window.listeners = 0; for (const [name, sign] of [['add', 1], ['remove', -1]]) { \
+                 const real = window[`${name}EventListener`]; window[`${name}EventListener`] = (kind, ...rest) => \
+                 { if (kind === 'message') window.listeners += sign; real.call(window, kind, ...rest); }; } \
+                 const body = document.getElementById('viewer-body'); new MutationObserver((_, self) => { \
+                 if (!body.querySelector('iframe')) return; self.disconnect(); \
+                 document.querySelector('button[data-view=text]').click(); }).observe(body, {childList: true});";
+    scene.script(leave).await;
+    scene.view("deep/p.html", ".cm-content").await;
+    assert_eq!(scene.script("return window.listeners").await, 0);
+    scene.close_viewer().await;
     scene.view("deep/p.html", "iframe").await;
     let frame = scene.sheet.browser.driver.find(By::Css(".viewer-body iframe")).await.expect("a frame");
     frame.enter_frame().await.expect("inside");

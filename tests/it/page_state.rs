@@ -184,6 +184,41 @@ async fn answers_that_come_late_change_nothing_and_failures_elsewhere_are_told()
     server.stop().await;
 }
 
+/// A link to the program in the editor, as the page copies it.
+async fn link(sheet: &Sheet) -> String {
+    let copy = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; \
+                document.querySelector('[data-testid=share]').click()";
+    sheet.browser.script(copy).await;
+    until("a link", async || sheet.browser.script("return window.copied ?? null").await != Value::Null).await;
+    sheet.browser.script("return window.copied").await.as_str().expect("text").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn undo_brings_the_program_back_where_there_is_no_runner() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.write("bash", "print shared").await;
+    let link = link(&sheet).await;
+    sheet.write("bash", "print mine").await;
+    sheet.browser.script("document.querySelector('[data-testid=args]').value = 'a b'").await;
+    server.engine.set_runners(Vec::new());
+    let runners = format!("http://{}/v1/runners", server.address);
+    until("no runner is left", async || {
+        let answer = server.http.get(&runners).bearer_auth(TOKEN).send().await.expect("an answer");
+        answer.json::<Value>().await.expect("JSON")["runners"] == json!([])
+    })
+    .await;
+    sheet.browser.driver.goto(&link).await.expect("the page");
+    sheet.browser.state("error").await;
+    sheet.says("editor", |text| text.contains("print shared")).await;
+    let undo = "document.getElementById('toast-action').click(); return [ \
+                document.querySelector('[data-testid=editor]').cmView.state.doc.toString(), \
+                document.querySelector('[data-testid=args]').value]";
+    assert_eq!(sheet.browser.script(undo).await, json!(["print mine", "a b"]));
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn token_and_looks_are_remembered_by_choice_and_links_hold_programs() {
     let server = FakeServer::start().await;
@@ -194,14 +229,9 @@ async fn token_and_looks_are_remembered_by_choice_and_links_hold_programs() {
 
     // A link to the program, from a page that has other work in it.
     sheet.write("bash", "print <shared> & ünïcode").await;
-    let copy = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; \
-                document.querySelector('[data-testid=share]').click()";
-    sheet.browser.script(copy).await;
-    until("a link", async || sheet.browser.script("return window.copied ?? null").await != Value::Null).await;
-    let link = sheet.browser.script("return window.copied").await.as_str().expect("text").to_owned();
+    let link = link(&sheet).await;
     assert!(link.starts_with(&format!("{base}#program=")), "{link}");
     sheet.write("python", "print mine").await;
-    sheet.browser.driver.goto("about:blank").await.expect("away");
     sheet.browser.driver.goto(&link).await.expect("the page");
     sheet.browser.state("ready").await;
     sheet.says("editor", |text| text.contains("<shared> & ünïcode")).await;

@@ -310,11 +310,7 @@ function asWritten(text, { crlf }) {
 // The frame's own policy gives the document another origin, and neither network nor windows.
 function frame(text, { path }) {
   const element = el("iframe", { src: "frame", sandbox: "allow-scripts", title: `Preview of ${visibleName(path)}` });
-  const send = (event) => {
-    if (event.source !== element.contentWindow || event.data !== "frame-ready") return;
-    removeEventListener("message", send);
-    element.contentWindow.postMessage(text, "*");
-  };
-  addEventListener("message", send);
+  // `once`: writing the document into the frame loads it again.
+  element.addEventListener("load", () => element.contentWindow.postMessage(text, "*"), { once: true });
   return element;
 }
