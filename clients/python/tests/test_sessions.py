@@ -48,6 +48,14 @@ def test_exception_of_a_cell_is_told(script: Script, sandbox: Sandbox) -> None:
     assert sandbox.session().cell("warn()").ok
 
 
+def test_result_of_a_cell_is_kept_without_its_events(script: Script, sandbox: Sandbox) -> None:
+    failed = {"ended": "exited", "sentence": "It failed.", "exitCode": 1}
+    script.add(opened(), cell(stderr="Traceback", outcome=failed), problem("run_not_found", 404))
+    answer = sandbox.session().cell("{}['a']")
+    assert (answer.stderr, answer.error, answer.ok) == ("Traceback", None, False)
+    assert script.lines()[1:] == ["POST /v1/sessions/s1/cells", "GET /v1/runs/run-1/events"]
+
+
 def test_operations_of_a_session(script: Script, sandbox: Sandbox) -> None:
     script.add(
         opened(),

@@ -81,7 +81,9 @@ def cell(session: str, members: Json, file: MakeFile[FileT]) -> Flow[CellResult[
     error: CellError | None = None
     # A traceback goes to the standard error, so without any there was no exception.
     if result["stderr"]:
-        error = yield from call(_cell_error(status["runId"]))
+        # The cell has run and is not executed again, so its result counts more than the name of its exception.
+        with contextlib.suppress(errors.SandboxError):
+            error = yield from call(_cell_error(status["runId"]))
     return CellResult.of_cell(result, file, error)
 
 

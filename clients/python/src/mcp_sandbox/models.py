@@ -151,6 +151,7 @@ class CellResult(RunResult[FileT]):
     """The result of a cell."""
 
     error: CellError | None = None
+    """The exception that ended it; also None where the server did not answer what that was."""
 
     @property
     def ok(self) -> bool:
