@@ -1,8 +1,13 @@
 //! Compares the generated documents with the code. `UPDATE=1 cargo test --test it docs` rewrites them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use mcp_sandbox_server::{api::http::openapi, config};
+
+use crate::tidy::{Source, sources};
 
 const BEGIN: &str = "<!-- settings: made by the code, see tests/it/docs.rs -->\n";
 const END: &str = "<!-- end of settings -->\n";
@@ -49,6 +54,28 @@ fn error_list_matches_the_code() {
 fn openapi_document_matches_the_code() {
     let name = "docs/generated/openapi.json";
     hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &openapi::text());
+}
+
+/// The name of a type's schema, from its source behind `ToSchema`.
+fn schema_name(item: &str) -> Option<&str> {
+    let declared = ["struct ", "enum "].into_iter().filter_map(|kind| item.find(kind)).min()?;
+    let (attributes, declaration) = item.split_at(declared);
+    let (_, name) = attributes.split_once("schema(as = ").or_else(|| declaration.split_once(' '))?;
+    name.split(|c: char| !c.is_alphanumeric()).next()
+}
+
+/// The document has one schema for each name: it describes only one of two types that share a name.
+#[test]
+fn types_have_schemas_of_different_names() {
+    let mut places = BTreeMap::new();
+    for Source { name: place, text } in sources() {
+        for item in text.split("#[derive(").filter_map(|rest| rest.split_once("ToSchema)]")).map(|(_, item)| item) {
+            let name = schema_name(item).unwrap_or_else(|| panic!("src/{place}.rs: a schema without a name"));
+            let other = places.insert(name.to_owned(), place.clone());
+            assert!(other.is_none(), "src/{place}.rs and src/{}.rs: {name}", other.unwrap_or_default());
+        }
+    }
+    assert!(places.len() > 50, "{} schemas", places.len());
 }
 
 /// The shell blocks of a page.

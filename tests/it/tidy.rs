@@ -17,13 +17,13 @@ const COLUMNS_MAX: usize = 120;
 /// Words that hide who does what: the sentence names the client, the program, the operator or the server instead.
 const VAGUE_WORDS: [&str; 5] = ["nobody", "somebody", "whoever", "everybody", "anybody"];
 
-struct Source {
+pub(crate) struct Source {
     /// Below `src/`, without the ending: `services/runs/log`.
-    name: String,
-    text: String,
+    pub(crate) name: String,
+    pub(crate) text: String,
 }
 
-fn sources() -> Vec<Source> {
+pub(crate) fn sources() -> Vec<Source> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder of src/") {
             let path = entry.expect("an entry").path();

@@ -25,6 +25,7 @@ use crate::{
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ClientConnection)]
 pub struct Connection {
     /// Names the connection.
     pub id: String,
