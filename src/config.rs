@@ -157,33 +157,35 @@ section! {
         /// Time that a connection may be idle between two requests, in milliseconds. Keep it above the time after
         /// which a proxy in front no longer uses an idle connection (nginx 60 s, cloudflared 90 s).
         idle_ms: u64 = 120_000 => 100..=3_600_000,
-        /// Time in which the sending of an answer must make progress, in milliseconds; then it is broken off.
+        /// How long the sending of an answer may make no progress, in milliseconds, before the connection is closed.
         write_stall_ms: u64 = 30_000 => 100..=3_600_000,
         /// Open connections; more wait to be accepted. A quarter is kept for new ones, health probes and requests with
-        /// a valid token. Requests of one token get twice as many as they leave free, those of one owner three times as
-        /// many.
+        /// a valid token. Requests of one token may use twice as many as they leave free, those of one owner three
+        /// times as many.
         connections_max: u32 = 1024 => 1..=1 << 20,
-        /// How many of these may answer requests without a valid token from one address, in percent. Behind a proxy
-        /// all clients have one address.
+        /// Share of these connections that one address may use for requests without a valid token, in percent. Behind a
+        /// proxy all clients have one address.
         address_percent: u32 = 50 => 1..=100,
-        /// MCP sessions that may be open; the least recently used one without a call in progress is closed for another.
+        /// MCP sessions that may be open; beyond that, the least recently used one without a call in progress is
+        /// closed.
         sessions_max: u32 = 1000 => 1..=1 << 20,
         /// The same for the sessions of one token.
         token_sessions_max: u32 = 500 => 1..=1 << 20,
         /// Time for running programs to end when the server stops, in milliseconds; then they are cancelled.
         shutdown_grace_ms: u64 = 5_000 => 0..=3_600_000,
-        /// More host names that requests may be addressed to, comma separated. The host of PUBLIC_BASE_URL and the
-        /// loopback names of this machine are always allowed.
+        /// Additional host names that requests may be addressed to, comma separated. The host of PUBLIC_BASE_URL and
+        /// the loopback names of this machine are always allowed.
         allowed_hosts: String = String::new(),
         /// Origins whose pages may use the API (CORS), comma separated, such as `https://app.example.org`. Empty: none
         /// but the page of the server itself.
         cors_origins: String = String::new(),
         /// Proxies of Cloudflare's tunnel (cloudflared), as addresses or networks, comma separated, such as
-        /// `127.0.0.1,172.16.0.0/12`. Of requests from these the address in CF-Connecting-IP counts for rates. Name
-        /// no network that clients are in. Empty: the header is ignored.
+        /// `127.0.0.1,172.16.0.0/12`. Rates on their requests apply to the address in CF-Connecting-IP. Do not name a
+        /// network that clients are in. Empty: the header is ignored.
         trusted_proxies: String = String::new(),
-        /// Where several servers of one DATABASE_URL and one SANDBOX_ROOT stand behind one address: how the others
-        /// reach this one, such as `http://10.0.0.7:8080`. They send requests there, with their tokens. Empty: alone.
+        /// The address at which other servers with the same DATABASE_URL and SANDBOX_ROOT reach this one, such as
+        /// `http://10.0.0.7:8080`, when several are behind one public address. They forward requests to it, with their
+        /// tokens. Empty: this is the only server.
         peer_url: String = String::new(),
     }
 }
@@ -220,12 +222,13 @@ section! {
 section! {
     /// Sessions: sandboxes that keep an interpreter between calls.
     pub struct Sessions("sessions") {
-        /// The memory limits of all open sessions together, in bytes. When it is short, a session ends of the owner who
-        /// holds the most. Of several owners, one holds at most three quarters. 0: no sessions.
+        /// The memory limits of all open sessions together, in bytes. When they do not leave enough for a new session,
+        /// one of the owner who holds the most ends. With several owners, one holds at most three quarters. 0: no
+        /// sessions.
         memory_bytes_max: u64 = 4 << 30 => 0..=1 << 50,
-        /// How long a session stays after its last use, in seconds.
+        /// How long a session is kept after its last use, in seconds.
         idle_s: u64 = 15 * 60 => 1..=7 * 24 * 3600,
-        /// How old a session may become, in seconds.
+        /// Age at which a session ends, in seconds.
         age_s: u64 = 8 * 3600 => 1..=7 * 24 * 3600,
     }
 }
@@ -248,7 +251,8 @@ section! {
         queue_max: u32 = 256 => 0..=1 << 20,
         /// How long a run may wait for a slot, in milliseconds.
         queue_wait_ms: u64 = 60_000 => 0..=3_600_000,
-        /// Runs of one conversation that may run or wait; more are refused, so that none can fill the queue alone.
+        /// Runs of one conversation that may run or wait; more are refused, so that no conversation can fill the queue
+        /// alone.
         conversation_max: u32 = 32 => 1..=1 << 20,
         /// Runs that a token may begin per minute, on average. 0: no limit.
         rate_per_minute: u32 = 0 => 0..=60_000_000,
@@ -278,10 +282,10 @@ section! {
 section! {
     /// Runs that can be watched, left and fetched later.
     pub struct Runs("runs") {
-        /// Finished runs that are kept; above it the oldest of the owner who has the most is removed.
+        /// Finished runs that are kept; beyond that, the oldest one of the owner who has the most is removed.
         kept_max: u32 = 256 => 1..=100_000,
-        /// Memory of the finished runs that are kept, in bytes; above it the oldest of the owner who has the most bytes
-        /// is removed. The newest is kept whatever its size.
+        /// Memory of the finished runs that are kept, in bytes; beyond that, the oldest one of the owner who has the
+        /// most bytes is removed. The newest is kept whatever its size.
         kept_bytes: u64 = 64 << 20 => 1..=1 << 40,
         /// How long a finished run is kept, in seconds.
         kept_age_s: u64 = 3_600 => 1..=30 * 86_400,
@@ -293,7 +297,7 @@ section! {
 }
 
 section! {
-    /// What MCP clients see that choose nothing in the query of /mcp.
+    /// Defaults for MCP clients that choose nothing in the query of /mcp.
     pub struct Mcp("mcp") {
         /// Groups of tools that are listed, comma separated: run, files, session (where a language has a kernel),
         /// coderunner, ipybox, web (where there is a browser), skills and tools (where there are some), and check. A
@@ -302,8 +306,8 @@ section! {
         /// Names of tools: underscore, as sandbox_run_code, because many model APIs refuse a dot; or dotted. A client
         /// chooses with `/mcp?names=dotted`. Both are always accepted.
         names: String = "underscore".to_owned(),
-        /// Results also as structuredContent, which makes many clients hide the text and the pictures from the model. A
-        /// client chooses with `/mcp?structured=on`. true or false.
+        /// Whether results are also sent as structuredContent, which makes many clients hide the text and the pictures
+        /// from the model. A client chooses with `/mcp?structured=on`. true or false.
         structured: bool = false,
     }
 }
@@ -311,13 +315,13 @@ section! {
 section! {
     /// The history of runs and cells.
     pub struct History("history") {
-        /// Keep the programs too, not only their digests. true or false.
+        /// Whether the history keeps programs, not only their digests. true or false.
         source: bool = false,
         /// How much of a program is kept, in bytes.
         source_bytes_max: u64 = 16 << 10 => 1..=1 << 20,
-        /// How long a line is kept, in seconds. 0: no limit. Usage is always kept.
+        /// How long an entry of the history is kept, in seconds. 0: no limit. Usage is always kept.
         kept_s: u64 = 90 * 86_400 => 0..=100 * 365 * 86_400,
-        /// Lines that are kept; the oldest are removed first.
+        /// Entries that are kept; the oldest are removed first.
         kept_max: u64 = 1_000_000 => 1..=1 << 40,
     }
 }
@@ -327,7 +331,7 @@ section! {
     pub struct Files("files") {
         /// How long a link works, in seconds; at most seven days.
         url_ttl_s: u64 = 86_400 => 1..=URL_TTL_S_MAX,
-        /// Files named in one answer.
+        /// Maximum number of files listed in one answer.
         listed_max: u32 = 200 => 1..=10_000,
         /// Depth of nested folders that a listing descends into.
         depth_max: u32 = 16 => 1..=32,
@@ -337,11 +341,11 @@ section! {
         write_bytes_max: u64 = 8 << 20 => 1..=256 << 20,
         /// Largest picture that an answer includes, in bytes; all of an answer is at most 700 KiB.
         image_bytes_max: u64 = 1 << 20 => 0..=16 << 20,
-        /// Pictures that an answer includes.
+        /// Maximum number of pictures that an answer includes.
         images_max: u32 = 4 => 0..=64,
-        /// What links to files begin with, such as `https://files.example.com`, when files are to have an origin of
-        /// their own: at that host only files are served, and at the host of PUBLIC_BASE_URL none. It must lead to
-        /// this server. Empty: PUBLIC_BASE_URL.
+        /// Prefix of the links to files, such as `https://files.example.com`, for files on an origin of their own: that
+        /// host then serves only files, and the host of PUBLIC_BASE_URL serves none. It must lead to this server.
+        /// Empty: PUBLIC_BASE_URL.
         base_url: String = String::new(),
     }
 }
@@ -353,16 +357,16 @@ section! {
         bytes_max: u64 = 1 << 30 => 1 << 20..=1 << 50,
         /// Files, folders and links of one conversation. A program that makes more is stopped.
         entries_max: u32 = 50_000 => 10..=10_000_000,
-        /// Give each new conversation a disk of its own that holds no more than that: an ext4 image, loop-mounted. The
-        /// server must run as root on the engine's host, with e2fsprogs. true or false.
+        /// Give each new conversation a disk of its own with BYTES_MAX and ENTRIES_MAX as its size: an ext4 image,
+        /// loop-mounted. The server must run as root on the engine's host, with e2fsprogs. true or false.
         hard: bool = false,
         /// Free space on the disk of SANDBOX_ROOT below which nothing is run or written, in bytes.
         free_bytes_min: u64 = 512 << 20 => 0..=1 << 50,
-        /// Disk space of all conversations of one owner, in bytes; above it nothing is run or written for that owner.
-        /// 0: no limit.
+        /// Disk space of all conversations of one owner, in bytes; beyond that, nothing is run or written for that
+        /// owner. 0: no limit.
         owner_bytes_max: u64 = 0 => 0..=1 << 60,
-        /// Disk space of all conversations together, in bytes; above it the least recently used of the owner who has
-        /// the most are deleted. 0: no limit.
+        /// Disk space of all conversations together, in bytes; beyond that, the least recently used ones of the owner
+        /// who has the most are deleted. 0: no limit.
         total_bytes_max: u64 = 0 => 0..=1 << 60,
         /// How long an unused conversation is kept, in seconds; then it is deleted. 0: no limit.
         kept_unused_s: u64 = 2_592_000 => 0..=100 * 365 * 86_400,

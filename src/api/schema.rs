@@ -79,7 +79,7 @@ texts! {
     ErrorCode: |text: ObjectBuilder| text.enum_values(Some(Code::ALL.iter().map(|code| code.as_str())));
     /// One word for how a program ended.
     Ending: |text: ObjectBuilder| text.enum_values(Some(Ended::WORDS));
-    /// One word for how a run ended: as a program does, or because the server failed it or was lost.
+    /// One word for how a run ended: as its program did, or because the server failed or was lost.
     EndedWord: |text: ObjectBuilder| text.enum_values(Some(EndWord::all()));
     /// What a run did to a file.
     ChangeWord: |text: ObjectBuilder| text.enum_values(Some(Change::ALL.map(Change::word)));
@@ -112,7 +112,7 @@ pub struct RunnerList {
     pub skills: Option<bool>,
 }
 
-/// What a run has at most unless it asks for less.
+/// The limits of a run that asks for no lower ones.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitsResult {
@@ -133,7 +133,7 @@ pub struct LimitsResult {
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunnerResult {
-    /// What to give as `language`.
+    /// The value for `language`.
     pub language: String,
     /// Other names that are accepted.
     pub aliases: Vec<String>,
@@ -156,14 +156,14 @@ pub struct RunnerResult {
     pub limits: LimitsResult,
 }
 
-/// A file is gone.
+/// A file was deleted.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct Deleted {
     /// Always true.
     pub deleted: bool,
 }
 
-/// Where a file is sent to.
+/// A link for the upload of a file.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Upload {
@@ -171,7 +171,7 @@ pub struct Upload {
     pub url: String,
     /// When the link stops working (RFC 3339).
     pub url_expires_at: String,
-    /// The longest file that it takes, in bytes.
+    /// The largest file that it accepts, in bytes.
     pub bytes_max: u64,
 }
 
@@ -191,14 +191,14 @@ pub struct ConversationList {
 pub struct ConversationResult {
     /// Its name.
     pub conversation_id: String,
-    /// When a run last began in it, or something came or went at the top of its folder (RFC 3339).
+    /// When a run last began in it, or an entry at the top of its folder was created or deleted (RFC 3339).
     pub used_at: String,
-    /// The space that its files take, in bytes, where the server knows it without looking.
+    /// Disk space of its files, in bytes, where the server knows it without measuring.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// An error of ours; a program that fails is a result.
+/// An error of the server or the request; a program that fails is a result.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct ErrorResult {
     /// What went wrong.
@@ -214,7 +214,7 @@ pub struct ErrorBody {
     pub code: &'static str,
     /// One sentence that says what to do.
     pub message: String,
-    /// Names the request in the server's log.
+    /// Identifies the request in the server's log.
     pub request_id: String,
 }
 

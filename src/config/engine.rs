@@ -32,14 +32,14 @@ section! {
         /// SANDBOX_ROOT as the host of the engine sees it. Empty: found by inspecting the container of the server, if
         /// it runs in one.
         host_root: String = String::new(),
-        /// The cgroup file system of the host as this process sees it. Shows which limit a program hit.
+        /// The cgroup file system of the host as this process sees it. It shows which limit a program reached.
         cgroup_root: String = "/sys/fs/cgroup".to_owned(),
-        /// The user and group that programs run as, where conversations have none of their own.
+        /// The user and group of programs, where conversations have no users of their own.
         runner_uid: u32 = 1000 => 1..=u32::MAX - 1,
-        /// Users and groups for conversations, such as `70000-70999`: each has one of them, so that a program cannot
-        /// use up what the kernel counts for each user, such as inotify instances, for the programs of others. Needs a
-        /// server that is root. `off`: all run as SANDBOX_ENGINE__RUNNER_UID. Empty: 70000-70999, or `off` where the
-        /// server is not root of its machine, with SANDBOX_MOUNTS, and with Kubernetes.
+        /// Users and groups for conversations, such as `70000-70999`: each conversation gets one of them, so that its
+        /// programs cannot exhaust what the kernel limits per user, such as inotify instances, for other conversations.
+        /// The server must run as root. `off`: all run as SANDBOX_ENGINE__RUNNER_UID. Empty: 70000-70999, or `off`
+        /// where the server is not root of its machine, with SANDBOX_MOUNTS, and with Kubernetes.
         runner_uids: String = String::new(),
         /// The namespace of sandboxes, with Kubernetes. Empty: that of KUBECONFIG, or of the pod of the server.
         namespace: String = String::new(),
@@ -50,7 +50,7 @@ section! {
         /// `streamed`: `/data` is a folder of the sandbox, and files travel to it before the program and back after it.
         /// For an engine on another machine, and for a cluster without a ReadWriteMany volume.
         files: String = MOUNTED.to_owned(),
-        /// What `/data` may hold where files are streamed, in bytes. With Docker this is memory within the limit of the
+        /// Size of `/data` where files are streamed, in bytes. With Docker this is memory within the limit of the
         /// sandbox, with Kubernetes disk of the node.
         streamed_bytes: u64 = 128 << 20 => 1 << 20..=1 << 40,
         /// A seccomp profile on every node, below the folder of the kubelet for profiles, with Kubernetes. Empty: the

@@ -12,20 +12,20 @@ use crate::domain::network::{Policy, PolicyText};
 section! {
     /// Packages that conversations have installed.
     pub struct Packages("packages") {
-        /// The index that Python's packages come from, such as `https://pypi.org/simple` (with `HOSTS` set to
-        /// files.pythonhosted.org). Empty: none are installed.
+        /// The index for Python packages, such as `https://pypi.org/simple` (with `HOSTS` set to
+        /// files.pythonhosted.org). Empty: Python packages cannot be installed.
         python_index: String = String::new(),
-        /// The registry that npm's packages come from, such as `https://registry.npmjs.org`. Empty: none are installed.
+        /// The registry for npm packages, such as `https://registry.npmjs.org`. Empty: npm packages cannot be
+        /// installed.
         npm_registry: String = String::new(),
-        /// More hosts that these send for files, comma separated.
+        /// Additional hosts from which these indexes have files downloaded, comma separated.
         hosts: String = String::new(),
-        /// Addresses that are not of the internet and that all of these hosts may have, comma separated.
+        /// Addresses outside the public internet that all of these hosts may resolve to, comma separated.
         addresses: String = String::new(),
-        /// A file of certificates in PEM. Indexes that these certify are trusted too, besides those that the images
-        /// trust.
+        /// A PEM file of certificate authorities that are trusted for indexes, in addition to those of the images.
         ca_file: String = String::new(),
-        /// Let packages run their own programs while they are installed: build from source, and npm's scripts. true or
-        /// false.
+        /// Whether packages may run their own programs while they are installed: builds from source, and npm's scripts.
+        /// true or false.
         builds: bool = false,
         /// How long an installation may take, in seconds.
         install_s: u64 = 300 => 1..=3600,

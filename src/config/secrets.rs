@@ -31,8 +31,8 @@ pub(super) const SECRETS: Setting = any_key(
 section! {
     /// Connections of programs whose TLS the server opens.
     pub struct Opened("opened") {
-        /// A file of certificates in PEM. Hosts that these certify are trusted too where the server opens TLS for
-        /// programs, besides the roots of Mozilla and of the system.
+        /// A PEM file of certificate authorities that are trusted for hosts where the server decrypts the TLS of
+        /// programs, in addition to the roots of Mozilla and of the system.
         ca_file: String = String::new(),
     }
 }

@@ -17,23 +17,24 @@ section! {
         mode: String = "off".to_owned(),
         /// How long an access token of the embedded server lives, in seconds. A client renews it by itself.
         access_s: u64 = 3600 => 600..=86_400,
-        /// How long a client of the embedded server that is not used stays signed in, in seconds.
+        /// How long an unused client of the embedded server stays signed in, in seconds.
         refresh_s: u64 = 30 * 86_400 => 3600..=366 * 86_400,
-        /// Mode embedded: clients may be named by the address of a document about them, which the server fetches from
-        /// the internet. Switch it off where the server cannot reach it: clients register themselves then. true or
-        /// false.
+        /// Mode embedded: a client may give the address of a document about itself as its id (client ID metadata
+        /// document), which the server fetches. Switch this off where the server cannot reach the internet: clients
+        /// then register themselves. true or false.
         client_documents: bool = true,
         /// Mode issuer: the issuer whose JWTs are accepted, exactly as their `iss`.
         issuer: String = String::new(),
-        /// Mode issuer: the address of its keys (JWKS). Empty: its metadata says where they are.
+        /// Mode issuer: the address of the issuer's keys (JWKS). Empty: taken from its metadata.
         issuer_keys: String = String::new(),
-        /// Mode issuer: what `aud` must hold one of, comma separated. Empty: PUBLIC_BASE_URL with /mcp.
+        /// Mode issuer: accepted audiences, comma separated; `aud` must contain one of them. Empty: PUBLIC_BASE_URL
+        /// with /mcp.
         audience: String = String::new(),
         /// The claim that names the owner, in the tokens of an issuer and of an OpenID Connect provider.
         owner_claim: String = "sub".to_owned(),
-        /// Mode issuer: what a token may do whose scopes name neither run nor files: a list out of run, files.
+        /// Mode issuer: the scopes of a token that names neither run nor files: run, files or both, comma separated.
         default_scopes: String = "run,files".to_owned(),
-        /// Mode issuer: the issuer's word for the scope admin. Empty: no token of the issuer has it.
+        /// Mode issuer: the issuer's scope that stands for admin. Empty: no token of the issuer has admin.
         admin_scope: String = String::new(),
         /// Of each subject of an issuer and person of a provider: programs and cells that may wait or run at once. 0:
         /// no limit.
@@ -52,8 +53,8 @@ section! {
         cloudflare_team: String = String::new(),
         /// Mode issuer: the Application Audience (AUD) Tag of the application in Cloudflare Access.
         cloudflare_audience: String = String::new(),
-        /// Mode embedded: an OpenID Connect provider at which people may sign in who have no token. Its redirect
-        /// address of this server is PUBLIC_BASE_URL with /authorize/callback. Empty: none.
+        /// Mode embedded: an OpenID Connect provider at which people without a token may sign in. The redirect URI to
+        /// register there is PUBLIC_BASE_URL with /authorize/callback. Empty: none.
         openid_issuer: String = String::new(),
         /// This server's client id at the provider.
         openid_client_id: String = String::new(),
@@ -61,11 +62,11 @@ section! {
         openid_client_secret: Secret = Secret::default(),
         /// A file that holds the secret, in place of the setting.
         openid_client_secret_file: String = String::new(),
-        /// Scopes that are asked for beside openid, with spaces.
+        /// Scopes that are requested in addition to openid, separated by spaces.
         openid_scopes: String = "email".to_owned(),
-        /// Which people may sign in, comma separated: e-mail addresses, domains of such as @example.com, or subjects.
-        /// An address counts when the provider has verified it. A subject that has an @ is written with sub: before
-        /// it. * is every person of the provider.
+        /// Which people may sign in, comma separated: e-mail addresses, domains such as @example.com, or subjects. An
+        /// address counts only if the provider has verified it. A subject that contains an @ is written with sub:
+        /// before it. * stands for every person of the provider.
         openid_allowed: String = String::new(),
     }
 }

@@ -19,8 +19,8 @@ section! {
 section! {
     /// The audit log: a line for each run.
     pub struct Audit("audit") {
-        /// File that a line of JSON is appended to for each run: who, what (as a hash), in which image, how it ended.
-        /// Empty: none. The file is created again after it was moved away.
+        /// File to which a line of JSON is appended for each run: the owner, the hash of the program, the image and how
+        /// it ended. Empty: none. The file is created again after it was moved away.
         file: String = String::new(),
     }
 }

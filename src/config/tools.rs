@@ -22,12 +22,12 @@ pub(super) const TOOLS: Setting = any_key(
 section! {
     /// Calls of tools by programs.
     pub struct ToolCalls("tool_calls") {
-        /// How long a call waits for a person who is asked about it, in seconds. The program's time limit does not run
-        /// meanwhile.
+        /// How long a call waits for a person's answer to a question about it, in seconds. The program's time limit
+        /// does not run meanwhile.
         ask_s: u64 = 300 => 1..=1800,
         /// Calls of one run or cell; more are refused.
         per_run_max: u32 = 10_000 => 1..=1_000_000,
-        /// Tool servers in sandboxes of their own at once.
+        /// Maximum number of tool servers that run in sandboxes of their own at once.
         sandboxes_max: usize = 16 => 0..=1000,
         /// Where commands of tool servers are looked for, and the PATH that they get.
         path: String = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),

@@ -53,7 +53,7 @@ pub struct RpcError {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// What kind of problem: `about:blank`, since `code` says it.
+    /// The type of the problem: `about:blank`, since `code` names it.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// The status in words.
@@ -65,9 +65,9 @@ pub struct Problem {
     /// A stable word for programs.
     #[schema(value_type = ErrorCode)]
     pub code: &'static str,
-    /// Names the request in the server's log.
+    /// Identifies the request in the server's log.
     pub request_id: String,
-    /// The argument that breaks its rule, if it is one.
+    /// The invalid argument, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub param: Option<String>,
 }
@@ -78,10 +78,10 @@ pub struct Problem {
 pub struct PistonRefusal {
     /// What is wrong and what to do.
     pub message: String,
-    /// A stable word for programs; not Piston's.
+    /// A stable word for programs; Piston has no such member.
     #[schema(value_type = Option<ErrorCode>)]
     pub code: Option<String>,
-    /// Names the request in the server's log; not Piston's.
+    /// Identifies the request in the server's log; Piston has no such member.
     pub request_id: Option<String>,
 }
 

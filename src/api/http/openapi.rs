@@ -34,15 +34,15 @@ const TAGS: [(&str, &str); 13] = [
     ("runs", "Programs that run, ran or wait."),
     ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
     ("runners", "The languages that can be run."),
-    ("conversations", "The owners of files."),
+    ("conversations", "Sets of files that are kept from one run or session to the next."),
     ("files", "What programs find in /data, and what they leave there."),
     ("skills", "Folders of instructions and scripts, which programs find in /skills."),
     ("tools", "Tools of MCP servers, which programs call, and questions about their calls."),
-    ("tokens", "What proves an owner, and what it may do."),
+    ("tokens", "Access tokens: their owner, and what they may do."),
     ("network", "What your programs connected to."),
     ("history", "What all owners ran and used."),
-    ("connections", "The clients that signed in."),
-    ("admin", "What operators see of every owner, and what they end."),
+    ("connections", "The clients that are signed in."),
+    ("admin", "What operators see of all owners, and what they can end."),
     ("piston", "The interface of Piston, version 2, for programs that were written for it."),
 ];
 
@@ -216,7 +216,7 @@ fn refusals(path: &str, operation: &mut Operation) {
     let response =
         |about: &str| -> Response { ResponseBuilder::new().description(about).content(media, content()).build() };
     let responses = &mut operation.responses.responses;
-    responses.insert("401".to_owned(), response("No token, or another one.").into());
+    responses.insert("401".to_owned(), response("The token is missing or not valid.").into());
     responses.insert("default".to_owned(), response(about).into());
 }
 

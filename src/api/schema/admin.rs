@@ -16,29 +16,29 @@ use crate::{
 /// Runs and sessions in one answer.
 const LIVE_MAX: usize = 200;
 
-/// What goes on now in this server's process.
+/// The current activity of this server's process.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OverviewResult {
-    /// Programs that may run at once.
+    /// Maximum number of programs that run at once.
     pub slots: usize,
-    /// Programs that run.
+    /// Number of running programs.
     pub slots_taken: usize,
-    /// Runs that wait for their conversation or a slot.
+    /// Number of runs that wait for their conversation or a slot.
     pub waiting: usize,
-    /// Sandboxes of runs, sessions and standbys.
+    /// Number of sandboxes of runs, sessions and standbys.
     pub sandboxes: usize,
     /// The newest 200 runs that wait or run, of all owners.
     #[schema(max_items = 200)]
     pub runs: Vec<LiveRun>,
-    /// How many wait or run.
+    /// Number of runs that wait or run.
     pub runs_total: usize,
     /// The newest 200 open sessions, of all owners.
     #[schema(max_items = 200)]
     pub sessions: Vec<LiveSession>,
-    /// How many are open.
+    /// Number of open sessions.
     pub sessions_total: usize,
-    /// Owners that have runs under way, by name.
+    /// Owners with waiting or running runs, by name.
     pub queue: Vec<OwnerQueue>,
     /// Sandboxes that are started ahead of need.
     pub standbys: Vec<StandbyCount>,
@@ -50,14 +50,14 @@ pub struct OverviewResult {
 pub struct LiveRun {
     /// Its id.
     pub run_id: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: String,
     /// The owner's conversation.
     pub conversation_id: String,
     /// The language's own name.
     #[schema(value_type = LanguageName)]
     pub language: String,
-    /// It is a cell of a session.
+    /// Whether it is a cell of a session.
     pub cell: bool,
     /// Its state.
     #[schema(value_type = StateWord)]
@@ -78,20 +78,20 @@ pub struct LiveRun {
 pub struct LiveSession {
     /// Its id.
     pub session_id: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: String,
     /// The owner's conversation.
     pub conversation_id: String,
     /// The language's own name.
     #[schema(value_type = LanguageName)]
     pub language: String,
-    /// What it does now.
+    /// Its current state.
     #[schema(value_type = SessionWord)]
     pub state: &'static str,
     /// When it was opened (RFC 3339).
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// How long it has not been used, in milliseconds.
+    /// Time since its last use, in milliseconds.
     pub idle_ms: u64,
     /// Cells that were executed.
     pub cells: u64,
@@ -99,7 +99,7 @@ pub struct LiveSession {
     pub memory_bytes_max: u64,
 }
 
-/// The runs of an owner that are under way.
+/// The waiting and running runs of an owner.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OwnerQueue {
     pub owner: String,
@@ -128,22 +128,22 @@ pub struct OwnerList {
 #[serde(rename_all = "camelCase")]
 pub struct OwnerResult {
     pub owner: String,
-    /// Valid tokens that were made for people. The configured one is not counted.
+    /// Number of valid tokens that were made for people. `MCP_API_TOKEN` is not counted.
     pub tokens: usize,
-    /// Clients that are signed in.
+    /// Number of clients that are signed in.
     pub connections: usize,
     pub conversations: usize,
-    /// What they take on disk, as far as they were measured.
+    /// Disk space of the conversations that were measured, in bytes.
     pub bytes: u64,
-    /// Conversations that were not measured yet: ask again.
+    /// Number of conversations that were not measured yet: repeat the request.
     pub unmeasured: usize,
-    /// Runs and cells that began today, in UTC, and have ended.
+    /// Number of runs and cells that began today, in UTC, and have ended.
     pub runs_today: i64,
     /// Their CPU time, in milliseconds, as far as it is known.
     pub cpu_ms_today: i64,
-    /// Runs that wait or run.
+    /// Number of runs that wait or run.
     pub live_runs: usize,
-    /// Open sessions.
+    /// Number of open sessions.
     pub sessions: usize,
 }
 
@@ -156,11 +156,11 @@ pub struct SizeList {
     /// Give it as `cursor` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// How many there are on all pages.
+    /// Number of conversations on all pages.
     pub total: usize,
-    /// What all of them take on disk, as far as they were measured.
+    /// Disk space of all conversations that were measured, in bytes.
     pub total_bytes: u64,
-    /// Those that were not measured yet: ask again.
+    /// Number of conversations that were not measured yet: repeat the request.
     pub unmeasured: usize,
 }
 
@@ -170,7 +170,7 @@ pub struct SizeList {
 pub struct ConversationSize {
     pub owner: String,
     pub conversation_id: String,
-    /// What it takes on disk; absent where it was not measured yet.
+    /// Its disk space, in bytes; absent where it was not measured yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// When a run began in it or a client wrote to it (RFC 3339).
@@ -192,39 +192,39 @@ pub struct ActivityResult {
     /// The last hour by minute, or the last day by quarter of an hour.
     #[schema(value_type = SpanWord)]
     pub span: &'static str,
-    /// The length of a part, in seconds.
+    /// The length of an interval, in seconds.
     pub part_seconds: i64,
-    /// Every part, the oldest first.
+    /// Every interval, oldest first.
     pub parts: Vec<ActivityPart>,
     /// Whether the database answered; otherwise only refusals are counted.
     pub has_history: bool,
 }
 
-/// What happened in a part of time.
+/// What happened in an interval.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActivityPart {
-    /// When it begins (RFC 3339).
+    /// When the interval begins (RFC 3339).
     #[schema(format = DateTime)]
     pub begin: String,
     /// Runs of all servers that began in it and have ended, by how they ended.
     pub runs: Vec<Count>,
-    /// How long they took, waiting included; absent without runs.
+    /// How long these runs took, waiting included; absent without runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub took: Option<Percentiles>,
     /// Requests for a run that this process refused, by code, since its start.
     pub refusals: Vec<Count>,
 }
 
-/// How often something happened.
+/// How often one thing happened.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Count {
-    /// A code, or how a run ended.
+    /// What is counted: the code of an error, or how a run ended.
     pub word: &'static str,
     pub count: u64,
 }
 
-/// Percentiles in milliseconds, interpolated between the bounds of classes.
+/// Percentiles in milliseconds, interpolated within the buckets of a histogram.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Percentiles {
@@ -233,7 +233,7 @@ pub struct Percentiles {
     pub p99_ms: u64,
 }
 
-/// What `mcp-sandbox-server doctor` says, except of the addresses, which the server itself uses.
+/// The findings of `mcp-sandbox-server doctor`, except those about the addresses, which the server itself uses.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FindingList {
     /// In the order of the checks.

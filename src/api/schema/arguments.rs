@@ -39,13 +39,13 @@ pub struct RunCode {
     /// Variables of its environment.
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     pub env: Option<Environment>,
-    /// A time limit below the server's.
+    /// Time limit, below the server's.
     #[schemars(range(min = 1))]
     pub timeout_seconds: Option<u64>,
     /// How long to wait for the end, in the queue too. A run that takes longer goes on: see `@get_run`.
     #[schemars(range(min = 0, max = WAIT_S_MAX))]
     pub wait_seconds: Option<Wait>,
-    /// Whether the run goes on when this call is broken off.
+    /// Whether the run goes on when the client disconnects.
     pub detach: Option<bool>,
 }
 
@@ -70,7 +70,7 @@ pub struct OfSessions {
     pub conversation: ConversationId,
 }
 
-/// CodeRunner's.
+/// Arguments of CodeRunner's tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecuteCommand {
@@ -78,7 +78,7 @@ pub struct ExecuteCommand {
     pub command: Program,
 }
 
-/// ipybox's.
+/// Arguments of ipybox's tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecuteIpythonCell {
@@ -86,11 +86,11 @@ pub struct ExecuteIpythonCell {
     pub code: Program,
     /// A time limit in seconds, below the server's.
     pub timeout: Option<f64>,
-    /// Characters of output that are shown.
+    /// Maximum characters of output.
     pub max_output_chars: Option<u64>,
 }
 
-/// ipybox's.
+/// Arguments of ipybox's tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InstallPackage {
@@ -132,7 +132,7 @@ pub struct ListFiles {
     pub conversation_id: Conversation,
     /// List only this folder of /data.
     pub folder: Option<String>,
-    /// The cursor of the page before.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
 }
 
@@ -144,9 +144,9 @@ pub struct ReadFile {
     pub path: Option<String>,
     /// Instead of path: a listed file's pathEncoded.
     pub path_encoded: Option<String>,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: Option<u64>,
-    /// Bytes to read at most.
+    /// Maximum bytes to read.
     #[schemars(range(min = 1))]
     pub limit: Option<u64>,
 }
@@ -161,7 +161,7 @@ pub struct WriteFile {
     pub path: SafePath,
     /// The whole content.
     pub content: String,
-    /// Of content; base64 for any bytes.
+    /// Of content; base64 for binary data.
     #[schemars(extend("default" = "utf-8"))]
     pub encoding: Option<Encoding>,
 }
@@ -176,11 +176,11 @@ pub struct EditFile {
     pub path: SafePath,
     /// The exact text to replace.
     pub old_text: Option<String>,
-    /// What it becomes.
+    /// The replacement.
     pub new_text: Option<String>,
-    /// Replace each occurrence.
+    /// Replace all occurrences.
     pub replace_all: Option<bool>,
-    /// Instead: text to add at the end.
+    /// Instead: text to append.
     pub append: Option<String>,
 }
 
@@ -212,7 +212,7 @@ pub enum Encoding {
     Base64,
 }
 
-/// Whose /data is meant.
+/// Conversation of /data.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]

@@ -25,16 +25,16 @@ pub struct Browse {
     #[serde(rename = "conversationId")]
     #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     pub conversation: Option<ConversationId>,
-    /// Where to go, beginning with https:// or http://. Without it the page that is open.
+    /// The address to open, beginning with https:// or http://; default the open page.
     #[schema(example = "https://example.com/")]
     pub url: Option<String>,
-    /// What to do there, one after the other. What was done before one that fails stays done.
+    /// Actions on the page, in order. Those before one that fails are not undone.
     #[schema(max_items = 50)]
     pub actions: Option<Vec<BrowseAction>>,
     /// What to read then; default text, links and controls.
     #[schema(max_items = 3)]
     pub extract: Option<Vec<Reads>>,
-    /// A time limit below the server's.
+    /// Time limit, below the server's.
     #[schemars(range(min = 1))]
     #[schema(minimum = 1)]
     pub timeout_seconds: Option<u64>,
@@ -49,7 +49,7 @@ pub struct BrowseAction {
     /// Of an element, as an answer lists it; or any CSS selector, or text=Sign in. In a frame: the frame's selector,
     /// ` >>> `, the element's.
     pub selector: Option<String>,
-    /// To fill in or type; the key to press, such as Enter; the option to select.
+    /// Text to fill in or type; the key to press, such as Enter; the option to select.
     pub text: Option<String>,
     /// For scroll, in pixels.
     pub x: Option<u32>,
@@ -57,11 +57,11 @@ pub struct BrowseAction {
     pub y: Option<u32>,
     /// For wait without a selector: milliseconds.
     pub ms: Option<u64>,
-    /// For screenshot: the page and not only what is in view.
+    /// For screenshot: the whole page, not only the visible part.
     pub full_page: Option<bool>,
 }
 
-/// What is read of a page.
+/// A part of a page to read.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -72,7 +72,7 @@ pub enum Reads {
     Controls,
 }
 
-/// CodeRunner's.
+/// Arguments of CodeRunner's tool.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NavigateText {
@@ -80,12 +80,12 @@ pub struct NavigateText {
     pub url: String,
 }
 
-/// The page after a call. All texts but the notes are the page's own.
+/// The page after a call. All texts except the notes come from the page.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PageResult {
-    /// The run that the call was.
+    /// The id of the call's run.
     pub run_id: String,
     pub conversation_id: String,
     /// The page's address.
@@ -94,20 +94,20 @@ pub struct PageResult {
     /// Its HTTP status, where the call went to an address.
     #[schemars(with = "u16")]
     pub status: Option<u16>,
-    /// What is visible, frames included.
+    /// The visible text, frames included.
     pub text: String,
-    /// The text goes on.
+    /// Whether the text is cut off.
     pub text_truncated: bool,
     pub links: Vec<LinkResult>,
-    /// Links that are not listed.
+    /// Number of links that are not listed.
     pub links_more: u64,
     /// What can be clicked, filled in or selected.
     pub controls: Vec<ControlResult>,
-    /// Controls that are not listed.
+    /// Number of controls that are not listed.
     pub controls_more: u64,
     /// What else happened: dialogs, new windows, refused connections.
     pub notes: Vec<String>,
-    /// Why not all was done.
+    /// Why not all actions were done.
     #[schemars(with = "PageErrorResult")]
     pub error: Option<PageErrorResult>,
     /// Files in /data that the call made: downloads, screenshots.
@@ -126,24 +126,24 @@ pub struct LinkResult {
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[schemars(inline)]
 pub struct ControlResult {
-    /// Such as button, link, textbox.
+    /// Its role, such as button, link or textbox.
     pub role: String,
     pub name: String,
-    /// For actions.
+    /// Its selector, for actions.
     pub selector: String,
-    /// What it holds; never that of a password field.
+    /// Its value; never that of a password field.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub value: Option<String>,
-    /// What can be selected.
+    /// The options that can be selected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
-    /// It cannot be used now.
+    /// Whether it is disabled.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
 }
 
-/// Why a page did not do what was asked.
+/// Why an action on a page failed.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[schemars(inline)]
 pub struct PageErrorResult {

@@ -7,11 +7,11 @@ use utoipa::ToSchema;
 use super::arguments::Program;
 use crate::{domain::id::Language, services::check};
 
-/// What to format and check.
+/// A program to format and check.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CheckProgram {
-    /// A language or an alias of one: `python`, `javascript`, `typescript` or `bash`; there are tools for no others.
+    /// `python`, `javascript`, `typescript` or `bash`, or an alias of one.
     #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32,
         example = "python")]
     pub language: Language,
@@ -26,32 +26,33 @@ pub struct CheckProgram {
 pub struct CheckedProgram {
     /// The formatted program; `null` where it cannot be parsed.
     pub code: Option<String>,
-    /// The first hundred, with their places in the formatted program, or in the one that was sent where that is `null`.
+    /// The first 100 problems. Positions are in the formatted program, or in the one that was sent where `code` is
+    /// `null`.
     pub problems: Vec<ProgramProblem>,
 }
 
-/// The same for the tool: results of tools have no `null`.
+/// The same for the MCP tool, whose results have no `null`.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct CheckReport {
-    /// What is wrong, at its places in the formatted program, or in the one that was sent where that is absent.
+    /// The problems. Positions are in the formatted program, or in the one that was sent where `code` is absent.
     pub problems: Vec<ProgramProblem>,
     /// The formatted program; absent where it cannot be parsed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
 }
 
-/// What is wrong at one place of a program.
+/// A problem at one position of a program.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramProblem {
-    /// Counted from 1.
+    /// The line, counted from 1.
     pub line: u32,
-    /// In characters, counted from 1.
+    /// The column in characters, counted from 1.
     pub column: u32,
     pub end_line: u32,
-    /// The first column that does not belong to it.
+    /// The first column after the problem.
     pub end_column: u32,
-    /// The tool's name for it, or `syntax`.
+    /// The tool's name of the rule, or `syntax`.
     #[schema(example = "F401")]
     pub rule: String,
     pub message: String,

@@ -19,7 +19,7 @@ pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// How many arguments a program takes.
 pub const ARGS_MAX: usize = 256;
 
-/// What to run.
+/// A program to run.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateRun {
@@ -36,28 +36,28 @@ pub struct CreateRun {
     /// Arguments of the program, for runners that take them.
     #[schema(max_items = 256)]
     pub args: Option<Vec<String>>,
-    /// Variables for the program's environment, of names that the operator allows; no answer shows them.
+    /// Environment variables of the program, with names that the operator allows; no answer shows their values.
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub env: Option<Environment>,
-    /// The network policies that it may use, of those that the token has; by default all of them, and none with `[]`.
+    /// Names of the network policies that it may use, out of those of the token; default all, `[]` for none.
     #[schema(max_items = 64)]
     pub network: Option<Vec<String>>,
-    /// What the program reads from its standard input, for runners that take it.
+    /// Standard input, for runners that take it.
     pub stdin: Option<String>,
-    /// Its standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
+    /// Whether standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
     pub stdin_open: Option<bool>,
     /// How many seconds to wait for the end; 0 answers at once. By default, the answer waits for the end.
     #[schema(value_type = Option<u64>, minimum = 0, maximum = 3600)]
     pub wait: Option<Wait>,
-    /// Whether the run goes on when this request is broken off; by default, the server's setting decides. It cancels
-    /// the run unless the operator chose otherwise.
+    /// Whether the run goes on when the client disconnects. By default, the server's setting decides, which is to
+    /// cancel the run unless the operator changed it.
     pub detach: Option<bool>,
-    /// Less than the server allows; more is lowered to that.
+    /// Limits below the server's; higher values are lowered to the server's.
     pub limits: Option<RunLimits>,
 }
 
-/// What a run may use.
+/// Limits of a run.
 #[derive(Debug, Default, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunLimits {

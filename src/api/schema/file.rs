@@ -41,11 +41,11 @@ pub struct File {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub path_encoded: Option<String>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Its media type, from its name.
     pub media_type: String,
-    /// What the run did to it; `unchanged` outside the answer of a run.
+    /// What the run did to it; `unchanged` outside the result of a run.
     #[schemars(extend("enum" = ["created", "changed", "unchanged"]))]
     #[schema(value_type = ChangeWord)]
     pub change: &'static str,
@@ -62,13 +62,13 @@ pub struct File {
 pub struct FileListing {
     /// Ordered by path.
     pub files: Vec<File>,
-    /// There are more than are listed.
+    /// Whether there are more files than are listed.
     pub truncated: bool,
     /// Give it as `after` for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub after: Option<String>,
-    /// What is not a plain file: links, pipes, sockets, devices. These cannot be read.
+    /// Entries that are not plain files: links, pipes, sockets, devices. They cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedResult>,
 }
@@ -76,9 +76,9 @@ pub struct FileListing {
 /// Something that is not a plain file.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 pub struct SkippedResult {
-    /// Where it is.
+    /// Its path below /data.
     pub path: String,
-    /// What it is: link, pipe, socket, device, unreadable or `too_deep`.
+    /// Its kind: link, pipe, socket, device, unreadable or `too_deep`.
     pub kind: String,
 }
 
@@ -88,22 +88,22 @@ pub struct SkippedResult {
 pub struct FileResult {
     /// The content from the requested offset.
     pub content: String,
-    /// How `content` is written: text as it is, or bytes in base64.
+    /// The encoding of `content`: plain text, or bytes in base64.
     #[schemars(extend("enum" = ["utf-8", "base64"]))]
     pub encoding: &'static str,
-    /// The offset of what follows, when there is more.
+    /// The offset of the next piece; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u64")]
     pub next_offset: Option<u64>,
     /// Its path below /data.
     pub path: String,
-    /// Bytes of the whole file.
+    /// Size of the whole file, in bytes.
     pub size: u64,
     /// Its media type, from its name.
     pub media_type: String,
 }
 
-/// Which file or folder gets which path.
+/// A file or folder and its new path.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveFile {
@@ -113,10 +113,10 @@ pub struct MoveFile {
     /// Its new path, relative to /data.
     #[schema(min_length = 1, example = "greetings/hello.txt")]
     pub to: String,
-    /// Both paths are percent-encoded, as the `pathEncoded` of a listed file is.
+    /// Whether both paths are percent-encoded, as the `pathEncoded` of a listed file is.
     #[serde(default)]
     pub encoded: bool,
-    /// A file that has the new path already is replaced; a folder never is.
+    /// Whether a file that has the new path already is replaced; a folder never is.
     #[serde(default)]
     pub replace: bool,
 }
@@ -130,7 +130,7 @@ pub struct Moved {
     pub path: String,
     /// The exact path, percent-encoded, when `path` had to escape something.
     pub path_encoded: Option<String>,
-    /// The file; absent when it is a folder, a link, or what else is no plain file.
+    /// The file; absent for a folder, a link, or another entry that is not a plain file.
     pub file: Option<File>,
 }
 
@@ -140,16 +140,16 @@ pub struct Moved {
 pub struct ArchiveLink {
     /// A signed link that downloads it without a token.
     pub url: String,
-    /// When a download no longer begins (RFC 3339).
+    /// When the link stops working (RFC 3339); a download that has begun continues.
     pub url_expires_at: String,
 }
 
-/// What was written from an archive.
+/// The files that were written from an archive.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ImportResult {
-    /// How many files.
+    /// Number of files.
     pub files: usize,
-    /// Their bytes.
+    /// Their total size, in bytes.
     pub bytes: u64,
 }
 

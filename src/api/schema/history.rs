@@ -23,20 +23,20 @@ pub struct HistoryList {
     pub cursor: Option<String>,
 }
 
-/// A run or a cell, as it is kept.
+/// A run or a cell in the history.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryRun {
     /// Its id.
     pub run_id: String,
-    /// Who ran it.
+    /// The owner.
     pub owner: String,
     /// The owner's conversation.
     pub conversation_id: String,
     /// The token that began it; absent for `MCP_API_TOKEN` and a user's own process.
     pub token_id: Option<String>,
-    /// It is a cell of a session.
+    /// Whether it is a cell of a session.
     pub cell: bool,
     /// The language's own name.
     pub language: String,
@@ -62,9 +62,9 @@ pub struct HistoryRun {
     /// Why the server could not run it, or lost it.
     #[schema(value_type = ErrorCode)]
     pub error: Option<&'static str>,
-    /// What its client was told.
+    /// What happened and what to do about it, in one sentence.
     pub sentence: Option<String>,
-    /// What it used, once it ended.
+    /// The resources it used, once it has ended.
     pub figures: Option<FiguresResult>,
     /// Names of files that it created or changed, at most 64.
     pub files: Vec<String>,
@@ -75,15 +75,15 @@ pub struct HistoryRun {
 pub struct UsageList {
     /// Newest day first, then by owner and language.
     pub usage: Vec<UsageResult>,
-    /// There is more than is listed: ask for fewer days, or for one owner.
+    /// Whether the list is incomplete: ask for fewer days, or for one owner.
     pub truncated: bool,
 }
 
-/// What an owner used of a language on a day.
+/// The usage of one owner in one language on one day.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageResult {
-    /// Who used it.
+    /// The owner.
     pub owner: String,
     /// The day in UTC, as 2026-01-31, on which the runs were created.
     pub day: String,
@@ -91,11 +91,11 @@ pub struct UsageResult {
     pub language: String,
     /// Runs and cells that ended, except those whose server was lost.
     pub runs: i64,
-    /// Those that were cells.
+    /// How many of these were cells.
     pub cells: i64,
-    /// Those that the server could not run.
+    /// How many of these the server could not run.
     pub failed: i64,
-    /// Time that programs took, in milliseconds.
+    /// Running time of the programs, in milliseconds.
     pub wall_ms: i64,
     /// CPU time, in milliseconds, as far as it is known.
     pub cpu_ms: i64,

@@ -11,19 +11,19 @@ use crate::{
     services::network::Decision,
 };
 
-/// How a connection went.
+/// The outcome of a connection.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ConnectionWord {
-    /// It was made.
+    /// The connection was made.
     Allowed,
     /// A policy forbids it.
     Refused,
-    /// It is allowed, and the host could not be reached.
+    /// It is allowed, but the host could not be reached.
     Failed,
 }
 
-/// A connection of a program, when it is over.
+/// A connection of a program that has ended or was not made.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -32,14 +32,14 @@ pub struct Connection {
     #[schema(example = "pypi.org:443")]
     pub target: String,
     pub decision: ConnectionWord,
-    /// Why it was refused or failed, in a word.
+    /// One word for why it was refused or failed.
     #[schema(example = "not_allowed")]
     pub reason: Option<&'static str>,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub message: Option<String>,
-    /// To the host.
+    /// Bytes sent to the host.
     pub sent_bytes: u64,
-    /// From the host.
+    /// Bytes received from the host.
     pub received_bytes: u64,
     pub ms: u64,
 }
@@ -48,7 +48,7 @@ pub struct Connection {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkDecision {
-    /// When it was over.
+    /// When it ended (RFC 3339).
     #[schema(format = DateTime)]
     pub at: String,
     pub conversation_id: String,
@@ -63,7 +63,7 @@ pub struct NetworkDecisions {
     pub decisions: Vec<NetworkDecision>,
 }
 
-/// A connection of a conversation of some owner.
+/// A connection of a conversation, with its owner.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OwnedDecision {
     pub owner: String,

@@ -9,42 +9,42 @@ use crate::{
     services::packages,
 };
 
-/// What a tool installs.
+/// Packages that a tool installs.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InstallPackages {
     #[serde(rename = "conversationId")]
     pub conversation: ConversationId,
-    /// Whose programs will use them.
+    /// The language that will use them.
     pub language: Language,
-    /// Names, each with versions or without: requests, pandas>=2; for npm lodash@^4.
+    /// Names, with or without versions: requests, pandas>=2; for npm lodash@^4.
     #[schemars(length(min = 1, max = 100))]
     pub packages: Vec<String>,
 }
 
-/// What to install into a conversation.
+/// Packages to install into a conversation.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreatePackages {
-    /// The language whose programs will use them, or an alias of one; default python.
+    /// The language that will use them, or an alias of one; default python.
     #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
     pub language: Option<Language>,
-    /// Names, each with versions or without: `requests`, `pandas>=2`; for npm `lodash@^4`.
+    /// Names, with or without versions: `requests`, `pandas>=2`; for npm `lodash@^4`.
     #[schema(min_items = 1, max_items = 100, example = json!(["requests"]))]
     pub packages: Vec<String>,
 }
 
-/// What a conversation has installed now.
+/// The packages that a conversation has now.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstalledPackages {
-    /// What installed them: uv or npm.
+    /// The program that installed them: uv or npm.
     pub tool: &'static str,
-    /// Everything that was asked for in the conversation, and what it needs, with versions.
+    /// All packages that were requested in the conversation and their dependencies, with versions.
     pub packages: Vec<String>,
-    /// The same was installed for this owner before, and was used again.
+    /// Whether an earlier installation of the same packages for this owner was reused.
     pub reused: bool,
-    /// The space that they take, in bytes.
+    /// Disk space of the packages, in bytes.
     pub bytes: u64,
 }
 

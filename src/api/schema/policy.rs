@@ -19,35 +19,35 @@ pub struct PolicyBody {
     /// `example.com`, `*.example.com` for every name below it, or an address; each with a port or without.
     #[schema(min_items = 1, max_items = 500, example = json!(["pypi.org", "*.example.com:8443"]))]
     pub hosts: Vec<String>,
-    /// Ports of the hosts that have none; default 80 and 443.
+    /// Ports for hosts that are given without one; default 80 and 443.
     #[serde(default)]
     #[schema(value_type = Option<Vec<u16>>, max_items = 100)]
     pub ports: Vec<u16>,
-    /// Addresses that are not of the internet and that these hosts may have.
+    /// Addresses outside the public internet that these hosts may resolve to.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>, max_items = 100, example = json!(["10.1.2.3"]))]
     pub addresses: Vec<String>,
-    /// Of the programs that it is for; default every language.
+    /// Languages whose programs it applies to; default all.
     #[serde(default)]
     #[schema(value_type = Option<Vec<LanguageName>>, max_items = 100)]
     pub languages: Vec<String>,
-    /// Whether it holds for each token that names no policies.
+    /// Whether it applies to every token that names no policies.
     #[serde(default)]
     #[schema(value_type = Option<bool>)]
     pub every_token: bool,
-    /// Of requests; default all. Where TLS would hide them, the server opens it.
+    /// Allowed HTTP methods; default all. To see them, the server decrypts TLS.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>, max_items = 32, example = json!(["GET"]))]
     pub methods: Vec<String>,
-    /// Of requests; one that ends in `/` is everything below. Default all.
+    /// Allowed paths of requests; one that ends in `/` allows everything below it. Default all.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>, max_items = 100, example = json!(["/v1/"]))]
     pub paths: Vec<String>,
-    /// Of one owner; 0 for no limit.
+    /// Requests per minute of one owner; 0 for no limit.
     #[serde(default)]
     #[schema(value_type = Option<u64>, maximum = 4_294_967_295_u64)]
     pub requests_per_minute: u32,
-    /// Of one owner, both ways together; 0 for no limit.
+    /// Bytes per minute of one owner, sent and received together; 0 for no limit.
     #[serde(default)]
     #[schema(value_type = Option<u64>, maximum = 4_294_967_295_u64)]
     pub bytes_per_minute: u32,
@@ -92,18 +92,18 @@ impl From<&PolicyText> for PolicyBody {
     }
 }
 
-/// A policy that holds.
+/// A policy in force.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyResult {
     #[schema(example = "packages")]
     pub name: String,
-    /// Whether it is in the server's settings, and cannot be changed here.
+    /// Whether it comes from the server's settings, so that it cannot be changed here.
     pub is_configured: bool,
     pub policy: PolicyBody,
 }
 
-/// The policies that hold.
+/// The policies in force.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyList {

@@ -25,13 +25,13 @@ pub struct RunReport {
     pub stdout: String,
     /// What the program printed to standard error, in the same way.
     pub stderr: String,
-    /// How the program ended, once it did.
+    /// How the program ended, once it has.
     #[schemars(with = "OutcomeResult")]
     pub outcome: Option<OutcomeResult>,
-    /// What to know or do about it.
+    /// Advice about the result.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
-    /// Where it is on its way. Only a finished run has outcome, figures and files.
+    /// The state of the run. Only a finished run has outcome, figures and files.
     #[schemars(extend("enum" = ["queued", "running", "finished"]))]
     pub state: &'static str,
     /// Identifies this run.
@@ -44,7 +44,7 @@ pub struct RunReport {
     pub newest_event: u64,
     /// The files in /data that this run created or changed.
     pub files: Vec<File>,
-    /// What the run used, once it ended.
+    /// The resources that the run used, once it has ended.
     #[schemars(with = "FiguresResult")]
     pub figures: Option<FiguresResult>,
 }

@@ -28,15 +28,15 @@ pub struct RunResult {
     pub stdout: String,
     /// What the program printed to standard error.
     pub stderr: String,
-    /// Some of standard output was not kept; a mark in the text says where and how much.
+    /// Whether some of standard output was left out; a mark in the text says where and how much.
     pub stdout_truncated: bool,
-    /// Some of standard error was not kept; a mark in the text says where and how much.
+    /// Whether some of standard error was left out; a mark in the text says where and how much.
     pub stderr_truncated: bool,
-    /// What the run used.
+    /// The resources that the run used.
     pub figures: FiguresResult,
     /// The files in /data: those this run created or changed first, then the rest.
     pub files: Vec<File>,
-    /// There are more files than are listed.
+    /// Whether there are more files than are listed.
     pub files_truncated: bool,
 }
 
@@ -55,32 +55,33 @@ pub struct OutcomeResult {
     /// The name of the signal that ended the program, when one did.
     #[schemars(with = "String")]
     pub signal: Option<String>,
-    /// A process was killed for memory: the program itself when it ended `out_of_memory`, else only a child of it.
+    /// Whether a process was killed for lack of memory: the program itself when it ended `out_of_memory`, else only a
+    /// child of it.
     #[schemars(with = "bool")]
     pub oom_killed: Option<bool>,
     /// What happened and what to do about it, in one sentence.
     pub sentence: String,
 }
 
-/// What a run used.
+/// The resources that a run used.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FiguresResult {
-    /// Time the program took, in milliseconds.
+    /// Running time of the program, in milliseconds.
     pub wall_ms: u64,
     /// CPU time, in milliseconds, where it is known.
     #[schemars(with = "u64")]
     pub cpu_ms: Option<u64>,
-    /// The most memory that its sandbox has used since it started, in bytes, where it is known: with what the
-    /// interpreter has loaded and, in a session, with earlier cells.
+    /// Peak memory of its sandbox since the sandbox started, in bytes, where it is known. It includes what the
+    /// interpreter has loaded and, in a session, earlier cells.
     #[schemars(with = "u64")]
     pub memory_peak_bytes: Option<u64>,
     /// Bytes printed to standard output, kept or not.
     pub stdout_bytes: u64,
     /// Bytes printed to standard error, kept or not.
     pub stderr_bytes: u64,
-    /// Files it created or changed, listed or not.
+    /// Number of files it created or changed, listed or not.
     pub files_changed: u64,
 }
 

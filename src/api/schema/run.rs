@@ -35,7 +35,7 @@ pub struct RunStatus {
     pub conversation_id: String,
     /// The language's own name.
     pub language: String,
-    /// It is a cell of a session.
+    /// Whether it is a cell of a session.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cell: bool,
     /// Its state.
@@ -51,18 +51,18 @@ pub struct RunStatus {
     pub stdin_open: bool,
     /// The number of its newest event.
     pub newest_event: u64,
-    /// How the program ended, once it did.
+    /// How the program ended, once it has.
     pub outcome: Option<OutcomeResult>,
-    /// What it used, once it ended.
+    /// The resources it used, once it has ended.
     pub figures: Option<FiguresResult>,
     /// Why the server could not run it, when that is how it ended.
     pub error: Option<RunError>,
-    /// It is no longer in memory: this is its verdict from the history, without output and files.
+    /// Whether the run is no longer in memory: this is its outcome from the history, without output and files.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub from_history: bool,
     /// The program, at most its first 64 KiB, when the run is read by its id.
     pub source: Option<String>,
-    /// The program is longer than `source`.
+    /// Whether the program is longer than `source`.
     pub source_truncated: Option<bool>,
     /// The whole result, once it ended; not in lists.
     pub result: Option<Box<RunResult>>,
@@ -88,7 +88,7 @@ pub struct RunList {
     pub after: Option<String>,
 }
 
-/// The events of a run. A client that reads them one by one gets messages, one that reads the whole stream a text.
+/// The events of a run: messages for a client that reads them one by one, a text for one that reads the whole stream.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum RunEventStream {
@@ -115,7 +115,7 @@ pub struct RunEventMessage {
 pub struct RunEvent {
     /// Counts from 1 within a run.
     pub number: u64,
-    /// When, in milliseconds since the run was created.
+    /// Time since the run was created, in milliseconds.
     pub at_ms: u64,
     /// What happened.
     #[schema(value_type = EventWord)]
@@ -143,23 +143,23 @@ pub struct RunEvent {
     pub value: Option<String>,
     /// `error`: the traceback as the kernel sends it, with a terminal's escape sequences for colours.
     pub traceback: Option<String>,
-    /// `clear`: what was shown goes only once something new is shown.
+    /// `clear`: whether what was shown is removed only when something new is shown.
     pub wait: Option<bool>,
     /// `input_request`: the question. The answer is a line of standard input.
     pub prompt: Option<String>,
-    /// `input_request`: the answer is not to be shown.
+    /// `input_request`: whether the answer must be hidden, as a password is.
     pub password: Option<bool>,
-    /// `network`: a connection that is over, or was refused.
+    /// `network`: a connection that has ended or was not made.
     pub network: Option<Connection>,
-    /// `tool`: a call of a tool that is over.
+    /// `tool`: a finished call of a tool.
     pub tool: Option<ToolCall>,
-    /// `approval`: a question that the program waits for.
+    /// `approval`: a question whose answer the program waits for.
     pub approval: Option<ApprovalResult>,
-    /// `file`: what it created or changed.
+    /// `file`: a file that the run created or changed.
     pub file: Option<File>,
     /// `finished`: how it ended.
     pub outcome: Option<OutcomeResult>,
-    /// `finished`: what it used.
+    /// `finished`: the resources it used.
     pub figures: Option<FiguresResult>,
     /// `failed`: why the server could not run it.
     pub error: Option<RunError>,

@@ -23,7 +23,7 @@ use crate::{
     services::sessions::SessionView,
 };
 
-/// Which session to open.
+/// The session to open.
 #[derive(Debug, Default, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateSession {
@@ -34,37 +34,37 @@ pub struct CreateSession {
     /// A language or an alias of one; default python.
     #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
     pub language: Option<Language>,
-    /// Variables for its environment, of names that the operator allows; no answer shows them. Not for a session that
-    /// is open.
+    /// Environment variables, with names that the operator allows; no answer shows their values. A session that is open
+    /// accepts no others.
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub env: Option<Environment>,
-    /// The network policies that it may use, of those that the token has; by default all of them, and none with `[]`.
+    /// Names of the network policies that it may use, out of those of the token; default all, `[]` for none.
     #[schema(max_items = 64)]
     pub network: Option<Vec<String>>,
 }
 
-/// What to run in a session.
+/// A cell to execute in a session.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateCell {
-    /// The cell.
+    /// The code of the cell.
     #[schema(value_type = String, min_length = 1)]
     pub code: Program,
-    /// What it reads from its standard input, a line for each request.
+    /// Standard input: one line for each request for input.
     pub stdin: Option<String>,
-    /// Its standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
+    /// Whether standard input stays open after `stdin`: more is sent with `sendInput`, which also ends it.
     pub stdin_open: Option<bool>,
     /// How many seconds to wait for the end; 0 answers at once. By default, the answer waits for the end.
     #[schema(value_type = Option<u64>, minimum = 0, maximum = 3600)]
     pub wait: Option<Wait>,
-    /// Whether the cell goes on when this request is broken off; by default, the server's setting decides.
+    /// Whether the cell goes on when the client disconnects; by default, the server's setting decides.
     pub detach: Option<bool>,
-    /// Less than the server allows; more is lowered to that.
+    /// Limits below the server's; higher values are lowered to the server's.
     pub limits: Option<CellLimits>,
 }
 
-/// What a cell may use. Memory and processors are the session's.
+/// Limits of a cell. The limits on memory and CPU are those of the session.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CellLimits {
@@ -94,7 +94,7 @@ pub struct InspectCode {
     pub code: String,
     /// A position in the name, in characters; by default the end.
     pub cursor: Option<u64>,
-    /// With the source, where it is known.
+    /// Whether to include the source code, where it is known.
     pub detailed: Option<bool>,
 }
 
@@ -104,14 +104,14 @@ pub struct InspectCode {
 pub struct SessionStatus {
     /// Its id.
     pub session_id: String,
-    /// The same, for clients of CodeRunner.
+    /// The same id, under the name that clients of CodeRunner read.
     #[serde(rename = "session_id")]
     pub coderunner_session_id: String,
     /// The conversation whose files are /data.
     pub conversation_id: String,
     /// The language's own name.
     pub language: String,
-    /// What it does now.
+    /// Its current state.
     #[schemars(extend("enum" = ["idle", "busy", "ended"]))]
     #[schema(value_type = SessionWord)]
     pub state: &'static str,
@@ -119,7 +119,7 @@ pub struct SessionStatus {
     pub status: &'static str,
     /// When it was opened (RFC 3339).
     pub created_at: String,
-    /// How long it has not been used, in milliseconds.
+    /// Time since its last use, in milliseconds.
     pub idle_ms: u64,
     /// Cells that were executed.
     pub cells: u64,
@@ -134,11 +134,11 @@ pub struct SessionList {
     pub sessions: Vec<SessionStatus>,
 }
 
-/// What is known of a session's end.
+/// The result of interrupting or ending sessions.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionsChanged {
-    /// How many sessions it concerned.
+    /// Number of affected sessions.
     pub sessions: usize,
 }
 
@@ -149,7 +149,7 @@ pub struct ModuleSource {
     pub name: String,
     /// The source.
     pub source: String,
-    /// The source goes on.
+    /// Whether the source is cut off.
     pub truncated: bool,
 }
 

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::services::skills::{self, SkillFile};
 
-/// Which skill a tool reads. The name is parsed later: what is no name is a skill that does not exist.
+/// The skill that a tool reads. The name is parsed later: an invalid name is an unknown skill.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetSkillInfo {
@@ -15,7 +15,7 @@ pub struct GetSkillInfo {
     pub skill_name: String,
 }
 
-/// Which file of a skill a tool reads.
+/// The file of a skill that a tool reads.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetSkillFile {
@@ -29,7 +29,8 @@ pub struct GetSkillFile {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SkillList {
-    /// Public ones, then the caller's own, each by name. An own one hides a public one of the same name.
+    /// Public skills, then the caller's own, each sorted by name. A skill of the caller hides a public one of the same
+    /// name.
     pub skills: Vec<Skill>,
 }
 
@@ -40,7 +41,7 @@ pub struct Skill {
     #[schema(example = "data-profile")]
     pub name: String,
     pub description: String,
-    /// `public` for the operator's, `user` for the caller's own.
+    /// `public` for a skill of the operator, `user` for the caller's own.
     #[schema(pattern = "^(public|user)$")]
     pub source: &'static str,
     /// Its folder in a sandbox.
@@ -64,11 +65,11 @@ pub struct SkillDetails {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SkillEntry {
-    /// Below the skill's folder; for display.
+    /// The path below the skill's folder, for display.
     pub path: String,
-    /// The path for an address: percent-encoded.
+    /// The percent-encoded path, for use in a URL.
     pub path_encoded: String,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 

@@ -15,14 +15,14 @@ use crate::domain::{
 /// The largest whole number that every JSON reader keeps (RFC 8259, 6).
 const NUMBER_MAX: u64 = (1 << 53) - 1;
 
-/// The token that is wanted.
+/// A token to create.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateToken {
-    /// Whose conversations it opens; default `default`.
+    /// The owner whose conversations it gives access to; default `default`.
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64, example = "ann")]
     pub owner: Option<String>,
-    /// What people call it.
+    /// A name for people.
     #[schema(pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$", min_length = 1, max_length = 100, example = "laptop")]
     pub name: String,
     /// What it may do; default `run` and `files`.
@@ -34,14 +34,14 @@ pub struct CreateToken {
     /// How long it is valid, in seconds; default without end.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_u64)]
     pub expires_in_seconds: Option<u64>,
-    /// How much it may do.
+    /// Its limits.
     pub limits: Option<TokenLimitsBody>,
-    /// Names of network policies, instead of those that are for every token; empty for none.
+    /// Names of the network policies that it may use, in place of those for every token; empty for none.
     #[schema(max_items = 64)]
     pub network: Option<Vec<String>>,
 }
 
-/// How much a token may do; what is absent has no limit.
+/// The limits of a token; an absent member means no limit.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -69,13 +69,13 @@ pub struct TokenStatus {
     pub id: String,
     pub owner: String,
     pub name: String,
-    /// Its first characters.
+    /// The first characters of the token.
     pub prefix: String,
     pub scopes: Vec<&'static str>,
-    /// Empty for all.
+    /// The languages that it may run; empty for all.
     pub languages: Vec<String>,
     pub limits: TokenLimitsBody,
-    /// Names of network policies; absent where it has those that are for every token.
+    /// Names of its network policies; absent where it has those for every token.
     pub network: Option<Vec<String>>,
     #[schema(format = DateTime)]
     pub created: String,

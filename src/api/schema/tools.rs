@@ -20,7 +20,7 @@ use crate::{
 const FOUND: u64 = 10;
 const FOUND_MAX: u64 = 50;
 
-/// A call of a tool by a program, when it is over.
+/// A finished call of a tool by a program.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCall {
@@ -33,7 +33,7 @@ pub struct ToolCall {
     /// Why it was not answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Of the arguments as JSON with ordered members, in hexadecimal digits.
+    /// SHA-256 of the arguments as JSON with sorted members, in hexadecimal digits.
     pub arguments_sha256: String,
     pub ms: u64,
 }
@@ -51,7 +51,7 @@ impl From<&ToolUse> for ToolCall {
     }
 }
 
-/// A question whether a call may be made, and its answer.
+/// A question whether a program may make a call of a tool, and its answer.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -61,15 +61,15 @@ pub struct ApprovalResult {
     pub conversation_id: String,
     pub server: String,
     pub tool: String,
-    /// What will be sent, as JSON with ordered members. Parts of it may be untrusted.
+    /// The arguments that will be sent, as JSON with sorted members. Parts of them may be untrusted.
     pub arguments: String,
     #[schema(format = DateTime)]
     pub asked_at: String,
-    /// Until when the question can be answered, or the answer holds.
+    /// When the question, or the answer that was given, expires.
     #[schema(format = DateTime)]
     pub expires_at: String,
     pub answer: Option<Answered>,
-    /// Who answered, and by what.
+    /// Who answered, and how.
     pub answered_by: Option<String>,
 }
 
@@ -117,7 +117,7 @@ pub struct ToolServerState {
     pub description: String,
     /// How many tools it has; absent while that is not known.
     pub tools: Option<usize>,
-    /// Why that is not known.
+    /// Why the number of tools is not known.
     pub error: Option<String>,
 }
 
@@ -136,11 +136,11 @@ pub struct ToolServerStates {
     pub servers: Vec<ToolServerState>,
 }
 
-/// Tools, the best first.
+/// The tools that were found, best match first.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FoundTools {
     pub tools: Vec<Found>,
-    /// Servers that did not say in time which tools they have: search again for these.
+    /// Servers that did not list their tools in time: search again to include them.
     pub unanswered: Vec<ToolServerState>,
 }
 
@@ -158,7 +158,7 @@ pub fn found_limit(wanted: Option<u64>) -> Result<usize, Failure> {
     item_limit(wanted, FOUND, FOUND_MAX)
 }
 
-/// What a program imports for a tool.
+/// The module that a program imports for a tool.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ToolSource {
     pub source: String,
@@ -170,19 +170,19 @@ impl From<Source> for ToolSource {
     }
 }
 
-/// Words to find tools by.
+/// A search for tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchTools {
-    /// Words of what it does, such as `list issues`; empty lists all.
+    /// What the tool does, such as `list issues`; empty lists all.
     #[serde(default)]
     pub query: String,
-    /// At most so many, 1 to 50; default 10.
+    /// Maximum, 1 to 50; default 10.
     #[serde(default)]
     pub limit: Option<u64>,
 }
 
-/// The tool whose source is wanted.
+/// The tool whose module is requested.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetToolSource {
@@ -198,8 +198,8 @@ pub struct GetToolSource {
 #[serde(deny_unknown_fields)]
 pub struct ToolServerBody {
     pub server: ServerText,
-    /// What stands for `{secret}` in its headers and variables. Never shown again; without it the one that it has
-    /// stays, as long as its address does.
+    /// The value of `{secret}` in its headers and variables. It is never shown again. When absent, the stored secret is
+    /// kept unless the address changes.
     #[serde(default)]
     #[schema(max_length = 8192)]
     pub secret: Option<String>,
@@ -211,9 +211,9 @@ pub struct ToolServerBody {
 pub struct ToolServerResult {
     #[schema(example = "github")]
     pub name: String,
-    /// Whether it is in the server's settings, and cannot be changed here.
+    /// Whether it comes from the server's settings, so that it cannot be changed here.
     pub is_configured: bool,
-    /// Without values of headers and variables.
+    /// Its definition, without the values of headers and variables.
     pub server: ServerText,
 }
 
@@ -232,7 +232,7 @@ pub struct ToolServerList {
     pub servers: Vec<ToolServerResult>,
 }
 
-/// ipybox's.
+/// Arguments of ipybox's tool.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterMcpServer {

@@ -38,15 +38,16 @@ struct Stage {
     code: Option<i32>,
     /// The signal that ended it, or null.
     signal: Option<String>,
-    /// A sentence, when it did not end well.
+    /// A sentence about the failure, if it failed.
     message: Option<String>,
-    /// Two letters, when it did not end well: RE its own failure, SG a signal, TO time, OL and EL output.
+    /// Two letters for the failure, if it failed: RE for a nonzero exit status, SG for a signal, TO for the time limit,
+    /// OL and EL for the limit on output.
     status: Option<&'static str>,
     /// CPU time in milliseconds, where it is known.
     cpu_time: Option<u64>,
     /// Wall clock in milliseconds.
     wall_time: u64,
-    /// The most memory that its sandbox has used, in bytes, where it is known.
+    /// Peak memory of its sandbox, in bytes, where it is known.
     memory: Option<u64>,
 }
 

@@ -27,7 +27,7 @@ const FILES_MAX: usize = 200;
 /// How much of a sent text is repeated in an answer, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// What to run.
+/// A program to run.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = PistonExecute)]
 pub(super) struct Execute {
@@ -37,10 +37,10 @@ pub(super) struct Execute {
     /// Which version, as npm selects them: `3.13.5`, `3.x`, `^3.10`, `*`.
     #[schema(min_length = 1)]
     version: String,
-    /// The program and what it needs: at most 200.
+    /// The program first, then other files that it needs; at most 200.
     #[schema(min_items = 1, max_items = 200)]
     files: Vec<ExecuteFile>,
-    /// What the program reads.
+    /// Standard input of the program.
     pub stdin: Option<String>,
     /// Arguments of the program.
     #[schema(max_items = 256)]
@@ -49,23 +49,23 @@ pub(super) struct Execute {
     #[serde(default)]
     #[schema(value_type = Option<u64>)]
     run_timeout: Value,
-    /// Accepted; there is no compile stage of its own.
+    /// Accepted and ignored, since there is no compile stage.
     #[serde(default)]
     #[schema(value_type = Option<u64>)]
     compile_timeout: Value,
-    /// Accepted.
+    /// Accepted and ignored.
     #[serde(default)]
     #[schema(value_type = Option<u64>)]
     run_cpu_time: Value,
-    /// Accepted; there is no compile stage of its own.
+    /// Accepted and ignored, since there is no compile stage.
     #[serde(default)]
     #[schema(value_type = Option<u64>)]
     compile_cpu_time: Value,
-    /// Memory in bytes; -1, or nothing, for the server's limit.
+    /// Memory in bytes; -1 or absent for the server's limit.
     #[serde(default)]
     #[schema(value_type = Option<i64>)]
     run_memory_limit: Value,
-    /// Accepted; there is no compile stage of its own.
+    /// Accepted and ignored, since there is no compile stage.
     #[serde(default)]
     #[schema(value_type = Option<i64>)]
     compile_memory_limit: Value,
@@ -76,9 +76,9 @@ pub(super) struct Execute {
 struct ExecuteFile {
     /// Its path; `file0.code` and so on by default.
     name: Option<String>,
-    /// What it holds.
+    /// Its content.
     content: String,
-    /// How that is written; default `utf8`.
+    /// The encoding of the content; default `utf8`.
     #[schema(value_type = Option<Encoding>)]
     encoding: Option<String>,
 }

@@ -27,21 +27,21 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 #[schema(as = ClientConnection)]
 pub struct Connection {
-    /// Names the connection.
+    /// Its id.
     pub id: String,
     /// What the client calls itself, and where it is.
     pub name: String,
-    /// Whose conversations it uses.
+    /// The owner whose conversations it uses.
     pub owner: String,
     /// What it may do.
     pub scopes: Vec<&'static str>,
-    /// The token that was entered for it, and with which it ends; absent for `MCP_API_TOKEN`.
+    /// The token that was entered to sign it in, with whose end it ends too; absent for `MCP_API_TOKEN`.
     pub token_id: Option<String>,
     /// When it was made.
     pub created_at: String,
     /// When it was last used; absent before the first use.
     pub last_used_at: Option<String>,
-    /// It is a person or program of another issuer and not a client that signed in here.
+    /// Whether it is a person or program of another issuer, not a client that signed in here.
     pub is_subject: bool,
     /// Since when the tokens of this subject are refused; absent while they are accepted.
     pub refused_at: Option<String>,
@@ -82,7 +82,7 @@ impl From<TokenRecord> for Connection {
 
 /// List the clients that are signed in.
 ///
-/// Where sign-in is off there are none.
+/// The list is empty where sign-in is off.
 #[utoipa::path(
     get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
@@ -94,8 +94,8 @@ async fn list(State(admin): State<Admin>) -> Answer<ConnectionList> {
 
 /// End a connection.
 ///
-/// Its tokens stop working at once, and what it opened ends. The tokens of a subject of another issuer are refused
-/// until it is allowed.
+/// Its tokens stop working at once, and its streams, programs and sessions end. The tokens of a subject of another
+/// issuer are refused until it is allowed.
 #[utoipa::path(
     delete, path = "/v1/connections/{connectionId}", tag = "connections", operation_id = "endConnection",
     params(InConnection),
@@ -110,7 +110,7 @@ async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>)
 
 /// Allow a subject of another issuer that was ended.
 ///
-/// Its tokens are accepted again, those that it had before too, as far as they have not expired.
+/// Its tokens are accepted again, including earlier ones that have not expired.
 #[utoipa::path(
     post, path = "/v1/connections/{connectionId}/allow", tag = "connections", operation_id = "allowSubject",
     params(InConnection),

@@ -26,14 +26,14 @@ use crate::{
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct OfActivity {
-    /// Which time; default `hour`.
+    /// The period; default `hour`.
     #[param(value_type = Option<crate::api::schema::SpanWord>)]
     span: Option<Span>,
 }
 
 /// List every owner.
 ///
-/// An owner exists by a token or a folder. Needs the scope `admin`.
+/// An owner is listed when a token or a folder names it. Needs the scope `admin`.
 #[utoipa::path(
     get, path = "/v1/owners", tag = "admin", operation_id = "listOwners",
     responses((status = 200, description = "The owners.", body = OwnerList)),
@@ -43,12 +43,12 @@ pub(super) async fn owners(State(admin): State<Admin>, _: Call) -> Answer<OwnerL
     Ok(Json(OwnerList { owners: owners.iter().map(OwnerResult::from).collect() }))
 }
 
-/// Show what goes on now.
+/// Show the current activity.
 ///
 /// Runs, sessions, the queue and standbys of all owners in this server's process.
 #[utoipa::path(
     get, path = "/v1/admin/overview", tag = "admin", operation_id = "getOverview",
-    responses((status = 200, description = "What goes on now.", body = OverviewResult)),
+    responses((status = 200, description = "The current activity.", body = OverviewResult)),
 )]
 pub(super) async fn overview(State(admin): State<Admin>, _: Call) -> Json<OverviewResult> {
     Json(OverviewResult::from(&admin.overview()))
@@ -83,7 +83,7 @@ pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<Fin
 #[utoipa::path(
     post, path = "/v1/admin/runs/{runId}/cancel", tag = "admin", operation_id = "cancelAnyRun",
     params(InRun),
-    responses((status = 204, description = "It is being cancelled, or was over.")),
+    responses((status = 204, description = "It is being cancelled, or had ended.")),
 )]
 pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
     admin.cancel(&call.who, call.name(4, "runId")?)?;

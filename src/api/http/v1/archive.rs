@@ -30,7 +30,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
 
 /// Make a link to all files of a conversation as a tar archive.
 ///
-/// Who has the link may download the archive without a token for five minutes.
+/// The link downloads the archive without a token. It works for five minutes.
 #[utoipa::path(
     post, path = "/v1/conversations/{conversationId}/archive/link", tag = "files", operation_id = "linkArchive",
     params(InConversation),

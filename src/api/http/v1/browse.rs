@@ -15,8 +15,8 @@ use crate::{
 /// Browse.
 ///
 /// Goes to an address in the conversation's browser, acts on the page and reads it. Pages, cookies and fields stay for
-/// later calls. A page that fails is an answer with `error`; refused is a call without a browser (422) or without a
-/// network policy that holds for it (403).
+/// later calls. A page that fails is an answer with `error`. A call is refused where there is no browser (422) or no
+/// network policy allows it (403).
 #[utoipa::path(
     post, path = "/v1/browse", tag = "sessions", operation_id = "browse",
     request_body(content = Browse),

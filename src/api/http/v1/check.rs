@@ -13,9 +13,9 @@ use crate::{
 
 /// Format and check a program.
 ///
-/// By the tools in the image of its language, in a sandbox of its own; nothing of the program is executed. There are
-/// tools for Python (ruff), JavaScript and TypeScript (biome), and Bash (shfmt). A program that cannot be parsed is an
-/// answer too: its `code` is `null`, and problems with the rule `syntax` say where.
+/// The tools in the image of the language do this in a sandbox of their own; nothing of the program is executed. There
+/// are tools for Python (ruff), JavaScript and TypeScript (biome), and Bash (shfmt). A program that cannot be parsed is
+/// an answer too: its `code` is `null`, and problems with the rule `syntax` say where.
 #[utoipa::path(
     post, path = "/v1/check", tag = "runs", operation_id = "checkProgram",
     request_body(content = CheckProgram),

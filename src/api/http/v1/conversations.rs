@@ -21,7 +21,7 @@ use crate::{
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListConversations {
-    /// The `after` of the page before.
+    /// The `after` of the previous page.
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     after: Option<ConversationId>,
     /// Maximum number of items; default 50.

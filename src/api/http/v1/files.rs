@@ -39,7 +39,7 @@ const LIMIT_MAX: u64 = 10_000;
 pub(super) struct ListFiles {
     /// Only files below this folder.
     folder: Option<String>,
-    /// The `after` of the page before.
+    /// The `after` of the previous page.
     after: Option<String>,
     /// Maximum number of files; by default, and at most, the server's setting. A page is also bounded in bytes.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 10_000)]

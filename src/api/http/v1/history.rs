@@ -44,7 +44,7 @@ pub(super) struct ListHistory {
     /// Only those that were created before this moment (RFC 3339).
     #[param(value_type = Option<String>, format = DateTime)]
     to: Option<Moment>,
-    /// The `cursor` of the page before.
+    /// The `cursor` of the previous page.
     #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
     cursor: Option<RunId>,
     /// Maximum number of items; default 50.
@@ -90,7 +90,7 @@ pub(super) async fn list(State(history): State<Arc<History>>, call: Call<ListHis
 
 /// Sum up what was used.
 ///
-/// By day, owner and language, for as long as the server has had its database. Needs the scope `admin`.
+/// By day, owner and language, since the database was created. Needs the scope `admin`.
 #[utoipa::path(
     get, path = "/v1/usage", tag = "history", operation_id = "listUsage",
     params(ListUsage),

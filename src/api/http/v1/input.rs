@@ -17,7 +17,7 @@ use crate::{
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SendInput {
-    /// This piece is the last.
+    /// Whether this piece is the last.
     eof: Option<bool>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct SendInput {
     post, path = "/v1/runs/{runId}/stdin", tag = "runs", operation_id = "sendInput",
     params(InRun, SendInput),
     request_body(content = Binary, content_type = "application/octet-stream", description = "The bytes, or none."),
-    responses((status = 202, description = "It is on its way to the program.")),
+    responses((status = 202, description = "It was accepted and is sent to the program.")),
 )]
 pub(super) async fn send(
     State(runs): State<Runs>,

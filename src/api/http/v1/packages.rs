@@ -13,8 +13,9 @@ use crate::{
 
 /// Install packages into a conversation.
 ///
-/// Its programs and cells find them from then on, those too that run already. They are not listed as files, and count
-/// in its quota. When it fails the conversation has what it had. It goes on when the request is broken off.
+/// Its programs and cells find them from then on, including those that run already. The packages are not listed as
+/// files, but count towards the quota. An installation that fails changes nothing. It goes on when the client
+/// disconnects.
 #[utoipa::path(
     post, path = "/v1/conversations/{conversationId}/packages", tag = "conversations", operation_id = "installPackages",
     params(InConversation),

@@ -56,7 +56,7 @@ const KEY_CHARS_MAX: usize = 255;
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",
     params(("Idempotency-Key" = Option<String>, Header,
-        description = "A text that the client chooses anew for each run.",
+        description = "A text that the client chooses, another one for each run.",
         pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
     request_body(content = CreateRun),
     responses(
@@ -211,7 +211,7 @@ pub(super) struct ListRuns {
     /// Only those of this conversation.
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
     conversation_id: Option<ConversationId>,
-    /// The `after` of the page before.
+    /// The `after` of the previous page.
     #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
     after: Option<RunId>,
     /// Maximum number of items; default 50.
@@ -243,7 +243,7 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answ
 /// Read a run.
 ///
 /// While the program runs, the answer waits for its end for at most `wait` seconds. A run that is no longer in memory,
-/// also one from before a restart, is read from the history: its verdict and its figures, without output and files.
+/// also one from before a restart, is read from the history: its outcome and its figures, without output and files.
 #[utoipa::path(
     get, path = "/v1/runs/{runId}", tag = "runs", operation_id = "getRun",
     params(InRun, WaitForRun),

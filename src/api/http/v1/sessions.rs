@@ -83,7 +83,7 @@ pub(super) async fn list(State(sessions): State<Sessions>, call: Call<ListSessio
 
 /// Read a session.
 ///
-/// One that ended is refused with `session_ended`, which says why it did.
+/// For a session that has ended, the error `session_ended` says why.
 #[utoipa::path(
     get, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "getSession",
     params(InSession),
@@ -109,12 +109,12 @@ pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answe
 
 /// Run a cell.
 ///
-/// A cell is a run in the session: it is read, watched, sent input and cancelled as `/v1/runs/{runId}`, and the answer
+/// A cell is a run in the session: it is read, followed, sent input and cancelled as `/v1/runs/{runId}`, and the answer
 /// is that of `createRun`. Cells of a session run one after another, each once.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/cells", tag = "sessions", operation_id = "runCell",
     params(InSession, ("Idempotency-Key" = Option<String>, Header,
-        description = "A text that the client chooses anew for each cell.",
+        description = "A text that the client chooses, another one for each cell.",
         pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
     request_body(content = CreateCell),
     responses(
@@ -170,7 +170,7 @@ pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Ans
 
 /// Complete code.
 ///
-/// The answer is the content of Jupyter's `complete_reply`. While a cell runs, it is 409.
+/// The answer is the content of Jupyter's `complete_reply`, or 409 while a cell runs.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/complete", tag = "sessions", operation_id = "completeCode",
     params(InSession),
@@ -186,7 +186,7 @@ pub(super) async fn complete(State(sessions): State<Sessions>, call: Call, body:
 
 /// Look up a name.
 ///
-/// The answer is the content of Jupyter's `inspect_reply`. While a cell runs, it is 409.
+/// The answer is the content of Jupyter's `inspect_reply`, or 409 while a cell runs.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/inspect", tag = "sessions", operation_id = "inspectCode",
     params(InSession),

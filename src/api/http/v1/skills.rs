@@ -44,7 +44,7 @@ pub(super) async fn list(State(skills): State<Skills>, call: Call) -> Answer<Ski
 
 /// Get a skill and its files.
 ///
-/// Each file has its size and path; scripts are in sandboxes below the folder that is told.
+/// Each file has its size and path. In sandboxes the files are below `location`.
 #[utoipa::path(
     get, path = "/v1/skills/{name}", tag = "skills", operation_id = "getSkill",
     params(OfSkill),
@@ -57,7 +57,7 @@ pub(super) async fn get(State(skills): State<Skills>, call: Call) -> Answer<Skil
 
 /// Read a file of a skill.
 ///
-/// `SKILL.md` has the instructions. Other files are what they name.
+/// `SKILL.md` has the instructions, which refer to the other files.
 #[utoipa::path(
     get, path = "/v1/skills/{name}/files/{path}", tag = "skills", operation_id = "readSkillFile",
     params(OfSkill, AtPath),
@@ -78,9 +78,9 @@ pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Result<Res
 
 /// Upload a skill of your own.
 ///
-/// The archive holds `SKILL.md` and what belongs to it, at its top or in a folder with the skill's name. All of it is
-/// checked first; then it takes the place of your skill of that name, as a whole. Sandboxes that run see it at once, if
-/// they were started when you had skills, or for a conversation of yours.
+/// The archive holds `SKILL.md` and the skill's other files, at its top or in a folder with the skill's name. It is
+/// checked as a whole, and then replaces your skill of that name as a whole. Running sandboxes see it at once if they
+/// were started when you had skills, or for one of your conversations.
 #[utoipa::path(
     put, path = "/v1/skills/{name}", tag = "skills", operation_id = "putSkill",
     params(OfSkill),
@@ -89,8 +89,8 @@ pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Result<Res
         description = "A zip of plain files.",
     ),
     responses(
-        (status = 200, description = "It took the place of the one before.", body = Skill),
-        (status = 201, description = "It is new.", body = Skill),
+        (status = 200, description = "It replaced the earlier one.", body = Skill),
+        (status = 201, description = "It was created.", body = Skill),
     ),
 )]
 pub(super) async fn put(
@@ -111,7 +111,7 @@ pub(super) async fn put(
 
 /// Delete a skill of your own.
 ///
-/// A public one of the same name is there again.
+/// A public skill of the same name can be seen again.
 #[utoipa::path(
     delete, path = "/v1/skills/{name}", tag = "skills", operation_id = "removeSkill",
     params(OfSkill),

@@ -37,7 +37,7 @@ pub(super) struct ListTokens {
 
 /// Make a token.
 ///
-/// It is shown in this answer only. With it requests come from its owner, within its scopes and limits.
+/// It is shown in this answer only. Requests with it act for its owner, within its scopes and limits.
 #[utoipa::path(
     post, path = "/v1/tokens", tag = "tokens", operation_id = "createToken",
     request_body(content = CreateToken),

@@ -40,11 +40,11 @@ use crate::{
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Search {
-    /// Words of what it does; without any, all.
+    /// What the tool does; default all tools.
     #[serde(default)]
     #[param(max_length = 1000)]
     query: String,
-    /// At most so many; default 10.
+    /// Maximum number of tools; default 10.
     #[param(minimum = 1, maximum = 50)]
     limit: Option<u64>,
 }
@@ -63,7 +63,7 @@ pub(super) struct ModuleLanguageQuery {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WhichApprovals {
-    /// `true`: only those that wait for an answer.
+    /// Whether to list only questions that wait for an answer.
     open: Option<bool>,
 }
 
@@ -86,7 +86,7 @@ fn question(call: &Call) -> Result<ApprovalId, Failure> {
 
 /// List the tool servers.
 ///
-/// Those whose tools your programs may call. Each is asked for its tools, so this may take some seconds.
+/// The servers whose tools your programs may call. Each is asked for its tools, so this may take some seconds.
 #[utoipa::path(
     get, path = "/v1/tools", tag = "tools", operation_id = "listTools",
     responses((status = 200, description = "The servers.", body = ToolServerStates)),
@@ -98,7 +98,7 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
 
 /// Search for tools.
 ///
-/// By words in names and descriptions, the best first.
+/// By words in names and descriptions, best match first.
 #[utoipa::path(
     get, path = "/v1/tools/search", tag = "tools", operation_id = "searchTools",
     params(Search),
@@ -109,9 +109,9 @@ pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> An
     Ok(Json(found.into()))
 }
 
-/// Get what a program imports for a tool.
+/// Get the module that a program imports for a tool.
 ///
-/// The module with the types of its parameters and its result.
+/// It has the types of the tool's parameters and result.
 #[utoipa::path(
     get, path = "/v1/tools/{server}/{tool}/source", tag = "tools", operation_id = "getToolSource",
     params(OfTool, ModuleLanguageQuery),
@@ -156,7 +156,7 @@ pub(super) async fn approval(State(tools): State<Tools>, by: Decider, call: Call
 
 /// Answer a question about a call.
 ///
-/// The first answer counts. The program that waits goes on.
+/// The first answer counts, and the waiting program goes on.
 #[utoipa::path(
     post, path = "/v1/approvals/{id}", tag = "tools", operation_id = "answerApproval",
     params(OfApproval),
@@ -175,13 +175,13 @@ pub(super) async fn answer(
     Ok(Json((&answered).into()))
 }
 
-/// Take back an answer, or a question.
+/// Withdraw an answer or a question.
 ///
-/// Calls that it allows are asked about again.
+/// Calls that the answer allowed are asked about again.
 #[utoipa::path(
     delete, path = "/v1/approvals/{id}", tag = "tools", operation_id = "deleteApproval",
     params(OfApproval),
-    responses((status = 204, description = "It stands no more.")),
+    responses((status = 204, description = "It was withdrawn.")),
 )]
 pub(super) async fn revoke(State(tools): State<Tools>, by: Decider, call: Call) -> Result<StatusCode, ApiError> {
     tools.approvals().revoke(&by, question(&call)?).await?;
@@ -190,7 +190,7 @@ pub(super) async fn revoke(State(tools): State<Tools>, by: Decider, call: Call) 
 
 /// List the tool servers of all owners.
 ///
-/// Those of the server's settings, and those that operators made.
+/// Those in the server's settings, and those that operators made.
 #[utoipa::path(
     get, path = "/v1/tool-servers", tag = "admin", operation_id = "listToolServers",
     responses((status = 200, description = "The servers.", body = ToolServerList)),
@@ -201,12 +201,13 @@ pub(super) async fn list(State(tools): State<Tools>, _: Call) -> Json<ToolServer
 
 /// Make or change a tool server.
 ///
-/// Its rules hold from the next call on, in running programs too. One of the settings cannot be changed here.
+/// Its rules apply from the next call on, in running programs too. A tool server of the settings cannot be changed
+/// here.
 #[utoipa::path(
     put, path = "/v1/tool-servers/{name}", tag = "admin", operation_id = "putToolServer",
     params(OfServer),
     request_body(content = ToolServerBody),
-    responses((status = 204, description = "It holds.")),
+    responses((status = 204, description = "It is in force.")),
 )]
 pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBody) -> Result<StatusCode, ApiError> {
     let name: String = call.name(3, "name")?;
@@ -217,7 +218,7 @@ pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBod
 
 /// Delete a tool server.
 ///
-/// Calls of its tools that are under way end.
+/// Running calls of its tools end.
 #[utoipa::path(
     delete, path = "/v1/tool-servers/{name}", tag = "admin", operation_id = "deleteToolServer",
     params(OfServer),

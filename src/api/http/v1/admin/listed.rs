@@ -25,7 +25,7 @@ pub(in super::super) struct ListSizes {
     /// Only those of this owner.
     #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
     owner: Option<Principal>,
-    /// The `cursor` of the page before.
+    /// The `cursor` of the previous page.
     #[param(value_type = Option<String>,
         pattern = "^([0-9]{1,15})?[.][A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
     cursor: Option<SizeCursor>,
@@ -37,8 +37,8 @@ pub(in super::super) struct ListSizes {
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct ListNotable {
-    /// `slowest`: those that took longest, waiting included. `failing`: the newest that ended in any way but with
-    /// status 0 or by being cancelled. Default `slowest`.
+    /// `slowest`: the runs that took longest, waiting included. `failing`: the newest runs that neither ended with
+    /// status 0 nor were cancelled. Default `slowest`.
     #[param(value_type = Option<crate::api::schema::NotableWord>)]
     which: Option<Notable>,
     /// Only those that were created at this moment or later (RFC 3339).

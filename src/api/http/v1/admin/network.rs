@@ -20,7 +20,7 @@ use crate::{
 
 /// List the network policies.
 ///
-/// Those of the server's settings, and those that operators made.
+/// Those in the server's settings, and those that operators made.
 #[utoipa::path(
     get, path = "/v1/admin/network", tag = "admin", operation_id = "listNetworkPolicies",
     responses((status = 200, description = "The policies.", body = PolicyList)),
@@ -47,12 +47,13 @@ pub async fn decisions(State(network): State<Network>, call: Call<ListDecisions>
 
 /// Make or change a network policy.
 ///
-/// It holds from the next connection on, in running programs too. One of the settings cannot be changed here.
+/// It applies from the next connection on, in running programs too. A policy of the server's settings cannot be changed
+/// here.
 #[utoipa::path(
     put, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "putNetworkPolicy",
     params(OfPolicy),
     request_body(content = PolicyBody),
-    responses((status = 204, description = "It holds.")),
+    responses((status = 204, description = "It is in force.")),
 )]
 pub async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBody) -> Result<StatusCode, ApiError> {
     let name: String = call.name(4, "name")?;
@@ -63,7 +64,7 @@ pub async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBod
 
 /// Delete a network policy.
 ///
-/// Programs make no more connections by it; those that there are go on.
+/// Programs make no new connections by it; open connections go on.
 #[utoipa::path(
     delete, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "deleteNetworkPolicy",
     params(OfPolicy),
