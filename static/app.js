@@ -123,7 +123,7 @@ async function connect(candidate) {
   if (answer.runners.length) page.state = "ready";
   else {
     page.state = "error";
-    showBanner("The server has no runner. Build the images under runners/, then try again.", "Try again", open);
+    showBanner("The server has no runners. Build the images under runners/, then try again.", "Try again", open);
   }
   files.refresh();
   elsewhere.restore();

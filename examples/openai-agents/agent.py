@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK that runs programs in the sandbox. Argument: what it is to do."""
+"""An agent of the OpenAI Agents SDK that runs programs in the sandbox. Argument: the task."""
 
 import asyncio
 import os

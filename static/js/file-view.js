@@ -142,7 +142,7 @@ function marksOf(file) {
   if (MARKS[file.change]) marks.push(el("span", { class: `mark ${file.change}` }, MARKS[file.change]));
   if (file.pathEncoded !== undefined || isDeceptive(file.path)) {
     const why = "The name contains bytes or characters that are not visible; they are shown as codes.";
-    marks.push(el("span", { class: "mark odd", title: why }, "odd name"));
+    marks.push(el("span", { class: "mark odd", title: why }, "unusual name"));
   }
   return marks;
 }

@@ -122,7 +122,7 @@ export class Files {
   async #create() {
     const path = await ask({
       title: "New text file",
-      label: "Name, with folders if you like",
+      label: "Name, with folders if needed",
       yes: "Create",
       value: "",
     });

@@ -33,7 +33,7 @@ export class Format {
     try {
       const { code, problems } = await this.#client.post("v1/check", { language, code: text });
       if (this.#editor.text !== text || this.#editor.language !== language)
-        return toast("The program changed meanwhile. Format it again.");
+        return toast("The program has changed. Format it again.");
       const shown = problems.map((problem) => ({ ...problem, message: visibleName(problem.message) }));
       const changed = await this.#editor.format(code ?? text, shown);
       toast([whatWasDone(code, changed), whatWasFound(shown)].filter(Boolean).join(" "));

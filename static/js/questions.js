@@ -7,7 +7,7 @@ import { visibleName } from "./text.js";
 const ANSWERS = [
   ["once", "Allow once", "This call, with exactly these arguments"],
   ["session", "Allow here for an hour", "This tool in this conversation"],
-  ["always", "Always allow", "This tool, until its definition changes or you take it back"],
+  ["always", "Always allow", "This tool, until its definition changes or you withdraw this answer"],
   ["no", "Deny", "The call is not made"],
 ];
 

@@ -29,7 +29,7 @@ function start({ id, name, host, horizontal, initial }) {
   edge.setAttribute("aria-valuemin", LEAST);
   edge.setAttribute("aria-valuemax", MOST);
   edge.setAttribute("aria-valuenow", initial);
-  edge.title = "Drag, or use the arrow keys; a double click sets it back";
+  edge.title = "Drag, or use the arrow keys; double-click to reset";
   const kept = Number(store.choice(name));
   if (kept) set(kept, false);
   edge.addEventListener("pointerdown", (event) => {

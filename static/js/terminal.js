@@ -253,7 +253,7 @@ export class Terminal {
     for (const name of ["stdout", "stderr"]) {
       const note = byId(`${name}-note`);
       note.hidden = this.#printed[name] === 0;
-      const parts = [bytes(this.#printed[name]), this.#binary[name] && "not all of it is text"];
+      const parts = [bytes(this.#printed[name]), this.#binary[name] && "partly binary"];
       note.querySelector("span").textContent = parts.filter(Boolean).join(" · ");
     }
     const { stdout, stderr } = this.#printed;

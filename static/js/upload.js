@@ -108,7 +108,7 @@ export class Uploads {
         await write({});
         return true;
       }
-      if (error.status === 413) error.message = `It has ${bytes(file.size)}. ${error.message}`;
+      if (error.status === 413) error.message = `The file has ${bytes(file.size)}. ${error.message}`;
       throw error;
     } finally {
       bar.remove();

@@ -138,7 +138,7 @@ sys.stdout.buffer.write(b"\xff\xfe\x89PNG\n")"#;
     assert!(text.contains("<img src=x onerror") && text.contains("> red  \u{27e8}U+202E"), "{text}");
     assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\0']), "{text}");
     assert!(text.contains("\u{fffd}"), "{text}");
-    sheet.says("stdout-note", |note| note.contains("not all of it is text")).await;
+    sheet.says("stdout-note", |note| note.contains("partly binary")).await;
     assert_eq!(sheet.browser.driver.title().await.expect("a title"), title);
     assert_eq!(sheet.browser.script("return document.querySelectorAll('[data-testid=terminal] img').length").await, 0);
 }

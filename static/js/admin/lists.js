@@ -16,7 +16,7 @@ export class Owners {
     this.#table = new Table({
       id: "owners",
       title: "Owners",
-      empty: "There is no owner.",
+      empty: "There are no owners.",
       columns: [
         { name: "Owner", cell: (one) => name(one.owner), kind: "name" },
         { name: "Tokens", cell: (one) => one.tokens, kind: "number" },
@@ -48,7 +48,7 @@ export class Conversations {
     this.#table = new Table({
       id: "conversations",
       title: "Conversations by size",
-      empty: "There is no conversation.",
+      empty: "There are no conversations.",
       onMore: () => {
         this.#pages += 1;
         this.#api.run(() => this.load(), "load");
@@ -102,8 +102,8 @@ export class Runs {
       { name: "What happened", cell: (run) => name(run.sentence), kind: "long" },
     ];
     this.#tables = {
-      slowest: new Table({ id: "slowest", title: "Slowest runs", empty: "No run ended in this time.", columns }),
-      failing: new Table({ id: "failing", title: "Failing runs", empty: "No run failed in this time.", columns }),
+      slowest: new Table({ id: "slowest", title: "Slowest runs", empty: "No runs ended in this period.", columns }),
+      failing: new Table({ id: "failing", title: "Failing runs", empty: "No runs failed in this period.", columns }),
     };
     const select = byId("runs-since");
     select.addEventListener("change", () => this.#api.run(() => this.load(), "load"));
@@ -142,7 +142,7 @@ export class Doctor {
       const { findings } = await this.#api.get("v1/admin/doctor");
       byId("findings").replaceChildren(...findings.map(finding));
       const bad = findings.filter(({ level }) => level !== "ok").length;
-      announce(bad ? `${plural(bad, "finding")} to look at.` : "All is in order.");
+      announce(bad ? `${plural(bad, "finding")} to look at.` : "No problems were found.");
     });
     button.removeAttribute("aria-disabled");
     button.textContent = "Check the server";

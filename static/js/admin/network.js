@@ -20,7 +20,7 @@ export class Network {
   #decisions = new Table({
     id: "network-decisions",
     title: "Newest connections",
-    empty: "No program has connected anywhere since the server's start.",
+    empty: "There were no connections since the server started.",
     columns: [
       { name: "At", cell: ({ at }) => moment(at) },
       { name: "Owner", cell: ({ owner }) => name(owner), kind: "name" },
@@ -39,12 +39,12 @@ export class Network {
     this.#table = new Table({
       id: "policies",
       title: "Network policies",
-      empty: "There is no policy, so programs have no network.",
+      empty: "There are no policies, so programs have no network.",
       columns: [
         { name: "Name", cell: (policy) => name(policy.name), kind: "name" },
         { name: "Hosts", cell: (policy) => name(policy.hosts.join(", ")), kind: "long" },
         { name: "Ports", cell: (policy) => policy.ports.join(", ") || "80, 443" },
-        { name: "Inner addresses", cell: (policy) => name(policy.addresses.join(", ")) },
+        { name: "Non-public addresses", cell: (policy) => name(policy.addresses.join(", ")) },
         { name: "Requests", cell: (policy) => name(rulesOf(policy)), kind: "long" },
         { name: "Languages", cell: (policy) => name(policy.languages.join(", ") || "all") },
         { name: "For", cell: (policy) => (policy.everyToken ? "every token" : "tokens that name it") },
@@ -80,7 +80,7 @@ export class Network {
   #open(policy) {
     byId("policy-form").reset();
     showText(byId("policy-error"), "");
-    byId("policy-title").textContent = policy ? `Change ${visibleName(policy.name)}` : "Make a network policy";
+    byId("policy-title").textContent = policy ? `Change ${visibleName(policy.name)}` : "Create a network policy";
     byId("policy-name").readOnly = Boolean(policy);
     if (policy) {
       byId("policy-name").value = policy.name;

@@ -33,7 +33,7 @@ export class Overview {
     this.#runs = new Table({
       id: "live-runs",
       title: "Runs",
-      empty: "No program runs or waits.",
+      empty: "No programs are running or waiting.",
       columns: [
         ...where,
         { name: "State", cell: stateOf },
@@ -45,21 +45,21 @@ export class Overview {
     this.#sessions = new Table({
       id: "live-sessions",
       title: "Sessions",
-      empty: "No session is open.",
+      empty: "No sessions are open.",
       columns: [
         ...where,
         { name: "State", cell: ({ state }) => word(state, state === "busy" ? "run" : "plain") },
         { name: "Since", cell: (session) => moment(session.createdAt) },
         { name: "Unused", cell: (session) => duration(session.idleMs), kind: "number" },
         { name: "Cells", cell: (session) => session.cells, kind: "number" },
-        { name: "Memory at most", cell: (session) => bytes(session.memoryBytesMax), kind: "number" },
+        { name: "Memory limit", cell: (session) => bytes(session.memoryBytesMax), kind: "number" },
         { name: "End", cell: (session) => this.#end(session), kind: "act" },
       ],
     });
     this.#queue = new Table({
       id: "queue",
       title: "Queue by owner",
-      empty: "No owner has a run under way.",
+      empty: "No owner has running or waiting programs.",
       columns: [
         { name: "Owner", cell: (row) => name(row.owner), kind: "name" },
         { name: "Running", cell: (row) => row.running, kind: "number" },
@@ -69,7 +69,7 @@ export class Overview {
     this.#standbys = new Table({
       id: "standbys",
       title: "Standbys",
-      empty: "No sandbox stands by.",
+      empty: "There are no standbys.",
       columns: [
         { name: "Language", cell: (row) => name(row.language) },
         { name: "Stage", cell: (row) => row.stage },
@@ -133,7 +133,7 @@ export class Overview {
         kind: "bars",
         series: ENDS.map(([label]) => label),
         rows: parts.map((part) => ({ time: time(part), values: ENDS.map(([, words]) => countOf(part.runs, words)) })),
-        empty: hasHistory ? "No run ended in this time." : "The database does not answer.",
+        empty: hasHistory ? "No runs ended in this period." : "The database does not answer.",
       },
       {
         id: "chart-took",
@@ -145,18 +145,18 @@ export class Overview {
           values: [part.took?.p50Ms ?? null, part.took?.p90Ms ?? null, part.took?.p99Ms ?? null],
         })),
         format: duration,
-        empty: hasHistory ? "No run ended in this time." : "The database does not answer.",
+        empty: hasHistory ? "No runs ended in this period." : "The database does not answer.",
       },
       {
         id: "chart-refusals",
-        title: "Refused before they began",
+        title: "Refused requests for runs",
         kind: "bars",
         series: series.map(([label]) => label),
         rows: parts.map((part) => ({
           time: time(part),
           values: series.map(([, words]) => countOf(part.refusals, words)),
         })),
-        empty: "Nothing was refused.",
+        empty: "No requests were refused.",
       },
     ];
     const box = byId("charts");

@@ -18,7 +18,7 @@ export class Tokens {
     this.#table = new Table({
       id: "tokens",
       title: "Tokens",
-      empty: "There is no token but MCP_API_TOKEN, which is not listed.",
+      empty: "There are no tokens except MCP_API_TOKEN, which is not listed.",
       columns: [
         { name: "Name", cell: (token) => name(token.name), kind: "long" },
         { name: "Owner", cell: (token) => name(token.owner), kind: "name" },
@@ -73,7 +73,7 @@ export class Tokens {
     const chosen = (group) =>
       [...byId("create-form").querySelectorAll(`[name="${group}"]:checked`)].map(({ value }) => value);
     const scopes = chosen("scope");
-    if (!scopes.length) throw new Error("Choose at least one thing that it may do.");
+    if (!scopes.length) throw new Error("Choose at least one permission.");
     const limits = {};
     for (const field of byId("create-form").querySelectorAll("[data-limit]")) {
       if (field.value !== "") limits[field.dataset.limit] = Number(field.value);
@@ -97,7 +97,7 @@ export class Tokens {
       await navigator.clipboard.writeText(field.value);
       toast("The token is copied.");
     } catch {
-      toast("The browser does not let the page copy: the token is selected, copy it by Ctrl+C.");
+      toast("The browser did not allow copying. The token is selected: press Ctrl+C.");
     }
   }
 
@@ -120,7 +120,7 @@ export class Connections {
     this.#table = new Table({
       id: "connections",
       title: "Clients that are signed in",
-      empty: "No client is signed in. Where sign-in is off, none can be.",
+      empty: "No client is signed in. Clients can sign in only where sign-in is on.",
       columns: [
         { name: "Client", cell: (one) => name(one.name), kind: "long" },
         { name: "Owner", cell: (one) => name(one.owner), kind: "name" },

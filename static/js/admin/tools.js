@@ -18,7 +18,7 @@ export class Tools {
     this.#questions = new Table({
       id: "approvals",
       title: "Questions about calls",
-      empty: "No program has asked.",
+      empty: "There are no questions from programs.",
       columns: [
         { name: "Asked", cell: ({ askedAt }) => moment(askedAt) },
         { name: "Owner", cell: ({ owner }) => name(owner), kind: "name" },
@@ -33,7 +33,7 @@ export class Tools {
     this.#servers = new Table({
       id: "tool-servers",
       title: "Tool servers",
-      empty: "There is none, so programs call no tools.",
+      empty: "There are no tool servers, so programs cannot call tools.",
       columns: [
         { name: "Name", cell: (server) => name(server.name), kind: "name" },
         { name: "Address", cell: ({ server }) => name(address(server)), kind: "long" },
@@ -67,7 +67,7 @@ export class Tools {
       return el("span", {}, allow, " ", button("Deny", "fail", answer("no")));
     }
     const stands = ["session", "always"].includes(question.answer) && Date.parse(question.expiresAt) > Date.now();
-    return stands ? button("Take back", "trash", () => this.#revoke(question)) : null;
+    return stands ? button("Withdraw", "trash", () => this.#revoke(question)) : null;
   }
 
   async #answer(question, answer) {
@@ -78,9 +78,9 @@ export class Tools {
 
   #revoke(question) {
     const text = `${visibleName(`${question.server}/${question.tool}`)}\nCalls are asked about again.`;
-    const asked = { title: "Take this answer back?", text, yes: "Take back" };
+    const asked = { title: "Withdraw this answer?", text, yes: "Withdraw" };
     const revoke = () => this.#api.remove(`v1/approvals/${question.id}`);
-    return this.#api.confirmed(this, asked, revoke, "Taken back.");
+    return this.#api.confirmed(this, asked, revoke, "Withdrawn.");
   }
 
   #actions(server) {
@@ -113,7 +113,7 @@ export class Tools {
     try {
       server.rules = text("rules") ? JSON.parse(text("rules")) : [];
     } catch (error) {
-      throw new Error(`The rules are no JSON: ${error.message}`);
+      throw new Error(`The rules are not valid JSON: ${error.message}`);
     }
     const body = text("secret") ? { server, secret: text("secret") } : { server };
     await this.#api.put(`v1/tool-servers/${encodeURIComponent(text("name"))}`, body);

@@ -155,7 +155,7 @@ export class Viewer {
   }
 
   async #text(blob) {
-    if (blob.size > TEXT_BYTES_MAX) throw new Error(`It has more than ${bytes(TEXT_BYTES_MAX)}.`);
+    if (blob.size > TEXT_BYTES_MAX) throw new Error(`It is larger than ${bytes(TEXT_BYTES_MAX)}.`);
     const raw = await blob.arrayBuffer();
     if (new Uint8Array(raw).includes(0)) throw new Error("It is not text.");
     try {
@@ -246,8 +246,8 @@ export class Viewer {
       }
     }
     const sure = await confirmAction({
-      title: "The file was changed meanwhile",
-      text: `${visibleName(file.path)}\nSomething else wrote it since it was opened. Replace that version with yours?`,
+      title: "The file has changed",
+      text: `${visibleName(file.path)}\nIt was changed after you opened it. Replace that version with yours?`,
       yes: "Replace it",
     });
     return sure ? ((await write({})) ?? null) : undefined;
@@ -270,7 +270,7 @@ export class Viewer {
   }
 
   async #close() {
-    const text = "What you changed in this file is not saved.";
+    const text = "Your changes to this file are not saved.";
     if (this.isChanged && !(await confirmAction({ title: "Discard the changes?", text, yes: "Discard" }))) return;
     this.#dialog.close();
     this.#clear();
