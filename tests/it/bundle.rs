@@ -62,7 +62,7 @@ async fn page_is_compressed_and_its_parts_are_immutable() {
     let script = format!("/{script}");
     for page in ["/", "/admin"] {
         let html = get(page, "identity").await.text().await.expect("text");
-        let shared = ["id=\"i-close\"", "id=\"confirm-dialog\""].map(|part| html.matches(part).count());
+        let shared = [" id=\"i-close\"", " id=\"confirm-dialog\""].map(|part| html.matches(part).count());
         assert!(shared == [1, 1] && !html.contains("\n  @"), "{page}: {shared:?}");
     }
 

@@ -72,7 +72,7 @@ fn line<'a>(findings: &'a Findings, check: &str, level: Level) -> &'a str {
 async fn doctor_fails_no_check_on_a_healthy_engine() {
     let findings = of_engine(&honest()).await;
     assert!(!findings.failed(), "{}", findings.text());
-    assert!(line(&findings, "isolation", Level::Ok).contains("walls"));
+    assert!(line(&findings, "isolation", Level::Ok).contains("the required user"));
     assert!(line(&findings, "standby", Level::Warn).contains("renamed"), "the fake engine's Bash is no Bash");
     let json: serde_json::Value = serde_json::from_str(&findings.json().expect("JSON")).expect("JSON");
     assert_eq!(json[0], serde_json::json!({"level": "ok", "check": "engine", "detail": findings.0[0].detail}));
@@ -103,7 +103,7 @@ async fn doctor_names_a_language_that_is_not_served() {
     engine.forbid(([192, 0, 2, 1], 443).into());
     engine.add_runner("ruby");
     let findings = of_engine(&engine).await;
-    assert!(line(&findings, "isolation", Level::Ok).contains("walls"));
+    assert!(line(&findings, "isolation", Level::Ok).contains("the required user"));
     assert!(line(&findings, "isolation", Level::Fail).starts_with("ruby is not served"), "{}", findings.text());
 }
 
