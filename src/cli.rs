@@ -274,7 +274,7 @@ async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     let app = App::build_for_stdio(config).await?;
     let shutdown = CancellationToken::new();
     stop_on_signal(shutdown.clone())?;
-    let isolation = app.parts.isolation.clone();
+    let isolation = app.parts.shared.isolation.clone();
     let served = tokio::select! {
         served = mcp::serve_stdio(app.parts.mcp.clone(), shutdown) => served,
         why = isolation.violated() => {

@@ -148,6 +148,6 @@ mod tests {
         assert_eq!(rates.take(&limited(1), &owner), Err(60), "it is no new one");
         clock.advance(Duration::from_mins(5));
         assert_eq!(rates.take(&limited(10), &owner), Ok(()));
-        assert_eq!(rates.requests.lock().expect("a lock").len(), 1);
+        assert_eq!(rates.requests.lock().len(), 1);
     }
 }

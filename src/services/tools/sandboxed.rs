@@ -39,9 +39,10 @@ use crate::{
     },
     services::{
         carrier::Carrier,
+        files::Files,
         frames::{self, Start},
         janitor::Lease,
-        network::{Channels, next_of},
+        network::{Channels, Network, next_of},
         sandbox::{Attachment, SandboxEvent, attach, send},
         shared_parts::SharedParts,
     },
