@@ -26,7 +26,7 @@ pub struct ProxyArgs {
     /// The `SANDBOX_ROOT` of the server, which is the same path here and on the engine's host.
     #[arg(long, value_name = "PATH", env = "SANDBOX_ROOT", default_value = "/var/sandboxes")]
     root: PathBuf,
-    /// The folder of skills of the server, which is the same path here and on the engine's host.
+    /// The `SANDBOX_SKILLS__ROOT` of the server, which is the same path here and on the engine's host.
     #[arg(long, value_name = "PATH", env = "SANDBOX_SKILLS__ROOT", default_value = "")]
     skills_root: String,
     /// The user that programs run as, as in the settings of the server.

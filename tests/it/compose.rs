@@ -224,6 +224,12 @@ fn only_the_proxy_has_the_engines_socket(project: &Project) {
     let (server, engine) = (project.container("sandbox"), project.container("engine"));
     let mounts = |container: &str| docker(&["inspect", "-f", "{{range .Mounts}}{{.Source}} {{end}}", container]);
     assert!(!mounts(&server).contains("docker.sock") && mounts(&engine).contains("docker.sock"));
+    let written = "{{range .Mounts}}{{if .RW}}{{.Destination}} {{end}}{{end}}";
+    let written = docker(&["inspect", "-f", written, &engine]);
+    let mut written: Vec<_> = written.split_whitespace().collect();
+    written.sort_unstable();
+    assert_eq!(written, ["/run/sandbox-engine", "/var/run/docker.sock"]);
+    assert!(mounts(&engine).contains("/skills"), "it checks the folders that it mounts");
     assert_eq!(docker(&["inspect", "-f", "{{.HostConfig.NetworkMode}}", &engine]), "none");
     let environment = docker(&["inspect", "-f", "{{join .Config.Env \"\\n\"}}", &engine]);
     assert!(!environment.contains("TOKEN") && !environment.contains("SECRET"), "{environment}");

@@ -48,6 +48,7 @@ use tracing::{debug, warn};
 use self::{
     folder::Root,
     forward::Body,
+    ownership::Folders,
     profile::Form,
     rules::{Act, Allowed, Call, Denied},
 };
@@ -90,7 +91,7 @@ pub struct ProxyOptions {
     pub images: AllowedImages,
     /// Folders of the engine's host that sandboxes may see: the same as the server's setting.
     pub folders: Vec<SharedFolder>,
-    /// The folder of skills, which is the same path here and on the engine's host.
+    /// The folder of all folders of skills, by the same path here and on the engine's host.
     pub skills: Option<PathBuf>,
 }
 
@@ -100,10 +101,11 @@ pub enum ProxyError {
     /// The engine's address is no socket of this machine.
     #[error("{host} is not the path of a socket: write unix:///var/run/docker.sock or such")]
     Host { host: String },
-    /// The root cannot be opened.
-    #[error("{root:?} cannot be opened: create it, or name the server's SANDBOX_ROOT")]
+    /// A root cannot be opened.
+    #[error("{root:?} cannot be opened: create it, mount it here too, or name the server's {setting}")]
     Root {
         root: PathBuf,
+        setting: &'static str,
         #[source]
         source: io::Error,
     },
@@ -124,6 +126,7 @@ struct Inner {
     socket: PathBuf,
     docker: Docker,
     root: Root,
+    skills: Option<Root>,
     options: ProxyOptions,
     /// What containers must look like on this engine, read from the engine at the first need.
     form: OnceCell<Form>,
@@ -138,11 +141,11 @@ struct Known {
     containers: BTreeMap<SandboxId, Container>,
 }
 
-/// A sandbox's container: the engine's own id of it and its folder, which belong together.
+/// A sandbox's container: the engine's own id of it and its folders, which belong together.
 #[derive(Debug, Clone)]
 struct Container {
     id: String,
-    folder: PathBuf,
+    folders: Folders,
 }
 
 impl Known {
@@ -165,16 +168,21 @@ impl Proxy {
     /// A proxy in front of an engine, which is not called yet.
     ///
     /// # Errors
-    /// When the engine's address is no socket, or the root cannot be opened.
+    /// When the engine's address is no socket, or a root cannot be opened.
     pub fn new(options: ProxyOptions) -> Result<Self, ProxyError> {
         let host = || ProxyError::Host { host: options.engine.clone() };
         let socket = options.engine.strip_prefix("unix://").map(PathBuf::from).ok_or_else(host)?;
         let docker = Docker::connect_with_unix(&options.engine, LOOK_MAX.as_secs(), bollard::API_DEFAULT_VERSION)
             .map_err(|_| host())?;
-        let root = Root::open(&options.root)
-            .map_err(|source| ProxyError::Root { root: options.root.clone(), source: source.into() })?;
-        let (form, known) = (OnceCell::new(), Mutex::default());
-        Ok(Self(Arc::new(Inner { socket, docker, root, options, form, known })))
+        let unusable = |root: &Path, setting| {
+            let root = root.to_owned();
+            move |source: rustix::io::Errno| ProxyError::Root { root, setting, source: source.into() }
+        };
+        let root = Root::of_data(&options.root).map_err(unusable(&options.root, "SANDBOX_ROOT"))?;
+        let skills = options.skills.as_deref();
+        let skills = skills.map(|path| Root::of_skills(path).map_err(unusable(path, "SANDBOX_SKILLS__ROOT")));
+        let (skills, form, known) = (skills.transpose()?, OnceCell::new(), Mutex::default());
+        Ok(Self(Arc::new(Inner { socket, docker, root, skills, options, form, known })))
     }
 
     /// Creates the socket, for its owner and group. One that a dead process left is replaced.
@@ -257,7 +265,7 @@ impl Proxy {
         allowed.container = Some(container.id.clone());
         match act {
             Act::Attach => return forward::attach(&inner.socket, &allowed, request).await,
-            Act::Start => inner.root.check(&container.folder)?,
+            Act::Start => inner.check_folders(&container.folders)?,
             _ => {}
         }
         let body = if act == Act::LimitCpu { inner.vetted_update(&container.id, request).await? } else { Vec::new() };
@@ -277,7 +285,7 @@ impl Inner {
         allowed: &Allowed,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Denied> {
-        let (folder, made) = self.vetted(id, &received(request).await?).await?;
+        let (folders, made) = self.vetted(id, &received(request).await?).await?;
         let answer = forward::send(&self.socket, allowed, forward::body(made)).await?;
         if answer.status() != StatusCode::CREATED {
             return Ok(answer);
@@ -286,7 +294,7 @@ impl Inner {
         let broken = || Denied { status: StatusCode::BAD_GATEWAY, why: "the engine's answer is unreadable".to_owned() };
         let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|_| broken())?.to_bytes();
         let created: ContainerCreateResponse = serde_json::from_slice(&body).map_err(|_| broken())?;
-        self.known.lock().remember_container(id, Container { id: created.id, folder });
+        self.known.lock().remember_container(id, Container { id: created.id, folders });
         Ok(Response::from_parts(head, forward::body(body)))
     }
 
@@ -296,27 +304,36 @@ impl Inner {
             return Ok(known);
         }
         let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await?;
-        let folder = ownership::folder(&found).filter(|folder| folder.starts_with(self.root.path()));
+        let folders = ownership::folders(&found).filter(|folders| folders.data.starts_with(self.root.path()));
         let left_behind = || act == Act::Remove && ownership::is_left_behind(&found, SystemClock.unix_s());
-        match (folder, &found.id) {
-            (Some(folder), Some(container)) => Ok(Container { id: container.clone(), folder }),
-            (None, Some(container)) if left_behind() => Ok(Container { id: container.clone(), folder: PathBuf::new() }),
+        match (folders, found.id.clone()) {
+            (Some(folders), Some(id)) => Ok(Container { id, folders }),
+            (None, Some(id)) if left_behind() => Ok(Container { id, folders: Folders::default() }),
             _ => Err(Denied::new(format!("{id} is not a sandbox of this server's root"))),
         }
     }
 
-    /// The folder and the body of a container, built from the requested one when the two are equal.
-    async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(PathBuf, Vec<u8>), Denied> {
+    /// The folders and the body of a container, built from the requested one when the two are equal.
+    async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(Folders, Vec<u8>), Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await?;
         let (spec, made) = profile::vet(form, id, &self.options.users, body)?;
-        let Volume::HostFolder(folder) = spec.data else {
+        let skills = spec.skills.mounts().map(|(path, _)| path.clone()).collect();
+        let Volume::HostFolder(data) = spec.data else {
             return Err(Denied::new("/data is no folder of the host"));
         };
-        self.root.check(&folder)?;
+        let folders = Folders { data, skills };
+        self.check_folders(&folders)?;
         if !self.known.lock().runners.contains(&spec.image) {
             self.check_image(&spec.image).await?;
         }
-        Ok((folder, made))
+        Ok((folders, made))
+    }
+
+    /// Whether they are real folders. The engine resolves their paths again, so the answer holds for this moment only.
+    fn check_folders(&self, folders: &Folders) -> Result<(), Denied> {
+        self.root.check(&folders.data)?;
+        let root = || self.skills.as_ref().ok_or_else(|| Denied::new("no folder of skills is set"));
+        folders.skills.iter().try_for_each(|folder| root()?.check(folder))
     }
 
     /// The body of an update, built from the requested one when that only lowers the CPU.

@@ -1,4 +1,4 @@
-//! Whether a folder for `/data` is a real one below the root: no symbolic link and no mount on the way.
+//! Whether a folder for `/data` or of skills is a real one below its root: no symbolic link on the way.
 //!
 //! The engine resolves the path again when it mounts it. A process that can write the root could replace it by a link
 //! in between (`SECURITY.md`).
@@ -15,17 +15,29 @@ use rustix::{
 
 use super::rules::Denied;
 
-/// The folder that all data folders are in.
+/// The folder that all data folders are in, or all folders of skills.
 #[derive(Debug)]
 pub(super) struct Root {
     path: PathBuf,
     handle: OwnedFd,
+    resolve: ResolveFlags,
 }
 
 impl Root {
-    pub(super) fn open(path: &Path) -> Result<Self, Errno> {
+    /// That of data folders: there is no mount on the way to one.
+    pub(super) fn of_data(path: &Path) -> Result<Self, Errno> {
+        Self::open(path, ResolveFlags::NO_XDEV)
+    }
+
+    /// That of skills, in which the operator may have mounted the public ones.
+    pub(super) fn of_skills(path: &Path) -> Result<Self, Errno> {
+        Self::open(path, ResolveFlags::empty())
+    }
+
+    fn open(path: &Path, more: ResolveFlags) -> Result<Self, Errno> {
         let handle = openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { path: path.to_owned(), handle })
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | more;
+        Ok(Self { path: path.to_owned(), handle, resolve })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -43,8 +55,7 @@ impl Root {
             return Err(denied("its path is not normalized"));
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        match openat2(&self.handle, below, flags, Mode::empty(), resolve) {
+        match openat2(&self.handle, below, flags, Mode::empty(), self.resolve) {
             Ok(_) => Ok(()),
             Err(error) => Err(denied(&format!("it is no folder that can be reached without links ({error})"))),
         }
@@ -65,9 +76,9 @@ mod tests {
         fs::write(root.join("c/file"), "").expect("a file");
         symlink("/", root.join("host")).expect("a link");
         symlink("c", root.join("near")).expect("a link");
-        let opened = Root::open(&root).expect("a root");
+        let roots = [Root::of_data(&root), Root::of_skills(&root)].map(|opened| opened.expect("a root"));
         let text = root.display();
-        assert_eq!(opened.check(&root.join("c/files")), Ok(()));
+        assert!(roots.iter().all(|opened| opened.check(&root.join("c/files")).is_ok()));
         for bad in [
             "/etc".to_owned(),
             format!("{text}"),
@@ -83,7 +94,13 @@ mod tests {
             format!("{text}/near/files"),
             format!("{text}x/c/files"),
         ] {
-            assert!(opened.check(Path::new(&bad)).is_err(), "{bad}");
+            assert!(roots.iter().all(|opened| opened.check(Path::new(&bad)).is_err()), "{bad}");
         }
+    }
+    #[test]
+    fn only_skills_may_be_mounts() {
+        let (folder, root) = (Path::new("/proc"), Path::new("/"));
+        assert!(Root::of_skills(root).expect("a root").check(folder).is_ok());
+        assert!(Root::of_data(root).expect("a root").check(folder).is_err());
     }
 }

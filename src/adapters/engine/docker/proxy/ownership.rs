@@ -9,17 +9,31 @@ use bollard::models::{
 };
 
 use super::super::convert;
-use crate::{domain::text::rfc3339, ports::engine};
+use crate::{
+    domain::{skills::SkillFolders, text::rfc3339},
+    ports::engine,
+};
 
 /// How long ago a container that its server has not removed exited, in seconds. A living server removes it at once.
 const UNCLAIMED_S: i64 = 30;
 /// How long ago a container that its server has not started was created, in seconds. A living server starts it at once.
 const UNSTARTED_S: i64 = 60;
 
-/// The folder that is mounted as `/data`.
-pub(super) fn folder(found: &ContainerInspectResponse) -> Option<PathBuf> {
-    let data = found.mounts.iter().flatten().find(|mount| mount.destination.as_deref() == Some("/data"))?;
-    data.source.as_ref().map(PathBuf::from)
+/// The folders of a container that are below a root, in which the server writes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Folders {
+    pub data: PathBuf,
+    pub skills: Vec<PathBuf>,
+}
+
+/// The folders that are mounted as `/data` and as skills.
+pub(super) fn folders(found: &ContainerInspectResponse) -> Option<Folders> {
+    let source = |target: &str| {
+        let mount = found.mounts.iter().flatten().find(|mount| mount.destination.as_deref() == Some(target))?;
+        mount.source.as_ref().map(PathBuf::from)
+    };
+    let skills = [SkillFolders::PUBLIC, SkillFolders::USER];
+    Some(Folders { data: source("/data")?, skills: skills.into_iter().filter_map(source).collect() })
 }
 
 /// Whether it is a sandbox whose server must be gone: it does not run and was left so, or it is long past its deadline.

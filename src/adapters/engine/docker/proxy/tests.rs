@@ -22,7 +22,10 @@ use super::{
     scripted::{self, ScriptedEngine},
     *,
 };
-use crate::{domain::id::InstanceId, ports::engine::SandboxSpec};
+use crate::{
+    domain::{id::InstanceId, skills::SkillFolders},
+    ports::engine::SandboxSpec,
+};
 
 struct Scene {
     root: TempDir,
@@ -40,6 +43,18 @@ impl Drop for Scene {
 
 fn image() -> String {
     format!("sha256:{}", "5d".repeat(32))
+}
+
+fn options(engine: String, root: &Path) -> ProxyOptions {
+    ProxyOptions {
+        engine,
+        root: root.to_owned(),
+        users: RunnerUsers::one(1000),
+        runtime: RuntimeSetting::Default,
+        images: "sha256:5*".into(),
+        folders: Vec::new(),
+        skills: None,
+    }
 }
 
 /// A proxy before an engine that creates each name once and shows every container as `inspected`.
@@ -60,15 +75,9 @@ fn scene(root: TempDir, inspected: Value) -> Scene {
         inspect if inspect.ends_with("/json") => (200, inspected.clone()),
         _ => (204, Value::Null),
     });
-    let options = ProxyOptions {
-        engine: engine.host(),
-        root: root.path().to_owned(),
-        users: RunnerUsers::one(1000),
-        runtime: RuntimeSetting::Default,
-        images: "sha256:5*".into(),
-        folders: Vec::new(),
-        skills: None,
-    };
+    let skills = root.path().join("skills");
+    fs::create_dir_all(skills.join("ann")).expect("a folder");
+    let options = ProxyOptions { skills: Some(skills), ..options(engine.host(), root.path()) };
     let proxy = Proxy::new(options).expect("a proxy");
     let socket = root.path().join("proxy.sock");
     let listener = Proxy::listen(&socket).expect("a socket");
@@ -79,11 +88,18 @@ fn scene(root: TempDir, inspected: Value) -> Scene {
 
 impl Scene {
     async fn create(&self, id: SandboxId, folder: &str) -> Result<(), Error> {
+        self.create_with(id, folder, None).await
+    }
+
+    /// With the skills of an owner.
+    async fn create_with(&self, id: SandboxId, folder: &str, owner: Option<&str>) -> Result<(), Error> {
+        let user = owner.map(|owner| self.root.path().join("skills").join(owner));
         let folder = self.root.path().join(folder);
         fs::create_dir_all(&folder).expect("a folder");
         let spec = SandboxSpec {
             id,
             own_init: true,
+            skills: SkillFolders { public: None, user },
             ..SandboxSpec::example(ImageId(image()), Volume::HostFolder(folder.clone()))
         };
         let profile = Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None };
@@ -148,6 +164,51 @@ async fn second_create_of_a_name_does_not_change_what_start_checks() {
 }
 
 #[tokio::test]
+async fn folder_of_skills_that_is_a_link_is_refused_at_creation_and_at_start() {
+    let scene = scene(folder(), json!({}));
+    let skills = scene.root.path().join("skills");
+    symlink("/", skills.join("bob")).expect("a link");
+    fs::write(skills.join("carl"), "").expect("a file");
+    for owner in ["bob", "carl", "dora"] {
+        let created = scene.create_with(SandboxId::new(), "c", Some(owner)).await;
+        assert_eq!(status(created.err()), Some(403), "{owner}");
+    }
+    assert!(!scene.engine.calls().iter().any(|call| call.contains("/create")));
+    let ids = [SandboxId::new(), SandboxId::new()];
+    for id in ids {
+        scene.create_with(id, "c", Some("ann")).await.expect("created");
+    }
+    assert_eq!(status(scene.client.start_container(&ids[0].to_string(), None).await.err()), None);
+    fs::remove_dir(skills.join("ann")).expect("removed");
+    symlink("/", skills.join("ann")).expect("a link");
+    assert_eq!(status(scene.client.start_container(&ids[1].to_string(), None).await.err()), Some(403));
+    assert_eq!(scene.engine.calls().iter().filter(|call| call.ends_with("/start")).count(), 1);
+}
+
+#[tokio::test]
+async fn links_among_skills_are_found_after_a_restart_of_the_proxy() {
+    let (id, root) = (SandboxId::new(), folder());
+    let (data, link) = (root.path().join("c/files"), root.path().join("skills/bob"));
+    fs::create_dir_all(&data).expect("a folder");
+    let mut inspected = running(id, &data);
+    let skills = json!({"Type": "bind", "Source": link, "Destination": "/skills/user"});
+    inspected["Mounts"].as_array_mut().expect("mounts").push(skills);
+    let scene = scene(root, inspected);
+    symlink("/", link).expect("a link");
+    assert_eq!(status(scene.client.start_container(&id.to_string(), None).await.err()), Some(403));
+    assert!(!scene.engine.calls().iter().any(|call| call.ends_with("/start")));
+}
+
+#[tokio::test]
+async fn folder_of_skills_that_cannot_be_opened_is_named() {
+    let scene = scene(folder(), json!({}));
+    let skills = Some(scene.root.path().join("nowhere"));
+    let opened = Proxy::new(ProxyOptions { skills, ..options(scene.engine.host(), scene.root.path()) });
+    let error = opened.err().expect("refused").to_string();
+    assert!(error.contains("nowhere") && error.contains("SANDBOX_SKILLS__ROOT"), "{error}");
+}
+
+#[tokio::test]
 async fn calls_name_the_created_container_by_the_engines_own_id() {
     let scene = scene(folder(), json!({}));
     let id = SandboxId::new();
@@ -182,7 +243,7 @@ async fn sandboxes_of_this_root_are_found_after_a_restart_of_the_proxy() {
 fn what_is_remembered_has_a_bound() {
     let mut known = Known::default();
     for n in 0..2 * CONTAINERS_MAX {
-        known.remember_container(SandboxId::new(), Container { id: String::new(), folder: PathBuf::new() });
+        known.remember_container(SandboxId::new(), Container { id: String::new(), folders: Folders::default() });
         known.remember_runner(ImageId(n.to_string()));
         assert!(known.containers.len() <= CONTAINERS_MAX && known.runners.len() <= RUNNERS_MAX);
     }
