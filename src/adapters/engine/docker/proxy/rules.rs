@@ -13,6 +13,10 @@ use crate::{
     ports::{engine::EngineError, runner::LABEL_RUNNER},
 };
 
+/// The oldest version of the engine's interface that the adapter speaks. In older ones the engine leaves out fields of
+/// a container without an error, such as `NonRecursive` of a mount before 1.40.
+const VERSION_MIN: (u16, u16) = (1, 41);
+
 /// A call of the engine that the adapter makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Call {
@@ -111,10 +115,11 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
     Ok(Allowed { version, call, container: None })
 }
 
-/// `v1.41`.
+/// `v1.41` and later.
 fn version(segment: &str) -> Option<(u16, u16)> {
     let (major, minor) = segment.strip_prefix('v')?.split_once('.')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
+    let version: (u16, u16) = (major.parse().ok()?, minor.parse().ok()?);
+    (version >= VERSION_MIN).then_some(version)
 }
 
 /// A decoded query argument; `None` when it occurs twice.
@@ -197,6 +202,7 @@ mod tests {
     fn target_is_rebuilt_from_the_call() {
         assert_eq!(target("GET", "/v1.41/version").as_deref(), Some("/v1.41/version"));
         assert_eq!(target("HEAD", "/_ping").as_deref(), Some("/_ping"));
+        assert_eq!(target("GET", "/v2.0/info").as_deref(), Some("/v2.0/info"));
         let attach = format!("/v1.41/containers/{ID}/attach?stream=true&stdin=true&stdout=true&stderr=true");
         assert_eq!(target("POST", &format!("/v1.41/containers/{ID}/attach?logs=true")), Some(attach));
         let remove = format!("/containers/{ID}?force=true&v=true");
@@ -212,6 +218,9 @@ mod tests {
     #[test]
     fn parse_refuses_every_other_request() {
         let refused = [
+            ("POST", format!("/v1.40/containers/create?name={ID}")),
+            ("POST", format!("/v1.39/containers/{ID}/start")),
+            ("GET", "/v0.42/version".to_owned()),
             ("GET", "/v1.41/containers/json".to_owned()),
             ("GET", "/v1.41/containers/json?filters=%7B%22label%22%3A%5B%22sandbox.id%3Dx%22%5D%7D".to_owned()),
             ("POST", "/v1.41/containers/create".to_owned()),
