@@ -7,7 +7,7 @@
 //! only the removal of abandoned ones.
 //!
 //! ```text
-//! serve ── one task a connection ── one task for each attached stream, until one of its ends closes
+//! serve ── one task a connection ── one task for each attached stream, until both of its ends are closed
 //!          all of them end with `serve`, which ends with `shutdown`
 //! ```
 
@@ -47,7 +47,7 @@ use tracing::{debug, warn};
 
 use self::{
     folder::Root,
-    forward::Body,
+    forward::{Attached, Body},
     ownership::Folders,
     profile::Form,
     rules::{Act, Allowed, Call, Denied},
@@ -66,7 +66,7 @@ use crate::{
     },
 };
 
-/// Connections at once. The server has two for each sandbox.
+/// Connections at once, attached streams among them. The server has two for each sandbox.
 const CONNECTIONS_MAX: usize = 4096;
 /// The largest body; ours are a tenth of it.
 const BODY_BYTES_MAX: usize = 256 << 10;
@@ -232,18 +232,23 @@ impl Proxy {
     }
 
     async fn connection(self, stream: UnixStream) {
+        let attached = Attached::default();
+        let streams = Arc::clone(&attached);
         let service = service_fn(move |request| {
-            let proxy = self.clone();
-            async move { Ok::<_, std::convert::Infallible>(proxy.answer(request).await) }
+            let (proxy, attached) = (self.clone(), Arc::clone(&attached));
+            async move { Ok::<_, std::convert::Infallible>(proxy.answer(request, &attached).await) }
         });
         let http = hyper::server::conn::http1::Builder::new();
         if let Err(error) = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
             debug!(%error, "a connection ended badly");
         }
+        // The connection is the stream's now, and keeps its place.
+        let mut streams = std::mem::take(&mut *streams.lock());
+        while streams.join_next().await.is_some() {}
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        match self.pass(request).await {
+    async fn answer(&self, request: Request<Incoming>, attached: &Attached) -> Response<Body> {
+        match self.pass(request, attached).await {
             Ok(answer) => answer,
             Err(denied) => {
                 // Only a compromised server, or another version of it, makes such a request.
@@ -253,7 +258,7 @@ impl Proxy {
         }
     }
 
-    async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Denied> {
+    async fn pass(&self, request: Request<Incoming>, attached: &Attached) -> Result<Response<Body>, Denied> {
         let mut allowed = rules::parse(request.method(), request.uri())?;
         let inner = &self.0;
         let (id, act) = match allowed.call {
@@ -264,7 +269,7 @@ impl Proxy {
         let container = inner.container(id, act).await?;
         allowed.container = Some(container.id.clone());
         match act {
-            Act::Attach => return forward::attach(&inner.socket, &allowed, request).await,
+            Act::Attach => return forward::attach(&inner.socket, &allowed, request, attached).await,
             Act::Start => inner.check_folders(&container.folders)?,
             _ => {}
         }

@@ -2,23 +2,27 @@
 //!
 //! ```text
 //! send, attach ── one task for the connection to the engine: ends with it
-//! attach       ── one task that copies both ways: ends when either side is closed
+//! attach       ── one task that copies both ways: ends when both sides are closed, or its set is dropped
 //! ```
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, client::conn::http1::handshake, upgrade};
 use hyper_util::rt::TokioIo;
-use tokio::{io::copy_bidirectional, net::UnixStream};
+use parking_lot::Mutex;
+use tokio::{io::copy_bidirectional, net::UnixStream, task::JoinSet};
 use tracing::debug;
 
 use super::rules::{Allowed, Denied};
 
 /// A body of ours or of the engine's.
 pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// The attached streams of a connection.
+pub(super) type Attached = Arc<Mutex<JoinSet<()>>>;
 
 pub(super) fn body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
@@ -41,11 +45,12 @@ pub(super) async fn send(socket: &Path, allowed: &Allowed, body: Body) -> Result
     exchange(socket, request).await
 }
 
-/// A call that becomes a stream in both directions.
+/// A call that becomes a stream in both directions, in a task among `attached`.
 pub(super) async fn attach(
     socket: &Path,
     allowed: &Allowed,
     mut from: Request<Incoming>,
+    attached: &Attached,
 ) -> Result<Response<Body>, Denied> {
     let mut request = Request::new(body(Bytes::new()));
     write_head(&mut request, allowed)?;
@@ -57,7 +62,7 @@ pub(super) async fn attach(
         return Ok(answer);
     }
     let (client, engine) = (upgrade::on(&mut from), upgrade::on(&mut answer));
-    tokio::spawn(async move {
+    attached.lock().spawn(async move {
         let Ok((client, engine)) = tokio::try_join!(client, engine) else { return };
         let (mut client, mut engine) = (TokioIo::new(client), TokioIo::new(engine));
         if let Err(error) = copy_bidirectional(&mut client, &mut engine).await {

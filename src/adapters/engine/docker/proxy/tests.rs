@@ -16,6 +16,7 @@ use bollard::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
     super::convert,
@@ -237,6 +238,40 @@ async fn sandboxes_of_this_root_are_found_after_a_restart_of_the_proxy() {
     let inspected = running(id, &data);
     let scene = scene(root, inspected);
     assert_eq!(scene.statuses(id).await.iter().flatten().count(), 0);
+}
+
+#[tokio::test]
+async fn attached_stream_copies_both_ways_and_ends_with_the_proxy() {
+    let root = folder();
+    let path = |name: &str| root.path().join(name);
+    let engine = UnixListener::bind(path("engine.sock")).expect("a socket");
+    let proxy = Proxy::new(options(format!("unix://{}", path("engine.sock").display()), root.path()));
+    let (proxy, id, shutdown) = (proxy.expect("a proxy"), SandboxId::new(), CancellationToken::new());
+    let container = Container { id: "c".to_owned(), folders: Folders::default() };
+    proxy.0.known.lock().remember_container(id, container);
+    let listener = Proxy::listen(&path("proxy.sock")).expect("a socket");
+    let serving = tokio::spawn(proxy.serve(listener, shutdown.clone()));
+    let mut client = UnixStream::connect(path("proxy.sock")).await.expect("a connection");
+    let upgrade = "host: x\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n";
+    client.write_all(format!("POST /containers/{id}/attach HTTP/1.1\r\n{upgrade}").as_bytes()).await.expect("sent");
+    let (mut engine, _) = engine.accept().await.expect("a connection");
+    assert!(read_to(&mut engine, "\r\n\r\n").await.starts_with("POST /containers/c/attach?"));
+    engine.write_all(format!("HTTP/1.1 101 UPGRADED\r\n{upgrade}out").as_bytes()).await.expect("sent");
+    read_to(&mut client, "\r\n\r\nout").await;
+    client.write_all(b"in").await.expect("sent");
+    read_to(&mut engine, "in").await;
+    shutdown.cancel();
+    serving.await.expect("it ends");
+    assert_eq!(client.read(&mut [0; 1]).await.expect("the end"), 0);
+}
+
+/// What arrives until the text ends in `end`.
+async fn read_to(stream: &mut UnixStream, end: &str) -> String {
+    let mut text = String::new();
+    while !text.ends_with(end) {
+        text.push(char::from(stream.read_u8().await.expect("a byte")));
+    }
+    text
 }
 
 #[test]
