@@ -9,10 +9,12 @@ use serde_json::{Value, json};
 
 use super::super::{super::labels, call, convert, images};
 use crate::{
-    domain::id::SandboxId,
+    domain::{id::SandboxId, text::one_line},
     ports::{engine::EngineError, runner::LABEL_RUNNER},
 };
 
+/// The longest reason of a refusal.
+const WHY_CHARS_MAX: usize = 1000;
 /// The oldest version of the engine's interface that the adapter speaks. In older ones the engine leaves out fields of
 /// a container without an error, such as `NonRecursive` of a mount before 1.40.
 const VERSION_MIN: (u16, u16) = (1, 41);
@@ -66,8 +68,10 @@ pub(super) struct Denied {
 }
 
 impl Denied {
+    /// The reason may repeat what was requested, and becomes one line of the log.
     pub(super) fn new(why: impl Into<String>) -> Self {
-        Self { status: StatusCode::FORBIDDEN, why: why.into() }
+        let why = one_line(&why.into()).chars().take(WHY_CHARS_MAX).collect();
+        Self { status: StatusCode::FORBIDDEN, why }
     }
 
     /// The adapter reports it as unavailable.
@@ -213,6 +217,13 @@ mod tests {
         assert_eq!(target("POST", &format!("{create}&platform=x")), Some(create));
         let ours = "/v1.41/containers/json?all=true&filters=%7B%22label%22%3A%5B%22sandbox%2Emanaged%3Dtrue%22%5D%7D";
         assert_eq!(target("GET", ours).as_deref(), Some(ours));
+    }
+
+    #[test]
+    fn reason_of_a_refusal_is_one_line_of_bounded_length() {
+        let why = Denied::new(format!("/a\n2026-01-01 INFO all is well\x1b[31m{}", "x".repeat(1 << 20))).why;
+        assert!(why.starts_with("/a 2026") && !why.chars().any(char::is_control), "{why}");
+        assert_eq!(why.chars().count(), WHY_CHARS_MAX);
     }
 
     #[test]
