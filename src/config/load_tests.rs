@@ -77,6 +77,20 @@ fn shared_folders_have_names_that_the_operator_chooses() {
 }
 
 #[test]
+fn folders_that_programs_can_replace_by_links_are_refused() {
+    let writable = ("SANDBOX_MOUNTS__WORK", "/srv/work:rw");
+    for (name, path) in [
+        ("SANDBOX_MOUNTS__DOCS", "/srv/work/docs"),
+        ("SANDBOX_SKILLS__ROOT", "/srv/work/skills"),
+        ("SANDBOX_SKILLS__ROOT", "/srv/work"),
+    ] {
+        let why = refused(&[writable, (name, path)]);
+        assert!(why.starts_with(name) && why.contains(":rw"), "{why}");
+        assert!(load(&sources(&[("SANDBOX_MOUNTS__WORK", "/srv/work"), (name, path)])).is_ok(), "{name}");
+    }
+}
+
+#[test]
 fn skills_have_a_root_under_either_name() {
     for name in ["SANDBOX_SKILLS_ROOT", "SANDBOX_SKILLS__ROOT"] {
         assert_eq!(load(&sources(&[(name, "/srv/skills")])).expect("settings").skills.root, "/srv/skills", "{name}");

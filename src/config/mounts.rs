@@ -11,7 +11,10 @@ use super::{
     section::section,
     value::{parsed, shown},
 };
-use crate::domain::shared_folder::SharedFolder;
+use crate::domain::{
+    shared_folder::{SharedFolder, SharedFolderError},
+    skills::SkillSource,
+};
 
 /// The key of such a section.
 pub(super) const ANY_KEY: &str = "<name>";
@@ -45,7 +48,13 @@ impl Config {
     /// # Errors
     /// A sentence that names the setting.
     pub fn skills_root(&self) -> Result<Option<PathBuf>, ConfigError> {
-        skills_root(Path::new(&self.skills.root), &self.root)
+        let skills = skills_root(Path::new(&self.skills.root), &self.root)?;
+        if let Some(path) = &skills {
+            // What is mounted are the folders in it.
+            let public = path.join(SkillSource::Public.folder());
+            SharedFolder::check_replaceable(&public, &self.shared_folders()?).map_err(skills_error)?;
+        }
+        Ok(skills)
     }
 
     /// The folders of the engine's host that sandboxes see.
@@ -78,17 +87,27 @@ pub fn skills_root(skills: &Path, root: &Path) -> Result<Option<PathBuf>, Config
     }
     let folder = SharedFolder::parse("skills", &skills.to_string_lossy());
     let folder = folder.and_then(|folder| folder.apart_from(root).map(|()| folder));
-    folder.map(|folder| Some(folder.source)).map_err(|why| ConfigError(format!("SANDBOX_SKILLS__ROOT: {why}.")))
+    folder.map(|folder| Some(folder.source)).map_err(skills_error)
+}
+
+fn skills_error(why: SharedFolderError) -> ConfigError {
+    ConfigError(format!("SANDBOX_SKILLS__ROOT: {why}."))
 }
 
 fn folders<'a>(
     mounts: impl Iterator<Item = (&'a String, &'a String)>,
     root: &Path,
 ) -> Result<Vec<SharedFolder>, ConfigError> {
+    let refused =
+        |name: &str, why: SharedFolderError| ConfigError(format!("SANDBOX_MOUNTS__{}: {why}.", name.to_uppercase()));
     let one = |(name, text): (&String, &String)| {
         let folder = SharedFolder::parse(name, text);
         let folder = folder.and_then(|folder| folder.apart_from(root).map(|()| folder));
-        folder.map_err(|why| ConfigError(format!("SANDBOX_MOUNTS__{}: {why}.", name.to_uppercase())))
+        folder.map_err(|why| refused(name, why))
     };
-    mounts.filter(|(_, text)| !text.is_empty()).map(one).collect()
+    let all = mounts.filter(|(_, text)| !text.is_empty()).map(one).collect::<Result<Vec<_>, _>>()?;
+    for folder in &all {
+        SharedFolder::check_replaceable(&folder.source, &all).map_err(|why| refused(&folder.name, why))?;
+    }
+    Ok(all)
 }

@@ -39,6 +39,8 @@ pub enum SharedFolderError {
     Reserved,
     #[error("it must be neither /, nor SANDBOX_ROOT, nor a folder above or below that: programs would see all files")]
     Root,
+    #[error("it must not be in a folder of SANDBOX_MOUNTS__… with `:rw`: programs could put a link in its place")]
+    Replaceable,
 }
 
 impl SharedFolder {
@@ -89,6 +91,16 @@ impl SharedFolder {
         Ok(())
     }
 
+    /// Refuses a folder in another one that programs can change: the engine follows a link when it mounts a folder, so
+    /// they could see any folder of its host.
+    ///
+    /// # Errors
+    /// [`SharedFolderError::Replaceable`].
+    pub fn check_replaceable(path: &Path, all: &[Self]) -> Result<(), SharedFolderError> {
+        let can_replace = |outer: &Self| outer.writable && path != outer.source && path.starts_with(&outer.source);
+        if all.iter().any(can_replace) { Err(SharedFolderError::Replaceable) } else { Ok(()) }
+    }
+
     /// Where programs find it.
     pub fn target(&self) -> String {
         format!("/mnt/{}", self.name)
@@ -136,6 +148,18 @@ mod tests {
         }
         let folder = SharedFolder::parse("a", "/var/sandboxes-of-others").expect("a folder");
         assert_eq!(folder.apart_from(root), Ok(()));
+    }
+
+    #[test]
+    fn folder_that_programs_can_replace_is_refused() {
+        let all = ["/srv/a:rw", "/srv/b"].map(|text| SharedFolder::parse("a", text).expect("a folder"));
+        let check = |path: &str| SharedFolder::check_replaceable(Path::new(path), &all);
+        for bad in ["/srv/a/b", "/srv/a/b/c"] {
+            assert_eq!(check(bad), Err(SharedFolderError::Replaceable), "{bad}");
+        }
+        for good in ["/srv/a", "/srv", "/srv/ab", "/srv/b/c"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
     }
 
     #[test]
