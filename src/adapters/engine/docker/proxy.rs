@@ -68,8 +68,12 @@ use crate::{
 
 /// Connections at once, attached streams among them. The server has two for each sandbox.
 const CONNECTIONS_MAX: usize = 4096;
+/// What is read of a connection before it is used: the head of a request, of which ours take a tenth.
+const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The largest body; ours are a tenth of it.
 const BODY_BYTES_MAX: usize = 256 << 10;
+/// Bodies that are received and compared at once.
+const BODIES_MAX: usize = 64;
 /// Containers that are remembered. The oldest is forgotten first; its next call inspects it.
 const CONTAINERS_MAX: usize = 4096;
 const RUNNERS_MAX: usize = 256;
@@ -131,6 +135,7 @@ struct Inner {
     /// What containers must look like on this engine, read from the engine at the first need.
     form: OnceCell<Form>,
     known: Mutex<Known>,
+    bodies: Semaphore,
 }
 
 #[derive(Default)]
@@ -181,8 +186,9 @@ impl Proxy {
         let root = Root::of_data(&options.root).map_err(unusable(&options.root, "SANDBOX_ROOT"))?;
         let skills = options.skills.as_deref();
         let skills = skills.map(|path| Root::of_skills(path).map_err(unusable(path, "SANDBOX_SKILLS__ROOT")));
-        let (skills, form, known) = (skills.transpose()?, OnceCell::new(), Mutex::default());
-        Ok(Self(Arc::new(Inner { socket, docker, root, skills, options, form, known })))
+        let skills = skills.transpose()?;
+        let (form, known, bodies) = (OnceCell::new(), Mutex::default(), Semaphore::new(BODIES_MAX));
+        Ok(Self(Arc::new(Inner { socket, docker, root, skills, options, form, known, bodies })))
     }
 
     /// Creates the socket, for its owner and group. One that a dead process left is replaced.
@@ -238,7 +244,8 @@ impl Proxy {
             let (proxy, attached) = (self.clone(), Arc::clone(&attached));
             async move { Ok::<_, std::convert::Infallible>(proxy.answer(request, &attached).await) }
         });
-        let http = hyper::server::conn::http1::Builder::new();
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.max_buf_size(HEAD_BYTES_MAX);
         if let Err(error) = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
             debug!(%error, "a connection ended badly");
         }
@@ -290,7 +297,9 @@ impl Inner {
         allowed: &Allowed,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Denied> {
+        let place = self.bodies.acquire().await;
         let (folders, made) = self.vetted(id, &received(request).await?).await?;
+        drop(place);
         let answer = forward::send(&self.socket, allowed, forward::body(made)).await?;
         if answer.status() != StatusCode::CREATED {
             return Ok(answer);
@@ -343,6 +352,7 @@ impl Inner {
 
     /// The body of an update, built from the requested one when that only lowers the CPU.
     async fn vetted_update(&self, container: &str, request: Request<Incoming>) -> Result<Vec<u8>, Denied> {
+        let _place = self.bodies.acquire().await;
         let body = received(request).await?;
         // Read each time, so that a lowered limit cannot be raised again.
         let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(container, None)).await?;

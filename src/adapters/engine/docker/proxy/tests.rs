@@ -265,6 +265,28 @@ async fn attached_stream_copies_both_ways_and_ends_with_the_proxy() {
     assert_eq!(client.read(&mut [0; 1]).await.expect("the end"), 0);
 }
 
+#[tokio::test]
+async fn head_and_bodies_of_requests_are_bounded() {
+    let scene = scene(folder(), json!({}));
+    let connect = || UnixStream::connect(scene.root.path().join("proxy.sock"));
+    let mut long = connect().await.expect("a connection");
+    let head = format!("GET /info HTTP/1.1\r\nx: {}", "x".repeat(2 * HEAD_BYTES_MAX));
+    // The answer may come before all is read.
+    let _ = long.write_all(head.as_bytes()).await;
+    assert!(read_to(&mut long, "\r\n").await.contains("431"));
+    let mut slow = connect().await.expect("a connection");
+    let head = format!("POST /containers/create?name={} HTTP/1.1\r\nhost: x\r\n", SandboxId::new());
+    slow.write_all(format!("{head}content-length: 9\r\n\r\n{{").as_bytes()).await.expect("sent");
+    let left = || scene.proxy.0.bodies.available_permits();
+    while left() == BODIES_MAX {
+        tokio::task::yield_now().await;
+    }
+    drop(slow);
+    while left() < BODIES_MAX {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// What arrives until the text ends in `end`.
 async fn read_to(stream: &mut UnixStream, end: &str) -> String {
     let mut text = String::new();
