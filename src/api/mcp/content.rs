@@ -36,8 +36,6 @@ pub(super) struct RunAnswer<'a> {
     pub output: (&'a CapturedOutput, &'a CapturedOutput),
     /// Only the output from this byte on.
     pub offset: Option<u64>,
-    /// The conversation was made for this run.
-    pub new_conversation: bool,
 }
 
 impl RunAnswer<'_> {
@@ -121,8 +119,9 @@ impl RunAnswer<'_> {
             Some(Err(_)) => {}
             None => hints.push(self.come_back()),
         }
-        if self.new_conversation {
-            let id = &self.view.conversation.id;
+        let id = &self.view.conversation.id;
+        // No client named it. A task is begun without a text, so every answer names it.
+        if id.is_made_here() {
             let found = if self.view.is_cell { "variables and files" } else { "files" };
             hints.push(format!("The conversationId is {id}: give it in the next call to find these {found} again"));
         }

@@ -43,14 +43,12 @@ struct OutputPart {
     after_event: u64,
     /// When it has ended: output from this byte on.
     offset: Option<u64>,
-    new_conversation: bool,
 }
 
 impl McpParts {
     pub(super) async fn run_code(&self, call: ToolCall<'_>, arguments: RunCode) -> Result<CallToolResponse, Failure> {
         let RunCode { conversation, language, code, stdin, args, env, timeout_seconds, wait_seconds, detach } =
             arguments;
-        let shown = OutputPart { new_conversation: conversation.is_none(), ..OutputPart::default() };
         let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
         let args = args.unwrap_or_default();
         check_args(&args)?;
@@ -62,12 +60,11 @@ impl McpParts {
             detach,
             ..RunRequest::new(conversation, language, code.0)
         };
-        self.begin(call, request, shown, wait_seconds).await
+        self.begin(call, request, wait_seconds).await
     }
 
     pub(super) async fn run_cell(&self, call: ToolCall<'_>, arguments: RunCell) -> Result<CallToolResponse, Failure> {
         let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } = arguments;
-        let shown = OutputPart { new_conversation: conversation.is_none(), ..OutputPart::default() };
         let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
         let request = RunRequest {
             session: Some(CellSession::Any),
@@ -76,7 +73,7 @@ impl McpParts {
             detach,
             ..RunRequest::new(conversation, language.unwrap_or_default(), code.0)
         };
-        self.begin(call, request, shown, wait_seconds).await
+        self.begin(call, request, wait_seconds).await
     }
 
     /// Begins a run, or returns to the one that a repeated call is about, and waits for its end, or until the call is
@@ -126,7 +123,6 @@ impl McpParts {
         &self,
         call: ToolCall<'_>,
         request: RunRequest,
-        shown: OutputPart,
         wait: Option<Wait>,
     ) -> Result<CallToolResponse, Failure> {
         let (run, view, question) = self.begun(call, request, (wait, true)).await?;
@@ -139,7 +135,7 @@ impl McpParts {
             run.detach();
             return Ok(tasks::begun(&view));
         }
-        let answer = self.answer(call.caller, &run, &view, shown).await;
+        let answer = self.answer(call.caller, &run, &view, OutputPart::default()).await;
         if view.state != RunState::Finished {
             // The client can return to the run, so its disconnecting must not cancel it.
             run.detach();
@@ -149,7 +145,7 @@ impl McpParts {
 
     pub(super) async fn get_run(&self, call: ToolCall<'_>, arguments: GetRun) -> ToolResult {
         let GetRun { run, after_event, output_offset: offset, wait_seconds } = arguments;
-        let shown = OutputPart { after_event: after_event.unwrap_or(0), offset, new_conversation: false };
+        let shown = OutputPart { after_event: after_event.unwrap_or(0), offset };
         let Ok(run) = self.runs.get(&call.caller.principal, run) else { return self.recorded(call.caller, run).await };
         let view = tokio::select! {
             view = self.watch(&run, shown.after_event, wait_seconds, call.context) => view,
@@ -205,7 +201,7 @@ impl McpParts {
                 ((&so_far.0, &so_far.1), None, None)
             }
         };
-        let answer = RunAnswer { caller, view, output, offset, new_conversation: shown.new_conversation };
+        let answer = RunAnswer { caller, view, output, offset };
         let (mut report, bytes_left) = answer.begin();
         let mut pictures = Pictures::default();
         if let (Some(finished), None) = (finished, offset) {

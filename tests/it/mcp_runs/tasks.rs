@@ -68,6 +68,24 @@ async fn a_run_that_goes_on_is_a_task() {
     server.stop().await;
 }
 
+/// A task is begun without a text, so its result says where its files are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_names_the_conversation_that_was_made_for_it() {
+    let server = FakeServer::start().await;
+    let arguments = json!({"language": "python", "code": "sleep 300ms\nwrite a.txt kept", "waitSeconds": 0});
+    let params = json!({"name": "sandbox_run_code", "arguments": arguments});
+    let left = ask(&server, TOKEN, knows(), "tools/call", params).await["result"].clone();
+    assert_eq!(left["resultType"], "task", "{left}");
+    let now = async || task(&server, "tasks/get", &left["taskId"]).await["result"].clone();
+    until("it is over", async || now().await["status"] == "completed").await;
+    let over = now().await;
+    let text = over["result"]["content"][0]["text"].as_str().expect("text");
+    let id = text.split_once("The conversationId is ").expect("it is named").1.split_once(':').expect("its end").0;
+    let read = server.call("sandbox_read_file", json!({"conversationId": id, "path": "a.txt"})).await;
+    assert_eq!(read["content"][0]["text"], "kept", "{read}");
+    server.stop().await;
+}
+
 /// Also when the run is in the history only.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_task_stays_cancelled() {
