@@ -34,7 +34,14 @@ mod unknown;
 mod view;
 mod waiting;
 
-use std::{iter, panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    iter,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use futures_util::FutureExt;
 use http::request::Parts;
@@ -85,6 +92,8 @@ pub struct McpServer {
     parts: Arc<McpParts>,
     calls: cancellation::Calls,
     followed: Followed,
+    /// The client is told of changed languages, however often it says that it is ready.
+    follows_languages: Arc<AtomicBool>,
     transport: Transport,
     /// Of a process that serves one client.
     conversation: ConversationId,
@@ -108,12 +117,14 @@ impl McpServer {
     /// The same server for another client: ids of requests and subscriptions are each client's own.
     #[must_use]
     pub fn for_another(&self) -> Self {
-        Self { calls: cancellation::Calls::default(), followed: Followed::default(), ..self.clone() }
+        let (calls, followed) = (cancellation::Calls::default(), Followed::default());
+        Self { calls, followed, follows_languages: Arc::default(), ..self.clone() }
     }
 
     fn new(parts: McpParts, transport: Transport) -> Self {
         let (calls, followed) = (cancellation::Calls::default(), Followed::default());
-        Self { parts: Arc::new(parts), calls, followed, transport, conversation: ConversationId::fresh() }
+        let (follows_languages, conversation) = (Arc::default(), ConversationId::fresh());
+        Self { parts: Arc::new(parts), calls, followed, follows_languages, transport, conversation }
     }
 
     fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
@@ -304,6 +315,9 @@ impl ServerHandler for McpServer {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let Ok(Caller { session: Some(ended), .. }) = self.caller(&context.extensions) else { return };
+        if self.follows_languages.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let (runs, sink) = (self.parts.runs.clone(), Sink::Session(context.peer));
         tokio::spawn(async move { ended.run_until_cancelled(resources::follow_languages(&runs, &sink)).await });
     }
@@ -315,7 +329,7 @@ impl ServerHandler for McpServer {
     ) -> Result<(), ErrorData> {
         let caller = self.caller(&context.extensions)?;
         let key = self.parts.file_of(&caller, &request.uri)?;
-        let Some(ended) = caller.session else {
+        let Some(ended) = caller.session.filter(|_| !progress::takes_one_answer(&context)) else {
             return Err(ErrorData::invalid_request("there is no session that could be notified: open one first", None));
         };
         match self.followed.add(key, request.uri) {

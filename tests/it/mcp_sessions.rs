@@ -13,9 +13,12 @@ use crate::support::{
     until,
 };
 
+mod accepted;
 mod followed;
 
 const LONG: Duration = Duration::from_secs(30);
+/// What a client is told when the languages change.
+const CHANGED: &str = "notifications/tools/list_changed";
 
 /// A client with a session.
 struct Session<'a> {
@@ -51,8 +54,12 @@ impl<'a> Session<'a> {
     }
 
     async fn send(&self, message: &Value) -> Response {
+        self.send_accepting(BOTH, message).await
+    }
+
+    async fn send_accepting(&self, kinds: &str, message: &Value) -> Response {
         let url = format!("http://{}/mcp/", self.server.address);
-        let request = self.with(self.server.http.post(url)).header("accept", BOTH).json(message);
+        let request = self.with(self.server.http.post(url)).header("accept", kinds).json(message);
         request.send().await.expect("an answer")
     }
 
@@ -242,11 +249,8 @@ async fn client_is_told_when_the_languages_change() {
     // The task that follows the list starts after the 202 for `initialized`.
     let ping = json!({"jsonrpc": "2.0", "id": 5, "method": "ping"});
     session.send(&ping).await;
-    let changed = async {
-        server.engine.add_runner("ruby");
-        text_until(&mut stream, "notifications/tools/list_changed").await
-    };
-    timeout(LONG, changed).await.expect("it is told");
+    server.engine.add_runner("ruby");
+    text_until(&mut stream, CHANGED).await;
     server.stop().await;
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! POST ─ headers ─ body (bounded in bytes and time) ─┬─ is for another server: see `destination`
-//!                                                    └─ envelope ─┬─ has a session, or `initialize` over SSE: sessions
+//!                                                    └─ envelope ─┬─ has a session and takes SSE or is no request,
+//!                                                                 │  or `initialize` over SSE: sessions
 //!                                                                 ├─ takes SSE: stateless, kept alive by comments
 //!                                                                 └─ a bare call: stateless, plain JSON
 //! GET ─ sessions; DELETE ends one
@@ -246,10 +247,14 @@ impl Mount {
     /// The service for a request, and the place of the session that it opens.
     async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<InProgress>), ApiError> {
         let in_session = session_id(&head.headers).is_some();
+        let is_request = envelope.method.is_some() && envelope.id.is_some();
         let streams = accepts(&head.headers, "text/event-stream");
         head.headers.insert(header::ACCEPT, BOTH_KINDS);
+        // Other messages have no answer, so their session gets them whatever the client accepts.
+        if in_session && (streams || !is_request) {
+            return Ok((&self.sessions, None));
+        }
         match (streams, envelope.method.as_deref() == Some("initialize"), head.extensions.get::<Principal>()) {
-            (true, ..) if in_session => Ok((&self.sessions, None)),
             (true, true, Some(who)) => Ok((&self.sessions, Some(self.open.room(who).await.map_err(failed)?))),
             (true, ..) => Ok((&self.stream, None)),
             (false, ..) => Ok((&self.plain, None)),

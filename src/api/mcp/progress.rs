@@ -43,12 +43,16 @@ struct UnsentOutput {
     cut: bool,
 }
 
+/// Whether a request's client takes its answer and no other message, also where it names a session.
+pub(super) fn takes_one_answer(context: &RequestContext<RoleServer>) -> bool {
+    let client = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<Client>());
+    client.is_some_and(|client| client.one_answer)
+}
+
 impl Progress {
     /// Of the call that waits for the run with these events.
     pub(super) fn of(context: &RequestContext<RoleServer>, events: BoxStream<'static, Event>) -> Self {
-        let client = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<Client>());
-        let one_answer = client.is_some_and(|client| client.one_answer);
-        let token = context.meta.get_progress_token().filter(|_| !one_answer);
+        let token = context.meta.get_progress_token().filter(|_| !takes_one_answer(context));
         let to = token.map(|token| (context.peer.clone(), token));
         Self { to, begun: Instant::now(), notified: None, events, news: UnsentOutput::default() }
     }
