@@ -243,8 +243,14 @@ impl State {
         while self.tail_bytes > half_bytes && self.drop_oldest() {}
     }
 
-    /// Drops the oldest piece of the tail. Progress before it goes too; files and the end come after all output.
+    /// Drops the oldest piece of the tail, or progress before it. Other events before it are kept, with the head: what
+    /// a cell shows, asks and raises is bounded, and a later piece is dropped after it.
     fn drop_oldest(&mut self) -> bool {
+        let is_kept = |kept: &mut Kept| matches!(kept, Kept::Other(_)) && !kept.is_progress();
+        if let Some(event) = self.tail.pop_front_if(is_kept) {
+            self.head.push_back(event);
+            return true;
+        }
         let Some(oldest) = self.tail.front_mut() else { return false };
         let (number, at, freed) = match oldest {
             Kept::Other(event) => (event.number, event.at, Some(0)),

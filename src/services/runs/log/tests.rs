@@ -103,6 +103,38 @@ fn progress_events_displace_no_output() {
     assert!(kept.ends_with(b"x") && (850..=1000).contains(&kept.len()), "{}", kept.len());
 }
 
+/// A reader that comes late sees what a cell raised before it printed much.
+#[test]
+fn events_that_are_no_output_are_kept_between_output_that_is_dropped() {
+    let log = EventLog::new(2000);
+    log.add(EventKind::Started);
+    let print = || {
+        for n in 0..500_u32 {
+            log.output(StreamKind::Stdout, &Bytes::from(format!("{n:06}\n")));
+        }
+    };
+    for name in ["first", "second"] {
+        print();
+        log.progress();
+        let (name, value, traceback) = (name.to_owned(), String::new(), String::new());
+        log.add(EventKind::Error { name, value, traceback });
+    }
+    print();
+    let events = log.range(0, u64::MAX);
+    let raised: Vec<_> = events
+        .iter()
+        .filter_map(|event| if let EventKind::Error { name, .. } = &event.kind { Some(name.as_str()) } else { None })
+        .collect();
+    assert_eq!(raised, ["first", "second"]);
+    assert!(events.windows(2).all(|pair| pair[0].number < pair[1].number), "{events:?}");
+    let (mut one_by_one, mut from) = (Vec::new(), 0);
+    while let Some(event) = log.next(from) {
+        from = event.number + 1;
+        one_by_one.push(event.number);
+    }
+    assert_eq!(one_by_one, events.iter().map(|event| event.number).collect::<Vec<_>>());
+}
+
 /// However the output is divided into pieces, and with a reader meanwhile.
 #[test]
 fn the_set_number_of_bytes_is_kept_and_little_memory_beside() {
