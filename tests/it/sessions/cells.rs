@@ -8,6 +8,7 @@ use mcp_sandbox_server::{
     domain::{
         error::Code,
         event::{DisplayKind, EventKind},
+        outcome::Ended,
     },
     services::runs::RunRequest,
 };
@@ -95,6 +96,16 @@ async fn a_late_request_for_input_is_told_when_it_waits() {
 async fn a_cell_whose_kernel_says_nothing_after_its_reply_has_ended() {
     let server = FakeServer::with_kernel(&[]).await;
     assert_eq!(shown(&cell(&server, "a", "noidle\nset x 41\nprint end").await), ("end\n", "", OK));
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
+    server.stop().await;
+}
+
+/// A reply is enough: the idle status of a cell that prints much can be lost.
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_replies_to_its_interrupt_keeps_its_session_without_an_idle_status() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "2000")]).await;
+    let late = cell(&server, "a", "set x 41\nnoidle\nhang").await;
+    assert_eq!(late.outcome.ended, Ended::TimedOut);
     assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
     server.stop().await;
 }

@@ -36,7 +36,8 @@ pub(in super::super) async fn urge(kernel: &Kernel) {
 }
 
 impl Execution<'_> {
-    /// Interrupts the cell; ends the session when it does not obey. Output from before still counts.
+    /// Interrupts the cell; ends the session when it does not obey. One that has replied has obeyed: its idle status can
+    /// be lost when much is printed. Output from before still counts.
     pub(super) async fn interrupt(&mut self, inner: &Arc<Inner>) {
         let session = self.session;
         // First in the selection: a cell that prints without a pause does not hold it up.
@@ -44,7 +45,12 @@ impl Execution<'_> {
         while !(self.reply.is_some() && self.is_idle) {
             tokio::select! {
                 biased;
-                () = &mut urging => return self.end_session(inner, SessionEnd::Killed),
+                () = &mut urging => {
+                    if self.reply.is_none() {
+                        self.end_session(inner, SessionEnd::Killed);
+                    }
+                    return;
+                }
                 message = self.following.next() => {
                     let Some(message) = message else {
                         let end = self.session.kernel.ended().await;
