@@ -199,6 +199,40 @@ async fn skills_have_entries_with_digests_as_the_extension_says() {
     scene.server.stop().await;
 }
 
+/// Whatever the files of skills are named.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_entries_are_no_longer_than_an_answer() {
+    let scene = Scene::start().await;
+    let upload = async |name: &str, folder: &str| {
+        let text = skill_md(name, "d");
+        let paths: Vec<_> = (0..450).map(|n| format!("{folder}{}{n}", "é".repeat(100))).collect();
+        let mut files = vec![("SKILL.md", text.as_bytes())];
+        files.extend(paths.iter().map(|path| (path.as_str(), &b"x"[..])));
+        assert_eq!(scene.put(TOKEN, name, zipped(&files)).await.0, 201);
+    };
+    for name in ["a", "b", "c", "d"] {
+        upload(name, "").await;
+    }
+    // Its entry alone is too long.
+    upload("deep", &format!("{0}/{0}/", "é".repeat(120))).await;
+    let (mut params, mut names) = (json!({}), Vec::new());
+    loop {
+        let page = scene.server.rpc("skills/list", params).await;
+        let bytes = page.to_string().len();
+        assert!(bytes <= 700 << 10, "{bytes}");
+        let entries = page["result"]["skills"].as_array().expect("skills");
+        names.extend(entries.iter().map(|entry| entry["frontmatter"]["name"].as_str().expect("a name").to_owned()));
+        if page["result"]["nextCursor"].is_null() {
+            break;
+        }
+        params = json!({"cursor": page["result"]["nextCursor"]});
+    }
+    assert_eq!(names, ["report", "a", "b", "c", "d"]);
+    let refused = scene.server.rpc("skills/get", json!({"uri": "skill://user/deep/SKILL.md"})).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    scene.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn skills_are_resources_and_their_tools_are_listed_where_there_are_some() {
     let scene = Scene::start().await;

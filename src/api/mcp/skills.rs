@@ -14,12 +14,13 @@ use rmcp::{
 use super::{
     Caller, McpParts,
     caller::ToolResult,
-    content,
+    content::{self, REST_BYTES},
     shown::{ANSWER_BYTES_MAX, shorten},
 };
 use crate::{
     api::schema::{
         arguments::NoArguments,
+        json_len,
         skills::{GetSkillFile, GetSkillInfo},
     },
     domain::{
@@ -46,6 +47,8 @@ const RULE: usize = 80;
 const RESOURCE_BYTES_MAX: u64 = TEXT_BYTES_MAX as u64;
 /// Entries in one page: each costs reading all files of a skill.
 const PAGE_MAX: usize = 10;
+/// The entries of one page together, and one entry, in bytes of JSON.
+const ENTRIES_BYTES_MAX: usize = ANSWER_BYTES_MAX - REST_BYTES;
 const NO_FILE: &str = "uri: it names no file of a skill: resources/list names the skills";
 
 impl McpParts {
@@ -96,7 +99,7 @@ impl McpParts {
     }
 
     /// Entries in the order of names, public ones first. A skill that is larger than any that can be uploaded has no
-    /// entry.
+    /// entry, nor one whose entry is too long for an answer.
     pub(super) async fn skill_page(
         &self,
         caller: &Caller,
@@ -110,13 +113,20 @@ impl McpParts {
             .map_or(Some(0), |cursor| Some(all.iter().position(|skill| uri(skill, SKILL_FILE) == *cursor)? + 1));
         let why = "cursor: it is not of this list, or the list has changed: begin anew";
         let rest = &all[place.ok_or_else(|| ErrorData::invalid_params(why, None))?..];
-        let page = &rest[..rest.len().min(PAGE_MAX)];
-        let mut entries = Vec::new();
-        for skill in page {
-            entries.extend(self.entry(caller, &skill.front.name).await.ok());
+        let (mut entries, mut taken, mut bytes) = (Vec::new(), 0, 0);
+        for skill in &rest[..rest.len().min(PAGE_MAX)] {
+            if let Ok(entry) = self.entry(caller, &skill.front.name).await {
+                bytes += json_len(&entry) + ",".len();
+                if bytes > ENTRIES_BYTES_MAX {
+                    break;
+                }
+                entries.push(entry);
+            }
+            taken += 1;
         }
         let mut result = ListSkillsResult::with_all_items(entries);
-        result.next_cursor = page.last().filter(|_| rest.len() > page.len()).map(|skill| uri(skill, SKILL_FILE));
+        let last = rest[..taken].last().filter(|_| rest.len() > taken);
+        result.next_cursor = last.map(|skill| uri(skill, SKILL_FILE));
         Ok(result)
     }
 
@@ -138,7 +148,12 @@ impl McpParts {
         front
             .extra
             .extend(skill.front.all.clone().into_iter().filter(|(key, _)| key != "name" && key != "description"));
-        Ok(Entry::new(uri(&skill, SKILL_FILE), front, SkillResources::Files(files.iter().map(one).collect())))
+        let entry = Entry::new(uri(&skill, SKILL_FILE), front, SkillResources::Files(files.iter().map(one).collect()));
+        if json_len(&entry) >= ENTRIES_BYTES_MAX {
+            let why = "uri: the skill's files are too many for one answer: see them in a program, below /skills";
+            return Err(Failure::new(Code::TooLarge, why));
+        }
+        Ok(entry)
     }
 
     pub(super) async fn read_skill_resource(
