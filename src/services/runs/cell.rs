@@ -9,7 +9,7 @@ use crate::{
     domain::{
         error::Failure,
         event::{EventKind, StreamKind},
-        outcome::{Ended, Figures, Outcome},
+        outcome::{Figures, Outcome},
         path::SafePath,
     },
     services::sessions::{Cell, CellEnd, DisplayFile},
@@ -57,7 +57,7 @@ impl RunTask {
         if session == CellSession::Once {
             service.sessions.close_all(&conversation);
         }
-        let CellEnd { ended, figures, display_files, returned } = executed.inspect_err(|_| {
+        let CellEnd { ended, oom_killed, figures, display_files, returned } = executed.inspect_err(|_| {
             // What the cell left is not listed, so it is measured before the next one.
             parts.files.quota().measured(&conversation, None);
         })?;
@@ -65,7 +65,6 @@ impl RunTask {
         self.store(display_files).await;
         let [stdout_bytes, stderr_bytes] = self.run.log.printed();
         let figures = Figures { stdout_bytes, stderr_bytes, ..figures };
-        let oom_killed = ended == Ended::OutOfMemory;
         let mut outcome = Outcome { ended, oom_killed, limits: self.limits, figures };
         let files = self.changed_files(mark, returned, &mut outcome).await?;
         self.stages.collect = Some(self.stage_over());

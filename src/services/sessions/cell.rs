@@ -137,7 +137,9 @@ impl Sessions {
             }
             End::KernelGone => execution.kernel_gone(&self.0).await?,
         };
-        let figures = session.figures(&execution.figures().await);
+        let (used, oom_killed) = execution.figures().await;
+        let figures = session.figures(&used);
+        let oom_killed = oom_killed || ended == Ended::OutOfMemory;
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
         for sentence in session.kernel.reporter().map(ConnectionReporter::end).unwrap_or_default() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
@@ -146,7 +148,8 @@ impl Sessions {
         // It follows the kernel, whose task waits for a full queue and reads the files as well.
         drop(execution);
         let returned = self.0.carry_out(&session).await;
-        Ok(CellEnd { ended, figures: Figures { wall: begun.elapsed(), ..figures }, returned, display_files })
+        let figures = Figures { wall: begun.elapsed(), ..figures };
+        Ok(CellEnd { ended, oom_killed, figures, returned, display_files })
     }
 }
 
@@ -347,10 +350,11 @@ impl Execution<'_> {
         Ended::Exited { code }
     }
 
-    /// What the session has used so far; null when the bridge does not say.
-    async fn figures(&mut self) -> Value {
-        // One that came late for an earlier cell does not count.
-        self.figures = None;
+    /// What the session has used so far, null when the bridge does not say; and whether a process was killed for memory
+    /// since the cell was handed over.
+    async fn figures(&mut self) -> (Value, bool) {
+        // The bridge was asked before the cell as well.
+        let before = self.figures.take().unwrap_or_default();
         self.session.kernel.ask_figures().await;
         let answer = async {
             while self.figures.is_none()
@@ -360,6 +364,8 @@ impl Execution<'_> {
             }
         };
         drop(timeout(FIGURES_MAX, answer).await);
-        self.figures.take().unwrap_or_default()
+        let after = self.figures.take().unwrap_or_default();
+        let kills = before["oomKills"].as_u64().zip(after["oomKills"].as_u64());
+        (after, kills.is_some_and(|(before, after)| after > before))
     }
 }

@@ -112,6 +112,8 @@ pub struct SessionView {
 /// How a cell ended.
 pub(in crate::services) struct CellEnd {
     pub ended: Ended,
+    /// A process was killed for memory: the interpreter, or a child of it.
+    pub oom_killed: bool,
     /// Without what it printed.
     pub figures: Figures,
     /// What came back of its files, where they travel.
@@ -123,6 +125,7 @@ pub(in crate::services) struct CellEnd {
 impl CellEnd {
     /// It was cancelled before it was handed over.
     pub(super) fn before_it_began() -> Self {
-        Self { ended: Ended::Cancelled, figures: Figures::default(), returned: None, display_files: Vec::new() }
+        let (ended, figures, display_files) = (Ended::Cancelled, Figures::default(), Vec::new());
+        Self { ended, oom_killed: false, figures, returned: None, display_files }
     }
 }

@@ -39,7 +39,10 @@ async fn a_cell_whose_bridge_reads_nothing_ends_at_its_limit_with_its_session() 
 #[tokio::test(start_paused = true)]
 async fn a_kernel_is_not_out_of_memory_for_what_an_earlier_cell_lost() {
     let server = FakeServer::with_kernel(&[]).await;
-    assert_eq!(shown(&cell(&server, "a", "oom-child\nprint on").await), ("on\n", "", OK));
+    let lost = cell(&server, "a", "oom-child\nprint on").await;
+    assert_eq!((shown(&lost), lost.outcome.oom_killed), (("on\n", "", OK), true), "a child of the kernel");
+    let later = cell(&server, "a", "print on").await;
+    assert_eq!((shown(&later), later.outcome.oom_killed), (("on\n", "", OK), false));
     assert_eq!(cell(&server, "a", "exit 3").await.outcome.ended, Ended::Exited { code: 3 });
     assert_eq!(cell(&server, "a", "oom-child\nexit 3").await.outcome.ended, Ended::OutOfMemory, "in the same cell");
     server.stop().await;
