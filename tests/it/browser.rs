@@ -220,8 +220,7 @@ async fn names_of_fields_are_not_taken_for_properties_of_their_form() {
     let controls = controls(&named);
     let selector = |wanted: &str| controls.iter().find(|one| one.0 == wanted).map(|one| one.2);
     assert_eq!(selector("combobox"), Some("body > form:nth-of-type(1) > select:nth-of-type(1)"), "{named}");
-    let click = json!([{"action": "click", "selector": selector("button").expect("a button")}]);
-    assert_eq!(browse(&server, json!({"conversationId": "a", "actions": click})).await["title"], "pressed");
+    assert_eq!(selector("button"), Some("#go"), "{named}");
     server.stop().await;
 }
 

@@ -149,14 +149,14 @@ async fn standbys_of_known_conversations_leave_places_for_new_ones() {
 /// A program could change what a sandbox reads as it starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_standby_is_started_for_a_conversation_in_use() {
-    let settings = [("SANDBOX_STANDBY__TOTAL_MAX", "4"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
+    let settings = [("SANDBOX_STANDBY__TOTAL_MAX", "9"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
     let server = FakeServer::with(&settings).await;
     let live = async |count: usize| until("sandboxes live", async || server.engine.live().len() == count).await;
-    for _ in 0..2 {
+    for _ in 0..3 {
         server.run("in-use", "print 1").await;
     }
-    // They followed each other quickly, so there are two.
-    live(2).await;
+    // They followed each other very quickly, so there are three.
+    live(3).await;
     let hang = json!({"conversationId": "in-use", "language": "python", "code": "hang", "wait": 0});
     let run = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN).json(&hang);
     let run: Value = run.send().await.expect("an answer").json().await.expect("JSON");
@@ -165,15 +165,15 @@ async fn no_standby_is_started_for_a_conversation_in_use() {
         server.run("other", "print 1").await;
         until("its sandbox is gone", async || server.janitor.unwanted() == 0).await;
         assert!(
-            server.engine.live().len() <= 4,
-            "the program's sandbox, one standby left, two of the other conversation"
+            server.engine.live().len() <= 6,
+            "the program's sandbox, two standbys left, three of the other conversation"
         );
     }
-    live(4).await;
+    live(6).await;
     let run = run["runId"].as_str().expect("an id").parse().expect("an id");
     server.mcp.runs.get(&Principal::default(), run).expect("a run").cancel();
-    until("its conversation has two again", async || server.janitor.leased() == 4).await;
-    live(4).await;
+    until("its conversation has three again", async || server.janitor.leased() == 6).await;
+    live(6).await;
     server.stop().await;
 }
 

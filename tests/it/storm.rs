@@ -142,7 +142,7 @@ async fn unreachable_engine_gets_few_start_requests() {
 /// Every slot runs a program, every place is taken and no more; then sandboxes and leases are gone.
 async fn everything_is_back(server: &FakeServer) {
     // A run that was answered keeps its place until its sandbox is seen to be gone.
-    until("every slot is free", async || server.mcp.runs.load().taken == 0).await;
+    until("every slot is free", async || server.mcp.runs.load().slots_taken == 0).await;
     let all: Vec<_> = (0..SLOTS + QUEUE).map(|n| begin(server, 1000 + n, "sleep 1s".to_owned())).collect();
     let full = server.mcp.runs.check_capacity(&Principal::default());
     assert!(full.is_err(), "more places than there were");
