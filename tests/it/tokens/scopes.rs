@@ -19,7 +19,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 51] = [
+const PATHS: [(&str, &str, &str); 62] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -72,6 +72,17 @@ const PATHS: [(&str, &str, &str); 51] = [
     ("GET", "/jupyter/c/api/api/contents", FILES),
     ("GET", "/jupyter/c/contents/api/kernels", RUN),
     ("GET", "/v1/executions/run-00000000000000000000000000000000", RUN),
+    ("GET", "/v1/browser/sessions/", RUN),
+    ("GET", "/v1/runners/none/modules/json", RUN),
+    ("POST", "/upload", FILES),
+    ("POST", "/download", FILES),
+    ("GET", "/openai/v1/containers/files", RUN),
+    ("POST", "/openai/v1/containers", RUN),
+    ("GET", "/openai/v1/containers/c/files", FILES),
+    ("POST", "/e2b/filesystem.Filesystem/MakeDir", RUN),
+    ("POST", "/e2b/filesystem.Filesystem/Move", FILES),
+    ("POST", "/librechat/v1/exec", RUN),
+    ("POST", "/librechat/v1/upload", FILES),
 ];
 
 async fn tools(server: &FakeServer, token: &str) -> Vec<String> {

@@ -25,20 +25,21 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
         }
-        ("v1", Some("runs" | "sessions" | "executions" | "events" | "network" | "tools"), ..)
+        ("v1", Some("runs" | "sessions" | "executions" | "browser" | "network" | "tools"), ..)
         | ("mcp", Some("events"), ..)
-        // These two are commands.
-        | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir" | "Move"), _) => Some(Scope::Run),
+        // A program reads the source of a module, and a command makes a folder.
+        | ("v1", Some("runners"), Some(_), _)
+        | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir"), _) => Some(Scope::Run),
         ("v1", ..) if method == Method::GET => None,
-        ("v1" | "execute" | "api", ..) if path.ends_with("/runtimes") || path.ends_with("/packages") => None,
-        ("mcp", ..) => None,
-        ("librechat", _, Some("upload" | "download" | "files" | "sessions"), _)
+        ("api", _, Some("runtimes" | "packages"), None) | ("mcp", ..) => None,
+        // CodeRunner's.
+        ("upload" | "download", ..)
+        | ("librechat", _, Some("upload" | "download" | "files" | "sessions"), _)
         | ("e2b", Some("files" | "filesystem.Filesystem"), ..) => Some(Scope::Files),
         // Deletes a conversation.
         ("e2b" | "openai", ..) if method == Method::DELETE && !path.starts_with("/e2b/contexts/") => Some(Scope::Files),
+        ("openai", ..) if parts.next() == Some("files") => Some(Scope::Files),
         ("jupyter", ..) => jupyter(path),
-        // Piston's and CodeRunner's.
-        _ if path.contains("/files") => Some(Scope::Files),
         _ => Some(Scope::Run),
     }
 }
