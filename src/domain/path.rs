@@ -3,7 +3,10 @@
 //! Owns which paths are valid, how they are displayed and how a link encodes them. Knows nothing of disks: a valid path
 //! may still name a symbolic link or nothing, which only opening it shows.
 
-use std::fmt::{self, Write as _};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
@@ -135,6 +138,11 @@ impl SafePath {
     /// middle of a path longer than [`SHOWN_BYTES_MAX`] is left out.
     pub fn display(&self) -> String {
         show(&self.0)
+    }
+
+    /// The path for a client that names the file by it again: unchanged where it is UTF-8.
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
     }
 
     /// The path for a link: percent-encoded bytes, slashes kept.

@@ -58,7 +58,7 @@ async fn write(parts: &ApiParts, who: &Principal, session: &str, path: &str, fie
     let name = field.file_name().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
     let path = below_data("remote_path", &if folder { format!("{path}{name}") } else { path.to_owned() })?;
     let entry = parts.files.upload(&conversation, &path, None, None, multipart::pieces(field)).await?;
-    let path = format!("/data/{}", path.display());
+    let path = format!("/data/{}", path.text());
     Ok(Json(json!({"status": "success", "path": path, "size": entry.size})))
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn download(parts: ApiParts, who: Principal, body: RequestBody)
         return Err(Failure::new(Code::TooLarge, why).into());
     }
     let content = BASE64_STANDARD.encode(&file.bytes);
-    Ok(Json(json!({"status": "success", "filename": path.display(), "size": file.size, "content": content})))
+    Ok(Json(json!({"status": "success", "filename": path.text(), "size": file.size, "content": content})))
 }
 
 fn conversation(parts: &ApiParts, who: &Principal, session: &str) -> Result<ConversationKey, Failure> {

@@ -136,7 +136,7 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
     }
     Ok(FileReference {
         id: file.id.clone(),
-        name: to.display(),
+        name: to.text().into_owned(),
         storage_session_id: from.to_owned(),
         session_id: from.to_owned(),
         inherited: true,
@@ -149,7 +149,7 @@ fn executed(report: &Report, given: Vec<FileReference>, missing: &str) -> Execut
     let mut files: Vec<_> = changed
         .map(|file| FileReference {
             id: file_id(&file.path),
-            name: file.path.display(),
+            name: file.path.text().into_owned(),
             storage_session_id: session_id.clone(),
             session_id: session_id.clone(),
             inherited: false,

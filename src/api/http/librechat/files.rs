@@ -88,6 +88,6 @@ fn shown(session: &ConversationId, entry: &FileEntry) -> Value {
         "size": entry.size,
         "lastModified": rfc3339(entry.modified_unix_s),
         "contentType": entry.media_type(),
-        "metadata": {"original-filename": entry.path.display()},
+        "metadata": {"original-filename": entry.path.text()},
     })
 }

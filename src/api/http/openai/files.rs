@@ -108,7 +108,7 @@ fn shown(key: &ConversationKey, entry: &FileEntry) -> Value {
         "container_id": key.id.as_str(),
         "bytes": entry.size,
         "created_at": entry.modified_unix_s,
-        "path": format!("/mnt/data/{}", entry.path.display()),
+        "path": format!("/mnt/data/{}", entry.path.text()),
         // Who made a file is not recorded.
         "source": "user",
     })
