@@ -26,6 +26,13 @@ impl Environment {
         self.0.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         self
     }
+
+    /// With the variables of another, except those that it sets itself.
+    #[must_use]
+    pub fn over(self, mut other: Self) -> Self {
+        other.0.extend(self.0);
+        other
+    }
 }
 
 impl fmt::Debug for Environment {
@@ -93,6 +100,14 @@ mod tests {
 
     fn variables(pairs: &[(&str, &str)]) -> Environment {
         Environment(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn variables_of_a_command_take_precedence_over_those_of_its_sandbox() {
+        let sandbox = variables(&[("A", "1"), ("B", "1")]);
+        assert_eq!(variables(&[("B", "2"), ("C", "2")]).over(sandbox.clone()).0.len(), 3);
+        assert_eq!(variables(&[("B", "2")]).over(sandbox.clone()).0, variables(&[("A", "1"), ("B", "2")]).0);
+        assert_eq!(Environment::default().over(sandbox.clone()).0, sandbox.0);
     }
 
     #[test]

@@ -23,6 +23,46 @@ async fn real_kernels_serve_the_sdk() {
     server.stop().await;
 }
 
+/// Connect's clients of other languages than Python read words only.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_have_the_names_that_they_were_given_and_errors_connects_words() {
+    const NAME: &str = "/home/user/folder/a\u{ad}b.txt";
+    let server = FakeServer::start().await;
+    let post = async |path: &str, sandbox: &str, body: Value| {
+        let call = server.http.post(format!("http://{}/e2b/{path}", server.address)).header("x-access-token", TOKEN);
+        let answer = call.header("E2b-Sandbox-Id", sandbox).json(&body).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON"))
+    };
+    let (_, opened) = post("sandboxes", "", json!({})).await;
+    let id = opened["sandboxID"].as_str().expect("an id");
+    let files = server.http.post(format!("http://{}/e2b/files", server.address)).query(&[("path", NAME)]);
+    let files = files.header("x-access-token", TOKEN).header("E2b-Sandbox-Id", id).body("text");
+    let written: Value = files.send().await.expect("an answer").json().await.expect("JSON");
+    assert_eq!(written[0]["path"], NAME, "{written}");
+    let (_, listed) = post("filesystem.Filesystem/ListDir", id, json!({"path": "/home/user/folder"})).await;
+    assert_eq!(listed["entries"][0]["path"], NAME, "{listed}");
+    let step = json!({"source": NAME, "destination": "/home/user/other/b.txt"});
+    let (status, moved) = post("filesystem.Filesystem/Move", id, step.clone()).await;
+    assert_eq!(
+        (status, &moved["entry"]["type"], &moved["entry"]["size"]),
+        (200, &json!("FILE_TYPE_FILE"), &json!("4"))
+    );
+    let folder = json!({"source": "other", "destination": "last"});
+    let (status, moved) = post("filesystem.Filesystem/Move", id, folder).await;
+    assert_eq!((status, &moved["entry"]["type"]), (200, &json!("FILE_TYPE_DIRECTORY")), "{moved}");
+    for (call, sandbox, body, expected) in [
+        ("filesystem.Filesystem/Move", id, step, (404, "not_found")),
+        ("filesystem.Filesystem/Stat", id, json!({"path": NAME}), (404, "not_found")),
+        ("filesystem.Filesystem/Stat", id, json!({"path": "../x"}), (400, "invalid_argument")),
+        ("filesystem.Filesystem/Stat", "none", json!({"path": "x"}), (502, "unavailable")),
+        ("process.Process/Start", "none", json!({}), (502, "unavailable")),
+    ] {
+        let (status, why) = post(call, sandbox, body).await;
+        assert_eq!((status, why["code"].as_str()), (expected.0, Some(expected.1)), "{call}: {why}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_its_owners_alone() {
     let server = FakeServer::with_kernel(&[]).await;

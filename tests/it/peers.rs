@@ -193,6 +193,19 @@ async fn containers_are_removed_with_their_files_through_any_server() {
     pair.stop().await;
 }
 
+/// A request goes from one server to the next until one does not answer 404.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_of_e2b_is_gone_only_when_no_server_has_it() {
+    let pair = Pair::start().await;
+    for (sent_on, expected) in [(None, 502), (Some("1"), 404)] {
+        let request = pair.b.http.get(format!("http://{}/e2b/health", pair.b.address)).bearer_auth(TOKEN);
+        let request = request.header("e2b-sandbox-id", "none");
+        let request = sent_on.into_iter().fold(request, |request, hops| request.header("sandbox-sent-on", hops));
+        assert_eq!(request.send().await.expect("an answer").status(), expected, "{sent_on:?}");
+    }
+    pair.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_of_mcp_is_used_through_any_server() {
     let pair = Pair::start().await;

@@ -16,7 +16,7 @@ use axum::{
     routing::{delete, get, post},
 };
 
-use super::{ApiParts, error::ApiError};
+use super::{ApiParts, error::ApiError, peers::MayBeElsewhere};
 use crate::{
     domain::{
         error::Failure,
@@ -43,6 +43,29 @@ const FOLDERS: [&str; 3] = ["/home/user", "/mnt/data", "/data"];
 /// Whether a path is of this surface.
 pub fn is_own(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a path is that of a call in Connect's protocol, whose errors have a word as their code.
+pub fn is_call(path: &str) -> bool {
+    let call = path.strip_prefix(ROOT);
+    call.is_some_and(|rest| rest.starts_with("/filesystem.Filesystem/") || rest.starts_with("/process.Process/"))
+}
+
+/// Connect's word for a status. Without one, a client takes 404 for `unimplemented`.
+pub fn connect_code(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        400 | 415 | 422 => "invalid_argument",
+        401 => "unauthenticated",
+        403 => "permission_denied",
+        404 => "not_found",
+        405 | 501 => "unimplemented",
+        408 | 504 => "deadline_exceeded",
+        409 => "already_exists",
+        412 | 423 => "failed_precondition",
+        413 | 429 | 507 => "resource_exhausted",
+        502 | 503 => "unavailable",
+        _ => "internal",
+    }
 }
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
@@ -85,8 +108,9 @@ impl FromRequestParts<ApiParts> for InSandbox {
         let who = Principal::from_request_parts(head, parts).await?;
         let id = head.headers.get("e2b-sandbox-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
         let id = id.ok_or_else(|| Failure::argument("E2b-Sandbox-Id", "it is missing: name the sandbox"))?;
-        // The SDK tells a sandbox that is gone by this status.
-        let gone = |failure| ApiError { status: Some(StatusCode::BAD_GATEWAY), ..ApiError::from(failure) };
+        // The SDK tells a sandbox that is gone by this status. While another server may have it, it is not gone.
+        let status = head.extensions.get::<MayBeElsewhere>().is_none().then_some(StatusCode::BAD_GATEWAY);
+        let gone = |failure| ApiError { status, ..ApiError::from(failure) };
         let Container { key, setup, .. } =
             parts.containers.get(&ConversationKey::new(who, id), Maker::E2b).map_err(gone)?;
         Ok(Self { parts: parts.clone(), key, setup, trace: head.extensions.get().copied() })

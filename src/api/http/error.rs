@@ -100,6 +100,7 @@ enum Surface {
     Jupyter,
     LibreChat,
     E2b,
+    Connect,
     Other,
 }
 
@@ -150,6 +151,10 @@ impl ApiError {
                     body["retry_after_seconds"] = wait.into();
                 }
                 (status, Json(body)).into_response()
+            }
+            Surface::Connect => {
+                let code = e2b::connect_code(status);
+                (status, Json(json!({"code": code, "message": message, "requestId": request_id}))).into_response()
             }
             Surface::E2b => {
                 let body = json!({"code": status.as_u16(), "message": message, "requestId": request_id});
@@ -213,6 +218,7 @@ impl Surface {
             _ if below("/api") => Self::Piston,
             _ if below(jupyter::ROOT) => Self::Jupyter,
             _ if librechat::is_own(path) => Self::LibreChat,
+            _ if e2b::is_call(path) => Self::Connect,
             _ if e2b::is_own(path) => Self::E2b,
             _ => Self::Other,
         }
@@ -226,7 +232,9 @@ impl Surface {
             }
             (Self::Piston, Code::RunnerNotFound) => StatusCode::BAD_REQUEST,
             // The queue is full of this client's own runs.
-            (Self::V1 | Self::Piston | Self::LibreChat | Self::E2b, Code::QueueFull) => StatusCode::TOO_MANY_REQUESTS,
+            (Self::V1 | Self::Piston | Self::LibreChat | Self::E2b | Self::Connect, Code::QueueFull) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             // Its clients know only kernels that are there and those that are not.
             (Self::Jupyter, Code::SessionEnded) => StatusCode::NOT_FOUND,
             (_, code) => http_status(code),

@@ -1,5 +1,5 @@
-//! Files of a sandbox. A folder exists for this surface while a file is in it. Making and renaming folders, for which
-//! the services have no call, run as commands.
+//! Files of a sandbox. A folder exists for this surface while a file is in it. Making a folder, for which the services
+//! have no call, runs as a command.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ fn written(path: &SafePath) -> Value {
 }
 
 fn at(path: &SafePath) -> String {
-    format!("/home/user/{}", path.display())
+    format!("/home/user/{}", path.text())
 }
 
 /// The SDK knows 404 as a file that is not there.
@@ -157,39 +157,31 @@ pub(super) async fn remove(sandbox: InSandbox, body: RequestBody) -> Answer<Valu
 /// Makes a folder. One that is there is 409, which the SDK expects.
 pub(super) async fn make_dir(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let path = named(body).await?;
-    let name = quoted(&path.display());
-    command(sandbox, format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}")).await?;
-    Ok(Json(json!({"entry": of_folder(&path)})))
-}
-
-/// Renames a file or a folder.
-pub(super) async fn rename(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    let Named { source, destination, .. } = body.lenient().await?;
-    let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
-    let (old, new) = (quoted(&from.display()), quoted(&to.display()));
-    command(sandbox, format!("[ -e {old} ] || exit 44; mkdir -p -- \"$(dirname -- {new})\" && mv -T -- {old} {new}"))
-        .await?;
-    Ok(Json(json!({"entry": entry(&to, "FILE_TYPE_FILE", 0, 0)})))
-}
-
-/// Runs a command to its end.
-async fn command(sandbox: InSandbox, text: String) -> Result<(), ApiError> {
+    let name = quoted(&path.text());
     let language: Language = "bash".parse().map_err(|why| Failure::argument("language", why))?;
+    let command = format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}");
     let request = RunRequest {
         detach: Some(false),
         within: sandbox.trace,
-        ..RunRequest::new(sandbox.key, language, text.into())
+        ..RunRequest::new(sandbox.key, language, command.into())
     };
     let report = sandbox.parts.runs.begin(request)?.finished().await?;
     match report.outcome.ended {
-        Ended::Exited { code: 0 } => Ok(()),
+        Ended::Exited { code: 0 } => Ok(Json(json!({"entry": of_folder(&path)}))),
         Ended::Exited { code: 17 } => {
             let status = Some(StatusCode::CONFLICT);
             Err(ApiError { status, ..ApiError::new(Code::NotAFile, "The folder is there already.") })
         }
-        Ended::Exited { code: 44 } => Err(ApiError::new(Code::FileNotFound, "There is no such file.")),
         _ => Err(Failure::argument("path", format!("it cannot be used: {}", report.stderr.text.trim())).into()),
     }
+}
+
+/// Renames a file or a folder. A file that has the path is replaced, as there.
+pub(super) async fn rename(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+    let Named { source, destination, .. } = body.lenient().await?;
+    let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
+    let moved = sandbox.parts.files.rename(&sandbox.key, &from, &to, true, None).await.map_err(absent)?;
+    Ok(Json(json!({"entry": moved.as_ref().map_or_else(|| of_folder(&to), of_file)})))
 }
 
 fn of_file(file: &FileEntry) -> Value {

@@ -60,11 +60,11 @@ pub(super) async fn start(sandbox: InSandbox, headers: HeaderMap, body: RequestB
     let Value::Object(members) = json::read(message, VALUES_MAX).map_err(|_| broken())? else {
         return Err(broken().into());
     };
-    let Start { process } = parse::parse(members, Source::Lenient)?;
+    let Start { mut process } = parse::parse(members, Source::Lenient)?;
     let limits = timeout_ms(&headers).map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
     let language: Language = "bash".parse().map_err(|_| broken())?;
     let run = sandbox.parts.runs.begin(RunRequest {
-        env: process.envs.clone().filter(|envs| !envs.is_empty()).unwrap_or(sandbox.setup.env),
+        env: process.envs.take().unwrap_or_default().over(sandbox.setup.env),
         limits,
         detach: Some(false),
         within: sandbox.trace,
@@ -102,7 +102,7 @@ impl Process {
             _ => std::iter::once(&self.cmd).chain(args).map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
         };
         match self.cwd.as_deref().filter(|cwd| !cwd.is_empty()).map(below_data).transpose()?.flatten() {
-            Some(folder) => Ok(format!("cd -- {} || exit 1\n{text}", quoted(&folder.display()))),
+            Some(folder) => Ok(format!("cd -- {} || exit 1\n{text}", quoted(&folder.text()))),
             None => Ok(text),
         }
     }
