@@ -67,6 +67,7 @@ mod paths;
 mod peers;
 mod piston;
 mod places;
+mod products;
 mod profile;
 mod pull;
 mod python_client;

@@ -5,14 +5,17 @@ mod files;
 
 use axum::{
     Json, Router,
-    extract::{Path, Query},
     routing::{get, post},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, ApiParts, body::RequestBody};
+use super::{
+    Answer, ApiParts,
+    body::RequestBody,
+    parts::{Path, Query},
+};
 use crate::{
     domain::{
         error::{Code, Failure},

@@ -4,9 +4,10 @@
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
-    extract::{FromRef, FromRequestParts, OptionalFromRequestParts},
+    extract::{self, FromRef, FromRequestParts, OptionalFromRequestParts},
     http::request::Parts,
 };
+use serde::de::DeserializeOwned;
 
 use super::{body::Bodies, error::ApiError};
 use crate::{
@@ -50,6 +51,34 @@ pub struct ApiParts {
     pub tools: Tools,
     /// Formats programs.
     pub checker: Checker,
+}
+
+/// The names in a path, decoded. A path that they cannot be read from names nothing.
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match <extract::Path<T> as FromRequestParts<S>>::from_request_parts(head, state).await {
+            Ok(extract::Path(names)) => Ok(Self(names)),
+            Err(_) => Err(ApiError::new(Code::NotFound, "There is nothing at this path: a name in it is not UTF-8.")),
+        }
+    }
+}
+
+/// The arguments of a query. Unknown ones are ignored.
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match <extract::Query<T> as FromRequestParts<S>>::from_request_parts(head, state).await {
+            Ok(extract::Query(arguments)) => Ok(Self(arguments)),
+            Err(rejection) => Err(ApiError::new(Code::InvalidArgument, format!("{}.", rejection.body_text()))),
+        }
+    }
 }
 
 impl FromRequestParts<ApiParts> for ApiParts {

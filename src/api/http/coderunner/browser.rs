@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{FromRequest, FromRequestParts as _, Path, Request},
+    extract::{FromRequest, FromRequestParts as _, Request},
     http::StatusCode,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{ApiParts, sessions::named};
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError},
+        http::{Answer, body::RequestBody, error::ApiError, parts::Path},
         schema::session::SessionStatus,
     },
     domain::{

@@ -1,9 +1,6 @@
 //! Programs: in a session, where variables stay, or as separate runs; synchronously, or started and polled.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +12,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, body::RequestBody},
+        http::{Answer, body::RequestBody, parts::Path},
         schema::parse,
     },
     domain::{

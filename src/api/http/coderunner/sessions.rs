@@ -1,16 +1,17 @@
 //! Sessions under the names that CodeRunner and its vendor's SDK have for them.
 
-use axum::{
-    Json,
-    extract::{Path, Query, State},
-};
+use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{ApiParts, members};
 use crate::{
     api::{
-        http::{Answer, body::RequestBody},
+        http::{
+            Answer,
+            body::RequestBody,
+            parts::{Path, Query},
+        },
         schema::session::SessionStatus,
     },
     domain::{

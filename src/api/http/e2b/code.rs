@@ -3,7 +3,6 @@
 use axum::{
     Json,
     body::Body,
-    extract::Path,
     http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
@@ -14,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{InSandbox, below_data};
 use crate::{
-    api::http::{Answer, body::RequestBody, error::ApiError},
+    api::http::{Answer, body::RequestBody, error::ApiError, parts::Path},
     domain::{
         error::{Code, Failure},
         event::{Display, DisplayKind, Event, EventKind, StreamKind},

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use axum::{
     Json,
-    extract::Query,
     http::{HeaderMap, Method, StatusCode},
     response::Response,
 };
@@ -22,6 +21,7 @@ use crate::{
         error::ApiError,
         files as downloads,
         multipart::{self, Form},
+        parts::Query,
     },
     domain::{
         error::{Code, Failure},

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::{
     Json,
-    extract::{Path, RawQuery},
+    extract::RawQuery,
     http::{HeaderMap, StatusCode, header},
 };
 use percent_encoding::percent_decode_str;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::ApiParts;
 use crate::{
-    api::http::{Answer, body::RequestBody, coderunner::KEY, error::ApiError},
+    api::http::{Answer, body::RequestBody, coderunner::KEY, error::ApiError, parts::Path},
     domain::{
         environment::Environment,
         error::{Code, Failure},

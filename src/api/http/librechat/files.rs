@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, Method},
     response::Response,
 };
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{file_id, session};
 use crate::{
-    api::http::{Answer, error::ApiError, files as downloads},
+    api::http::{Answer, error::ApiError, files as downloads, parts::Path},
     domain::{
         error::{Code, Failure},
         file::FileEntry,

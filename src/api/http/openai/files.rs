@@ -2,7 +2,6 @@
 
 use axum::{
     Json,
-    extract::{Path, Query},
     http::{HeaderMap, Method},
     response::Response,
 };
@@ -17,6 +16,7 @@ use crate::{
         error::ApiError,
         files as downloads,
         multipart::{self, Form},
+        parts::{Path, Query},
     },
     domain::{
         error::{Code, Failure},

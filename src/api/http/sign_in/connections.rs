@@ -1,16 +1,12 @@
 //! `/v1/connections`: the clients that are signed in. Needs the scope `admin`.
 
-use axum::{
-    Json, Router,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, Router, extract::State, http::StatusCode};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::http::{Answer, ApiParts, error::ApiError},
+    api::http::{Answer, ApiParts, error::ApiError, parts::Path},
     domain::{
         error::{Code, Failure},
         id::TokenId,
