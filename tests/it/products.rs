@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, calls::ask};
+use crate::support::{FakeServer, calls::ask, server::TOKEN};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_of_a_path_or_a_query_have_the_form_of_the_product() {
@@ -24,6 +24,24 @@ async fn refusals_of_a_path_or_a_query_have_the_form_of_the_product() {
         let (status, why) = ask(&server, method, path, None).await;
         assert_eq!(status, expected, "{path}: {why}");
         assert!(why.pointer(member).is_some_and(text), "{path}: {why}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_of_e2b_holds_200_files() {
+    let server = FakeServer::start().await;
+    let (_, opened) = ask(&server, Method::POST, "/e2b/sandboxes", json!({})).await;
+    let id = opened["sandboxID"].as_str().expect("an id");
+    for (count, expected) in [(200, 200), (201, 413)] {
+        let part = |n: usize| {
+            format!("--cut\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{count}/{n}\"\r\n\r\nx\r\n")
+        };
+        let body = format!("{}--cut--\r\n", (0..count).map(part).collect::<Vec<_>>().concat());
+        let request = server.http.post(format!("http://{}/e2b/files", server.address)).bearer_auth(TOKEN);
+        let request = request.header("e2b-sandbox-id", id).header("content-type", "multipart/form-data; boundary=cut");
+        let answer = request.body(body).send().await.expect("an answer");
+        assert_eq!(answer.status(), expected, "{count}: {}", answer.text().await.expect("text"));
     }
     server.stop().await;
 }

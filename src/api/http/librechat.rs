@@ -57,7 +57,7 @@ async fn no_tools() -> ApiError {
     ApiError { status, ..ApiError::new(Code::NotFound, why) }
 }
 
-/// A new session: 119 random bits.
+/// A new session: 114 random bits, since six of a UUID's are fixed.
 fn fresh() -> ConversationId {
     let [rest @ .., _] = Uuid::new_v4().into_bytes();
     as_conversation(&rest)

@@ -76,15 +76,15 @@ pub(super) async fn write(
     };
     let mut form = Form::new(body, boundary, Constraints::new())?;
     let mut files = Vec::new();
-    for _ in 0..FILES_MAX {
-        let Some(field) = form.next_field().await? else {
-            return Ok(Json(files));
-        };
+    while let Some(field) = form.next_field().await? {
+        if files.len() == FILES_MAX {
+            return Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into());
+        }
         let path = a_file(path.as_deref().or(field.file_name()).unwrap_or_default())?;
         let entry = sandbox.parts.files.upload(&sandbox.key, &path, None, None, multipart::pieces(field)).await?;
         files.push(written(&entry.path));
     }
-    Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into())
+    Ok(Json(files))
 }
 
 fn written(path: &SafePath) -> Value {

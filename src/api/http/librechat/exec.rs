@@ -80,6 +80,7 @@ pub(super) async fn exec(
     // Without capacity the body is not read.
     parts.runs.check_capacity(&who)?;
     let exec: Exec = body.lenient().await?;
+    let language = language(&exec.lang)?;
     let id = match (&exec.session_id, &exec.runtime_session_hint) {
         (Some(id), _) if !id.is_empty() => session(id)?,
         (_, Some(hint)) if !hint.is_empty() => of_hint(hint),
@@ -105,7 +106,7 @@ pub(super) async fn exec(
         args: exec.args.unwrap_or_default(),
         detach: Some(false),
         within: trace,
-        ..RunRequest::new(conversation, language(&exec.lang)?, exec.code.into())
+        ..RunRequest::new(conversation, language, exec.code.into())
     })?;
     let report = run.finished().await?;
     Ok(Json(executed(&report, given, &missing.concat())))

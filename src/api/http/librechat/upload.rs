@@ -64,19 +64,20 @@ pub(super) async fn batch(parts: ApiParts, who: Principal, body: RequestBody) ->
 async fn receive(parts: &ApiParts, who: Principal, body: RequestBody) -> Result<Received, ApiError> {
     let mut form = Form::announced(body, Constraints::new())?;
     let conversation = ConversationKey::new(who, fresh());
-    let mut files = Vec::new();
-    for _ in 0..MEMBERS_MAX {
-        let Some(field) = form.next_field().await? else {
-            if files.is_empty() {
-                return Err(Failure::argument("file", "it is missing: send the file").into());
-            }
-            return Ok(Received { session: conversation.id, files });
-        };
+    let (mut files, mut members) = (Vec::new(), 0);
+    while let Some(field) = form.next_field().await? {
+        members += 1;
+        if members > MEMBERS_MAX {
+            return Err(Failure::new(Code::TooLarge, format!("The form has more than {MEMBERS_MAX} members.")).into());
+        }
         if let Some(name) = field.file_name().map(ToOwned::to_owned) {
             files.push((name.clone(), write(parts, &conversation, &name, field).await));
         }
     }
-    Err(Failure::new(Code::TooLarge, format!("The form has more than {MEMBERS_MAX} members.")).into())
+    if files.is_empty() {
+        return Err(Failure::argument("file", "it is missing: send the file").into());
+    }
+    Ok(Received { session: conversation.id, files })
 }
 
 async fn write(
