@@ -119,14 +119,16 @@ async fn a_token_without_network_does_not_borrow_that_of_an_e2b_sandbox() {
         let request = request.header("E2b-Sandbox-Id", sandbox).json(&body);
         request.send().await.expect("an answer").text().await.expect("a text")
     };
-    let made = ask("/e2b/v2/sandboxes", ("x-api-key", &wide), "", json!({"timeout": 60})).await;
-    let made: Value = serde_json::from_str(&made).expect("JSON");
-    let sandbox = made["sandboxID"].as_str().expect("an id");
-    let cell = json!({"code": "print x"});
-    let first = ask("/e2b/execute", ("x-access-token", &wide), sandbox, cell.clone()).await;
-    assert!(first.contains("end_of_execution"), "{first}");
-    let second = ask("/e2b/execute", ("x-access-token", &none), sandbox, cell).await;
-    assert!(second.contains(REFUSED), "{second}");
+    for (wanted, answered) in [(json!({}), REFUSED), (json!({"allow_internet_access": false}), "end_of_execution")] {
+        let made = ask("/e2b/v2/sandboxes", ("x-api-key", &wide), "", wanted).await;
+        let made: Value = serde_json::from_str(&made).expect("JSON");
+        let sandbox = made["sandboxID"].as_str().expect("an id");
+        let cell = json!({"code": "print x"});
+        let first = ask("/e2b/execute", ("x-access-token", &wide), sandbox, cell.clone()).await;
+        assert!(first.contains("end_of_execution"), "{first}");
+        let second = ask("/e2b/execute", ("x-access-token", &none), sandbox, cell).await;
+        assert!(second.contains(answered), "{second}");
+    }
     server.stop().await;
 }
 

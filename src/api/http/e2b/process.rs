@@ -65,6 +65,7 @@ pub(super) async fn start(sandbox: InSandbox, headers: HeaderMap, body: RequestB
     let language: Language = "bash".parse().map_err(|_| broken())?;
     let run = sandbox.parts.runs.begin(RunRequest {
         env: process.envs.take().unwrap_or_default().over(sandbox.setup.env),
+        network: sandbox.setup.network,
         limits,
         detach: Some(false),
         within: sandbox.trace,

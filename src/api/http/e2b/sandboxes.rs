@@ -41,6 +41,7 @@ struct Create {
     #[serde(rename = "envVars")]
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     env: Option<Environment>,
+    allow_internet_access: Option<bool>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -60,13 +61,15 @@ pub(super) async fn create(
     body: RequestBody,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     parts.runs.check_capacity(&who)?;
-    let Create { template, timeout, metadata, env } = body.at_most(BODY_BYTES_MAX).lenient().await?;
+    let Create { template, timeout, metadata, env, allow_internet_access } =
+        body.at_most(BODY_BYTES_MAX).lenient().await?;
     let key = ConversationKey::new(who, ConversationId::random("i"));
     parts.containers.create(&key, Maker::E2b, seconds(timeout))?;
     let container = parts.containers.change(&key, Maker::E2b, |container| {
         container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
         container.labels = metadata.unwrap_or_default();
         container.setup.env = env.unwrap_or_default();
+        container.setup.network = (allow_internet_access == Some(false)).then(Vec::new);
     })?;
     Ok((StatusCode::CREATED, Json(opened(&container, &headers))))
 }
