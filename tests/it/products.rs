@@ -3,7 +3,11 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, calls::ask, server::TOKEN};
+use crate::support::{
+    FakeServer,
+    calls::{ask, request},
+    server::TOKEN,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_of_a_path_or_a_query_have_the_form_of_the_product() {
@@ -42,6 +46,27 @@ async fn a_form_of_e2b_holds_200_files() {
         let request = request.header("e2b-sandbox-id", id).header("content-type", "multipart/form-data; boundary=cut");
         let answer = request.body(body).send().await.expect("an answer");
         assert_eq!(answer.status(), expected, "{count}: {}", answer.text().await.expect("text"));
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deprecated_paths_of_coderunner_say_so_also_in_refusals() {
+    let server = FakeServer::start().await;
+    for (method, path, is_deprecated) in [
+        (Method::POST, "/execute", true),
+        (Method::POST, "/v1/execute", false),
+        (Method::POST, "/v1/sessions/session", true),
+        (Method::GET, "/v1/sessions/session", true),
+        (Method::DELETE, "/v1/sessions/session", true),
+        (Method::GET, "/v1/sessions", false),
+        (Method::POST, "/v1/browser/interactions/navigate", true),
+        (Method::POST, "/v1/browser/interactions/content", true),
+        (Method::POST, "/v1/browser/navigate", false),
+    ] {
+        let answer = request(&server, TOKEN, method.clone(), path).json(&json!({})).send().await.expect("an answer");
+        let header = answer.headers().get("deprecation").map(|value| value.to_str().expect("text"));
+        assert_eq!(header, is_deprecated.then_some("true"), "{method} {path}: {}", answer.status());
     }
     server.stop().await;
 }

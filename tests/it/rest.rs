@@ -308,6 +308,11 @@ async fn foreign_pages_may_use_the_api_only_where_the_setting_says_so() {
         FakeServer::with(&[("SANDBOX_SERVER__CORS_ORIGINS", "https://x.example, https://app.example.org")]).await;
     assert_eq!(ask(&server, Method::GET).await, (200, Some(PAGE.to_owned())));
     assert_eq!(ask(&server, Method::OPTIONS).await, (200, Some(PAGE.to_owned())));
+    let shown = call(&server, Method::GET, "/v1/runners").header("origin", PAGE).send().await.expect("an answer");
+    let exposed = shown.headers()["access-control-expose-headers"].to_str().expect("text");
+    for name in ["allow", "deprecation", "idempotency-replayed", "retry-after"] {
+        assert!(exposed.contains(name), "{name}: {exposed}");
+    }
     let other = call(&server, Method::GET, "/v1/runners").header("origin", "https://other.example").send();
     let other = other.await.expect("an answer");
     assert_eq!(other.status(), 403);

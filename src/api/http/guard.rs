@@ -17,13 +17,16 @@ use super::error::ApiError;
 use crate::domain::error::{Code, Failure};
 
 /// What pages of other origins may read of an answer beside its body.
-const EXPOSED: [HeaderName; 8] = [
+const EXPOSED: [HeaderName; 11] = [
     header::WWW_AUTHENTICATE,
     header::ETAG,
     header::LOCATION,
     header::CONTENT_DISPOSITION,
     header::CONTENT_RANGE,
     header::RETRY_AFTER,
+    header::ALLOW,
+    HeaderName::from_static("deprecation"),
+    HeaderName::from_static("idempotency-replayed"),
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("mcp-session-id"),
 ];
