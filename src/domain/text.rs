@@ -68,6 +68,11 @@ pub fn one_line(text: &str) -> String {
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
+/// What stands in a program's output for bytes that were dropped.
+pub fn cut_mark(bytes: u64) -> String {
+    format!("\n[… {bytes} bytes were not kept …]\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

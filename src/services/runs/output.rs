@@ -1,6 +1,9 @@
 //! A run's output, put together from its events.
 
-use crate::domain::event::{Event, EventKind, StreamKind};
+use crate::domain::{
+    event::{Event, EventKind, StreamKind},
+    text::cut_mark,
+};
 
 /// What a program printed to one stream, as far as it was kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,7 +41,7 @@ fn one(events: &[Event], of: StreamKind) -> CapturedOutput {
             _ => {}
         }
     }
-    let mark = format!("\n[… {cut_bytes} bytes were not kept …]\n");
+    let mark = cut_mark(cut_bytes);
     let text = parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join(&mark);
     CapturedOutput { text, truncated: cut_bytes > 0 }
 }

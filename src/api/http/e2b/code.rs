@@ -19,6 +19,7 @@ use crate::{
         event::{Display, DisplayKind, Event, EventKind, StreamKind},
         id::{Language, SessionId},
         outcome::{Ended, Outcome},
+        text::cut_mark,
     },
     services::{
         runs::{CellSession, RunRequest},
@@ -118,6 +119,11 @@ impl Lines {
                 }
                 vec![json!({"type": "stderr", "text": text, "timestamp": at})]
             }
+            EventKind::Cut { stdout_bytes, stderr_bytes } => {
+                let lost = [("stdout", *stdout_bytes), ("stderr", *stderr_bytes)].into_iter();
+                let lost = lost.filter(|(_, bytes)| *bytes > 0);
+                lost.map(|(kind, bytes)| json!({"type": kind, "text": cut_mark(bytes), "timestamp": at})).collect()
+            }
             EventKind::Display(display) => vec![result(display)],
             EventKind::Error { name, value, .. } => {
                 self.failed = Some((name.clone(), value.clone()));
@@ -208,4 +214,19 @@ impl InSandbox {
 
 fn shown(view: &SessionView) -> Value {
     json!({"id": view.session.to_string(), "language": view.language.as_str(), "cwd": "/home/user"})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn dropped_output_is_marked_in_its_stream() {
+        let kind = EventKind::Cut { stdout_bytes: 10, stderr_bytes: 0 };
+        let lines = Lines::default().of(&Event { number: 1, at: Duration::from_nanos(5), kind });
+        let text = "\n[… 10 bytes were not kept …]\n";
+        assert_eq!(lines, [json!({"type": "stdout", "text": text, "timestamp": 5})]);
+    }
 }

@@ -27,6 +27,7 @@ use crate::{
         id::Language,
         limits::Limits,
         outcome::{Ended, Outcome},
+        text::cut_mark,
     },
     services::runs::RunRequest,
 };
@@ -77,8 +78,12 @@ pub(super) async fn start(sandbox: InSandbox, headers: HeaderMap, body: RequestB
         let _ = &run;
         match &event.kind {
             EventKind::Output(kind, bytes) => {
-                let name = if *kind == StreamKind::Stdout { "stdout" } else { "stderr" };
-                frame(0, &json!({"event": {"data": {(name): BASE64_STANDARD.encode(bytes)}}}))
+                data(if *kind == StreamKind::Stdout { "stdout" } else { "stderr" }, bytes)
+            }
+            EventKind::Cut { stdout_bytes, stderr_bytes } => {
+                let lost = [("stdout", *stdout_bytes), ("stderr", *stderr_bytes)].into_iter();
+                let lost = lost.filter(|(_, bytes)| *bytes > 0);
+                lost.flat_map(|(name, bytes)| data(name, cut_mark(bytes).as_bytes())).collect()
             }
             EventKind::Finished(outcome) => [frame(0, &end(outcome)), frame(2, &json!({}))].concat(),
             EventKind::Failed(failure) => frame(2, &json!({"error": {"code": "internal", "message": failure.message}})),
@@ -123,6 +128,10 @@ fn end(outcome: &Outcome) -> Value {
     let status = outcome.sentence();
     let error = if code == 0 { Value::Null } else { status.as_str().into() };
     json!({"event": {"end": {"exitCode": code, "exited": exited, "status": status, "error": error}}})
+}
+
+fn data(stream: &str, bytes: &[u8]) -> Vec<u8> {
+    frame(0, &json!({"event": {"data": {(stream): BASE64_STANDARD.encode(bytes)}}}))
 }
 
 fn frame(flag: u8, message: &Value) -> Vec<u8> {

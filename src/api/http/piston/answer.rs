@@ -3,11 +3,11 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::text::ms;
 use crate::{
     domain::{
         event::{Event, EventKind},
         outcome::{Ended, signal_text},
+        text::{cut_mark, ms},
     },
     services::runs::Report,
 };
@@ -88,9 +88,7 @@ fn output(events: Vec<Event>) -> String {
         match event.kind {
             EventKind::Output(_, piece) => bytes.extend_from_slice(&piece),
             EventKind::Cut { stdout_bytes, stderr_bytes } => {
-                bytes.extend_from_slice(
-                    format!("\n[… {} bytes were not kept …]\n", stdout_bytes + stderr_bytes).as_bytes(),
-                );
+                bytes.extend_from_slice(cut_mark(stdout_bytes + stderr_bytes).as_bytes());
             }
             _ => {}
         }
