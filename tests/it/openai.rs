@@ -31,6 +31,7 @@ async fn a_program_runs_in_a_container_of_its_owner_alone() {
     let other = made["token"].as_str().expect("a token");
     let (status, container) = post(TOKEN, "/openai/v1/containers", json!({"name": "a"})).await;
     assert_eq!(status, 200, "{container}");
+    assert_eq!(container.get("network_policy"), None, "programs in it have the policies of their own token");
     let id = container["id"].as_str().expect("an id");
     post(TOKEN, "/v1/runs", json!({"language": "python", "code": "write out.txt text", "conversationId": id})).await;
     let files = format!("/openai/v1/containers/{id}/files");

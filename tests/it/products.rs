@@ -70,3 +70,17 @@ async fn deprecated_paths_of_coderunner_say_so_also_in_refusals() {
     }
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn coderunner_takes_a_program_from_whichever_member_holds_one() {
+    let server = FakeServer::start().await;
+    for body in [json!({"code": "", "command": "print x"}), json!({"code": "print x", "command": ""})] {
+        let (status, executed) = ask(&server, Method::POST, "/v1/execute", body).await;
+        assert_eq!((status, &executed["stdout"]), (200, &json!("x\n")), "{executed}");
+    }
+    for body in [json!({}), json!({"code": "", "command": ""})] {
+        let (status, executed) = ask(&server, Method::POST, "/v1/execute", body).await;
+        assert_eq!((status, &executed["stdout"]), (400, &json!("")), "{executed}");
+    }
+    server.stop().await;
+}

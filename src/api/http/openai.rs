@@ -151,6 +151,5 @@ fn shown(container: &Container) -> Value {
         "last_active_at": container.active_unix_s,
         "status": "running",
         "expires_after": {"anchor": "last_active_at", "minutes": container.idle_s.unwrap_or_default() / 60},
-        "network_policy": {"type": "disabled"},
     })
 }

@@ -74,7 +74,7 @@ async fn start(
     // Without capacity the body is not read.
     parts.runs.check_capacity(&who)?;
     let Execute { code, command, session_id, language, timeout } = body.lenient().await?;
-    let program = code.or(command).filter(|program| !program.is_empty());
+    let program = code.into_iter().chain(command).find(|program| !program.is_empty());
     let program = program.ok_or_else(|| Failure::argument("code", "it is missing: give the program's text"))?;
     let limits = timeout.map(|seconds| parse::time_limit("timeout", seconds)).transpose()?;
     let (conversation, session, language) = if let Some(id) = session_id {
