@@ -19,7 +19,7 @@ const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 62] = [
+const PATHS: [(&str, &str, &str); 63] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -72,6 +72,7 @@ const PATHS: [(&str, &str, &str); 62] = [
     ("GET", "/jupyter/c/api/api/contents", FILES),
     ("GET", "/jupyter/c/contents/api/kernels", RUN),
     ("GET", "/v1/executions/run-00000000000000000000000000000000", RUN),
+    ("POST", "/v1/conversations/c/packages", RUN),
     ("GET", "/v1/browser/sessions/", RUN),
     ("GET", "/v1/runners/none/modules/json", RUN),
     ("POST", "/upload", FILES),

@@ -21,6 +21,8 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
         | ("metrics", ..) => Some(Scope::Admin),
         ("v1", Some("approvals"), ..) => Some(Scope::Approve),
         ("v1", Some("skills"), ..) => Some(Scope::Files),
+        // An installation runs programs.
+        ("v1", Some("conversations"), Some(_), Some("packages")) => Some(Scope::Run),
         ("v1", Some("conversations"), id, of_it) => {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
