@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rustix::{
-    fs::{Dir, StatxFlags},
+    fs::{Dir, FileType, StatxFlags},
     io::Errno,
 };
 
@@ -33,10 +33,12 @@ impl DiskStorage {
     }
 
     /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make
-    /// or remove anything.
+    /// or remove anything. A file with a name like an id is the operator's: a backup, for example.
     pub(super) fn marked(&self, key: &ConversationKey) -> Option<i64> {
         let name = folder(key);
-        self.modified(&format!("{name}/.mark")).or_else(|| self.modified(&name))
+        let stat = look(&self.root, name.as_str(), StatxFlags::TYPE | StatxFlags::MTIME).ok()?;
+        let is_folder = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+        is_folder.then(|| self.modified(&format!("{name}/.mark")).unwrap_or(stat.stx_mtime.tv_sec))
     }
 
     pub(super) fn try_list(
@@ -77,7 +79,8 @@ impl DiskStorage {
             None => Some(Dir::read_from(&self.root)?),
             Some(name) => match open_own(&self.root, &name) {
                 Ok(parent) => Some(Dir::new(parent)?),
-                Err(Errno::NOENT) => None,
+                // Gone meanwhile, or a file of the operator's.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
                 Err(errno) => return Err(errno),
             },
         };

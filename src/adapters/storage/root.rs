@@ -108,13 +108,13 @@ impl DiskStorage {
         }
         rustix::fs::openat2(&handle, ".", flags, Mode::empty(), ResolveFlags::BENEATH)
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
-        let Claim { lock, instance, first } = claim(&path)?;
+        let Claim { lock, instance, alone } = claim(&path)?;
         let own = |name| own_folder(&handle, name).map_err(|errno| unwritable(errno.into()));
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
         let unassigned = own(".nameless")
             .and_then(|parent| own_folder(&parent, &instance.to_string()).map_err(|errno| unwritable(errno.into())))?;
         // Another server beside this one may be writing there now.
-        if first {
+        if alone {
             clear_incoming(&incoming, &trash).map_err(|errno| unwritable(errno.into()))?;
         }
         let (method, users) = Self::users_of(users);
@@ -211,6 +211,9 @@ impl DiskStorage {
     }
 
     pub(super) fn try_remove(&self, key: &ConversationKey) -> Result<bool, Errno> {
+        if self.marked(key).is_none() {
+            return Ok(false);
+        }
         let name = fresh_name();
         match rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name) {
             Ok(()) => purge_or_post(&self.trash, &name, &self.background).map(|()| true),
@@ -238,8 +241,8 @@ pub(super) fn folder(key: &ConversationKey) -> String {
 struct Claim {
     lock: std::fs::File,
     instance: InstanceId,
-    /// No other process holds an identity of lower number.
-    first: bool,
+    /// No other process held an identity.
+    alone: bool,
 }
 
 /// Claims the first identity from a number on that no running process holds. A dead process leaves its identity and the
@@ -247,7 +250,10 @@ struct Claim {
 fn claim(root: &Path, path: &Path, from: usize) -> Result<Claim, RootError> {
     for number in from..=SERVERS_MAX {
         match claim_one(root, &path.join(identity(number))) {
-            Ok((lock, instance)) => return Ok(Claim { lock, instance, first: number == 1 }),
+            Ok((lock, instance)) => {
+                let alone = number == 1 && others_ended(root, path).is_ok();
+                return Ok(Claim { lock, instance, alone });
+            }
             Err(RootError::InUse { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -262,10 +268,14 @@ fn claim_alone(root: &Path, path: &Path) -> Result<Claim, RootError> {
         other => other,
     };
     let (lock, instance) = claim_one(root, &path.join(identity(1))).map_err(served)?;
-    for other in (2..=SERVERS_MAX).map(|number| path.join(identity(number))).filter(|file| file.exists()) {
-        claim_one(root, &other).map_err(served)?;
-    }
-    Ok(Claim { lock, instance, first: true })
+    others_ended(root, path).map_err(served)?;
+    Ok(Claim { lock, instance, alone: true })
+}
+
+/// Whether no process holds an identity beside the first.
+fn others_ended(root: &Path, path: &Path) -> Result<(), RootError> {
+    let mut others = (2..=SERVERS_MAX).map(|number| path.join(identity(number))).filter(|file| file.exists());
+    others.try_for_each(|other| claim_one(root, &other).map(drop))
 }
 
 /// The file of an identity.

@@ -141,7 +141,11 @@ fn each_server_on_a_root_keeps_its_own_identity() {
     fs::write(root.join(".incoming/left-over"), "x").expect("a file");
     fs::create_dir(root.join(".incoming/left-over-too")).expect("a folder");
     fs::create_dir_all(root.join(".trash/begun/deep")).expect("a folder");
+    let beside = DiskStorage::at(&root, users()).expect("a store beside it");
     drop(store);
+    let store = DiskStorage::at(&root, users()).expect("a store");
+    assert!(root.join(".incoming/left-over").exists(), "the other server may be writing it");
+    drop((store, beside));
     let store = DiskStorage::at(&root, users()).expect("a store");
     assert_eq!(store.instance(), instance);
     assert_eq!(fs::read_dir(root.join(".incoming")).expect("a folder").count(), 0);

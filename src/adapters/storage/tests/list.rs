@@ -55,6 +55,10 @@ fn list_returns_only_conversations_of_the_owner() {
     }
     // Not an owner's folder: the name is none.
     fs::create_dir_all(place.root.path().join("root/@-bad/c/files")).expect("a folder");
+    // Files of the operator's, whatever they are named.
+    for name in ["backup.tar", "@notes"] {
+        fs::write(place.root.path().join("root").join(name), "x").expect("a file");
+    }
     let listed = |owner: &Principal| -> Vec<String> {
         let all = Storage::list(&*place.storage, owner, None, 10).expect("a list");
         all.iter().map(|known| known.key.to_string()).collect()
@@ -66,6 +70,8 @@ fn list_returns_only_conversations_of_the_owner() {
     let mut uses: Vec<_> = place.storage.last_uses().expect("uses").iter().map(|last| last.key.to_string()).collect();
     uses.sort();
     assert_eq!(uses, ["@other/c", "@other/e", "@third/c", "c", "d"]);
+    assert!(!place.storage.remove(&id("backup.tar")).expect("an answer"));
+    assert!(place.root.path().join("root/backup.tar").exists());
     assert!(place.storage.remove(&id("@other/c")).expect("removed"));
     assert_eq!((listed(&Principal::default()).len(), listed(&other)), (2, vec!["@other/e".to_owned()]));
 }
