@@ -24,7 +24,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use self::{arriving::Arrivals, owners::Owners};
 use crate::{
@@ -267,6 +267,17 @@ impl Quota {
         let usage = self.measure(id)?;
         self.known.lock().set(id, usage);
         Ok(usage)
+    }
+
+    /// The bytes of a conversation, with uploads in progress. What cannot be measured counts as it was last found, so
+    /// that it does not keep the others from being counted. Blocks.
+    pub(super) fn counted_bytes(&self, id: &ConversationKey) -> u64 {
+        let measured = self.usage(id).map(|usage| usage.bytes);
+        let bytes = measured.unwrap_or_else(|error| {
+            debug!(conversation = %id, ?error, "a conversation's files were not measured");
+            self.known.lock().owners.bytes(id)
+        });
+        bytes.saturating_add(self.arriving_bytes(id))
     }
 
     /// The limit that a conversation's files exceed now that its program has ended. Measures unless the usage is

@@ -186,7 +186,7 @@ impl Retention {
     /// What a conversation takes, with uploads in progress.
     async fn bytes(&self, id: &ConversationKey) -> Result<u64, Failure> {
         let (id, quota) = (id.clone(), Arc::clone(self.files.quota()));
-        self.files.blocking(move |_| Ok(quota.usage(&id)?.bytes.saturating_add(quota.arriving_bytes(&id)))).await
+        self.files.blocking(move |_| Ok(quota.counted_bytes(&id))).await
     }
 
     /// Deletes a conversation that is idle and was last used before `before`.

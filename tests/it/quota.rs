@@ -215,6 +215,11 @@ async fn least_recently_used_conversations_are_deleted_first_unless_in_use() {
     for conversation in ["busy", "old", "middle", "new"] {
         assert_eq!(put(&server, conversation, "f", 256 * KIB, 1).await.status(), 201);
     }
+    // One that cannot be measured keeps none of the others.
+    fs::create_dir(server.root.join("broken")).expect("a conversation");
+    for name in ["files", "disk"] {
+        fs::write(server.root.join("broken").join(name), "no folder").expect("a file");
+    }
     let there = || ["busy", "old", "middle", "new"].map(|name| server.root.join(name).exists());
     assert_eq!(server.retention.round().await, Ok(0), "all of them were just used: {:?}", there());
     let owner = Principal::default();

@@ -37,6 +37,11 @@ impl Owners {
         }
     }
 
+    /// What a conversation was last found to take.
+    pub(super) fn bytes(&self, id: &ConversationKey) -> u64 {
+        self.found.get(id).copied().unwrap_or_default()
+    }
+
     pub(super) fn total(&self, owner: &Principal) -> u64 {
         self.totals.get(owner).copied().unwrap_or_default()
     }
