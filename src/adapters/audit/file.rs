@@ -69,7 +69,8 @@ impl Tail {
         let mut bytes = vec![0; usize::try_from(length - from).unwrap_or_default()];
         log.read_exact_at(&mut bytes, from)?;
         let is_cut = bytes.last().is_some_and(|byte| *byte != b'\n');
-        let mut lines = bytes.split(|byte| *byte == b'\n').rev().skip(1);
+        // One that was cut off just before its line feed is whole, and the next line is continued from it.
+        let mut lines = bytes.split(|byte| *byte == b'\n').rev();
         let head = lines.find_map(|line| link(line).map(|link| Head::at(link.seq, line)));
         Ok(Self { head, is_cut })
     }

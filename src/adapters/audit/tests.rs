@@ -256,7 +256,16 @@ fn chain_continues_after_a_crash_in_the_middle_of_a_line_or_between_the_writes()
     assert_eq!((verified.lines, verified.cut_off), (4, 1));
     fs::write(head_path(&path), "nonsense").expect("a broken head");
     write(&path, 1);
-    assert_eq!(verify(&[path]).expect("unbroken").lines, 5, "the log itself says where it ends");
+    assert_eq!(verify(std::slice::from_ref(&path)).expect("unbroken").lines, 5, "the log itself says where it ends");
+    // Only the line feed is missing, and the head is that of the line before.
+    let early = fs::read(head_path(&path)).expect("a head");
+    write(&path, 1);
+    let whole = fs::read_to_string(&path).expect("the log");
+    fs::write(&path, whole.trim_end()).expect("cut off");
+    fs::write(head_path(&path), &early).expect("the head of before");
+    write(&path, 1);
+    let verified = verify(&[path]).expect("unbroken");
+    assert_eq!((verified.lines, verified.cut_off), (7, 1), "the other one is in the middle");
 }
 
 #[test]
