@@ -28,6 +28,8 @@ const EXCESS_PART: u64 = 1000;
 pub(super) struct Upkeep {
     /// The last beat of other servers, and since when it is the same. Their clocks do not matter.
     beats: HashMap<InstanceId, (Option<i64>, Instant)>,
+    /// When they were last read.
+    read: Option<Instant>,
     steps: StepWatch,
     counted: Option<Counted>,
 }
@@ -53,10 +55,16 @@ impl History {
 
     pub(super) async fn upkeep(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
         store.beat(self.instance, self.now()).await?;
-        let mut beats = HashMap::new();
-        for (instance, beat) in store.open().await?.into_iter().filter(|(instance, _)| *instance != self.instance) {
+        let open = store.open().await?;
+        let (now, mut beats) = (Instant::now(), HashMap::new());
+        // What did not change while nothing was read may have been unable to, as the database was away: it has another
+        // chance.
+        if known.read.replace(now).is_none_or(|read| now - read > DEAD_AFTER / 2) {
+            known.beats.clear();
+        }
+        for (instance, beat) in open.into_iter().filter(|(instance, _)| *instance != self.instance) {
             let seen = known.beats.remove(&instance).filter(|(last, _)| *last == beat);
-            let (_, since) = *beats.entry(instance).or_insert(seen.unwrap_or((beat, Instant::now())));
+            let (_, since) = *beats.entry(instance).or_insert(seen.unwrap_or((beat, now)));
             if since.elapsed() >= DEAD_AFTER {
                 self.close(store, instance).await?;
             }

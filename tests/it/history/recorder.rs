@@ -20,11 +20,11 @@ use mcp_sandbox_server::{
     },
     ports::{
         database::TokenStore,
-        history::{EndWord, HistoryStore, LineFilter, UsageFilter},
+        history::{EndWord, HistoryLine, HistoryStore, LineFilter, UsageFilter},
         observer::{BeginFacts, Observer, ProgramFacts, RunFacts, Stages},
     },
     services::{
-        history::{History, HistoryOptions},
+        history::{DEAD_AFTER, History, HistoryOptions},
         tokens::{NewToken, Tokens},
     },
 };
@@ -179,5 +179,38 @@ pub async fn old_lines_are_removed(base: Base) {
     let recorder =
         Recorder::with(base.database.clone(), instance, HistoryOptions { kept: None, kept_max: 5, ..options });
     until("the newest are left", async || left().await == 5).await;
+    recorder.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_silent_together_with_the_database_is_not_dead() {
+    let base = Base::sqlite().await;
+    let (other, run) = (InstanceId::new(), RunId::new());
+    let begun = HistoryLine { instance: other, ..line(run, key("ann", "c"), None) };
+    base.database.write(&[begun]).await.expect("stored");
+    base.database.beat(other, 1).await.expect("a beat");
+    let recorder = Recorder::start(base.database.clone(), InstanceId::new());
+    let owner = "ann".parse().expect("an owner");
+    let found = async |run| base.database.line(&owner, run).await.expect("an answer");
+    // A round comes before lines that are queued.
+    let next_round = async || {
+        let next = RunId::new();
+        recorder.begin(next);
+        until("a line is stored after the round", async || found(next).await.is_some()).await;
+    };
+    let pass = async |time: Duration| {
+        tokio::time::pause();
+        tokio::time::advance(time).await;
+        tokio::time::resume();
+        next_round().await;
+    };
+    let ended = async || found(run).await.expect("a line").end.map(|end| end.word);
+    next_round().await;
+    pass(DEAD_AFTER * 2).await;
+    assert_eq!(ended().await, None, "it has not had its turn yet");
+    for _ in 0..4 {
+        pass(DEAD_AFTER / 3).await;
+    }
+    assert_eq!(ended().await, Some(EndWord::SERVER_LOST));
     recorder.stop().await;
 }
