@@ -178,11 +178,7 @@ impl Peers {
             return Err(elsewhere(conversation));
         }
         let stamp = inner.stamp.fetch_add(1, Ordering::Relaxed);
-        let taken = match timeout(TAKE_MAX, inner.take(conversation, stamp)).await {
-            Ok(taken) => taken,
-            Err(_) => Err(DatabaseError("it takes too long".to_owned())),
-        };
-        match taken {
+        match bounded(TAKE_MAX, inner.take(conversation, stamp)).await {
             Ok(by) if by == inner.me.instance => inner.hold(conversation, Some(stamp)),
             Ok(by) => {
                 let known = inner.others().into_iter().find(|peer| peer.instance == by);
@@ -282,14 +278,14 @@ impl Inner {
 
     async fn round(&self, beats: &mut Heartbeats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
         let begun = Instant::now();
-        bounded(self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
+        bounded(DEAD_AFTER / 2, self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
         // From before the last beat until after this one, so no other server has counted longer.
         if beats.own.replace(begun).is_some_and(|last| last.elapsed() > DEAD_AFTER / 2) {
             // The others may have thought that this one is dead.
             self.records.lock().values_mut().for_each(|record| record.stamp = None);
             self.has_unstored.store(true, Ordering::Release);
         }
-        let (alive, dead) = beats.alive(bounded(self.store.peers()).await?, self.me.instance);
+        let (alive, dead) = beats.alive(bounded(DEAD_AFTER / 2, self.store.peers()).await?, self.me.instance);
         *self.others.write() = alive;
         *self.dead.write() = dead;
         self.ready.send_replace(true);
@@ -313,7 +309,7 @@ impl Inner {
                 break;
             }
             let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
-            if self.take(&conversation, stamp).await? == self.me.instance {
+            if bounded(ROUND, self.take(&conversation, stamp)).await? == self.me.instance {
                 if let Some(record) = self.records.lock().get_mut(&conversation) {
                     record.stamp = Some(stamp);
                 }
@@ -353,7 +349,7 @@ impl Inner {
             if self.drop_unused(&conversation, record.used)
                 && let Some(stamp) = record.stamp
             {
-                self.store.give_back(&conversation, self.me.instance, stamp).await?;
+                bounded(ROUND, self.store.give_back(&conversation, self.me.instance, stamp)).await?;
             }
         }
         Ok(())
@@ -373,9 +369,12 @@ impl Inner {
     }
 }
 
-/// A statement of a round, which must not keep a server from its next beat.
-async fn bounded<T>(statement: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, DatabaseError> {
-    timeout(DEAD_AFTER / 2, statement).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
+/// A statement that must not keep a request waiting, or a server from its next beat.
+async fn bounded<T>(
+    max: Duration,
+    statement: impl Future<Output = Result<T, DatabaseError>>,
+) -> Result<T, DatabaseError> {
+    timeout(max, statement).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
 }
 
 fn elsewhere(conversation: &ConversationKey) -> Failure {

@@ -289,6 +289,24 @@ async fn a_server_with_many_conversations_beats_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_whose_statement_hangs_beats_on() {
+    let store: Arc<Memory> = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND).await;
+    store.place_ms.store(3_600_000, Ordering::Relaxed);
+    let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
+    assert_eq!(a.peers.check(&made), Ok(()));
+    a.busy.conversations.lock().push(made.clone());
+    for second in 0..60 {
+        assert_eq!(b.peers.others().len(), 1, "after {second} s");
+        sleep(Duration::from_secs(1)).await;
+    }
+    store.place_ms.store(0, Ordering::Relaxed);
+    sleep(DEAD_AFTER + ROUND).await;
+    assert_eq!(b.take(&key(made.id.as_str())).await, Some(a.instance()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_stops_gives_back_each_conversation_when_its_last_run_has_ended() {
     let store: Arc<Memory> = Arc::default();
     let (a, b) = (Server::start(&store).await, Server::start(&store).await);
