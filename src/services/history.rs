@@ -87,6 +87,8 @@ pub struct History {
 #[derive(Default)]
 struct Queue {
     lines: VecDeque<HistoryLine>,
+    /// Lines that are being stored.
+    storing: usize,
     /// Of the lines, and of those that are being stored.
     bytes: usize,
     counts: HistoryCounts,
@@ -153,11 +155,13 @@ impl History {
     async fn store_some(&self, store: &dyn Store) -> bool {
         let batch: Vec<_> = {
             let mut queue = self.queue.lock();
-            let count = queue.lines.len().min(BATCH_MAX);
+            queue.storing = queue.lines.len().min(BATCH_MAX);
+            let count = queue.storing;
             queue.lines.drain(..count).collect()
         };
         let stored = self.call(async { store.write(&without_begins(&batch)).await }).await;
         let mut queue = self.queue.lock();
+        queue.storing = 0;
         if stored {
             queue.bytes -= batch.iter().map(line::bytes).sum::<usize>();
             queue.counts.written += batch.len() as u64;
@@ -204,7 +208,8 @@ impl History {
     /// Counts what cannot be stored any more.
     fn give_up(&self) {
         let mut queue = self.queue.lock();
-        let left = std::mem::take(&mut queue.lines).len() as u64;
+        // What was being stored when the time was up may be lost.
+        let left = (std::mem::take(&mut queue.lines).len() + std::mem::take(&mut queue.storing)) as u64;
         queue.counts.lost += left;
         if left > 0 {
             warn!(left, "the server ends, and lines of the history were not stored");

@@ -1,6 +1,6 @@
 //! The database fails: what a history does meanwhile and afterwards.
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, sync::Arc};
 
 use mcp_sandbox_server::{
     adapters::database::Database,
@@ -118,5 +118,30 @@ async fn postgres_that_is_read_only_is_waited_for_outside_of_runs() {
     let recorder = Recorder::start(database.clone(), InstanceId::new());
     set("on");
     fills_and_recovers(recorder, async || set("off")).await;
+    database.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_that_a_database_does_not_take_at_the_end_are_counted() {
+    let cluster = Postgres::start().await;
+    let database = Database::connect(&cluster.url()).expect("an address");
+    database.prepare().await.expect("tables");
+    let recorder = Recorder::start(database.clone(), InstanceId::new());
+    recorder.end(RunId::new(), Ok(&success()));
+    until("the first is stored", async || recorder.history.counts().written == 1).await;
+    let pool = sqlx::AnyPool::connect(&cluster.url()).await.expect("another process");
+    let mut other = pool.acquire().await.expect("a connection");
+    for statement in ["BEGIN", "LOCK TABLE history IN ACCESS EXCLUSIVE MODE"] {
+        sqlx::query(statement).execute(&mut *other).await.expect("a lock");
+    }
+    for _ in 0..10 {
+        recorder.end(RunId::new(), Ok(&success()));
+    }
+    let history = Arc::clone(&recorder.history);
+    recorder.stop().await;
+    let counts = history.counts();
+    assert_eq!((counts.written, counts.lost), (1, 10), "{counts:?}");
+    sqlx::query("ROLLBACK").execute(&mut *other).await.expect("no lock");
+    drop(other);
     database.close().await;
 }
