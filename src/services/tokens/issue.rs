@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::{Access, CATCH_UP_MAX, Token, Tokens, digest};
 use crate::{
     domain::{
+        clock::StepWatch,
         error::{Code, Failure},
         id::TokenId,
         owner::Principal,
@@ -186,7 +187,7 @@ impl Tokens {
         let Some(store) = self.store.clone() else { return };
         let mut rounds = interval(FOLLOW_EVERY);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut round, mut is_away) = (1_u64, false);
+        let (mut round, mut is_away, steps) = (1_u64, false, StepWatch::default());
         loop {
             tokio::select! {
                 _ = rounds.tick() => {}
@@ -195,7 +196,11 @@ impl Tokens {
             if round.is_multiple_of(READ_ALL_EVERY) {
                 self.known.write().seen = 0;
             }
-            let followed = self.round(&*store, round).await;
+            let mut followed = self.round(&*store, round).await;
+            // After a step of the clock a token that is valid may look as if it ended long ago.
+            if steps.is_steady(self.clock.as_ref()) && followed.is_ok() && round.is_multiple_of(FORGET_EVERY) {
+                followed = self.forget(&*store).await;
+            }
             if let (Err(error), false) = (&followed, is_away) {
                 warn!(%error, "changes of tokens cannot be read: those that are known go on");
             }
@@ -227,11 +232,12 @@ impl Tokens {
         self.known.write().is_loaded = true;
         self.end_expired();
         self.store_uses(store).await?;
-        self.read_spent(store, round).await?;
-        if round.is_multiple_of(FORGET_EVERY) {
-            for digest in store.forget(self.now() - FORGET_AFTER_MS).await? {
-                self.known.write().remove(&digest);
-            }
+        self.read_spent(store, round).await
+    }
+
+    async fn forget(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
+        for digest in store.forget(self.now() - FORGET_AFTER_MS).await? {
+            self.known.write().remove(&digest);
         }
         Ok(())
     }
@@ -251,7 +257,7 @@ impl Tokens {
     }
 
     async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
-        let used: Vec<_> = self
+        let mut used: Vec<_> = self
             .known
             .read()
             .tokens
@@ -259,6 +265,8 @@ impl Tokens {
             .filter(|token| token.is_used.swap(false, Ordering::Relaxed))
             .map(|token| (token.record.id, token.used.load(Ordering::Relaxed)))
             .collect();
+        // Ordered, so that servers that write at once do not wait for each other in a circle.
+        used.sort_unstable();
         if used.is_empty() { Ok(()) } else { store.used(&used).await }
     }
 

@@ -62,6 +62,7 @@ impl TokenStore for Slow {
     }
 
     async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
+        assert!(tokens.is_sorted(), "another server may write the same rows at once: {tokens:?}");
         self.database.used(tokens).await
     }
 
@@ -124,4 +125,39 @@ async fn a_revocation_by_a_server_whose_clock_is_behind_is_found_when_all_is_rea
     assert!(is_accepted(), "by its time it was read already");
     server.load_all().await;
     assert!(!is_accepted());
+}
+
+#[tokio::test]
+async fn last_uses_are_written_in_one_order_by_all_servers() {
+    let (_folder, database) = database().await;
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let slow = Slow { database, clock: Arc::clone(&clock), revokes: Mutex::default() };
+    let store: Arc<dyn TokenStore> = Arc::new(slow);
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock);
+    for _ in 0..20 {
+        let (_, secret) = tokens.create(of_ann()).await.expect("a token");
+        tokens.caller(secret.expose_secret().as_bytes()).expect("a caller");
+    }
+    tokens.load().await;
+    let listed = tokens.list(None).await.expect("tokens");
+    assert_eq!(listed.iter().filter(|token| token.used_unix_ms.is_some()).count(), 20);
+}
+
+#[tokio::test]
+async fn a_token_outlives_a_start_with_a_clock_that_is_far_ahead() {
+    const BEGAN: i64 = 1_800_000_000;
+    let (_folder, database) = database().await;
+    let server = |at| {
+        let store: Arc<dyn TokenStore> = Arc::new(database.clone());
+        Tokens::new(&TOKEN.to_owned().into(), Some(store), Arc::new(ManualClock::at(at)))
+    };
+    let tomorrow = Some((BEGAN + 24 * 3600) * 1000);
+    let (_, secret) = server(BEGAN).create(NewToken { expires_unix_ms: tomorrow, ..of_ann() }).await.expect("a token");
+    let is_accepted = async |at| {
+        let server = server(at);
+        server.load().await;
+        server.caller(secret.expose_secret().as_bytes()).is_some()
+    };
+    assert!(!is_accepted(BEGAN + 365 * 24 * 3600).await);
+    assert!(is_accepted(BEGAN).await);
 }
