@@ -15,6 +15,7 @@ mod rates;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::{Instant, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -26,7 +27,10 @@ pub use self::{
 use self::{documents::Documents, openid::OpenId, rates::Rates};
 use super::tokens::Tokens;
 use crate::{
-    domain::{clock::Clock, id::TokenId},
+    domain::{
+        clock::{Clock, StepWatch},
+        id::TokenId,
+    },
     ports::{
         database::DatabaseError,
         observer::{Observer, SignInFacts},
@@ -184,13 +188,19 @@ impl SignIn {
         self.observer.signed_in(&SignInFacts { at_unix_s: self.now() / 1000, step, client, connection });
     }
 
-    /// Removes what has expired, until `stop`.
+    /// Removes what has expired, until `stop`. Nothing at once, nor in the hour after a step of the clock: what is
+    /// valid may look as if it had expired.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
-        let mut rounds = tokio::time::interval(FORGET_EVERY);
+        let (mut rounds, steps) = (interval_at(Instant::now() + FORGET_EVERY, FORGET_EVERY), StepWatch::default());
+        // What the first round compares with.
+        steps.is_steady(self.clock.as_ref());
         loop {
             tokio::select! {
                 _ = rounds.tick() => {}
                 () = stop.cancelled() => return,
+            }
+            if !steps.is_steady(self.clock.as_ref()) {
+                continue;
             }
             match self.store.forget(self.now()).await {
                 Ok(idle) => {

@@ -29,6 +29,7 @@ use mcp_sandbox_server::{
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::{REDIRECT, VERIFIER, challenge, documents::Pages};
 use crate::support::{
@@ -49,6 +50,7 @@ on_each_database! {
     without_the_database_nothing_is_issued_and_known_tokens_go_on
     consent_whose_code_is_not_stored_leaves_no_connection
     what_has_expired_is_removed
+    a_clock_that_is_far_ahead_at_the_start_ends_no_connection
 }
 
 pub(super) const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -352,4 +354,14 @@ async fn what_has_expired_is_removed(kind: Kind) {
     assert_eq!(world.sign_in.client(&unused, HERE).await.map(drop), Err(Refusal::InvalidClient));
     assert!(world.sign_in.client(&world.client, HERE).await.is_ok());
     assert!(world.database.access(0).await.expect("the database").is_empty());
+}
+
+async fn a_clock_that_is_far_ahead_at_the_start_ends_no_connection(kind: Kind) {
+    let world = World::new(kind).await;
+    let granted = world.signed_in(TOKEN).await;
+    world.pass(365 * 24 * 3600);
+    let keeping = Arc::clone(&world.sign_in).keep(CancellationToken::new());
+    tokio::time::timeout(Duration::from_millis(300), keeping).await.expect_err("it goes on");
+    world.pass(-365 * 24 * 3600);
+    assert!(world.refresh(&granted).await.is_ok());
 }
