@@ -137,7 +137,8 @@ impl Check<'_> {
     }
 }
 
-fn place(key: &ConversationKey, path: &[u8]) -> [u8; 16] {
+/// Stands for a path of a conversation.
+pub(super) fn place(key: &ConversationKey, path: &[u8]) -> [u8; 16] {
     let digest = Sha256::new().chain_update(key.to_string()).chain_update([0]).chain_update(path).finalize();
     let mut place = [0; 16];
     place.copy_from_slice(&digest[..16]);

@@ -3,7 +3,7 @@
 //! One task reads the database; a blocking one writes the archive. When the writer stops receiving, the reader ends.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     ffi::OsStr,
     fs::File,
     io::{self, Read, Write},
@@ -21,11 +21,12 @@ use tokio::sync::mpsc;
 
 use super::{
     Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, SUMS, Sums, archive,
-    blocking, sparse,
+    blocking, check::place, sparse,
 };
 use crate::{
     domain::{
         clock::Clock,
+        owner::ConversationKey,
         text::{hex, rfc3339},
     },
     ports::{
@@ -85,6 +86,8 @@ struct Writer<W: Write> {
     sums: Sums,
     /// The first names of files with several, in the conversation that is written.
     named: HashMap<FileId, Vec<u8>>,
+    /// The paths in it, and whether each is a folder.
+    written: HashMap<[u8; 16], bool>,
     /// The bytes of holes that were stored for it.
     filled: u64,
 }
@@ -92,7 +95,8 @@ struct Writer<W: Write> {
 impl<W: Write> Writer<W> {
     fn new(into: W, manifest: &Manifest) -> Result<Self, BackupError> {
         let archive = Builder::new(Digesting { into, digest: Sha256::new() });
-        let mut writer = Self { archive, sums: Sums::default(), named: HashMap::new(), filled: 0 };
+        let (named, written) = (HashMap::new(), HashMap::new());
+        let mut writer = Self { archive, sums: Sums::default(), named, written, filled: 0 };
         writer.json(MANIFEST, manifest)?;
         Ok(writer)
     }
@@ -125,12 +129,31 @@ impl<W: Write> Writer<W> {
         self.entry(EntryType::Directory, 0o700, used.unix_s, top.as_bytes(), 0, io::empty())
             .map_err(archive("written"))?;
         self.sums.conversations += 1;
-        (self.named, self.filled) = (HashMap::new(), 0);
-        let left_out = walk(&mut |visited| self.visit(top.as_bytes(), visited)).map_err(BackupError::Read)?;
+        (self.named, self.written, self.filled) = (HashMap::new(), HashMap::new(), 0);
+        let left_out = walk(&mut |visited| {
+            if self.is_first(&used.key, &visited) { self.visit(top.as_bytes(), visited) } else { Ok(()) }
+        });
+        let left_out = left_out.map_err(BackupError::Read)?;
         for (kind, count) in left_out {
             *self.sums.left_out.entry(kind.as_str().to_owned()).or_default() += count;
         }
         Ok(())
+    }
+
+    /// Some file systems list a name again that a program removed and made again meanwhile, perhaps as something else.
+    /// An archive has each path once, and a folder before what is in it.
+    fn is_first(&mut self, key: &ConversationKey, visited: &Visited) -> bool {
+        let (folder, _) = visited.path.split_last();
+        if !folder.is_empty() && self.written.get(&place(key, folder)) != Some(&true) {
+            return false;
+        }
+        match self.written.entry(place(key, visited.path.as_bytes())) {
+            Entry::Vacant(free) => {
+                free.insert(visited.file.is_none());
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
     }
 
     fn visit(&mut self, top: &[u8], visited: Visited) -> io::Result<()> {
@@ -271,7 +294,33 @@ impl Read for ExactLength<'_> {
 mod tests {
     use std::io::{Seek as _, Write as _};
 
-    use super::*;
+    use super::{super::check::check, *};
+    use crate::{domain::path::SafePath, ports::storage::LeftOut};
+
+    #[test]
+    fn a_path_that_is_listed_again_is_written_once() {
+        let manifest = Manifest { format: FORMAT, server: String::new(), tables: 1, created: String::new() };
+        let file = tempfile::tempfile().expect("a file");
+        let mut writer = Writer::new(file.try_clone().expect("a handle"), &manifest).expect("a manifest");
+        let visited = |path: &str, is_file: bool| Visited {
+            path: SafePath::from_text(path).expect("a path"),
+            mode: 0o755,
+            modified_unix_s: 0,
+            file: is_file.then(|| (tempfile::tempfile().expect("a file"), 0)),
+            data: Vec::new(),
+        };
+        let listed =
+            [("x", true), ("d", false), ("d/f", true), ("x", false), ("x/f", true), ("d", true), ("d/g", true)];
+        let mut walk = |visit: &mut dyn FnMut(Visited) -> io::Result<()>| -> io::Result<LeftOut> {
+            listed.iter().try_for_each(|(path, is_file)| visit(visited(path, *is_file)))?;
+            Ok(LeftOut::new())
+        };
+        let used = LastUse { unix_s: 0, key: "c".parse().expect("a key") };
+        writer.conversation(&used, &mut walk).expect("a conversation");
+        let sums = writer.finish().expect("an archive");
+        assert_eq!((sums.files, sums.folders), (3, 1));
+        check(&file, &[], 1).expect("it can be restored");
+    }
 
     #[test]
     fn a_file_that_changes_has_the_length_of_its_header() {
