@@ -18,7 +18,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps},
     io::Errno,
 };
 
@@ -144,7 +144,10 @@ impl DiskStorage {
             return Ok(None);
         }
         let usage = read_usage(&kept)?;
-        write_usage(&kept, &usage)?;
+        // Not written again: a full disk would leave it empty, and the tree unusable.
+        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let now = Timestamps { last_access: now, last_modification: now };
+        rustix::fs::utimensat(&kept, USED, &now, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(Some(Tree { note: note(&tree)?, usage }))
     }
 

@@ -55,6 +55,21 @@ fn tree_is_kept_put_into_conversations_and_counted_without_being_listed() {
 }
 
 #[test]
+fn use_of_a_tree_is_noted_without_writing_its_usage_again() {
+    let Place { storage, root, .. } = place();
+    let tree = keep(&storage, "k", "good");
+    let used = root.path().join("root/.packages/default/k/.used");
+    // The same numbers, which are never written like this.
+    let text = format!("00{}", fs::read_to_string(&used).expect("its usage"));
+    fs::write(&used, &text).expect("written");
+    let file = fs::File::options().write(true).open(&used).expect("a file");
+    file.set_modified(std::time::UNIX_EPOCH).expect("a time");
+    assert_eq!(storage.find(&owner(), "k", 0).expect("answered"), Some(tree));
+    assert_eq!(fs::read_to_string(&used).expect("its usage"), text, "a full disk would have left nothing of it");
+    assert!(file.metadata().and_then(|about| about.modified()).expect("a time") > std::time::UNIX_EPOCH);
+}
+
+#[test]
 fn program_that_has_something_else_in_the_place_hurts_itself_alone() {
     let Place { storage, conversation, root: _root } = place();
     keep(&storage, "k", "good");
