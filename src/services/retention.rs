@@ -117,9 +117,18 @@ impl Retention {
         if let Some(unused_max) = self.options.unused_max.filter(|_| steady) {
             let before = self.ago(unused_max.max(self.options.in_use));
             let old = uses.partition_point(|last| last.unix_s < before).min(DELETED_MAX);
-            for last in uses.drain(..old) {
-                deleted += usize::from(self.expire(&last.key, before, "unused for longer than the limit").await?);
+            let others = uses.split_off(old);
+            // Those that are in use, or cannot be deleted, take space as the others do.
+            let mut left = Vec::new();
+            for last in uses {
+                if self.expire(&last.key, before, "unused for longer than the limit").await? {
+                    deleted += 1;
+                } else {
+                    left.push(last);
+                }
             }
+            uses = left;
+            uses.extend(others);
         }
         if self.files.quota().is_by_owner() {
             for last in &uses {

@@ -243,13 +243,16 @@ async fn least_recently_used_conversations_are_deleted_first_unless_in_use() {
     server.used_ago("busy", DAY * 40);
     server.used_ago("new", DAY * 29);
     assert_eq!(server.retention.round().await, Ok(0), "busy runs, new is not old enough");
+    assert_eq!(put(&server, "last", "f", 256 * KIB, 1).await.status(), 201);
+    assert_eq!(server.retention.round().await, Ok(1), "what is old and in use counts among all bytes");
+    assert_eq!(there(), [true, false, false, false]);
     server.mcp.runs.get(&owner, run_id).expect("a run").cancel();
     until("its turn is over", async || {
         server.used_ago("busy", DAY * 40);
         server.retention.round().await == Ok(1)
     })
     .await;
-    assert_eq!(there(), [false, false, false, true]);
+    assert_eq!(there(), [false; 4]);
     server.stop().await;
 }
 
