@@ -79,7 +79,7 @@ impl Project {
             settings(&name)
         );
         if let Some(socket) = docker_host().strip_prefix("unix://") {
-            text += &format!("DOCKER_SOCKET={socket}\n");
+            text.extend(["DOCKER_SOCKET=", socket, "\n"]);
         }
         fs::write(folder.path().join(".env"), text).expect("settings");
         let project = Self { name, file, folder, down: false };

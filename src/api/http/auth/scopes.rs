@@ -21,17 +21,16 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
         | ("metrics", ..) => Some(Scope::Admin),
         ("v1", Some("approvals"), ..) => Some(Scope::Approve),
         ("v1", Some("skills"), ..) => Some(Scope::Files),
-        // An installation runs programs.
-        ("v1", Some("conversations"), Some(_), Some("packages")) => Some(Scope::Run),
+        ("v1", Some("runs" | "sessions" | "executions" | "browser" | "network" | "tools"), ..)
+        | ("mcp", Some("events"), ..)
+        // An installation runs programs, a program reads the source of a module, and a command makes a folder.
+        | ("v1", Some("conversations"), Some(_), Some("packages"))
+        | ("v1", Some("runners"), Some(_), _)
+        | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir"), _) => Some(Scope::Run),
         ("v1", Some("conversations"), id, of_it) => {
             let is_list = id.is_none() || (of_it.is_none() && method == Method::GET);
             (!is_list).then_some(Scope::Files)
         }
-        ("v1", Some("runs" | "sessions" | "executions" | "browser" | "network" | "tools"), ..)
-        | ("mcp", Some("events"), ..)
-        // A program reads the source of a module, and a command makes a folder.
-        | ("v1", Some("runners"), Some(_), _)
-        | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir"), _) => Some(Scope::Run),
         ("v1", ..) if method == Method::GET => None,
         ("api", _, Some("runtimes" | "packages"), None) | ("mcp", ..) => None,
         // CodeRunner's.
