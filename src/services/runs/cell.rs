@@ -2,17 +2,20 @@
 //! and its displays become files of the conversation.
 
 use bytes::Bytes;
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, stream};
 
 use super::{CellSession, Report, RunTask, stdin};
 use crate::{
     domain::{
-        error::Failure,
+        error::{Code, Failure},
         event::{EventKind, StreamKind},
         outcome::{Figures, Outcome},
         path::SafePath,
     },
-    services::sessions::{Cell, CellEnd, DisplayFile},
+    services::{
+        files::Precondition,
+        sessions::{Cell, CellEnd, DisplayFile},
+    },
 };
 
 impl RunTask {
@@ -71,14 +74,26 @@ impl RunTask {
         Ok(self.report(outcome, files))
     }
 
-    /// Stores what the cell showed, under names that no other run uses.
+    /// Stores what the cell showed, as new files. The names of two runs may begin alike, so numbers that are taken are
+    /// left out.
     async fn store(&self, display_files: Vec<DisplayFile>) {
         let id = self.run.id.to_string();
         let unique = &id[id.len() - 6..];
-        for (n, DisplayFile { extension, bytes }) in (1..).zip(display_files) {
-            let name = format!("figure-{unique}-{n}.{extension}");
-            let Ok(path) = SafePath::from_text(&name) else { continue };
-            if let Err(failure) = self.service.parts.files.write(&self.request.conversation, &path, bytes).await {
+        let (files, conversation) = (&self.service.parts.files, &self.request.conversation);
+        let mut number = 0;
+        for DisplayFile { extension, bytes } in display_files {
+            let (name, stored) = loop {
+                number += 1;
+                let name = format!("figure-{unique}-{number}.{extension}");
+                let Ok(path) = SafePath::from_text(&name) else { return };
+                let is_new: Precondition = Box::new(|etag| etag.is_none());
+                let (length, body) = (bytes.len() as u64, stream::iter([Ok(bytes.clone())]));
+                match files.upload(conversation, &path, Some(is_new), Some(length), body).await {
+                    Err(failure) if failure.code == Code::PreconditionFailed => {}
+                    stored => break (name, stored),
+                }
+            };
+            if let Err(failure) = stored {
                 let note = Bytes::from(format!("[{name} was not stored: {}]\n", failure.message));
                 return self.run.log.output(StreamKind::Stderr, &note);
             }

@@ -141,3 +141,19 @@ async fn a_kernel_that_never_answers_is_said_to_have_failed_and_ends() {
     assert_eq!(server.engine.live().len(), 1, "the sandbox of the first is gone");
     server.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_figure_takes_the_place_of_no_file() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let run = begin(&server, RunRequest { stdin_open: true, ..request("a", "ask go?\nfigure\nfigure") });
+    let asked = run.events(1).filter(|event| ready(matches!(event.kind, EventKind::InputRequest { .. })));
+    assert!(pin!(asked).next().await.is_some());
+    let id = run.view().run.to_string();
+    let figure = |number: u8| server.root.join(format!("a/files/figure-{}-{number}.png", &id[id.len() - 6..]));
+    std::fs::write(figure(1), "of another run").expect("written");
+    run.send_input(Bytes::from_static(b"yes\n"), false).await.expect("taken");
+    assert_eq!(shown(&run.finished().await.expect("a report")), ("yes\n", "", OK));
+    assert_eq!(std::fs::read_to_string(figure(1)).expect("the file"), "of another run");
+    assert!(figure(2).exists() && figure(3).exists());
+    server.stop().await;
+}
