@@ -21,7 +21,7 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -61,8 +61,6 @@ struct Inner {
     sessions: Sessions,
     hubs: Mutex<HashMap<SessionId, Hub>>,
     documents: Documents,
-    /// The newest connection's number.
-    newest: AtomicU64,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -124,7 +122,7 @@ pub enum MessageRefused {
 
 /// A client's connection to a kernel.
 pub struct Connection {
-    number: u64,
+    name: String,
     who: Principal,
     following: Following,
     orders: mpsc::Sender<Order>,
@@ -139,7 +137,6 @@ impl Kernels {
             runs,
             hubs: Mutex::default(),
             documents: Documents::default(),
-            newest: AtomicU64::new(0),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }))
@@ -240,12 +237,12 @@ impl Kernels {
         hub.connections.fetch_add(1, Ordering::Relaxed);
         let (queue, following) = queue();
         let end = Arc::new(OnceLock::new());
-        let number = inner.newest.fetch_add(1, Ordering::Relaxed);
-        let client = Client::new(number, name, queue, Arc::clone(&end));
+        let client = Client::new(name, queue, Arc::clone(&end));
+        let name = client.name.clone();
         // When the kernel has just ended, the queue ends at once.
         drop(hub.clients.send(client));
         let (orders, connections) = (hub.orders.clone(), Arc::clone(&hub.connections));
-        Ok(Connection { number, who: who.clone(), following, orders, end, connections })
+        Ok(Connection { name, who: who.clone(), following, orders, end, connections })
     }
 
     /// Ends every connection and waits for the tasks.
@@ -286,7 +283,7 @@ impl Connection {
     /// # Errors
     /// Why the message is refused; the client is not understood then.
     pub async fn send(&self, message: KernelMessage) -> Result<(), MessageRefused> {
-        let order = Order::parse(self.number, &self.who, message)?;
+        let order = Order::parse(&self.name, &self.who, message)?;
         self.orders.send(order).await.map_err(|_| MessageRefused::Over)
     }
 

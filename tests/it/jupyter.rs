@@ -2,6 +2,7 @@
 
 mod connections;
 mod contents;
+mod direct;
 mod figures;
 mod shared;
 

@@ -39,7 +39,8 @@ impl Cell {
 
 #[derive(Default)]
 pub(super) struct Cells {
-    /// In the order in which they were sent.
+    /// In the order in which they were sent. Of those of several clients with one id, the kernel's messages are about
+    /// the first.
     pub(super) open: Vec<Cell>,
     /// Those that are over and whose figures have not come.
     pub(super) unmeasured: VecDeque<Cell>,
@@ -56,8 +57,8 @@ impl Cells {
         self.open.push(Cell { id, client, header, code, begun, is_ok, printed, is_idle, over });
     }
 
-    pub(super) fn is_open(&self, id: &str) -> bool {
-        self.open.iter().any(|cell| cell.id == id)
+    pub(super) fn is_open(&self, client: &str, id: &str) -> bool {
+        self.open.iter().any(|cell| cell.client == client && cell.id == id)
     }
 
     /// Notes who sent a request that is no cell.
@@ -86,8 +87,8 @@ impl Cells {
         }
     }
 
-    pub(super) fn replied(&mut self, id: &str, is_ok: bool) {
-        self.sign(id, |cell| cell.is_ok = Some(is_ok));
+    pub(super) fn replied(&mut self, id: &str, is_ok: impl FnOnce() -> bool) {
+        self.sign(id, |cell| cell.is_ok = Some(is_ok()));
     }
 
     /// The header of the cell, if it is one.

@@ -54,8 +54,8 @@ type Note = (Bytes, String);
 
 /// A connected client.
 pub(super) struct Client {
-    pub(super) number: u64,
-    name: String,
+    /// Its own id, or one that it gets for this connection.
+    pub(super) name: String,
     /// It can come back under its name.
     is_named: bool,
     queue: MessageSender,
@@ -77,8 +77,8 @@ pub(super) struct HubTask {
     sender: KernelSender,
     cells: Cells,
     turn: TurnState,
-    /// On the shell channel, not passed on yet, with the client that sent it.
-    shell: VecDeque<(String, Order)>,
+    /// On the shell channel, not passed on yet.
+    shell: VecDeque<Order>,
     outbox: VecDeque<KernelMessage>,
     notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
     /// The header of the cell that was reported last.
@@ -86,15 +86,8 @@ pub(super) struct HubTask {
 }
 
 impl Client {
-    /// The number distinguishes the connections of one client.
-    pub(super) fn new(
-        number: u64,
-        name: Option<&str>,
-        queue: MessageSender,
-        end: Arc<OnceLock<ConnectionEnd>>,
-    ) -> Self {
+    pub(super) fn new(name: Option<&str>, queue: MessageSender, end: Arc<OnceLock<ConnectionEnd>>) -> Self {
         Self {
-            number,
             name: name.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned),
             is_named: name.is_some(),
             queue,
@@ -251,22 +244,22 @@ impl HubTask {
         self.clients.push(client);
     }
 
-    /// Takes a message of a client. One whose id is under way already is not passed on a second time.
+    /// Takes a message of a client, which may have left since. One whose id is under way for this client already is not
+    /// passed on a second time.
     fn take(&mut self, order: Order) {
         // Its client came before it, but through another channel.
         self.accept();
-        let Some(client) = self.clients.iter().find(|client| client.number == order.from) else { return };
-        let (client, id) = (client.name.clone(), order.header.msg_id.clone());
+        let (client, id) = (&order.client, &order.header.msg_id);
         match order.message.channel {
             Channel::Shell => {
-                let waits = self.shell.iter().any(|(_, other)| other.header.msg_id == id);
-                if !(order.code.is_some() && (waits || self.cells.is_open(&id))) {
-                    self.shell.push_back((client, order));
+                let waits = self.shell.iter().any(|other| other.client == *client && other.header.msg_id == *id);
+                if !(order.code.is_some() && (waits || self.cells.is_open(client, id))) {
+                    self.shell.push_back(order);
                 }
             }
             channel => {
                 if channel == Channel::Control {
-                    self.cells.asked(id, client);
+                    self.cells.asked(id.clone(), client.clone());
                 }
                 self.outbox.push_back(order.message);
             }
@@ -297,8 +290,8 @@ impl HubTask {
             }
             return self.deliver(None, message);
         }
-        if header.msg_type == "execute_reply" && self.cells.is_open(&parent.msg_id) {
-            self.cells.replied(&parent.msg_id, message.read_content()["status"] == "ok");
+        if header.msg_type == "execute_reply" {
+            self.cells.replied(&parent.msg_id, || message.read_content()["status"] == "ok");
         }
         if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
             self.deliver(Some(&asker), message);

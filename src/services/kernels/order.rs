@@ -13,8 +13,8 @@ const HEAD_BYTES: usize = 16 << 10;
 const BUFFERS_MAX: usize = 1000;
 
 pub(super) struct Order {
-    /// The number of the connection.
-    pub(super) from: u64,
+    /// The name of the client that sent it.
+    pub(super) client: String,
     /// Who has connected, with the token: what is executed is that token's.
     pub(super) who: Principal,
     pub(super) header: Header,
@@ -25,7 +25,7 @@ pub(super) struct Order {
 
 impl Order {
     /// A kernel does not answer what it cannot read, so that is refused here.
-    pub(super) fn parse(from: u64, who: &Principal, message: KernelMessage) -> Result<Self, MessageRefused> {
+    pub(super) fn parse(client: &str, who: &Principal, message: KernelMessage) -> Result<Self, MessageRefused> {
         if !matches!(message.channel, Channel::Shell | Channel::Control | Channel::Stdin) {
             return Err(MessageRefused::Channel);
         }
@@ -50,6 +50,6 @@ impl Order {
         } else {
             None
         };
-        Ok(Self { from, who: who.clone(), header, code, message })
+        Ok(Self { client: client.to_owned(), who: who.clone(), header, code, message })
     }
 }

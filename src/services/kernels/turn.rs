@@ -34,8 +34,9 @@ pub(super) enum TurnState {
 pub(super) enum Watch {
     /// The conversation's files and the turn's token are watched.
     Watched(Pin<Box<dyn Future<Output = StopReason> + Send>>),
-    /// Clients were told that it stops: the cell with this id is interrupted, until its time to react is over.
-    Stopping { cell: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
+    /// Clients were told that it stops: the cell of this client and id is interrupted, until its time to react is
+    /// over.
+    Stopping { cell: (String, String), time: Pin<Box<dyn Future<Output = ()> + Send>> },
     /// Clients were told, and no cell runs any more.
     Reported,
 }

@@ -92,6 +92,23 @@ async fn requests_are_not_passed_on_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_clients_may_use_one_id_at_once() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let id = start(&server, "").await;
+    let (mut one, mut two) = (socket(&server, &id, "").await, socket(&server, &id, "").await);
+    until("both are connected", async || connections(&server, &id).await == 2).await;
+    // Both wait for their turn meanwhile.
+    rest_cell(&server, &id, "sleep 500ms", 0).await;
+    one.send_as("same", "shell", "execute_request", json!({"code": "print one"})).await;
+    two.send_as("same", "shell", "execute_request", json!({"code": "print two"})).await;
+    for (client, printed) in [(&mut one, "one\n"), (&mut two, "two\n")] {
+        let seen = client.until(is("execute_reply")).await;
+        assert!(text(&seen).contains(printed), "{seen:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_comes_back_gets_what_it_missed() {
     let server = FakeServer::with_kernel(&[]).await;
     let id = start(&server, "").await;

@@ -46,8 +46,8 @@ impl HubTask {
         self.turn = TurnState::None;
         self.outbox.clear();
         let sent = open.into_iter().filter(|cell| cell.is_ok.is_none());
-        let waiting = self.shell.drain(..).filter(|(_, order)| order.code.is_some());
-        let waiting = waiting.map(|(client, order)| (client, order.message.header));
+        let waiting = self.shell.drain(..).filter(|order| order.code.is_some());
+        let waiting = waiting.map(|order| (order.client, order.message.header));
         sent.map(|cell| (cell.client, cell.header)).chain(waiting).collect()
     }
 

@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 1024;
 impl HubTask {
     /// Whether more is taken from clients.
     pub(super) fn takes(&self) -> bool {
-        let shell = self.shell.iter().map(|(_, order)| &order.message);
+        let shell = self.shell.iter().map(|order| &order.message);
         let bytes: usize = shell.chain(&self.outbox).map(KernelMessage::bytes).sum();
         bytes < WAITING_BYTES_MAX && self.shell.len() + self.outbox.len() + self.cells.open.len() < WAITING_MAX
     }
@@ -26,7 +26,7 @@ impl HubTask {
         self.reacted();
         loop {
             self.return_turn();
-            let Some((_, order)) = self.shell.front() else { return };
+            let Some(order) = self.shell.front() else { return };
             // What comes while the last cell is measured waits for a turn of its own, and so does another token's.
             let is_taken = self.cells.has_begun && self.cells.open.is_empty();
             if order.code.is_some() && (is_taken || !self.turn.is_of(&order.who)) {
@@ -37,8 +37,8 @@ impl HubTask {
                 }
                 return;
             }
-            let Some((client, order)) = self.shell.pop_front() else { return };
-            self.pass_on(client, order);
+            let Some(order) = self.shell.pop_front() else { return };
+            self.pass_on(order);
         }
     }
 
@@ -57,12 +57,12 @@ impl HubTask {
 
     /// The code that waits first.
     fn next_code(&self) -> Option<&Order> {
-        self.shell.iter().map(|(_, order)| order).find(|order| order.code.is_some())
+        self.shell.iter().find(|order| order.code.is_some())
     }
 
     /// Passes a message of the shell channel on; code only where its token has not ended and has limits left.
-    fn pass_on(&mut self, client: String, order: Order) {
-        let Order { header, code, message, .. } = order;
+    fn pass_on(&mut self, order: Order) {
+        let Order { client, header, code, message, .. } = order;
         match code {
             Some(code) => {
                 if let Err(failure) = self.turn.begin_cell(&self.language) {
@@ -80,9 +80,9 @@ impl HubTask {
     pub(super) fn refuse_waiting(&mut self, failure: &Failure) {
         self.turn = TurnState::None;
         let Some(by) = self.next_code().map(|order| order.who.token()) else { return };
-        let is_refused = |(_, order): &(String, Order)| order.code.is_some() && order.who.token() == by;
+        let is_refused = |order: &Order| order.code.is_some() && order.who.token() == by;
         let (code, rest) = self.shell.drain(..).partition::<VecDeque<_>, _>(is_refused);
         self.shell = rest;
-        self.refuse(code.into_iter().map(|(client, order)| (client, order.message.header)), failure);
+        self.refuse(code.into_iter().map(|order| (order.client, order.message.header)), failure);
     }
 }

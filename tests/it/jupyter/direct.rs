@@ -1,0 +1,61 @@
+//! Kernels as the handlers use them, in one thread: what happens between two steps of a hub.
+
+use mcp_sandbox_server::{
+    domain::{
+        id::SessionId,
+        owner::{ConversationKey, Principal},
+    },
+    services::{
+        kernels::Connection,
+        sessions::message::{Channel, KernelMessage},
+    },
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::FakeServer;
+use crate::support::until::PATIENCE;
+
+/// The id of a new kernel.
+async fn start(server: &FakeServer) -> SessionId {
+    let conversation = ConversationKey::new(Principal::default(), "a".parse().expect("an id"));
+    let language = "python".parse().expect("a language");
+    server.kernels.start(&conversation, &language).await.expect("a kernel").id
+}
+
+fn connect(server: &FakeServer, kernel: SessionId) -> Connection {
+    server.kernels.connect(&Principal::default(), kernel, None).expect("a connection")
+}
+
+async fn send(connection: &Connection, id: &str, kind: &str, content: &Value) {
+    let header = json!({"msg_id": id, "msg_type": kind, "session": "s"});
+    connection.send(KernelMessage::new(Channel::Shell, &header, content)).await.expect("sent");
+}
+
+/// The contents until the first message of a kind that answers a request.
+async fn until_answered(connection: &mut Connection, id: &str, kind: &str) -> Vec<Value> {
+    let mut contents = Vec::new();
+    loop {
+        let message = timeout(PATIENCE, connection.next()).await.expect("in time").expect("a message");
+        contents.push(message.read_content());
+        if message.read_parent().msg_id == id && message.read_header().msg_type == kind {
+            return contents;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cell_of_a_client_that_has_left_is_executed() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let kernel = start(&server).await;
+    let mut first = connect(&server, kernel);
+    send(&first, "info", "kernel_info_request", &json!({})).await;
+    until_answered(&mut first, "info", "kernel_info_reply").await;
+    // Until the next await the hub does not run: it finds the cell, and that the client is gone.
+    send(&first, "cell", "execute_request", &json!({"code": "print on"})).await;
+    drop(first);
+    let mut second = connect(&server, kernel);
+    let seen = until_answered(&mut second, "cell", "stream").await;
+    assert_eq!(seen.last().expect("a message")["text"], "on\n");
+    server.stop().await;
+}
