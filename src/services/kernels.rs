@@ -21,7 +21,7 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -70,8 +70,8 @@ struct Hub {
     clients: mpsc::UnboundedSender<Client>,
     orders: mpsc::Sender<Order>,
     connections: Arc<AtomicUsize>,
-    /// A client of Jupyter restarts the kernel.
-    is_asked: Arc<AtomicBool>,
+    /// Restarts under way that clients of Jupyter asked for, one that will be refused included.
+    restarts: Arc<AtomicUsize>,
 }
 
 /// A kernel at one moment.
@@ -197,14 +197,15 @@ impl Kernels {
         let (inner, who) = (Arc::clone(&self.0), who.clone());
         // A client that goes away meanwhile still finds the kernel under its id.
         let restart = async move {
-            let asked = |is_asked| {
-                if let Some(hub) = inner.hubs.lock().get(&id) {
-                    hub.is_asked.store(is_asked, Ordering::Relaxed);
-                }
-            };
-            asked(inner.sessions.get(&who, id).is_ok());
+            let is_open = inner.sessions.get(&who, id).is_ok();
+            let asked = inner.hubs.lock().get(&id).filter(|_| is_open).map(|hub| Arc::clone(&hub.restarts));
+            if let Some(asked) = &asked {
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
             let restarted = inner.sessions.restart(&who, id).await;
-            asked(false);
+            if let Some(asked) = &asked {
+                asked.fetch_sub(1, Ordering::Relaxed);
+            }
             Ok(inner.view(restarted?))
         };
         let over = || Failure::new(Code::Internal, "The server failed while it restarted the kernel.");

@@ -14,7 +14,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
@@ -70,8 +70,8 @@ pub(super) struct HubTask {
     language: Language,
     new_clients: mpsc::UnboundedReceiver<Client>,
     orders: mpsc::Receiver<Order>,
-    /// A client of Jupyter restarts the kernel.
-    is_asked: Arc<AtomicBool>,
+    /// Restarts under way that clients of Jupyter asked for.
+    restarts: Arc<AtomicUsize>,
     clients: Vec<Client>,
     buffer: Option<Buffer>,
     sender: KernelSender,
@@ -105,7 +105,7 @@ impl Inner {
     pub(super) fn begin(&self, link: KernelLink) -> Hub {
         let (clients, new_clients) = mpsc::unbounded_channel();
         let (orders, new_orders) = mpsc::channel(ORDERS_MAX);
-        let is_asked = Arc::<AtomicBool>::default();
+        let restarts = Arc::<AtomicUsize>::default();
         let SessionView { session, conversation, language, .. } = link.view();
         let task = HubTask {
             runs: self.runs.clone(),
@@ -115,7 +115,7 @@ impl Inner {
             language,
             new_clients,
             orders: new_orders,
-            is_asked: Arc::clone(&is_asked),
+            restarts: Arc::clone(&restarts),
             clients: Vec::new(),
             buffer: None,
             sender: KernelSender::default(),
@@ -127,7 +127,7 @@ impl Inner {
             reported: Bytes::from_static(b"{}"),
         };
         self.tasks.spawn(task.run(link, self.stop.clone()));
-        Hub { clients, orders, connections: Arc::default(), is_asked }
+        Hub { clients, orders, connections: Arc::default(), restarts }
     }
 }
 
@@ -175,7 +175,7 @@ impl HubTask {
         let sessions = self.sessions.clone();
         let mut next = std::pin::pin!(sessions.next_link(link));
         // JupyterLab takes this status for a death, so it is for restarts that no client of Jupyter asked for.
-        let mut is_announced = self.is_asked.load(Ordering::Relaxed);
+        let mut is_announced = self.restarts.load(Ordering::Relaxed) > 0;
         loop {
             if !is_announced
                 && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.view().session)

@@ -1,7 +1,10 @@
 //! Kernels as the handlers use them, in one thread: what happens between two steps of a hub.
 
+use std::time::Duration;
+
 use mcp_sandbox_server::{
     domain::{
+        error::Code,
         id::SessionId,
         owner::{ConversationKey, Principal},
     },
@@ -57,5 +60,23 @@ async fn a_cell_of_a_client_that_has_left_is_executed() {
     let mut second = connect(&server, kernel);
     let seen = until_answered(&mut second, "cell", "stream").await;
     assert_eq!(seen.last().expect("a message")["text"], "on\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_restart_that_is_refused_leaves_the_one_under_way_as_it_is() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let kernel = start(&server).await;
+    let mut client = connect(&server, kernel);
+    send(&client, "first", "kernel_info_request", &json!({})).await;
+    until_answered(&mut client, "first", "kernel_info_reply").await;
+    server.engine.delay_starts(Duration::from_millis(300));
+    let who = Principal::default();
+    let restart = async || server.kernels.restart(&who, kernel).await.map(drop).map_err(|failure| failure.code);
+    assert_eq!(tokio::join!(restart(), restart()), (Ok(()), Err(Code::SessionBusy)));
+    send(&client, "second", "kernel_info_request", &json!({})).await;
+    let seen = until_answered(&mut client, "second", "kernel_info_reply").await;
+    let is_announced = seen.iter().any(|content| content["execution_state"] == "restarting");
+    assert!(!is_announced, "JupyterLab would show a death: {seen:?}");
     server.stop().await;
 }
