@@ -83,6 +83,8 @@ pub(super) struct HubTask {
     notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
     /// The header of the cell that was reported last.
     reported: Bytes,
+    /// Processes that were killed for memory, as the bridge said last.
+    oom_kills: Option<u64>,
 }
 
 impl Client {
@@ -125,6 +127,7 @@ impl Inner {
             outbox: VecDeque::new(),
             notes: mpsc::unbounded_channel(),
             reported: Bytes::from_static(b"{}"),
+            oom_kills: None,
         };
         self.tasks.spawn(task.run(link, self.stop.clone()));
         Hub { clients, orders, connections: Arc::default(), restarts }
@@ -215,7 +218,11 @@ impl HubTask {
                     }
                 }
                 change = self.turn.change() => match change {
-                    TurnChange::Came(Ok(turn)) => self.turn = TurnState::held(turn, link.begin_cell()),
+                    TurnChange::Came(Ok(turn)) => {
+                        self.turn = TurnState::held(turn, link.begin_cell());
+                        // What was killed for memory before this turn is not counted for its first cell.
+                        self.outbox.push_back(KernelLink::ask_figures());
+                    }
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
                     TurnChange::Stopped(reason) => self.stop_cells(&reason, link),
                     TurnChange::TimeUp => self.time_up(link),

@@ -109,8 +109,14 @@ impl ConversationTurn {
     }
 
     /// Reports a cell to the observers, and counts what it used for the token that it came by. Its status is what the
-    /// kernel says.
-    pub(in crate::services) fn report(&self, language: &Language, code: &str, figures: Figures, is_ok: bool) {
+    /// kernel says, and whether a process was killed for memory is what the bridge says.
+    pub(in crate::services) fn report(
+        &self,
+        language: &Language,
+        code: &str,
+        figures: Figures,
+        (is_ok, oom_killed): (bool, bool),
+    ) {
         if let Some(by) = &self.by {
             by.count(&figures);
         }
@@ -119,7 +125,7 @@ impl ConversationTurn {
         let Some(runner) = parts.catalog.find(language) else { return };
         let (limits, run) = (&parts.sandboxes.limits, RunId::new());
         let ended = Ended::Exited { code: i32::from(!is_ok) };
-        let outcome = Outcome { ended, oom_killed: false, limits: *limits, figures };
+        let outcome = Outcome { ended, oom_killed, limits: *limits, figures };
         let ended_unix_s = parts.sandboxes.clock.unix_s();
         let conversation = &self.conversation;
         info!(%run, %conversation, %language, is_ok, wall_ms = text::ms(took), "a notebook's cell ended");

@@ -3,8 +3,11 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{FakeServer, Socket};
-use crate::support::calls::{call, create};
+use super::{FakeServer, Socket, TOKEN};
+use crate::support::{
+    calls::{call, create},
+    until,
+};
 
 /// A new token with these limits, a kernel that it has started, and a client of that.
 async fn notebook(server: &FakeServer, limits: Value) -> (String, String, Socket) {
@@ -85,5 +88,33 @@ async fn a_notebooks_cell_that_ignores_the_interrupt_at_a_disk_limit_ends_its_se
     assert!(told.is_some() && told < ended, "{answers:?}");
     let (_, why) = client.closed().await;
     assert_eq!(why, "the kernel is gone: a cell did not react to its interrupt");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notebooks_cell_records_what_was_killed_for_memory_in_it_alone() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (token, id, mut client) = notebook(&server, json!({})).await;
+    let cells = format!("/v1/sessions/session-{}/cells", id.replace('-', ""));
+    call(&server, &token, Method::POST, &cells, json!({"code": "oom-child"})).await;
+    client.run("print before").await;
+    client.run("oom-child\nprint lost").await;
+    client.run("print after").await;
+    let history = async || call(&server, TOKEN, Method::GET, "/v1/history?owner=ann", None::<Value>).await.1;
+    until("each cell is in the history", async || {
+        history().await["runs"]
+            .as_array()
+            .is_some_and(|runs| runs.iter().filter(|run| run["ended"].is_string()).count() == 4)
+    })
+    .await;
+    let history = history().await;
+    let killed = |run: &Value| {
+        let is_told = run["sentence"].as_str().is_some_and(|sentence| sentence.contains("killed"));
+        (run["figures"]["stdoutBytes"].as_u64(), is_told)
+    };
+    let mut killed: Vec<_> = history["runs"].as_array().expect("a list").iter().map(killed).collect();
+    killed.sort_unstable();
+    let (before, lost, after) = ((Some(7), false), (Some(5), true), (Some(6), false));
+    assert_eq!(killed, [(Some(0), true), lost, after, before]);
     server.stop().await;
 }

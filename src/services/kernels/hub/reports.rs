@@ -17,21 +17,24 @@ impl HubTask {
             self.outbox.push_back(KernelLink::ask_figures());
         }
         while let Some(cell) = self.cells.take_late() {
-            self.report(&cell, Figures::default());
+            self.report(&cell, Figures::default(), false);
         }
     }
 
-    /// The bridge has said what was used: by the cell that was over first.
+    /// The bridge has said what was used: by the cell that was over first, or before the first one of a turn.
     pub(super) fn measured(&mut self, link: &KernelLink, said: &Value) {
+        let oom_kills = said["oomKills"].as_u64();
+        let before = mem::replace(&mut self.oom_kills, oom_kills);
         if let Some(cell) = self.cells.unmeasured.pop_front() {
-            self.report(&cell, link.figures(said));
+            let oom_killed = before.zip(oom_kills).is_some_and(|(before, after)| after > before);
+            self.report(&cell, link.figures(said), oom_killed);
         }
     }
 
     /// Reports those that are over; what they used will not be known.
     pub(super) fn report_unmeasured(&mut self) {
         for cell in mem::take(&mut self.cells.unmeasured) {
-            self.report(&cell, Figures::default());
+            self.report(&cell, Figures::default(), false);
         }
     }
 
@@ -41,7 +44,7 @@ impl HubTask {
         self.report_unmeasured();
         let open = mem::take(&mut self.cells).open;
         if let Some(cell) = open.first() {
-            self.report(cell, Figures::default());
+            self.report(cell, Figures::default(), false);
         }
         self.turn = TurnState::None;
         self.outbox.clear();
@@ -51,11 +54,11 @@ impl HubTask {
         sent.map(|cell| (cell.client, cell.header)).chain(waiting).collect()
     }
 
-    fn report(&mut self, cell: &Cell, used: Figures) {
+    fn report(&mut self, cell: &Cell, used: Figures, oom_killed: bool) {
         let TurnState::Held { turn, .. } = &self.turn else { return };
         let [stdout_bytes, stderr_bytes] = cell.printed;
         let figures = Figures { wall: cell.took(), stdout_bytes, stderr_bytes, ..used };
-        turn.report(&self.language, &cell.code, figures, cell.is_ok.unwrap_or_default());
+        turn.report(&self.language, &cell.code, figures, (cell.is_ok.unwrap_or_default(), oom_killed));
         self.reported = cell.header.clone();
     }
 }
