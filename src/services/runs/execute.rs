@@ -218,6 +218,8 @@ impl Execution<'_> {
                 biased;
                 () = cancel.cancelled(), if alive => return Some(Ended::Cancelled),
                 () = &mut deadline, if alive => return Some(Ended::TimedOut),
+                // Before the output, which may never have to be waited for.
+                limit = &mut breach, if alive => return Some(Ended::DiskLimit(limit)),
                 event = self.sandbox.next() => {
                     self.record(event);
                     if self.output_over {
@@ -227,7 +229,6 @@ impl Execution<'_> {
                         return None;
                     }
                 }
-                limit = &mut breach, if alive => return Some(Ended::DiskLimit(limit)),
                 () = writing.as_mut() => {}
             }
         }
@@ -334,5 +335,41 @@ impl Execution<'_> {
             warn!(error = %chain(&error), "a program that was lost was not killed; its sandbox is destroyed");
         }
         EngineError::Lost { id }.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::{
+        domain::id::SandboxId,
+        ports::engine::{Output, Sandbox},
+    };
+
+    #[tokio::test]
+    async fn program_that_floods_is_stopped_at_a_disk_limit() {
+        let piece = || Ok::<_, EngineError>(Output { stream: StreamKind::Stdout, bytes: Bytes::from_static(b"x") });
+        let sandbox = Sandbox {
+            id: SandboxId::new(),
+            stdin: Box::pin(tokio::io::sink()),
+            output: Box::pin(stream::repeat_with(piece)),
+            exit: Box::pin(pending()),
+        };
+        let (_, sandbox) = attach(Started { sandbox, decoder: None });
+        let (log, cancel, limit) = (EventLog::new(1 << 10), CancellationToken::new(), DiskLimit::Entries { max: 1 });
+        let mut execution = Execution {
+            sandbox,
+            log: &log,
+            output_left: 1 << 10,
+            output_over: false,
+            exit: None,
+            reported: false,
+            stopping: false,
+        };
+        let writing = pin!(pending::<()>());
+        let stopped = execution.until_end(writing, pending::<()>(), &cancel, ready(limit)).await;
+        assert_eq!(stopped, Some(Ended::DiskLimit(limit)));
     }
 }

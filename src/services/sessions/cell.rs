@@ -197,6 +197,8 @@ impl Execution<'_> {
                 biased;
                 () = cancel.cancelled() => return End::Stopped(Ended::Cancelled),
                 () = &mut deadline => return End::Stopped(Ended::TimedOut),
+                // Before the messages, which may never have to be waited for.
+                limit = &mut breach => return End::Stopped(Ended::DiskLimit(limit)),
                 message = self.following.next() => {
                     let Some(message) = message else { return End::KernelGone };
                     self.record(&message);
@@ -208,7 +210,6 @@ impl Execution<'_> {
                     }
                 }
                 () = &mut grace, if replied => return End::Itself,
-                limit = &mut breach => return End::Stopped(Ended::DiskLimit(limit)),
                 line = self.input.line(), if self.asked.is_some() => self.answer(line).await,
                 () = ready(()), if self.events.has_request() => self.wait_for_line(),
             }
