@@ -5,6 +5,9 @@
 //! It is only an optimisation: a session with other needs, such as variables or network, starts a new kernel. The
 //! memory of a waiting kernel counts as that of a session, and it is ended when any session needs that memory.
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -70,6 +73,17 @@ impl PrestartedKernels {
         self.0.lock().get_mut(language)?.waiting.take()
     }
 
+    /// Lets one wait for another conversation, unless its folder has just become a conversation's or it has died.
+    fn put_back(&self, language: &Language, waiting: Waiting) {
+        let mut slots = self.0.lock();
+        if !waiting.folder.is_assigned()
+            && !waiting.kernel.is_ended()
+            && let Some(slot) = slots.get_mut(language).filter(|slot| slot.waiting.is_none())
+        {
+            slot.waiting = Some(waiting);
+        }
+    }
+
     /// Ends those that match; whether there was one. No kernel or lease is dropped under the lock.
     fn end(&self, matches: impl Fn(&Slot) -> bool) -> bool {
         let ended: Vec<_> =
@@ -110,13 +124,8 @@ impl Inner {
             end.disarm();
             return Some((kernel, lease));
         }
-        // The conversation exists: it waits for another, unless its folder has just become a conversation's.
-        let mut slots = self.prestarted.0.lock();
-        if !waiting.folder.is_assigned()
-            && let Some(slot) = slots.get_mut(&runner.language).filter(|slot| slot.waiting.is_none())
-        {
-            slot.waiting = Some(waiting);
-        }
+        // The conversation exists.
+        self.prestarted.put_back(&runner.language, waiting);
         None
     }
 
