@@ -23,7 +23,7 @@ use super::{Caller, McpParts, shown::ANSWER_BYTES_MAX};
 use crate::{
     api::schema::{FileResult, json_len},
     domain::{
-        error::Failure,
+        error::{Code, Failure},
         event::{Event, EventKind},
         owner::{ConversationKey, Principal},
         path::SafePath,
@@ -180,7 +180,7 @@ impl McpParts {
         let (key, path) = self.file_of(caller, &uri)?;
         let bytes_max = ANSWER_BYTES_MAX as u64;
         let file = self.files.read(&key, &path, 0, bytes_max).await;
-        let file = file.map_err(|Failure { message, .. }| not_found(message))?;
+        let file = file.map_err(unread)?;
         let FileResult { content, encoding, media_type, .. } = FileResult::new(&file, 0, ANSWER_BYTES_MAX, str::len);
         let contents = match encoding {
             "utf-8" => ResourceContents::text(content, uri),
@@ -199,9 +199,37 @@ fn not_found(message: String) -> ErrorData {
     ErrorData::resource_not_found(message, None)
 }
 
+/// Why a resource is not read. Clients forget one that is not found.
+pub(super) fn unread(Failure { code, message, .. }: Failure) -> ErrorData {
+    match code {
+        Code::ConversationNotFound | Code::FileNotFound | Code::NotAFile | Code::SkillNotFound | Code::SkillsOff => {
+            not_found(message)
+        }
+        Code::Forbidden | Code::TooLarge => ErrorData::invalid_request(message, None),
+        _ => ErrorData::internal_error(message, None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rmcp::model::ErrorCode;
+
     use super::*;
+
+    #[test]
+    fn only_what_is_not_there_is_not_found() {
+        for (code, expected) in [
+            (Code::FileNotFound, ErrorCode::RESOURCE_NOT_FOUND),
+            (Code::NotAFile, ErrorCode::RESOURCE_NOT_FOUND),
+            (Code::SkillNotFound, ErrorCode::RESOURCE_NOT_FOUND),
+            (Code::Forbidden, ErrorCode::INVALID_REQUEST),
+            (Code::FileBusy, ErrorCode::INTERNAL_ERROR),
+            (Code::Internal, ErrorCode::INTERNAL_ERROR),
+        ] {
+            let error = unread(Failure::new(code, "why"));
+            assert_eq!((error.code, &*error.message), (expected, "why"), "{code}");
+        }
+    }
 
     #[test]
     fn changes_cover_followed_files_of_their_conversation_alone() {

@@ -15,6 +15,7 @@ use super::{
     Caller, McpParts,
     caller::ToolResult,
     content::{self, REST_BYTES},
+    resources::unread,
     shown::{ANSWER_BYTES_MAX, shorten},
 };
 use crate::{
@@ -165,7 +166,7 @@ impl McpParts {
         caller.check_scope(Scope::Files).map_err(|failure| ErrorData::invalid_request(failure.message, None))?;
         let (source, name, path) = named(uri).ok_or_else(|| not_found(NO_FILE.to_owned()))?;
         let found = self.skills.file(&caller.principal, &name, &path, RESOURCE_BYTES_MAX).await;
-        let SkillContent { bytes, skill } = found.map_err(|failure| not_found(failure.message))?;
+        let SkillContent { bytes, skill } = found.map_err(unread)?;
         if skill.source.label() != source {
             return Err(not_found(NO_FILE.to_owned()));
         }
