@@ -158,7 +158,7 @@ async fn runs_are_known_after_a_restart(root: &Path, url: &str) {
     assert_eq!((&after["state"], &after["error"]["code"]), (&json!("finished"), &json!("server_lost")), "{after}");
     assert_eq!(history(&server, "ended=server_lost", 1).await[0]["runId"], json!(left.to_string()));
     let told = server.call("sandbox.get_run", json!({"runId": bad["runId"]})).await;
-    assert!(told["content"][0]["text"].as_str().expect("text").contains("no longer kept"), "{told}");
+    assert!(told["content"][0]["text"].as_str().expect("text").contains("/data of the conversationId c]"), "{told}");
     assert_eq!(get(&server, &format!("/v1/runs/{}", RunId::new())).await.0, 404);
 
     // The key is known, and its program is not run again.

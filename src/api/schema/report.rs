@@ -69,7 +69,8 @@ impl From<RunStatus> for RunReport {
 impl From<&HistoryLine> for RunReport {
     /// A run that is no longer in memory.
     fn from(line: &HistoryLine) -> Self {
-        let hints = vec!["The output is no longer kept; files are still in /data".to_owned()];
+        let id = &line.conversation.id;
+        let hints = vec![format!("The output is no longer kept; files are still in /data of the conversationId {id}")];
         Self { hints, ..RunStatus::recorded(line).into() }
     }
 }
