@@ -204,7 +204,7 @@ impl Parts {
         let check = isolation_check(config, &shared, &runs)?;
         let told = (Arc::clone(&history), refusals);
         let known = (&policies, sign_in.as_ref().map(|parts| &parts.connections));
-        let (kernels, checks) = (Kernels::new(runs.clone()), doctor::checks_of(config, &engine));
+        let (kernels, checks) = (Kernels::new(runs.clone(), SystemClock.unix_s()), doctor::checks_of(config, &engine));
         let admin = options::admin(&runs, told, known, &tools, stats.clone(), checks);
         let (beside, kept) = ((&packages, &tools, &checker), (&history, &keys, &admin));
         let api = options::api(bodies.clone(), &shared, (&runs, &sessions, &kernels), beside, kept);

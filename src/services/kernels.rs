@@ -61,6 +61,7 @@ struct Inner {
     sessions: Sessions,
     hubs: Mutex<HashMap<SessionId, Hub>>,
     documents: Documents,
+    started_unix_s: i64,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -131,15 +132,22 @@ pub struct Connection {
 }
 
 impl Kernels {
-    pub fn new(runs: Runs) -> Self {
+    /// The server was started at this time.
+    pub fn new(runs: Runs, started_unix_s: i64) -> Self {
         Self(Arc::new(Inner {
             sessions: runs.sessions().clone(),
             runs,
             hubs: Mutex::default(),
             documents: Documents::default(),
+            started_unix_s,
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }))
+    }
+
+    /// When the server was started.
+    pub fn started_unix_s(&self) -> i64 {
+        self.0.started_unix_s
     }
 
     /// The runners that have a kernel, ordered by language.

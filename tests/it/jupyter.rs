@@ -77,12 +77,15 @@ async fn kernels_have_jupyters_models_and_statuses() {
     let (status, _, second) = call(&server, Method::POST, "/api/kernels", Some(foreign)).await;
     assert_eq!((status, second["id"] == kernel["id"]), (201, false), "each kernel is a session of its own");
     assert_eq!(get(&server, "/api/kernels/").await.as_array().map(Vec::len), Some(2));
-    assert_eq!(get(&server, "/api/status").await["kernels"], 2);
+    let status = get(&server, "/api/status").await;
+    assert_eq!(status["kernels"], 2);
+    let started = status["started"].clone();
 
     let path = format!("/api/kernels/{id}");
     assert_eq!(call(&server, Method::POST, &format!("{path}/interrupt"), None).await.0, 204);
     let (status, _, again) = call(&server, Method::POST, &format!("{path}/restart"), Some(json!({}))).await;
     assert_eq!((status, &again["id"]), (200, &json!(id)));
+    assert_eq!(get(&server, "/api/status").await["started"], started, "that of the server");
     assert_eq!(call(&server, Method::GET, &format!("{path}/channels"), None).await.0, 400, "no WebSocket");
     assert_eq!(call(&server, Method::DELETE, &path, None).await.0, 204);
     for (method, path, body, expected) in [

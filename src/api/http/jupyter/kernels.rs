@@ -28,8 +28,8 @@ pub(super) async fn status(State(kernels): State<Kernels>, call: Call) -> Answer
     let all = kernels.list(&call.who, call.pinned()?.as_ref());
     let connections: usize = all.iter().map(|kernel| kernel.connections).sum();
     let unused = all.iter().filter(|kernel| kernel.state != Some(SessionState::Busy)).map(|kernel| kernel.idle).min();
-    let last = model::ago(unused.unwrap_or_default());
-    Ok(Json(json!({"started": last, "last_activity": last, "connections": connections, "kernels": all.len()})))
+    let (started, last) = (model::at(kernels.started_unix_s()), model::ago(unused.unwrap_or_default()));
+    Ok(Json(json!({"started": started, "last_activity": last, "connections": connections, "kernels": all.len()})))
 }
 
 pub(super) async fn specs(State(kernels): State<Kernels>) -> Json<Value> {
