@@ -121,3 +121,18 @@ async fn new_files_and_copies_get_names_that_are_free() {
     }
     server.stop().await;
 }
+
+/// An invisible character was escaped, and of a path longer than 512 bytes the middle was left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn path_of_an_answer_leads_back_to_its_file() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let text = json!({"type": "file", "format": "text", "content": "a"});
+    for path in ["a\u{ad}b.txt".to_owned(), ["x", "y", "z"].map(|name| name.repeat(200)).join("/")] {
+        let (status, saved) = put(&server, &path, text.clone()).await;
+        assert_eq!((status, &saved["path"]), (201, &json!(path)), "{saved}");
+        assert_eq!(get(&server, &format!("{ROOT}/{path}")).await["path"], path);
+    }
+    let listed = get(&server, ROOT).await;
+    assert_eq!(listed["content"][0]["path"], "a\u{ad}b.txt", "{listed}");
+    server.stop().await;
+}

@@ -56,7 +56,7 @@ fn is_notebook(path: &SafePath) -> bool {
 
 fn model(path: &SafePath, kind: &str, modified_unix_s: Option<i64>, size: Option<u64>) -> Value {
     let modified = model::at(modified_unix_s.unwrap_or_default());
-    json!({"name": String::from_utf8_lossy(path.name()), "path": path.display(), "type": kind, "created": modified,
+    json!({"name": String::from_utf8_lossy(path.name()), "path": path.text(), "type": kind, "created": modified,
         "last_modified": modified, "content": null, "format": null, "writable": true, "size": size,
         "mimetype": (kind == "file").then(|| media_type(path.name()))})
 }
