@@ -124,6 +124,14 @@ impl Runs {
         checked.inspect_err(|failure| parts.observer.refused(failure.code))
     }
 
+    /// Checks what can be known of a request before it begins, for callers that write files for it first.
+    ///
+    /// # Errors
+    /// An unknown language, a program that is too long, members that its runner does not take.
+    pub fn check(&self, request: &RunRequest) -> Result<(), Failure> {
+        self.0.runner(request).map(drop).inspect_err(|failure| self.0.parts.observer.refused(failure.code))
+    }
+
     /// Begins a run. A refused one has touched neither disk nor engine.
     ///
     /// # Errors
@@ -135,8 +143,7 @@ impl Runs {
     fn admit(&self, request: RunRequest) -> Result<RunHandle, Failure> {
         let inner = &self.0;
         inner.check_running()?;
-        let runner = inner.parts.catalog.get(&request.language)?;
-        request.check(&runner, inner.options.program_bytes_max)?;
+        let runner = inner.runner(&request)?;
         inner.parts.variables.check(&request.env)?;
         inner.parts.peers.check(&request.conversation)?;
         let limits = inner.limits(&request, &runner);
@@ -344,6 +351,13 @@ impl Inner {
             return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
         }
         Ok(())
+    }
+
+    /// The runner of a request, which keeps the rules of that runner.
+    fn runner(&self, request: &RunRequest) -> Result<Runner, Failure> {
+        let runner = self.parts.catalog.get(&request.language)?;
+        request.check(&runner, self.options.program_bytes_max)?;
+        Ok(runner)
     }
 
     fn limits(&self, request: &RunRequest, runner: &Runner) -> Limits {

@@ -4,7 +4,11 @@ use serde_json::{Value, json};
 
 use crate::{
     mcp_clients::{client, tool},
-    support::{FakeServer, Server, calls::create, server::TOKEN},
+    support::{
+        FakeServer, Server,
+        calls::{create, get},
+        server::TOKEN,
+    },
 };
 
 const FAKE: [&str; 3] = ["print made\nwrite made.txt text", "print seen", "stderr no\nexit 1"];
@@ -74,6 +78,17 @@ async fn no_program_changes_or_reads_what_another_session_or_owner_holds() {
         let (status, why) = exec(TOKEN, body.clone()).await;
         assert_eq!(status, expected, "{body}: {why}");
         assert!(why["error"].is_string() && why["message"].is_string(), "{why}");
+    }
+    let conversations = async || {
+        let list = get(&server, "/v1/conversations").await;
+        list["conversations"].as_array().expect("a list").len()
+    };
+    let before = conversations().await;
+    // The plain protocol has no arguments.
+    for mut body in [json!({"lang": "cobol", "code": "x"}), json!({"lang": "py", "code": "x", "args": ["a"]})] {
+        body["files"] = named.clone();
+        let (status, why) = exec(TOKEN, body).await;
+        assert_eq!((status, conversations().await), (422, before), "nothing was copied for it: {why}");
     }
     let hint = json!({"lang": "py", "code": "write b.txt x", "runtime_session_hint": "c1"});
     let (_, one) = exec(TOKEN, hint.clone()).await;

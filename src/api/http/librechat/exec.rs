@@ -86,14 +86,21 @@ pub(super) async fn exec(
         (_, Some(hint)) if !hint.is_empty() => of_hint(hint),
         _ => fresh(),
     };
-    let conversation = ConversationKey::new(who, id);
     let named = exec.files.unwrap_or_default();
     if named.len() > FILES_MAX {
         return Err(Failure::argument("files", format!("a program takes at most {FILES_MAX}")).into());
     }
+    let request = RunRequest {
+        args: exec.args.unwrap_or_default(),
+        detach: Some(false),
+        within: trace,
+        ..RunRequest::new(ConversationKey::new(who, id), language, exec.code.into())
+    };
+    // Copied files would make a conversation of a program that is refused.
+    parts.runs.check(&request)?;
     let (mut given, mut missing) = (Vec::new(), Vec::new());
     for file in &named {
-        match give(&parts.files, &conversation, file).await {
+        match give(&parts.files, &request.conversation, file).await {
             Ok(delivered) => given.push(delivered),
             Err(failure) if is_gone(&failure) => {
                 let name = file.name.as_deref().unwrap_or(&file.id);
@@ -102,12 +109,7 @@ pub(super) async fn exec(
             Err(failure) => return Err(failure.into()),
         }
     }
-    let run = parts.runs.begin(RunRequest {
-        args: exec.args.unwrap_or_default(),
-        detach: Some(false),
-        within: trace,
-        ..RunRequest::new(conversation, language, exec.code.into())
-    })?;
+    let run = parts.runs.begin(request)?;
     let report = run.finished().await?;
     Ok(Json(executed(&report, given, &missing.concat())))
 }
