@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     FakeServer,
-    calls::{ask, request},
+    calls::{ask, get, request},
     server::TOKEN,
 };
 
@@ -82,5 +82,22 @@ async fn coderunner_takes_a_program_from_whichever_member_holds_one() {
         let (status, executed) = ask(&server, Method::POST, "/v1/execute", body).await;
         assert_eq!((status, &executed["stdout"]), (400, &json!("")), "{executed}");
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browser_session_of_coderunner_whose_viewport_is_not_set_is_closed() {
+    let server = FakeServer::with_browser().await;
+    let open = async |body: Value| ask(&server, Method::POST, "/v1/browser/sessions/", body).await;
+    for (given, named) in [("viewport_width", "viewport_height"), ("viewport_height", "viewport_width")] {
+        let (status, why) = open(json!({given: 800})).await;
+        assert!(status == 400 && why["detail"].as_str().is_some_and(|text| text.starts_with(named)), "{status} {why}");
+    }
+    assert!(server.engine.started().is_empty(), "it is refused before a sandbox starts");
+    let (status, why) = open(json!({"viewport_width": 800, "viewport_height": 600})).await;
+    assert_eq!(status, 422, "{why}");
+    assert_eq!(get(&server, "/v1/sessions").await, json!({"sessions": []}));
+    let (status, opened) = open(json!({})).await;
+    assert_eq!((status, &opened["status"]), (200, &json!("active")), "{opened}");
     server.stop().await;
 }

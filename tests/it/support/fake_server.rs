@@ -114,6 +114,13 @@ impl FakeServer {
         Self::on(engine, more).await
     }
 
+    /// A server whose browser may reach a host. Its cells are scripts, so no call of the browser succeeds.
+    pub async fn with_browser() -> Self {
+        let engine = FakeEngine::default();
+        engine.add_kernel("browser");
+        Self::on(engine, &[("SANDBOX_NETWORK__SET", "set.example")]).await
+    }
+
     /// A server that installs packages for its Python, from an index that does not answer.
     pub async fn with_packages() -> Self {
         let engine = FakeEngine::default();

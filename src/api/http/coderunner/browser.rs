@@ -242,12 +242,24 @@ pub(super) async fn open(call: BrowserCall) -> Answer<Value> {
             return Err(Failure::argument(name, "it must be 100 to 4000 pixels").into());
         }
     }
+    let missing = |name| ApiError::from(Failure::argument(name, "it is missing: give both dimensions or neither"));
+    let viewport = match (*viewport_width, *viewport_height) {
+        (None, None) => None,
+        (Some(width), Some(height)) => Some((width, height)),
+        (None, Some(_)) => return Err(missing("viewport_width")),
+        (Some(_), None) => return Err(missing("viewport_height")),
+    };
     let conversation = ConversationKey::new(call.who.clone(), ConversationId::fresh());
     let opened = call.parts.sessions.open(&conversation, &browser::language()?).await?;
-    if let (Some(width), Some(height)) = (*viewport_width, *viewport_height) {
+    if viewport.is_some() {
         let session_id = Some(opened.session.to_string());
         let call = BrowserCall { asked: BrowserRequest { session_id, ..BrowserRequest::default() }, ..call };
-        call.browse(Browse { viewport: Some((width, height)), ..Browse::default() }).await?;
+        let browsed = call.browse(Browse { viewport, ..Browse::default() }).await;
+        if let Err(error) = browsed.map_err(ApiError::from).and_then(|(_, page)| done(&page)) {
+            // The caller does not get its id. It may have ended by itself.
+            let _ = call.parts.sessions.close(&call.who, opened.session);
+            return Err(error);
+        }
     }
     Ok(Json(json!(SessionStatus::from(&opened))))
 }
