@@ -18,8 +18,11 @@ const RUN: &str = "run";
 const FILES: &str = "files";
 const ADMIN: &str = "admin";
 
+/// What no token of one scope has.
+const RUN_AND_FILES: &str = "run and files";
+
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 63] = [
+const PATHS: [(&str, &str, &str); 67] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -80,6 +83,10 @@ const PATHS: [(&str, &str, &str); 63] = [
     ("GET", "/openai/v1/containers/files", RUN),
     ("POST", "/openai/v1/containers", RUN),
     ("GET", "/openai/v1/containers/c/files", FILES),
+    ("DELETE", "/openai/v1/containers/c/files/f", FILES),
+    ("DELETE", "/openai/v1/containers/c", RUN_AND_FILES),
+    ("DELETE", "/e2b/sandboxes/c", RUN_AND_FILES),
+    ("DELETE", "/e2b/contexts/c", RUN),
     ("POST", "/e2b/filesystem.Filesystem/MakeDir", RUN),
     ("POST", "/e2b/filesystem.Filesystem/Move", FILES),
     ("POST", "/librechat/v1/exec", RUN),
@@ -112,6 +119,11 @@ async fn each_path_needs_its_scope_and_no_other(kind: Kind) {
             let is_open = needed.is_empty() || needed == scope;
             assert_eq!(answer.status() != 403, is_open, "{method} {path} with {scope}: {}", answer.status());
         }
+    }
+    let (_, token) = create(&server, json!({"name": "both", "owner": "ann", "scopes": [RUN, FILES]})).await;
+    for (method, path, _) in PATHS.into_iter().filter(|(_, _, needed)| *needed == RUN_AND_FILES) {
+        let method: Method = method.parse().expect("a method");
+        assert_eq!(super::send(&server, &token, method, path, None).await.status(), 404, "{path}");
     }
     server.stop().await;
 }

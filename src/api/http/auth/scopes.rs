@@ -10,7 +10,17 @@ use crate::{
 /// # Errors
 /// [`crate::domain::error::Code::InsufficientScope`].
 pub(super) fn check(token: &Token, method: &Method, path: &str) -> Result<(), Failure> {
+    if removes_container(method, path) {
+        token.check_scope(Scope::Run)?;
+    }
     needed(method, path).map_or(Ok(()), |scope| token.check_scope(scope))
+}
+
+/// Whether a request cancels the runs of a conversation before it deletes the files. The deletion of a conversation is
+/// refused while a run is under way, so `files` is enough for it.
+fn removes_container(method: &Method, path: &str) -> bool {
+    let id = path.strip_prefix("/e2b/sandboxes/").or_else(|| path.strip_prefix("/openai/v1/containers/"));
+    method == Method::DELETE && id.is_some_and(|id| !id.contains('/'))
 }
 
 /// `None` where any token is enough: lists that show what there is, and MCP.
