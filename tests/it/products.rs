@@ -71,6 +71,24 @@ async fn deprecated_paths_of_coderunner_say_so_also_in_refusals() {
     server.stop().await;
 }
 
+/// CodeRunner had one kernel, so its clients name none.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_path_of_coderunner_closes_the_newest_session_where_none_is_named() {
+    const SESSION: &str = "/v1/sessions/session";
+    let server = FakeServer::with_kernel(&[]).await;
+    let (_, first) = ask(&server, Method::POST, SESSION, json!({})).await;
+    let (_, second) = ask(&server, Method::POST, SESSION, json!({})).await;
+    let (status, why) = ask(&server, Method::POST, "/kill", json!({})).await;
+    assert_eq!(status, 400, "the SDK names the session: {why}");
+    for newest in [second, first] {
+        let (status, closed) = ask(&server, Method::DELETE, SESSION, None).await;
+        assert_eq!((status, &closed["session_id"]), (200, &newest["session_id"]), "{closed}");
+        assert_eq!(closed["status"], "stopped");
+    }
+    assert_eq!(ask(&server, Method::DELETE, SESSION, None).await.0, 404, "none is open");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn coderunner_takes_a_program_from_whichever_member_holds_one() {
     let server = FakeServer::start().await;

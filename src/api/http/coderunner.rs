@@ -64,7 +64,7 @@ pub(super) fn without_its_members(mut members: Map<String, Value>) -> Map<String
 pub fn router(parts: ApiParts) -> Router {
     let deprecated = Router::new()
         .route("/execute", post(execute::execute))
-        .route(OPEN, post(sessions::open).get(sessions::newest).delete(sessions::close_named))
+        .route(OPEN, post(sessions::open).get(sessions::newest).delete(sessions::close_newest))
         .route("/v1/browser/interactions/navigate", post(browser::navigate))
         .route("/v1/browser/interactions/content", post(browser::content))
         .layer(middleware::map_response(|mut response: Response| async {

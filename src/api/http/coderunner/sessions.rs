@@ -19,7 +19,10 @@ use crate::{
         id::{ConversationId, Language, SessionId},
         owner::{ConversationKey, Principal},
     },
-    services::{runs::Runs, sessions::Sessions},
+    services::{
+        runs::Runs,
+        sessions::{SessionView, Sessions},
+    },
 };
 
 #[derive(Deserialize)]
@@ -44,21 +47,21 @@ pub(super) async fn open(
     Ok(Json(SessionStatus::from(&view)))
 }
 
+fn found(sessions: &Sessions, who: &Principal, id: Option<&str>) -> Result<SessionView, Failure> {
+    let none = || Failure::new(Code::SessionNotFound, "There is no open session.");
+    match id {
+        Some(id) => sessions.get(who, named(id)?),
+        None => sessions.list(who, None).into_iter().next().ok_or_else(none),
+    }
+}
+
 /// The session that the query names; without a name the newest.
 pub(super) async fn newest(
     State(sessions): State<Sessions>,
     who: Principal,
     Query(OfSession { session_id }): Query<OfSession>,
 ) -> Answer<SessionStatus> {
-    let view = match session_id {
-        Some(id) => sessions.get(&who, named(&id)?)?,
-        None => sessions
-            .list(&who, None)
-            .into_iter()
-            .next()
-            .ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no open session."))?,
-    };
-    Ok(Json(SessionStatus::from(&view)))
+    Ok(Json(SessionStatus::from(&found(&sessions, &who, session_id.as_deref())?)))
 }
 
 /// A session.
@@ -80,6 +83,18 @@ pub(super) async fn status(State(sessions): State<Sessions>, who: Principal, Pat
     Ok(Json(json!({"session_id": id, "status": word, "vm_status": word})))
 }
 
+/// The id in the body or the query.
+async fn asked(query: OfSession, body: RequestBody) -> Result<Option<String>, Failure> {
+    let body = if body.is_empty() { Map::new() } else { members(body).await? };
+    Ok(body.get("session_id").and_then(Value::as_str).map(str::to_owned).or(query.session_id))
+}
+
+fn closed(parts: &ApiParts, who: &Principal, id: Option<&str>) -> Answer<SessionStatus> {
+    let view = found(&parts.sessions, who, id)?;
+    parts.sessions.close(who, view.session)?;
+    Ok(Json(SessionStatus::ended(&view)))
+}
+
 /// Closes the session that the body or the query names.
 pub(super) async fn close_named(
     parts: ApiParts,
@@ -87,10 +102,18 @@ pub(super) async fn close_named(
     Query(query): Query<OfSession>,
     body: RequestBody,
 ) -> Answer<SessionStatus> {
-    let body = if body.is_empty() { Map::new() } else { members(body).await? };
-    let id = body.get("session_id").and_then(Value::as_str).or(query.session_id.as_deref());
+    let id = asked(query, body).await?;
     let id = id.ok_or_else(|| Failure::argument("session_id", "it is missing: name the session to close"))?;
-    let view = parts.sessions.get(&who, named(id)?)?;
-    parts.sessions.close(&who, view.session)?;
-    Ok(Json(SessionStatus::ended(&view)))
+    closed(&parts, &who, Some(&id))
+}
+
+/// The same; without a name the newest, which [`newest`] answers: CodeRunner had one kernel, and its clients name none.
+pub(super) async fn close_newest(
+    parts: ApiParts,
+    who: Principal,
+    Query(query): Query<OfSession>,
+    body: RequestBody,
+) -> Answer<SessionStatus> {
+    let id = asked(query, body).await?;
+    closed(&parts, &who, id.as_deref())
 }
