@@ -1,10 +1,15 @@
 //! OpenAI's containers with OpenAI's own client.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
     mcp_clients::{client, tool},
-    support::{FakeServer, server::TOKEN},
+    support::{
+        FakeServer,
+        calls::{ask, call},
+        server::TOKEN,
+    },
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,5 +49,27 @@ async fn a_program_runs_in_a_container_of_its_owner_alone() {
     }
     assert_eq!(get(other, "/openai/v1/containers").await.1["data"], json!([]));
     assert_eq!(get("wrong", &files).await.0, 401);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_have_the_members_of_openais() {
+    let server = FakeServer::start().await;
+    let (_, first) = ask(&server, Method::POST, "/openai/v1/containers", json!({"name": "a"})).await;
+    let after = format!("/openai/v1/containers?after={}", first["id"].as_str().expect("an id"));
+    let (status, page) = ask(&server, Method::GET, &after, None).await;
+    assert_eq!((status, &page["data"], &page["has_more"]), (200, &json!([]), &json!(false)), "{page}");
+    for (token, method, path, body, expected, param) in [
+        (TOKEN, Method::GET, "/openai/v1/containers?after=cntr_none", None, 400, json!("after")),
+        (TOKEN, Method::POST, "/openai/v1/containers", Some(json!({"name": "x".repeat(257)})), 400, json!("name")),
+        (TOKEN, Method::GET, "/openai/v1/containers/none", None, 404, Value::Null),
+        ("wrong", Method::GET, "/openai/v1/containers", None, 401, Value::Null),
+    ] {
+        let (status, answer) = call(&server, token, method, path, body).await;
+        let error = &answer["error"];
+        assert_eq!((status, &error["param"]), (expected, &param), "{path}: {answer}");
+        assert_eq!(error["type"], "invalid_request_error", "{path}: {answer}");
+        assert!(error["message"].is_string() && error["code"].is_string(), "{path}: {answer}");
+    }
     server.stop().await;
 }

@@ -1,6 +1,7 @@
 //! The error of every HTTP surface. It travels in the response's extensions until [`render`], which knows the surface
 //! and the request's id, writes the body: `/v1` problem details (RFC 9457), `/api/v2` a `message`, CodeRunner's paths
-//! its own form, `/jupyter` Jupyter's, a JSON-RPC request a JSON-RPC error, everything else an `error` object.
+//! its own form, `/jupyter` Jupyter's, `/openai` OpenAI's, a JSON-RPC request a JSON-RPC error, everything else an
+//! `error` object.
 
 use axum::{
     Json,
@@ -15,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::{
     coderunner::{self, CodeRunnerRefusal},
-    e2b, jupyter, librechat,
+    e2b, jupyter, librechat, openai,
 };
 use crate::{
     api::schema::{ErrorCode, ErrorResult},
@@ -101,6 +102,7 @@ enum Surface {
     LibreChat,
     E2b,
     Connect,
+    OpenAi,
     Other,
 }
 
@@ -159,6 +161,11 @@ impl ApiError {
             Surface::E2b => {
                 let body = json!({"code": status.as_u16(), "message": message, "requestId": request_id});
                 (status, Json(body)).into_response()
+            }
+            Surface::OpenAi => {
+                let error = json!({"message": message, "type": openai::error_type(status), "param": failure.argument,
+                    "code": code, "requestId": request_id});
+                (status, Json(json!({"error": error}))).into_response()
             }
             Surface::Other => (status, Json(ErrorResult::new(failure.code, message, request))).into_response(),
         }
@@ -220,6 +227,7 @@ impl Surface {
             _ if librechat::is_own(path) => Self::LibreChat,
             _ if e2b::is_call(path) => Self::Connect,
             _ if e2b::is_own(path) => Self::E2b,
+            _ if below(openai::ROOT) => Self::OpenAi,
             _ => Self::Other,
         }
     }

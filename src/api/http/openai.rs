@@ -5,6 +5,7 @@ mod files;
 
 use axum::{
     Json, Router,
+    http::StatusCode,
     routing::{get, post},
 };
 use schemars::JsonSchema;
@@ -34,6 +35,15 @@ const NAME_CHARS_MAX: usize = 256;
 const BODY_BYTES_MAX: usize = 64 << 10;
 const PAGE_DEFAULT: usize = 20;
 const PAGE_MAX: usize = 100;
+
+/// OpenAI's word for the kind of an error.
+pub fn error_type(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        429 => "rate_limit_error",
+        500.. => "server_error",
+        _ => "invalid_request_error",
+    }
+}
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {
@@ -101,10 +111,10 @@ async fn create(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Va
     Ok(Json(shown(&container)))
 }
 
-async fn list(parts: ApiParts, who: Principal, Query(query): Query<PageQuery>) -> Json<Value> {
+async fn list(parts: ApiParts, who: Principal, Query(query): Query<PageQuery>) -> Answer<Value> {
     let mut all = parts.containers.list(&who, Maker::OpenAi);
     all.retain(|one| query.name.as_ref().is_none_or(|name| one.name == *name));
-    Json(query.page(all.iter().map(shown).collect()))
+    Ok(Json(query.page(all.iter().map(shown).collect())?))
 }
 
 async fn retrieve(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<Value> {
@@ -125,20 +135,24 @@ fn named(parts: &ApiParts, who: Principal, id: &str) -> Result<Container, Failur
 
 impl PageQuery {
     /// Of items that are newest first.
-    fn page(&self, mut items: Vec<Value>) -> Value {
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for `after`, since an empty page would be taken for the end of the list.
+    fn page(&self, mut items: Vec<Value>) -> Result<Value, Failure> {
         if self.order.as_deref() == Some("asc") {
             items.reverse();
         }
         if let Some(after) = &self.after {
-            let at = items.iter().position(|item| item["id"] == *after).map_or(items.len(), |at| at + 1);
-            items.drain(..at);
+            let at = items.iter().position(|item| item["id"] == *after);
+            let at = at.ok_or_else(|| Failure::argument("after", "the list has no item with this id"))?;
+            items.drain(..=at);
         }
         let limit = self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
         let has_more = items.len() > limit;
         items.truncate(limit);
         let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
-        json!({"object": "list", "first_id": id(items.first()), "last_id": id(items.last()), "has_more": has_more,
-            "data": items})
+        Ok(json!({"object": "list", "first_id": id(items.first()), "last_id": id(items.last()), "has_more": has_more,
+            "data": items}))
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn list(
     let key = named(&parts, who, &id)?.key;
     let mut entries = parts.files.select(&key, |_| true).await?;
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
-    Ok(Json(query.page(entries.iter().map(|entry| shown(&key, entry)).collect())))
+    Ok(Json(query.page(entries.iter().map(|entry| shown(&key, entry)).collect())?))
 }
 
 pub(super) async fn retrieve(parts: ApiParts, who: Principal, Path(place): Path<(String, String)>) -> Answer<Value> {
