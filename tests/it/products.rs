@@ -1,7 +1,7 @@
 //! What the interfaces of other products refuse, each in its own form.
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::support::{
     FakeServer,
@@ -47,6 +47,28 @@ async fn a_form_of_e2b_holds_200_files() {
         let answer = request.body(body).send().await.expect("an answer");
         assert_eq!(answer.status(), expected, "{count}: {}", answer.text().await.expect("text"));
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_of_e2b_has_at_most_64_labels_of_256_characters() {
+    let server = FakeServer::start().await;
+    let labels = |count: usize| (0..count).map(|n| (n.to_string(), json!("v"))).collect::<Map<_, _>>();
+    let (most, long) = ("\u{e9}".repeat(256), "x".repeat(257));
+    for (body, named) in [
+        (json!({"templateID": most, "metadata": labels(64)}), None),
+        (json!({"metadata": {most.clone(): most}}), None),
+        (json!({"templateID": long}), Some("templateID: ")),
+        (json!({"metadata": labels(65)}), Some("metadata: ")),
+        (json!({"metadata": {long.clone(): "v"}}), Some("metadata: ")),
+        (json!({"metadata": {"n": long}}), Some("metadata: ")),
+    ] {
+        let (status, answer) = ask(&server, Method::POST, "/e2b/sandboxes", body).await;
+        let why = answer["message"].as_str().unwrap_or_default();
+        assert_eq!(status, named.map_or(201, |_| 400), "{named:?}: {answer}");
+        assert!(why.starts_with(named.unwrap_or_default()), "{named:?}: {answer}");
+    }
+    assert_eq!(get(&server, "/e2b/v2/sandboxes").await.as_array().map(Vec::len), Some(2), "a refused one is not held");
     server.stop().await;
 }
 

@@ -29,6 +29,9 @@ use crate::{
 /// In seconds; E2B's default and its greatest.
 const TIMEOUT_DEFAULT_S: u64 = 300;
 const TIMEOUT_MAX_S: u64 = 24 * 3600;
+/// A template's name, and a name or a value of the metadata.
+const TEXT_CHARS_MAX: usize = 256;
+const METADATA_MAX: usize = 64;
 /// Of one request, in bytes.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
@@ -63,11 +66,26 @@ pub(super) async fn create(
     parts.runs.check_capacity(&who)?;
     let Create { template, timeout, metadata, env, allow_internet_access } =
         body.at_most(BODY_BYTES_MAX).lenient().await?;
+    let labels = metadata.unwrap_or_default();
+    let is_long = |text: &String| text.chars().count() > TEXT_CHARS_MAX;
+    for (argument, wrong, why) in [
+        ("templateID", template.as_ref().is_some_and(is_long), "it is longer than 256 characters"),
+        ("metadata", labels.len() > METADATA_MAX, "it has more than 64 members"),
+        (
+            "metadata",
+            labels.iter().any(|(name, value)| is_long(name) || is_long(value)),
+            "a name or a value in it is longer than 256 characters",
+        ),
+    ] {
+        if wrong {
+            return Err(Failure::argument(argument, why).into());
+        }
+    }
     let key = ConversationKey::new(who, ConversationId::random("i"));
     parts.containers.create(&key, Maker::E2b, seconds(timeout))?;
     let container = parts.containers.change(&key, Maker::E2b, |container| {
         container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
-        container.labels = metadata.unwrap_or_default();
+        container.labels = labels;
         container.setup.env = env.unwrap_or_default();
         container.setup.network = (allow_internet_access == Some(false)).then(Vec::new);
     })?;
