@@ -130,7 +130,7 @@ impl Containers {
         })
     }
 
-    /// One of this maker, which counts as a use of it.
+    /// One of this maker, which counts as a use of it: OpenAI documents that retrieving a container keeps it.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`].
