@@ -262,12 +262,24 @@ impl Tokens {
             .read()
             .tokens
             .values()
-            .filter(|token| token.is_used.swap(false, Ordering::Relaxed))
-            .map(|token| (token.record.id, token.used.load(Ordering::Relaxed)))
+            .map(|token| (token, token.used.load(Ordering::Relaxed)))
+            .filter(|(token, used)| *used != token.stored.load(Ordering::Relaxed))
+            .map(|(token, used)| (token.record.id, used))
             .collect();
+        if used.is_empty() {
+            return Ok(());
+        }
         // Ordered, so that servers that write at once do not wait for each other in a circle.
         used.sort_unstable();
-        if used.is_empty() { Ok(()) } else { store.used(&used).await }
+        store.used(&used).await?;
+        // Only now: a round that fails, or is given up, leaves them to the next one.
+        let known = self.known.read();
+        for (id, used) in used {
+            if let Some(token) = known.by_id(id) {
+                token.stored.store(used, Ordering::Relaxed);
+            }
+        }
+        Ok(())
     }
 
     /// Takes what the database says about tokens.

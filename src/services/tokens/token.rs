@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -35,7 +35,8 @@ pub struct Token {
     expired: CancellationToken,
     /// Unix milliseconds; 0 for never.
     pub(super) used: AtomicI64,
-    pub(super) is_used: AtomicBool,
+    /// Which of them the database has.
+    pub(super) stored: AtomicI64,
     /// Shared with the tokens that came from it, so that signing in raises no limit.
     spent: Arc<Mutex<Spent>>,
 }
@@ -61,18 +62,19 @@ pub struct Started {
 
 impl Token {
     pub(super) fn new(record: TokenRecord, parent: Option<&Arc<Self>>) -> Self {
-        let used = AtomicI64::new(record.used_unix_ms.unwrap_or_default());
+        let used = record.used_unix_ms.unwrap_or_default();
+        let (used, stored) = (AtomicI64::new(used), AtomicI64::new(used));
         let spent = parent.map(|parent| Arc::clone(&parent.spent)).unwrap_or_default();
         let ended = CancellationToken::new();
-        Self { record, expired: ended.child_token(), ended, used, is_used: AtomicBool::new(false), spent }
+        Self { record, expired: ended.child_token(), ended, used, stored, spent }
     }
 
     /// The same token with another record, such as one that is revoked. What was spent stays, and when it was used.
     pub(super) fn replaced(&self, record: TokenRecord) -> Self {
-        let used = self.used.load(Ordering::Relaxed);
-        let (used, is_used) = (AtomicI64::new(used), AtomicBool::new(self.is_used.load(Ordering::Relaxed)));
+        let copy = |of: &AtomicI64| AtomicI64::new(of.load(Ordering::Relaxed));
+        let (used, stored) = (copy(&self.used), copy(&self.stored));
         let (ended, expired) = (self.ended.clone(), self.expired.clone());
-        Self { ended, expired, spent: Arc::clone(&self.spent), used, is_used, record }
+        Self { ended, expired, spent: Arc::clone(&self.spent), used, stored, record }
     }
 
     /// The same token with a record that is valid again. What it opened before has ended.
@@ -159,7 +161,6 @@ impl Token {
 
     pub(super) fn touch(&self, now_unix_ms: i64) {
         self.used.store(now_unix_ms, Ordering::Relaxed);
-        self.is_used.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,9 @@
 //! What other processes change while a server reads the database.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use async_trait::async_trait;
 use mcp_sandbox_server::{
@@ -23,6 +26,8 @@ struct Slow {
     database: Database,
     clock: Arc<ManualClock>,
     revokes: Mutex<Option<TokenId>>,
+    /// Fails to store when tokens were used.
+    fails: AtomicBool,
 }
 
 #[async_trait]
@@ -63,6 +68,9 @@ impl TokenStore for Slow {
 
     async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
         assert!(tokens.is_sorted(), "another server may write the same rows at once: {tokens:?}");
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(DatabaseError("it is away".to_owned()));
+        }
         self.database.used(tokens).await
     }
 
@@ -97,7 +105,12 @@ fn of_ann() -> NewToken {
 async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
     let (_folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let store = Arc::new(Slow { database, clock: Arc::clone(&clock), revokes: Mutex::default() });
+    let store = Arc::new(Slow {
+        database,
+        clock: Arc::clone(&clock),
+        revokes: Mutex::default(),
+        fails: AtomicBool::new(false),
+    });
     let slow: Arc<dyn TokenStore> = store.clone();
     let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock);
     let (record, secret) = tokens.create(of_ann()).await.expect("a token");
@@ -131,7 +144,7 @@ async fn a_revocation_by_a_server_whose_clock_is_behind_is_found_when_all_is_rea
 async fn last_uses_are_written_in_one_order_by_all_servers() {
     let (_folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let slow = Slow { database, clock: Arc::clone(&clock), revokes: Mutex::default() };
+    let slow = Slow { database, clock: Arc::clone(&clock), revokes: Mutex::default(), fails: AtomicBool::new(false) };
     let store: Arc<dyn TokenStore> = Arc::new(slow);
     let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock);
     for _ in 0..20 {
@@ -160,4 +173,26 @@ async fn a_token_outlives_a_start_with_a_clock_that_is_far_ahead() {
     };
     assert!(!is_accepted(BEGAN + 365 * 24 * 3600).await);
     assert!(is_accepted(BEGAN).await);
+}
+
+#[tokio::test]
+async fn last_uses_that_were_not_stored_are_stored_by_the_next_round() {
+    let (_folder, database) = database().await;
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let store = Arc::new(Slow {
+        database: database.clone(),
+        clock: Arc::clone(&clock),
+        revokes: Mutex::default(),
+        fails: AtomicBool::new(true),
+    });
+    let failing: Arc<dyn TokenStore> = store.clone();
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(failing), clock);
+    let (_, secret) = tokens.create(of_ann()).await.expect("a token");
+    tokens.caller(secret.expose_secret().as_bytes()).expect("a caller");
+    let stored = async || database.changed(0).await.expect("tokens")[0].used_unix_ms;
+    tokens.load().await;
+    assert_eq!(stored().await, None);
+    store.fails.store(false, Ordering::Relaxed);
+    tokens.load().await;
+    assert_eq!(stored().await, Some(1_800_000_000_000));
 }
