@@ -15,6 +15,9 @@ use crate::{
     },
 };
 
+/// Attempts to keep a key while other servers take and release it.
+const TRIES: usize = 2;
+
 #[async_trait]
 impl KeyStore for Database {
     async fn keys(&self, since_unix_ms: i64, limit: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
@@ -30,20 +33,25 @@ impl KeyStore for Database {
             ON CONFLICT (owner, name) DO UPDATE SET digest = excluded.digest, run = excluded.run, \
              conversation = excluded.conversation, created_ms = excluded.created_ms \
             WHERE idempotency_keys.created_ms < $7";
-        let query = sqlx::query(statement)
-            .bind(key.owner.name())
-            .bind(&key.key)
-            .bind(hex(&key.digest))
-            .bind(key.run.to_string())
-            .bind(key.conversation.as_ref().map(ToString::to_string))
-            .bind(key.unix_ms)
-            .bind(since_unix_ms);
-        if self.execute(query).await? > 0 {
-            return Ok(None);
+        for _ in 0..TRIES {
+            let query = sqlx::query(statement)
+                .bind(key.owner.name())
+                .bind(&key.key)
+                .bind(hex(&key.digest))
+                .bind(key.run.to_string())
+                .bind(key.conversation.as_ref().map(ToString::to_string))
+                .bind(key.unix_ms)
+                .bind(since_unix_ms);
+            if self.execute(query).await? > 0 {
+                return Ok(None);
+            }
+            let statement = "SELECT * FROM idempotency_keys WHERE owner = $1 AND name = $2";
+            let query = sqlx::query(statement).bind(key.owner.name()).bind(&key.key);
+            if let Some(row) = query.fetch_optional(self.pool()?).await? {
+                return read(&row).map(Some);
+            }
         }
-        let statement = "SELECT * FROM idempotency_keys WHERE owner = $1 AND name = $2";
-        let row = sqlx::query(statement).bind(key.owner.name()).bind(&key.key).fetch_one(self.pool()?).await?;
-        read(&row).map(Some)
+        Err(DatabaseError("a key was taken and released again and again".to_owned()))
     }
 
     async fn release(&self, key: &KeyRecord) -> Result<(), DatabaseError> {
@@ -69,4 +77,35 @@ fn read(row: &AnyRow) -> Result<KeyRecord, DatabaseError> {
         conversation: parsed_if_any(row, "conversation")?,
         unix_ms: row.try_get("created_ms")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::id::RunId;
+
+    #[tokio::test]
+    async fn a_key_that_is_released_between_the_two_statements_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("an address");
+        database.prepare().await.expect("tables");
+        // Another server releases the key once it was found.
+        let trigger = "CREATE TRIGGER released BEFORE INSERT ON idempotency_keys \
+            WHEN EXISTS (SELECT 1 FROM idempotency_keys WHERE owner = NEW.owner AND name = NEW.name) \
+            BEGIN DELETE FROM idempotency_keys WHERE owner = NEW.owner AND name = NEW.name; SELECT RAISE(IGNORE); END";
+        database.execute(sqlx::query(trigger)).await.expect("a trigger");
+        let at = |unix_ms| KeyRecord {
+            owner: "ann".parse().expect("an owner"),
+            key: "k".to_owned(),
+            digest: [1; 32],
+            run: RunId::new(),
+            conversation: None,
+            unix_ms,
+        };
+        let (first, second) = (at(1000), at(2000));
+        assert_eq!(database.keep(&first, 0).await.expect("stored"), None);
+        assert_eq!(database.keep(&second, 0).await.expect("stored"), None);
+        assert_eq!(database.keys(0, 10).await.expect("keys"), [second]);
+        database.close().await;
+    }
 }
