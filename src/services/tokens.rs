@@ -15,7 +15,7 @@ mod token;
 mod usage;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::IpAddr,
     num::NonZeroU32,
     sync::{Arc, OnceLock},
@@ -93,6 +93,8 @@ struct Known {
     tokens: HashMap<TokenDigest, Arc<Token>>,
     /// The digests of the same tokens.
     ids: HashMap<TokenId, TokenDigest>,
+    /// Those of the connections of each person.
+    persons: HashMap<Principal, HashSet<TokenDigest>>,
     /// By the digest of an access token.
     access: HashMap<TokenDigest, Access>,
     /// When a change was last seen in the store, in unix milliseconds.
@@ -111,17 +113,26 @@ impl Known {
         if !record.is_of_person() || record.grant.limits == TokenLimits::default() {
             return None;
         }
-        self.tokens.values().find(|token| token.record.is_of_person() && token.record.owner == record.owner)
+        self.persons.get(&record.owner)?.iter().find_map(|digest| self.tokens.get(digest))
     }
 
     fn add(&mut self, token: Token) {
         self.ids.insert(token.record.id, token.record.digest);
+        if token.record.is_of_person() {
+            self.persons.entry(token.record.owner.clone()).or_default().insert(token.record.digest);
+        }
         self.tokens.insert(token.record.digest, Arc::new(token));
     }
 
     fn remove(&mut self, digest: &TokenDigest) {
         if let Some(token) = self.tokens.remove(digest) {
             self.ids.remove(&token.record.id);
+            if let Some(digests) = self.persons.get_mut(&token.record.owner) {
+                digests.remove(digest);
+                if digests.is_empty() {
+                    self.persons.remove(&token.record.owner);
+                }
+            }
         }
     }
 }

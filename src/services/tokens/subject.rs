@@ -138,6 +138,19 @@ mod tests {
             let begun = tokens.begin(&records[n].owner.by(records[n].id), &language);
             assert_eq!(begun.is_ok(), may, "{n}: {begun:?}");
         }
+
+        // What is shared outlives the connection that had it first, and ends with the last one.
+        tokens.known.write().remove(&[1; 32]);
+        let third = connection(5, "ann", None);
+        tokens.learn(vec![third.clone()]);
+        assert!(tokens.begin(&third.owner.by(third.id), &language).is_err());
+        for n in [2, 5] {
+            tokens.known.write().remove(&[n; 32]);
+        }
+        let fourth = connection(6, "ann", None);
+        tokens.learn(vec![fourth.clone()]);
+        assert!(tokens.begin(&fourth.owner.by(fourth.id), &language).is_ok());
+        assert_eq!(tokens.known.read().persons.len(), 2);
     }
 
     #[test]
