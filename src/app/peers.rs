@@ -16,7 +16,7 @@ use crate::{
 pub(super) fn parts(config: &Config, instance: InstanceId, database: Option<&Database>) -> Peers {
     let url = config.peer_url();
     match database.filter(|_| !url.is_empty()) {
-        Some(database) => Peers::new(Peer { instance, url }, Arc::new(database.clone()), &SystemClock),
+        Some(database) => Peers::new(Peer { instance, url }, Arc::new(database.clone()), Arc::new(SystemClock)),
         None => Peers::default(),
     }
 }

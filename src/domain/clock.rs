@@ -6,6 +6,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -23,6 +24,11 @@ pub trait Clock: Send + Sync + 'static {
     fn unix_ms(&self) -> i64 {
         i64::try_from(self.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
     }
+
+    /// How long the machine was suspended since it was started. The monotonic clock stands still meanwhile.
+    fn suspended(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// The machine's clock.
@@ -37,11 +43,34 @@ impl Clock for SystemClock {
     fn unix_ns(&self) -> u64 {
         u64::try_from(since_epoch().as_nanos()).unwrap_or(u64::MAX)
     }
+
+    fn suspended(&self) -> Duration {
+        let read = |id| Duration::try_from(clock_gettime(id)).unwrap_or_default();
+        let awake = read(ClockId::Monotonic);
+        read(ClockId::Boottime).saturating_sub(awake)
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A moment since which also the time counts for which the machine was suspended.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    at: Instant,
+    suspended: Duration,
+}
+
+impl Moment {
+    pub fn now(clock: &dyn Clock) -> Self {
+        Self { at: Instant::now(), suspended: clock.suspended() }
+    }
+
+    pub fn elapsed(&self, clock: &dyn Clock) -> Duration {
+        self.at.elapsed().saturating_add(clock.suspended().saturating_sub(self.suspended))
+    }
 }
 
 /// Notices steps of the wall clock. After a step forward everything looks old at once, so nothing should be deleted for

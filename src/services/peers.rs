@@ -8,9 +8,9 @@
 //! same one, whose programs share its files.
 //!
 //! A server changes its heartbeat while it lives; one whose heartbeat has been the same for [`DEAD_AFTER`] loses its
-//! conversations, so the servers' clocks do not matter. The statement that takes a conversation compares the heartbeat
-//! again, so a server that has just started, or has come back, keeps its conversations. Knows no HTTP: `api/http/peers`
-//! forwards requests.
+//! conversations, so the servers' clocks do not matter; one whose machine was suspended notices how long. The statement
+//! that takes a conversation compares the heartbeat again, so a server that has just started, or has come back, keeps
+//! its conversations. Knows no HTTP: `api/http/peers` forwards requests.
 //!
 //! ```text
 //! follow ── one task: writes the heartbeat, reads the others', stores new conversations, gives back idle ones
@@ -39,7 +39,7 @@ use self::heartbeats::Heartbeats;
 pub use crate::ports::peers::Peer;
 use crate::{
     domain::{
-        clock::Clock,
+        clock::{Clock, Moment},
         error::{Code, Failure},
         id::InstanceId,
         owner::ConversationKey,
@@ -67,6 +67,7 @@ pub struct Peers(Option<Arc<Inner>>);
 struct Inner {
     me: Peer,
     store: Arc<dyn PeerStore>,
+    clock: Arc<dyn Clock>,
     others: RwLock<Vec<Peer>>,
     /// With the beat that did not change.
     dead: RwLock<Vec<(InstanceId, i64)>>,
@@ -107,7 +108,7 @@ pub trait Occupancy: Send + Sync {
 
 impl Peers {
     /// A server that the others reach at `me`.
-    pub fn new(me: Peer, store: Arc<dyn PeerStore>, clock: &dyn Clock) -> Self {
+    pub fn new(me: Peer, store: Arc<dyn PeerStore>, clock: Arc<dyn Clock>) -> Self {
         Self(Some(Arc::new(Inner {
             me,
             store,
@@ -121,6 +122,7 @@ impl Peers {
             has_unstored: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
+            clock,
         })))
     }
 
@@ -277,10 +279,10 @@ impl Inner {
     }
 
     async fn round(&self, beats: &mut Heartbeats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
-        let begun = Instant::now();
+        let (clock, begun) = (self.clock.as_ref(), Moment::now(self.clock.as_ref()));
         bounded(DEAD_AFTER / 2, self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
         // From before the last beat until after this one, so no other server has counted longer.
-        if beats.own.replace(begun).is_some_and(|last| last.elapsed() > DEAD_AFTER / 2) {
+        if beats.own.replace(begun).is_some_and(|last| last.elapsed(clock) > DEAD_AFTER / 2) {
             // The others may have thought that this one is dead.
             self.records.lock().values_mut().for_each(|record| record.stamp = None);
             self.has_unstored.store(true, Ordering::Release);

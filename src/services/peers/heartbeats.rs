@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::{DEAD_AFTER, Peer};
-use crate::domain::id::InstanceId;
+use crate::domain::{clock::Moment, id::InstanceId};
 
 /// The last beat of each other server, and since when it is the same.
 #[derive(Default)]
 pub(super) struct Heartbeats {
     /// When this server's own last beat began.
-    pub own: Option<Instant>,
+    pub own: Option<Moment>,
     /// When they were last read.
     read: Option<Instant>,
     seen: HashMap<InstanceId, (i64, Instant)>,

@@ -1,5 +1,7 @@
 //! Several servers on one database in memory, on a paused clock.
 
+use std::sync::atomic::AtomicU64;
+
 use tokio::time::{advance, sleep};
 
 use super::{memory::Memory, *};
@@ -28,6 +30,24 @@ impl Occupancy for Busy {
     }
 }
 
+/// The clock of a machine that was suspended for so many seconds.
+#[derive(Default)]
+struct Suspended(AtomicU64);
+
+impl Clock for Suspended {
+    fn unix_s(&self) -> i64 {
+        SystemClock.unix_s()
+    }
+
+    fn unix_ns(&self) -> u64 {
+        SystemClock.unix_ns()
+    }
+
+    fn suspended(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+}
+
 struct Server {
     peers: Peers,
     busy: Busy,
@@ -43,8 +63,12 @@ impl Server {
     }
 
     fn begin(store: &Arc<Memory>) -> Self {
+        Self::begin_with(store, Arc::new(SystemClock))
+    }
+
+    fn begin_with(store: &Arc<Memory>, clock: Arc<dyn Clock>) -> Self {
         let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() };
-        let peers = Peers::new(me, Arc::clone(store) as _, &SystemClock);
+        let peers = Peers::new(me, Arc::clone(store) as _, clock);
         let (busy, stop) = (Busy::default(), CancellationToken::new());
         let task = tokio::spawn({
             let (peers, busy, stop) = (peers.clone(), busy.clone(), stop.clone());
@@ -178,7 +202,7 @@ async fn before_the_others_are_known_nothing_is_taken_from_them() {
     let a = Server::start(&store).await;
     assert_eq!(a.take(&key("c")).await, None);
     let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
-    let early = Peers::new(me, Arc::clone(&store) as _, &SystemClock);
+    let early = Peers::new(me, Arc::clone(&store) as _, Arc::new(SystemClock));
     // Its first round has not been: it goes on by itself, and does not write that it has the conversation.
     assert_eq!(early.take(&key("c")).await.expect("a place"), None);
     assert_eq!(store.places.lock()[&key("c")].0, a.instance());
@@ -225,6 +249,23 @@ async fn a_server_whose_beat_takes_long_looks_whether_it_was_taken_for_dead() {
     store.places.lock().insert(key("x"), (b.instance, i64::MAX));
     store.peers.lock().insert(b.instance.to_string(), (b, 1));
     sleep(ROUND * 2).await;
+    assert_eq!(*a.busy.lost.lock(), [key("x")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_machine_was_suspended_looks_whether_it_was_taken_for_dead() {
+    let (store, clock): (Arc<Memory>, Arc<Suspended>) = (Arc::default(), Arc::default());
+    let a = Server::begin_with(&store, Arc::clone(&clock) as _);
+    sleep(ROUND * 2).await;
+    assert_eq!(a.take(&key("x")).await, None);
+    // Another server has taken it.
+    let b = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
+    store.places.lock().insert(key("x"), (b.instance, i64::MAX));
+    store.peers.lock().insert(b.instance.to_string(), (b, 1));
+    sleep(ROUND + ROUND / 2).await;
+    assert!(a.busy.lost.lock().is_empty(), "without a silence nothing is looked up");
+    clock.0.store(DEAD_AFTER.as_secs(), Ordering::Relaxed);
+    sleep(ROUND + ROUND / 2).await;
     assert_eq!(*a.busy.lost.lock(), [key("x")]);
 }
 

@@ -32,7 +32,7 @@ async fn beside_in(store: Arc<Memory>, others: &[&Peer]) -> (Relay, Cancellation
         store.announce(other, 1).await.expect("announced");
     }
     let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() };
-    let (peers, stop) = (Peers::new(me, Arc::clone(&store) as _, &SystemClock), CancellationToken::new());
+    let (peers, stop) = (Peers::new(me, Arc::clone(&store) as _, Arc::new(SystemClock)), CancellationToken::new());
     tokio::spawn({
         let (peers, stop) = (peers.clone(), stop.clone());
         async move { peers.follow((), stop).await }
