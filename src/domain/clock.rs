@@ -15,6 +15,10 @@ const DRIFT_MAX_S: i64 = 30;
 /// How long after a step the wall clock is not trusted for deletions, so that an operator can set it right.
 const DISTRUST: Duration = Duration::from_hours(1);
 
+/// How long after the first reading nothing is deleted: a machine may boot with a wrong clock, and that it is set right
+/// is seen as a step.
+pub const SETTLING: Duration = Duration::from_mins(10);
+
 /// The time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
 pub trait Clock: Send + Sync + 'static {
     fn unix_s(&self) -> i64;
@@ -80,6 +84,7 @@ pub struct StepWatch(Mutex<Option<Reading>>);
 
 #[derive(Debug)]
 struct Reading {
+    first: Instant,
     unix_s: i64,
     at: Instant,
     stepped: Option<Instant>,
@@ -91,6 +96,7 @@ impl StepWatch {
     pub fn is_steady(&self, clock: &dyn Clock) -> bool {
         let (unix_s, at) = (clock.unix_s(), Instant::now());
         let mut last = self.0.lock();
+        let first = last.as_ref().map_or(at, |last| last.first);
         let stepped = last.take().and_then(|last| {
             let passed_s = i64::try_from((at - last.at).as_secs()).unwrap_or(i64::MAX);
             let drift_s = unix_s.saturating_sub(last.unix_s).saturating_sub(passed_s);
@@ -100,8 +106,13 @@ impl StepWatch {
             }
             last.stepped.filter(|stepped| at - *stepped < DISTRUST)
         });
-        *last = Some(Reading { unix_s, at, stepped });
+        *last = Some(Reading { first, unix_s, at, stepped });
         stepped.is_none()
+    }
+
+    /// The same once the first call is [`SETTLING`] ago: whether something may be deleted for its age.
+    pub fn is_settled(&self, clock: &dyn Clock) -> bool {
+        self.is_steady(clock) && self.0.lock().as_ref().is_some_and(|last| last.first.elapsed() >= SETTLING)
     }
 }
 
@@ -149,5 +160,19 @@ mod tests {
             assert!(!pass(60, 60).await && !pass(3480, 3480).await, "{step}");
             assert!(pass(60, 60).await, "{step}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_is_settled_when_it_was_right_for_a_while() {
+        let (clock, watch) = (ManualClock::at(1000), StepWatch::default());
+        let pass = async |secs: u64, wall_s: i64| {
+            tokio::time::advance(Duration::from_secs(secs)).await;
+            clock.set(clock.unix_s() + wall_s);
+            watch.is_settled(&clock)
+        };
+        assert!(!watch.is_settled(&clock), "it may be wrong from the start");
+        assert!(!pass(599, 599).await && pass(1, 1).await);
+        assert!(!pass(60, -365 * 24 * 3600).await, "now it is set right");
+        assert!(!pass(3599, 3599).await && pass(1, 1).await);
     }
 }

@@ -41,6 +41,7 @@ use super::{
 };
 use crate::{
     domain::{
+        clock::StepWatch,
         error::{Code, Failure},
         id::Language,
         limits::Limits,
@@ -112,6 +113,7 @@ struct Inner {
     reused: AtomicU64,
     failed: AtomicU64,
     size: Mutex<StoreSize>,
+    steps: StepWatch,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -164,6 +166,7 @@ impl Packages {
             reused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             size: Mutex::default(),
+            steps: StepWatch::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }));
@@ -307,7 +310,10 @@ impl Inner {
 
     async fn trim(&self) {
         let Some(options) = &self.options else { return };
-        let (since, bytes_max) = (self.before(options.kept), options.owner_bytes_max);
+        let is_settled = self.steps.is_settled(self.parts.sandboxes.clock.as_ref());
+        // Otherwise only what is too much is deleted, and nothing for its age.
+        let since = if is_settled { self.before(options.kept) } else { i64::MIN };
+        let bytes_max = options.owner_bytes_max;
         match self.on_disk(move |store| store.trim(since, bytes_max)).await {
             Ok(size) => *self.size.lock() = size,
             Err(failure) => warn!(%failure, "installed packages that are not used were not deleted"),

@@ -31,7 +31,7 @@ use tracing::{info, warn};
 use super::{files::Files, runs::Runs};
 use crate::{
     domain::{
-        clock::{Clock, StepWatch},
+        clock::{Clock, SETTLING, StepWatch},
         error::{Code, Failure},
         owner::{ConversationKey, Principal},
     },
@@ -39,9 +39,6 @@ use crate::{
 };
 
 const ROUND: Duration = Duration::from_mins(1);
-/// How long after the start nothing is deleted: a machine may boot with a wrong clock, and that it is set right is seen
-/// as a step.
-pub const SETTLING: Duration = Duration::from_mins(10);
 /// Conversations deleted in one round.
 pub const DELETED_MAX: usize = 100;
 

@@ -15,7 +15,7 @@ mod rates;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::time::{Instant, interval_at};
+use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -191,15 +191,13 @@ impl SignIn {
     /// Removes what has expired, until `stop`. Nothing at once, nor in the hour after a step of the clock: what is
     /// valid may look as if it had expired.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
-        let (mut rounds, steps) = (interval_at(Instant::now() + FORGET_EVERY, FORGET_EVERY), StepWatch::default());
-        // What the first round compares with.
-        steps.is_steady(self.clock.as_ref());
+        let (mut rounds, steps) = (interval(FORGET_EVERY), StepWatch::default());
         loop {
             tokio::select! {
                 _ = rounds.tick() => {}
                 () = stop.cancelled() => return,
             }
-            if !steps.is_steady(self.clock.as_ref()) {
+            if !steps.is_settled(self.clock.as_ref()) {
                 continue;
             }
             match self.store.forget(self.now()).await {

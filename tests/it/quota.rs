@@ -5,10 +5,10 @@ use std::{fs, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
     domain::{
-        clock::{Clock, ManualClock, SystemClock},
+        clock::{Clock, ManualClock, SETTLING, SystemClock},
         owner::Principal,
     },
-    services::retention::{DELETED_MAX, Retention, RetentionOptions, SETTLING},
+    services::retention::{DELETED_MAX, Retention, RetentionOptions},
 };
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};

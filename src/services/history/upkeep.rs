@@ -81,18 +81,18 @@ impl History {
         Ok(())
     }
 
-    /// Nothing is removed for its age when the clock was set.
+    /// Nothing is removed for its age soon after the start, or when the clock was set.
     async fn remove_old(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
-        let is_steady = known.steps.is_steady(self.clock.as_ref());
+        let is_settled = known.steps.is_settled(self.clock.as_ref());
         let ms = |age: Duration| i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-        let by_age = self.options.kept.filter(|_| is_steady).map(|kept| self.now().saturating_sub(ms(kept)));
+        let by_age = self.options.kept.filter(|_| is_settled).map(|kept| self.now().saturating_sub(ms(kept)));
         let (by_count, counted) = self.count(store, known.counted.take()).await?;
         if let Some(before) = by_age.max(by_count) {
             let mut rounds = 0..REMOVALS_MAX;
             while rounds.next().is_some() && store.remove_before(before, REMOVED_MAX).await? == REMOVED_MAX {}
         }
         known.counted = Some(counted);
-        if is_steady {
+        if is_settled {
             store.forget(self.now().saturating_sub(KEYS_KEPT_MS), REMOVED_MAX).await?;
         }
         Ok(())

@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     domain::{
+        clock::StepWatch,
         id::{Language, SessionId},
         owner::ConversationKey,
     },
@@ -166,12 +167,15 @@ impl Sessions {
         while !self.recover().await && stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_some() {}
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let steps = StepWatch::default();
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 _ = rounds.tick() => {
-                    records.call(store.forget_before(clock.unix_ms().saturating_sub(KEPT_MS))).await;
+                    if steps.is_settled(clock.as_ref()) {
+                        records.call(store.forget_before(clock.unix_ms().saturating_sub(KEPT_MS))).await;
+                    }
                 }
                 () = records.changed.notified() => {
                     stop.run_until_cancelled(sleep(LINGER)).await;

@@ -198,7 +198,7 @@ impl Tokens {
             }
             let mut followed = self.round(&*store, round).await;
             // After a step of the clock a token that is valid may look as if it ended long ago.
-            if steps.is_steady(self.clock.as_ref()) && followed.is_ok() && round.is_multiple_of(FORGET_EVERY) {
+            if steps.is_settled(self.clock.as_ref()) && followed.is_ok() && round.is_multiple_of(FORGET_EVERY) {
                 followed = self.forget(&*store).await;
             }
             if let (Err(error), false) = (&followed, is_away) {

@@ -20,7 +20,7 @@ use tracing::warn;
 
 use crate::{
     domain::{
-        clock::Clock,
+        clock::{Clock, StepWatch},
         error::{Code, Failure},
         owner::Principal,
         tools::{Answered, Approval, ApprovalId, ProposedCall},
@@ -52,6 +52,7 @@ pub struct Approvals {
     store: Option<Arc<dyn ApprovalStore>>,
     observer: Arc<dyn Observer>,
     clock: Arc<dyn Clock>,
+    steps: StepWatch,
     /// How long a call waits for an answer.
     ask_max: Duration,
     /// Woken when a question of this server is answered, by its id.
@@ -87,7 +88,7 @@ impl Approvals {
         ask_max: Duration,
     ) -> Self {
         let (waiting, asking, turns) = (Mutex::default(), Mutex::default(), Shares::new(1));
-        Self { store, observer, clock, ask_max, waiting, asking, turns }
+        Self { store, observer, clock, steps: StepWatch::default(), ask_max, waiting, asking, turns }
     }
 
     fn store(&self) -> Result<&Arc<dyn ApprovalStore>, Failure> {
@@ -247,8 +248,9 @@ impl Approvals {
         self.observer.administered(&facts);
     }
 
+    /// To be called at the start, and regularly.
     pub(super) async fn forget(&self) {
-        let Some(store) = &self.store else { return };
+        let Some(store) = self.store.as_ref().filter(|_| self.steps.is_settled(self.clock.as_ref())) else { return };
         if let Err(error) = store.forget_approvals(self.clock.unix_ms() - KEPT_MS).await {
             warn!(%error, "answers that have ended were not deleted");
         }

@@ -10,7 +10,7 @@ use std::{
 use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
-        clock::SystemClock,
+        clock::{Clock, ManualClock, SETTLING, SystemClock},
         error::Failure,
         id::{InstanceId, RunId},
         limits::Limits,
@@ -47,7 +47,11 @@ impl Recorder {
     }
 
     pub fn with(database: Database, instance: InstanceId, options: HistoryOptions) -> Self {
-        let history = Arc::new(History::new(Some(Arc::new(database)), instance, Arc::new(SystemClock), options));
+        Self::by(Arc::new(SystemClock), database, instance, options)
+    }
+
+    fn by(clock: Arc<dyn Clock>, database: Database, instance: InstanceId, options: HistoryOptions) -> Self {
+        let history = Arc::new(History::new(Some(Arc::new(database)), instance, clock, options));
         let (stop, follower) = (CancellationToken::new(), Arc::clone(&history));
         let until = stop.clone();
         let task = tokio::spawn(async move { follower.follow(until).await });
@@ -161,24 +165,43 @@ pub async fn lines_of_a_killed_writer_are_whole(base: Base) {
     recorder.stop().await;
 }
 
-pub async fn old_lines_are_removed(base: Base) {
-    let mut dice = Dice::new(5);
-    // Some of long ago, and some of now.
-    let now = RunId::new().unix_ms();
+/// Stores lines of now, and one of each of the last thirty years before.
+async fn many_years(base: &Base) -> i64 {
+    let (mut dice, now) = (Dice::new(5), RunId::new().unix_ms());
     let mut lines: Vec<_> = (1..31).map(|n| run_at(now - n * DAY_MS * 365, &mut dice)).collect();
     lines.extend((0..20).map(|n| run_at(now - n * 1000, &mut dice)));
     let lines: Vec<_> = lines.into_iter().map(|run| line(run, key("ann", "c"), Some(ended("exited", 0)))).collect();
     base.database.write(&lines).await.expect("stored");
-    let left = async || base.database.page(&LineFilter::default(), 1000).await.expect("lines").len();
-    let instance = InstanceId::new();
-    let year = Duration::from_hours(24 * 365);
-    let options = HistoryOptions { source_bytes_max: 0, kept: Some(year * 10 + year / 2), kept_max: 1000 };
-    let recorder = Recorder::with(base.database.clone(), instance, options);
-    until("those of ten years and of now are left", async || left().await == 30).await;
+    now
+}
+
+async fn left(base: &Base) -> usize {
+    base.database.page(&LineFilter::default(), 1000).await.expect("lines").len()
+}
+
+pub async fn old_lines_are_removed(base: Base) {
+    many_years(&base).await;
+    let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 5 };
+    let recorder = Recorder::with(base.database.clone(), InstanceId::new(), options);
+    until("the newest are left", async || left(&base).await == 5).await;
     recorder.stop().await;
-    let recorder =
-        Recorder::with(base.database.clone(), instance, HistoryOptions { kept: None, kept_max: 5, ..options });
-    until("the newest are left", async || left().await == 5).await;
+}
+
+#[tokio::test]
+async fn lines_are_removed_for_their_age_by_a_clock_that_was_right_for_a_while() {
+    let base = Base::sqlite().await;
+    let clock = Arc::new(ManualClock::at(many_years(&base).await / 1000));
+    let kept = Some(Duration::from_hours(24 * 365 * 10 + 24 * 180));
+    let options = HistoryOptions { source_bytes_max: 0, kept, kept_max: 1000 };
+    let recorder = Recorder::by(Arc::clone(&clock) as _, base.database.clone(), InstanceId::new(), options);
+    recorder.begin(RunId::new());
+    until("a line is stored after the first round", async || left(&base).await != 50).await;
+    assert_eq!(left(&base).await, 51, "at the start none is removed");
+    clock.set(clock.unix_s() + i64::try_from(SETTLING.as_secs()).expect("a time"));
+    tokio::time::pause();
+    tokio::time::advance(SETTLING).await;
+    tokio::time::resume();
+    until("those of ten years and of now are left", async || left(&base).await == 31).await;
     recorder.stop().await;
 }
 
