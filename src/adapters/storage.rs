@@ -58,7 +58,7 @@ use self::{
     background::Background,
     error::failed,
     handover::Handover,
-    own::{read_text, write_text},
+    own::{new_file, read_text, write_text},
     write::Incoming,
 };
 pub use self::{error::RootError, root::DiskStorage, skills::DiskSkills};
@@ -134,6 +134,18 @@ impl Storage for DiskStorage {
         let stat = rustix::fs::fstatvfs(&self.root).map_err(failed("measure"))?;
         let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
         Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
+    }
+
+    fn holds(&self, file_bytes: u64) -> Result<bool, StorageError> {
+        // In the trash, so that a crash leaves nothing.
+        let name = fresh_name();
+        let file = new_file(&self.trash, &name).map_err(failed("measure"))?;
+        let _ = rustix::fs::unlinkat(&self.trash, &name, AtFlags::empty());
+        match rustix::fs::ftruncate(&file, file_bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::FBIG | Errno::INVAL) => Ok(false),
+            Err(errno) => Err(failed("measure")(errno)),
+        }
     }
 
     fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError> {

@@ -51,6 +51,9 @@ pub trait Storage: PackageStore {
     /// Free space for this process; `u64::MAX` entries when the file system keeps no count.
     fn free(&self) -> Result<Usage, StorageError>;
 
+    /// Whether the disk of the root can have a file of this length. Takes no space.
+    fn holds(&self, file_bytes: u64) -> Result<bool, StorageError>;
+
     /// A new, empty folder that belongs to no conversation.
     fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError>;
 

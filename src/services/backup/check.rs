@@ -37,20 +37,23 @@ struct Check<'a> {
     /// The beginnings of the digests of paths: an archive may have millions.
     paths: HashMap<[u8; 16], Kind>,
     counted: Sums,
+    /// The length of the longest file, with its holes.
+    longest: u64,
     told: Option<Sums>,
 }
 
-/// Reads an archive to its end.
+/// Reads an archive to its end. Tells also the length of its longest file: a file with holes may claim any.
 ///
 /// # Errors
 /// [`BackupError::Refused`] when it is not whole, or holds what a backup does not.
-pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manifest, Sums), BackupError> {
+pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manifest, Sums, u64), BackupError> {
     let mut check = Check {
         tables,
         manifest: None,
         conversations: BTreeSet::new(),
         paths: HashMap::new(),
         counted: Sums::default(),
+        longest: 0,
         told: None,
     };
     let mut end = 0;
@@ -72,7 +75,7 @@ pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manife
     if counted != told {
         return Err(BackupError::Refused("its content is not what its sums.json says: it was changed".to_owned()));
     }
-    Ok((manifest, told))
+    Ok((manifest, told, check.longest))
 }
 
 impl Check<'_> {
@@ -104,6 +107,7 @@ impl Check<'_> {
             }
             Part::File(file) => {
                 self.take(&file.key, file.path.as_bytes(), Kind::File)?;
+                self.longest = self.longest.max(file.length);
                 self.counted.files += 1;
                 self.counted.bytes = self.counted.bytes.saturating_add(file.size);
             }

@@ -43,8 +43,15 @@ impl Backup {
     /// [`BackupError::Refused`] and [`BackupError::InTheWay`] before anything was changed.
     pub async fn restore(&self, file: File, replace: bool, clock: &dyn Clock) -> Result<Restored, BackupError> {
         let (file, tables, newest) = (Arc::new(file), self.database.tables(), self.database.version());
-        let archive = Arc::clone(&file);
-        let (manifest, sums) = blocking("read", move || check(&archive, tables, newest)).await?;
+        let (store, archive) = (Arc::clone(&self.store), Arc::clone(&file));
+        let (manifest, sums) = blocking("read", move || {
+            let (manifest, sums, longest) = check(&archive, tables, newest)?;
+            if !store.holds(longest)? {
+                return Err(BackupError::Refused(format!("the disk cannot have its file of {longest} bytes")));
+            }
+            Ok((manifest, sums))
+        })
+        .await?;
         let state = self.database.state().await?;
         if state.version > manifest.tables {
             let why = "the database has tables of a newer version than the backup: name a new database".to_owned();

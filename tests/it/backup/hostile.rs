@@ -204,6 +204,18 @@ fn files_with_parts_that_are_none_are_refused() {
 }
 
 #[test]
+fn files_that_no_disk_can_have_are_refused_before_anything_is_deleted() {
+    let machine = Machine::sqlite();
+    let good = with(|forged| forged.file("conversations/c/f", "kept"));
+    let (worked, told) = machine.restore(&put(&machine, &good), &[]);
+    assert!(worked, "{told}");
+    let long = with(|forged| forged.sparse("conversations/c/f", &[(0, 4)], 1 << 63));
+    let (worked, told) = machine.restore(&put(&machine, &long), &["--force"]);
+    assert!(!worked && told.contains("nothing was changed"), "{told}");
+    assert_eq!(fs::read_to_string(machine.root().join("c/files/f")).expect("it is there"), "kept");
+}
+
+#[test]
 fn rows_that_no_table_has_are_refused() {
     for row in
         ["x", "[]", "{}", r#"{"id) VALUES ('x'); --": "x"}"#, r#"{"id": null}"#, r#"{"id": 1.5}"#, r#"{"id": {}}"#]
