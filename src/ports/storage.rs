@@ -6,7 +6,7 @@
 
 #![expect(clippy::missing_errors_doc, reason = "the variants of StorageError are documented")]
 
-use std::{collections::BTreeMap, fmt, fs::File, io, ops::Range, path::PathBuf, sync::Arc};
+use std::{any::Any, collections::BTreeMap, fmt, fs::File, io, ops::Range, path::PathBuf, sync::Arc};
 
 use super::packages::PackageStore;
 pub use crate::domain::file::Change;
@@ -90,7 +90,7 @@ pub struct DataFolder {
 }
 
 /// The folder of one conversation, held open.
-pub trait ConversationFolder: fmt::Debug + Send + Sync {
+pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
     /// The folder that becomes `/data`.
     fn data(&self) -> DataFolder;
 
@@ -166,6 +166,9 @@ pub trait IncomingFile: fmt::Debug + Send {
 
     /// Whether the conversation's usage counts it already.
     fn is_counted(&self) -> bool;
+
+    /// The same file on its way into another folder, as its own was deleted. Not for one that is counted.
+    fn moved_to(self: Box<Self>, there: Box<dyn ConversationFolder>) -> Result<Box<dyn IncomingFile>, StorageError>;
 
     /// As [`ConversationFolder::write`] with the bytes that were appended.
     fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError>;

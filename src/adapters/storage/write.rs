@@ -2,6 +2,7 @@
 //! chown or chmod uses a name that a program could have placed.
 
 use std::{
+    any::Any,
     borrow::Borrow,
     fs::File,
     io::{Seek as _, SeekFrom, Write as _},
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     domain::path::SafePath,
-    ports::storage::{Change, Entry, IncomingFile, StorageError},
+    ports::storage::{Change, ConversationFolder, Entry, IncomingFile, StorageError},
 };
 
 /// Attempts while a program keeps removing the folders on the way.
@@ -158,6 +159,16 @@ impl IncomingFile for Incoming<Folder> {
 
     fn is_counted(&self) -> bool {
         self.conversation.on_own_disk
+    }
+
+    fn moved_to(
+        mut self: Box<Self>,
+        there: Box<dyn ConversationFolder>,
+    ) -> Result<Box<dyn IncomingFile>, StorageError> {
+        let there: Box<dyn Any> = there;
+        // This storage has no other folders.
+        self.conversation = *there.downcast::<Folder>().map_err(|_| StorageError::NotFound)?;
+        Ok(Box::new((*self).handed_over(0o644).map_err(not_written)?))
     }
 
     fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError> {

@@ -139,6 +139,22 @@ async fn an_upload_of_announced_length_is_counted_once() {
     assert_eq!(files.quota.cached(&id), Some(there), "nothing was stored");
 }
 
+#[tokio::test]
+async fn an_upload_whose_conversation_is_deleted_meanwhile_creates_it_again() {
+    let (root, files) = with_quota(ROOM);
+    let (id, deleting) = (key("c"), Arc::clone(&files));
+    let last = stream::once(async move {
+        let id = key("c");
+        assert!(deleting.blocking(move |store| Ok(store.remove(&id)?)).await?, "it was there");
+        Ok::<_, Failure>(Bytes::from_static(b"end"))
+    });
+    let body = stream::iter([Ok::<_, Failure>(Bytes::from(vec![1; 300 << 10]))]).chain(last);
+    let entry = files.upload(&id, &path("d/f"), None, None, body).await.expect("written");
+    assert_eq!(entry.size, (300 << 10) + 3);
+    let there = std::fs::metadata(root.path().join("root/c/files/d/f")).expect("a file");
+    assert_eq!(there.len(), entry.size);
+}
+
 /// An upload that stands still holds what it sent: against its own conversation, and against the owner's others.
 #[tokio::test]
 async fn uploads_in_progress_count_for_the_quotas_until_they_end() {

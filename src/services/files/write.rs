@@ -14,7 +14,7 @@ use crate::{
         owner::ConversationKey,
         path::SafePath,
     },
-    ports::storage::{ConversationFolder, Storage, StorageError, Usage},
+    ports::storage::{ConversationFolder, IncomingFile, Storage, StorageError, Usage},
 };
 
 /// The usage of a new folder on most disks.
@@ -131,7 +131,7 @@ impl Files {
     /// reserved, so that several uploads together keep the quotas.
     ///
     /// # Errors
-    /// As [`Files::write`], [`Code::PreconditionFailed`], and those of the stream.
+    /// As [`Files::write`], [`Code::PreconditionFailed`], [`Code::FileBusy`], and those of the stream.
     pub async fn upload(
         &self,
         conversation: &ConversationKey,
@@ -147,9 +147,10 @@ impl Files {
             check(store, &id, &wanted, condition.as_ref())?;
             let there = store.create(&id)?;
             there.mark()?;
-            Ok((there.incoming()?, condition))
+            let identity = there.identity()?;
+            Ok((there.incoming()?, identity, condition))
         };
-        let (mut file, condition) = self.step(conversation, begin).await?;
+        let (mut file, identity, condition) = self.step(conversation, begin).await?;
         let mut arrival = self.quota.arrival(conversation, file.is_counted());
         let (mut body, mut received, mut ended) = (pin!(body), 0_u64, false);
         while !ended {
@@ -178,11 +179,28 @@ impl Files {
         let place = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
             writer.settle(&mut arrival)?;
+            let file = match store.open(&id)? {
+                Some(there) if there.identity()? == identity => file,
+                _ => elsewhere(file, store.create(&id)?)?,
+            };
             Ok(file.place(&path).inspect(|_| announcer.changed(Some(&path)))?)
         };
         let entry = self.step(conversation, place).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
+}
+
+/// The file of an upload whose conversation was deleted meanwhile and is created again, as by other writes.
+fn elsewhere(
+    file: Box<dyn IncomingFile>,
+    there: Box<dyn ConversationFolder>,
+) -> Result<Box<dyn IncomingFile>, Failure> {
+    if file.is_counted() {
+        let why = "The conversation was deleted while the file arrived, and its disk with it: send the file again.";
+        return Err(Failure::new(Code::FileBusy, why));
+    }
+    there.mark()?;
+    Ok(file.moved_to(there)?)
 }
 
 /// Whether a condition holds for the file that is there now.
