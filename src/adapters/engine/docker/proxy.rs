@@ -11,8 +11,10 @@
 //!          all of them end with `serve`, which ends with `shutdown`
 //! ```
 
+mod checks;
 mod folder;
 mod forward;
+mod known;
 mod ownership;
 mod profile;
 mod rules;
@@ -22,7 +24,6 @@ pub(super) mod scripted;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashSet},
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -31,7 +32,6 @@ use std::{
 };
 
 use bollard::{Docker, models::ContainerCreateResponse};
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, service::service_fn};
@@ -48,23 +48,12 @@ use tracing::{debug, warn};
 use self::{
     folder::Root,
     forward::{Attached, Body},
-    ownership::Folders,
+    known::{Container, Known},
     profile::Form,
     rules::{Act, Allowed, Call, Denied},
 };
-use super::{AllowedImages, RuntimeSetting, about, call, convert::Profile};
-use crate::{
-    domain::{
-        clock::{Clock as _, SystemClock},
-        id::SandboxId,
-        shared_folder::SharedFolder,
-        users::RunnerUsers,
-    },
-    ports::{
-        engine::{EngineError, ImageId, Volume},
-        runner::LABEL_RUNNER,
-    },
-};
+use super::{AllowedImages, RuntimeSetting};
+use crate::domain::{id::SandboxId, shared_folder::SharedFolder, users::RunnerUsers};
 
 /// Connections at once, attached streams among them. The server has two for each sandbox.
 const CONNECTIONS_MAX: usize = 4096;
@@ -74,9 +63,6 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const BODY_BYTES_MAX: usize = 256 << 10;
 /// Bodies that are received and compared at once.
 const BODIES_MAX: usize = 64;
-/// Containers that are remembered. The oldest is forgotten first; its next call inspects it.
-const CONTAINERS_MAX: usize = 4096;
-const RUNNERS_MAX: usize = 256;
 /// How long the engine may take to describe itself or an image.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -136,37 +122,6 @@ struct Inner {
     form: OnceCell<Form>,
     known: Mutex<Known>,
     bodies: Semaphore,
-}
-
-#[derive(Default)]
-struct Known {
-    /// Images with the runner label. An image id names its content, so the label cannot change.
-    runners: HashSet<ImageId>,
-    /// The containers that the engine created for this proxy.
-    containers: BTreeMap<SandboxId, Container>,
-}
-
-/// A sandbox's container: the engine's own id of it and its folders, which belong together.
-#[derive(Debug, Clone)]
-struct Container {
-    id: String,
-    folders: Folders,
-}
-
-impl Known {
-    fn remember_container(&mut self, id: SandboxId, container: Container) {
-        self.containers.insert(id, container);
-        if self.containers.len() > CONTAINERS_MAX {
-            self.containers.pop_first();
-        }
-    }
-
-    fn remember_runner(&mut self, image: ImageId) {
-        if self.runners.len() >= RUNNERS_MAX {
-            self.runners.clear();
-        }
-        self.runners.insert(image);
-    }
 }
 
 impl Proxy {
@@ -298,7 +253,7 @@ impl Inner {
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Denied> {
         let place = self.bodies.acquire().await;
-        let (folders, made) = self.vetted(id, &received(request).await?).await?;
+        let (folders, made) = self.vetted(id, &checks::received(request).await?).await?;
         drop(place);
         let answer = forward::send(&self.socket, allowed, forward::body(made)).await?;
         if answer.status() != StatusCode::CREATED {
@@ -311,88 +266,4 @@ impl Inner {
         self.known.lock().remember_container(id, Container { id: created.id, folders });
         Ok(Response::from_parts(head, forward::body(body)))
     }
-
-    /// The container that a call is about, if the call is allowed.
-    async fn container(&self, id: SandboxId, act: Act) -> Result<Container, Denied> {
-        if let Some(known) = self.known.lock().containers.get(&id).cloned() {
-            return Ok(known);
-        }
-        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await?;
-        let folders = ownership::folders(&found).filter(|folders| folders.data.starts_with(self.root.path()));
-        let left_behind = || act == Act::Remove && ownership::is_left_behind(&found, SystemClock.unix_s());
-        match (folders, found.id.clone()) {
-            (Some(folders), Some(id)) => Ok(Container { id, folders }),
-            (None, Some(id)) if left_behind() => Ok(Container { id, folders: Folders::default() }),
-            _ => Err(Denied::new(format!("{id} is not a sandbox of this server's root"))),
-        }
-    }
-
-    /// The folders and the body of a container, built from the requested one when the two are equal.
-    async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(Folders, Vec<u8>), Denied> {
-        let form = self.form.get_or_try_init(|| self.look()).await?;
-        let (spec, made) = profile::vet(form, id, &self.options.users, body)?;
-        let skills = spec.skills.mounts().map(|(path, _)| path.clone()).collect();
-        let Volume::HostFolder(data) = spec.data else {
-            return Err(Denied::new("/data is no folder of the host"));
-        };
-        let folders = Folders { data, skills };
-        self.check_folders(&folders)?;
-        if !self.known.lock().runners.contains(&spec.image) {
-            self.check_image(&spec.image).await?;
-        }
-        Ok((folders, made))
-    }
-
-    /// Whether they are real folders. The engine resolves their paths again, so the answer holds for this moment only.
-    fn check_folders(&self, folders: &Folders) -> Result<(), Denied> {
-        self.root.check(&folders.data)?;
-        let root = || self.skills.as_ref().ok_or_else(|| Denied::new("no folder of skills is set"));
-        folders.skills.iter().try_for_each(|folder| root()?.check(folder))
-    }
-
-    /// The body of an update, built from the requested one when that only lowers the CPU.
-    async fn vetted_update(&self, container: &str, request: Request<Incoming>) -> Result<Vec<u8>, Denied> {
-        let _place = self.bodies.acquire().await;
-        let body = received(request).await?;
-        // Read each time, so that a lowered limit cannot be raised again.
-        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(container, None)).await?;
-        profile::vet_update(found.host_config.and_then(|host| host.nano_cpus), &body)
-    }
-
-    async fn look(&self) -> Result<Form, EngineError> {
-        let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
-        let ProxyOptions { runtime, folders, skills, .. } = &self.options;
-        Ok(Form {
-            profile: Profile {
-                runtime: runtime.standard().map(str::to_owned),
-                own_seccomp: true,
-                cgroup_v1: about::is_cgroup_v1(&info),
-                podman: None,
-            },
-            candidate: runtime.candidate(&info),
-            folders: folders.clone(),
-            skills: skills.clone(),
-            ceiling: profile::ceiling(&info),
-        })
-    }
-
-    async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
-        // The adapter reports one that is not found as an image that is gone.
-        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await?;
-        let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
-        if found.id.as_deref() != Some(&image.0) || !labels.contains_key(LABEL_RUNNER) {
-            return Err(Denied::new("the image does not have the runner label"));
-        }
-        let mut names = found.repo_tags.iter().flatten().chain(&found.id);
-        if !names.any(|name| self.options.images.allows(name)) {
-            return Err(Denied::new("the image is not in SANDBOX_ENGINE__RUNNER_IMAGES"));
-        }
-        self.known.lock().remember_runner(image.clone());
-        Ok(())
-    }
-}
-
-async fn received(request: Request<Incoming>) -> Result<Bytes, Denied> {
-    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
-    Ok(body.map_err(|_| Denied::new("the body is too large or broke off"))?.to_bytes())
 }

@@ -1,6 +1,7 @@
 //! The proxy before a scripted engine: what it remembers, and whose sandboxes it controls.
 
 use std::{
+    collections::HashSet,
     fs,
     os::unix::fs::symlink,
     sync::atomic::{AtomicUsize, Ordering},
@@ -19,13 +20,15 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
-    super::convert,
+    super::convert::{self, Profile},
+    known::{CONTAINERS_MAX, RUNNERS_MAX},
+    ownership::Folders,
     scripted::{self, ScriptedEngine},
     *,
 };
 use crate::{
     domain::{id::InstanceId, skills::SkillFolders},
-    ports::engine::SandboxSpec,
+    ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
 struct Scene {

@@ -1,0 +1,111 @@
+//! What has to hold of a container, a folder or an image before a call about it is passed on.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+
+use super::{
+    super::{about, call, convert::Profile},
+    BODY_BYTES_MAX, Inner, LOOK_MAX, ProxyOptions,
+    known::Container,
+    ownership::{self, Folders},
+    profile::{self, Form},
+    rules::{Act, Denied},
+};
+use crate::{
+    domain::{
+        clock::{Clock as _, SystemClock},
+        id::SandboxId,
+    },
+    ports::{
+        engine::{EngineError, ImageId, Volume},
+        runner::LABEL_RUNNER,
+    },
+};
+
+impl Inner {
+    /// The container that a call is about, if the call is allowed.
+    pub(super) async fn container(&self, id: SandboxId, act: Act) -> Result<Container, Denied> {
+        if let Some(known) = self.known.lock().containers.get(&id).cloned() {
+            return Ok(known);
+        }
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await?;
+        let folders = ownership::folders(&found).filter(|folders| folders.data.starts_with(self.root.path()));
+        let left_behind = || act == Act::Remove && ownership::is_left_behind(&found, SystemClock.unix_s());
+        match (folders, found.id.clone()) {
+            (Some(folders), Some(id)) => Ok(Container { id, folders }),
+            (None, Some(id)) if left_behind() => Ok(Container { id, folders: Folders::default() }),
+            _ => Err(Denied::new(format!("{id} is not a sandbox of this server's root"))),
+        }
+    }
+
+    /// The folders and the body of a container, built from the requested one when the two are equal.
+    pub(super) async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(Folders, Vec<u8>), Denied> {
+        let form = self.form.get_or_try_init(|| self.look()).await?;
+        let (spec, made) = profile::vet(form, id, &self.options.users, body)?;
+        let skills = spec.skills.mounts().map(|(path, _)| path.clone()).collect();
+        let Volume::HostFolder(data) = spec.data else {
+            return Err(Denied::new("/data is no folder of the host"));
+        };
+        let folders = Folders { data, skills };
+        self.check_folders(&folders)?;
+        if !self.known.lock().runners.contains(&spec.image) {
+            self.check_image(&spec.image).await?;
+        }
+        Ok((folders, made))
+    }
+
+    /// Whether they are real folders. The engine resolves their paths again, so the answer holds for this moment only.
+    pub(super) fn check_folders(&self, folders: &Folders) -> Result<(), Denied> {
+        self.root.check(&folders.data)?;
+        let root = || self.skills.as_ref().ok_or_else(|| Denied::new("no folder of skills is set"));
+        folders.skills.iter().try_for_each(|folder| root()?.check(folder))
+    }
+
+    /// The body of an update, built from the requested one when that only lowers the CPU.
+    pub(super) async fn vetted_update(&self, container: &str, request: Request<Incoming>) -> Result<Vec<u8>, Denied> {
+        let _place = self.bodies.acquire().await;
+        let body = received(request).await?;
+        // Read each time, so that a lowered limit cannot be raised again.
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(container, None)).await?;
+        profile::vet_update(found.host_config.and_then(|host| host.nano_cpus), &body)
+    }
+
+    async fn look(&self) -> Result<Form, EngineError> {
+        let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
+        let ProxyOptions { runtime, folders, skills, .. } = &self.options;
+        Ok(Form {
+            profile: Profile {
+                runtime: runtime.standard().map(str::to_owned),
+                own_seccomp: true,
+                cgroup_v1: about::is_cgroup_v1(&info),
+                podman: None,
+            },
+            candidate: runtime.candidate(&info),
+            folders: folders.clone(),
+            skills: skills.clone(),
+            ceiling: profile::ceiling(&info),
+        })
+    }
+
+    pub(super) async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
+        // The adapter reports one that is not found as an image that is gone.
+        let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await?;
+        let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+        if found.id.as_deref() != Some(&image.0) || !labels.contains_key(LABEL_RUNNER) {
+            return Err(Denied::new("the image does not have the runner label"));
+        }
+        let mut names = found.repo_tags.iter().flatten().chain(&found.id);
+        if !names.any(|name| self.options.images.allows(name)) {
+            return Err(Denied::new("the image is not in SANDBOX_ENGINE__RUNNER_IMAGES"));
+        }
+        self.known.lock().remember_runner(image.clone());
+        Ok(())
+    }
+}
+
+pub(super) async fn received(request: Request<Incoming>) -> Result<Bytes, Denied> {
+    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
+    Ok(body.map_err(|_| Denied::new("the body is too large or broke off"))?.to_bytes())
+}
