@@ -50,9 +50,7 @@ impl Inner {
         };
         let folders = Folders { data, skills };
         self.check_folders(&folders)?;
-        if !self.known.lock().runners.contains(&spec.image) {
-            self.check_image(&spec.image).await?;
-        }
+        self.check_image(&spec.image).await?;
         Ok((folders, made))
     }
 
@@ -90,6 +88,9 @@ impl Inner {
     }
 
     pub(super) async fn check_image(&self, image: &ImageId) -> Result<(), Denied> {
+        if self.known.lock().is_runner(image) {
+            return Ok(());
+        }
         // The adapter reports one that is not found as an image that is gone.
         let found = call::within("inspect", LOOK_MAX, self.docker.inspect_image(&image.0)).await?;
         let labels = found.config.and_then(|config| config.labels).unwrap_or_default();

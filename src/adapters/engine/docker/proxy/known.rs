@@ -1,6 +1,11 @@
-//! What the proxy remembers between calls. Pure.
+//! What the proxy remembers between calls.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::ownership::Folders;
 use crate::{domain::id::SandboxId, ports::engine::ImageId};
@@ -8,11 +13,13 @@ use crate::{domain::id::SandboxId, ports::engine::ImageId};
 /// Containers that are remembered. The oldest is forgotten first; its next call inspects it.
 pub(super) const CONTAINERS_MAX: usize = 4096;
 pub(super) const RUNNERS_MAX: usize = 256;
+/// How long a checked image stays allowed. An image id names its content, so the label cannot change; its names can.
+pub(super) const RUNNER_AGE_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Default)]
 pub(super) struct Known {
-    /// Images with the runner label. An image id names its content, so the label cannot change.
-    pub runners: HashSet<ImageId>,
+    /// Images that may be runners, and when that was checked.
+    pub runners: HashMap<ImageId, Instant>,
     /// The containers that the engine created for this proxy.
     pub containers: BTreeMap<SandboxId, Container>,
 }
@@ -36,6 +43,10 @@ impl Known {
         if self.runners.len() >= RUNNERS_MAX {
             self.runners.clear();
         }
-        self.runners.insert(image);
+        self.runners.insert(image, Instant::now());
+    }
+
+    pub(super) fn is_runner(&self, image: &ImageId) -> bool {
+        self.runners.get(image).is_some_and(|checked| checked.elapsed() < RUNNER_AGE_MAX)
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     fs,
     os::unix::fs::symlink,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use bollard::{
@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
     super::convert::{self, Profile},
-    known::{CONTAINERS_MAX, RUNNERS_MAX},
+    known::{CONTAINERS_MAX, RUNNER_AGE_MAX, RUNNERS_MAX},
     ownership::Folders,
     scripted::{self, ScriptedEngine},
     *,
@@ -317,4 +317,24 @@ async fn image_outside_of_the_allowed_ones_is_refused() {
         let checked = scene.proxy.0.check_image(&ImageId(format!("sha256:{}", digit.repeat(64)))).await;
         assert_eq!(checked.is_ok(), allowed, "{checked:?}");
     }
+}
+
+#[tokio::test]
+async fn image_whose_name_was_removed_is_refused_within_a_minute() {
+    let (root, named) = (folder(), Arc::new(AtomicBool::new(true)));
+    let is_named = Arc::clone(&named);
+    let engine = ScriptedEngine::start(move |_| {
+        let tags: &[&str] = if is_named.load(Ordering::Relaxed) { &["runner-python:latest"] } else { &[] };
+        (200, json!({"Id": image(), "RepoTags": tags, "Config": {"Labels": {"sandbox.runner": "true"}}}))
+    });
+    let options = ProxyOptions { images: "runner-*".into(), ..options(engine.host(), root.path()) };
+    let (proxy, image) = (Proxy::new(options).expect("a proxy"), ImageId(image()));
+    proxy.0.check_image(&image).await.expect("it has an allowed name");
+    named.store(false, Ordering::Relaxed);
+    proxy.0.check_image(&image).await.expect("it was checked a moment ago");
+    assert_eq!(engine.calls().len(), 1);
+    tokio::time::pause();
+    tokio::time::advance(RUNNER_AGE_MAX).await;
+    tokio::time::resume();
+    proxy.0.check_image(&image).await.expect_err("it has no name any more");
 }
