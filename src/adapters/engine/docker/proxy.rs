@@ -35,7 +35,7 @@ use bollard::{Docker, models::ContainerCreateResponse};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::{
     net::{UnixListener, UnixStream},
@@ -61,6 +61,8 @@ const CONNECTIONS_MAX: usize = 4096;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The largest body; ours are a tenth of it.
 const BODY_BYTES_MAX: usize = 256 << 10;
+/// How long a client may take to send a head, or a body. It ends idle connections too; the adapter uses each once.
+const RECEIVE_MAX: Duration = Duration::from_secs(30);
 /// Bodies that are received and compared at once.
 const BODIES_MAX: usize = 64;
 /// How long the engine may take to describe itself or an image.
@@ -200,7 +202,7 @@ impl Proxy {
             async move { Ok::<_, std::convert::Infallible>(proxy.answer(request, &attached).await) }
         });
         let mut http = hyper::server::conn::http1::Builder::new();
-        http.max_buf_size(HEAD_BYTES_MAX);
+        http.timer(TokioTimer::new()).header_read_timeout(RECEIVE_MAX).max_buf_size(HEAD_BYTES_MAX);
         if let Err(error) = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
             debug!(%error, "a connection ended badly");
         }

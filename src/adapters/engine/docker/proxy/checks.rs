@@ -1,13 +1,14 @@
 //! What has to hold of a container, a folder or an image before a call about it is passed on.
 
 use bytes::Bytes;
-use http::Request;
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
+use tokio::time::timeout;
 
 use super::{
     super::{about, call, convert::Profile},
-    BODY_BYTES_MAX, Inner, LOOK_MAX, ProxyOptions,
+    BODY_BYTES_MAX, Inner, LOOK_MAX, ProxyOptions, RECEIVE_MAX,
     known::Container,
     ownership::{self, Folders},
     profile::{self, Form},
@@ -107,6 +108,7 @@ impl Inner {
 }
 
 pub(super) async fn received(request: Request<Incoming>) -> Result<Bytes, Denied> {
-    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await;
+    let late = |_| Denied { status: StatusCode::REQUEST_TIMEOUT, why: "the body did not arrive in time".to_owned() };
+    let body = timeout(RECEIVE_MAX, Limited::new(request.into_body(), BODY_BYTES_MAX).collect()).await.map_err(late)?;
     Ok(body.map_err(|_| Denied::new("the body is too large or broke off"))?.to_bytes())
 }

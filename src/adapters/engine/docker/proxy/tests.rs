@@ -290,6 +290,20 @@ async fn head_and_bodies_of_requests_are_bounded() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn unfinished_head_and_body_are_given_up() {
+    let scene = scene(folder(), json!({}));
+    let connect = || UnixStream::connect(scene.root.path().join("proxy.sock"));
+    let mut head = connect().await.expect("a connection");
+    head.write_all(b"GET /info HTTP/1.1\r\nhost: x").await.expect("sent");
+    assert_eq!(head.read(&mut [0; 1]).await.expect("the end"), 0);
+    let mut body = connect().await.expect("a connection");
+    let start = format!("POST /containers/create?name={} HTTP/1.1\r\nhost: x\r\n", SandboxId::new());
+    body.write_all(format!("{start}content-length: 9\r\n\r\n{{").as_bytes()).await.expect("sent");
+    assert!(read_to(&mut body, "\r\n").await.contains("408"));
+    assert_eq!(scene.proxy.0.bodies.available_permits(), BODIES_MAX);
+}
+
 /// What arrives until the text ends in `end`.
 async fn read_to(stream: &mut UnixStream, end: &str) -> String {
     let mut text = String::new();
