@@ -3,8 +3,8 @@
 //!
 //! A request is parsed into one of the calls of [`rules`], and a new request is made of that; of a client's bytes only
 //! those of an attached stream are passed on. A container is created only if it is exactly what [`super::convert`]
-//! would make, for a folder below the root, of an image with the runner label. Of other servers' sandboxes it allows
-//! only the removal of abandoned ones.
+//! would make, for a folder below the root, of an image with the runner label. Of other servers' sandboxes it lists and
+//! removes only those that were left behind.
 //!
 //! ```text
 //! serve ── one task a connection ── one task for each attached stream, until both of its ends are closed
@@ -31,12 +31,17 @@ use std::{
     time::Duration,
 };
 
-use bollard::{Docker, models::ContainerCreateResponse};
+use bollard::{
+    Docker,
+    models::{ContainerCreateResponse, ContainerSummary},
+};
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OnceCell, Semaphore},
@@ -53,7 +58,12 @@ use self::{
     rules::{Act, Allowed, Call, Denied},
 };
 use super::{AllowedImages, RuntimeSetting};
-use crate::domain::{id::SandboxId, shared_folder::SharedFolder, users::RunnerUsers};
+use crate::domain::{
+    clock::{Clock as _, SystemClock},
+    id::SandboxId,
+    shared_folder::SharedFolder,
+    users::RunnerUsers,
+};
 
 /// Connections at once, attached streams among them. The server has two for each sandbox.
 const CONNECTIONS_MAX: usize = 4096;
@@ -65,6 +75,10 @@ const BODY_BYTES_MAX: usize = 256 << 10;
 const RECEIVE_MAX: Duration = Duration::from_secs(30);
 /// Bodies that are received and compared at once.
 const BODIES_MAX: usize = 64;
+/// The largest list: of some 20 000 containers.
+const LIST_BYTES_MAX: usize = 32 << 20;
+/// Lists that are received and filtered at once.
+const LISTS_MAX: usize = 2;
 /// How long the engine may take to describe itself or an image.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -124,6 +138,7 @@ struct Inner {
     form: OnceCell<Form>,
     known: Mutex<Known>,
     bodies: Semaphore,
+    lists: Semaphore,
 }
 
 impl Proxy {
@@ -144,8 +159,9 @@ impl Proxy {
         let skills = options.skills.as_deref();
         let skills = skills.map(|path| Root::of_skills(path).map_err(unusable(path, "SANDBOX_SKILLS__ROOT")));
         let skills = skills.transpose()?;
-        let (form, known, bodies) = (OnceCell::new(), Mutex::default(), Semaphore::new(BODIES_MAX));
-        Ok(Self(Arc::new(Inner { socket, docker, root, skills, options, form, known, bodies })))
+        let (form, known) = (OnceCell::new(), Mutex::default());
+        let (bodies, lists) = (Semaphore::new(BODIES_MAX), Semaphore::new(LISTS_MAX));
+        Ok(Self(Arc::new(Inner { socket, docker, root, skills, options, form, known, bodies, lists })))
     }
 
     /// Creates the socket, for its owner and group. One that a dead process left is replaced.
@@ -228,6 +244,7 @@ impl Proxy {
         let (id, act) = match allowed.call {
             Call::Create(id) => return inner.create(id, &allowed, request).await,
             Call::On(id, act) => (id, act),
+            Call::List | Call::Find(_) => return inner.list(&allowed).await,
             _ => return forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await,
         };
         let container = inner.container(id, act).await?;
@@ -262,10 +279,29 @@ impl Inner {
             return Ok(answer);
         }
         let (head, body) = answer.into_parts();
-        let broken = || Denied { status: StatusCode::BAD_GATEWAY, why: "the engine's answer is unreadable".to_owned() };
-        let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|_| broken())?.to_bytes();
-        let created: ContainerCreateResponse = serde_json::from_slice(&body).map_err(|_| broken())?;
+        let (body, created) = parsed::<ContainerCreateResponse>(body, BODY_BYTES_MAX).await?;
         self.known.lock().remember_container(id, Container { id: created.id, folders });
         Ok(Response::from_parts(head, forward::body(body)))
     }
+
+    /// The containers that this server may see.
+    async fn list(&self, allowed: &Allowed) -> Result<Response<Body>, Denied> {
+        let _place = self.lists.acquire().await;
+        let answer = forward::send(&self.socket, allowed, forward::body(Vec::new())).await?;
+        if answer.status() != StatusCode::OK {
+            return Ok(answer);
+        }
+        let (_, mut found) = parsed::<Vec<ContainerSummary>>(answer.into_body(), LIST_BYTES_MAX).await?;
+        let now_unix_s = SystemClock.unix_s();
+        found.retain_mut(|one| ownership::show(one, self.root.path(), now_unix_s));
+        Ok(forward::json(StatusCode::OK, serde_json::to_vec(&found).map_err(Denied::away)?))
+    }
+}
+
+/// An answer of the engine, as it is and parsed.
+async fn parsed<T: DeserializeOwned>(body: Body, bytes_max: usize) -> Result<(Bytes, T), Denied> {
+    let broken = || Denied { status: StatusCode::BAD_GATEWAY, why: "the engine's answer is unreadable".to_owned() };
+    let body = Limited::new(body, bytes_max).collect().await.map_err(|_| broken())?.to_bytes();
+    let value = serde_json::from_slice(&body).map_err(|_| broken())?;
+    Ok((body, value))
 }

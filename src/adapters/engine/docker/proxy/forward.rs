@@ -31,7 +31,11 @@ pub(super) fn body(bytes: impl Into<Bytes>) -> Body {
 /// A refusal in the engine's own form.
 pub(super) fn refusal(status: StatusCode, why: &str) -> Response<Body> {
     let message = serde_json::json!({"message": format!("engine-proxy: {why}")});
-    let mut response = Response::new(body(message.to_string()));
+    json(status, message.to_string())
+}
+
+pub(super) fn json(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(body(text));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

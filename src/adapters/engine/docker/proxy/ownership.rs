@@ -1,11 +1,15 @@
 //! Decides which server a container belongs to. Each server has its own root, and the engine reports which folder it
 //! mounted as `/data`: a server can choose the instance on a label, but not that folder. Pure.
 
-use std::path::PathBuf;
+use std::{
+    mem,
+    path::{Path, PathBuf},
+};
 
 use bollard::models::{
     ContainerInspectResponse,
     ContainerStateStatusEnum::{CREATED, DEAD, EXITED},
+    ContainerSummary, MountPoint,
 };
 
 use super::super::convert;
@@ -28,12 +32,26 @@ pub(super) struct Folders {
 
 /// The folders that are mounted as `/data` and as skills.
 pub(super) fn folders(found: &ContainerInspectResponse) -> Option<Folders> {
-    let source = |target: &str| {
-        let mount = found.mounts.iter().flatten().find(|mount| mount.destination.as_deref() == Some(target))?;
-        mount.source.as_ref().map(PathBuf::from)
-    };
+    let source = |target| source(found.mounts.as_deref(), target);
     let skills = [SkillFolders::PUBLIC, SkillFolders::USER];
     Some(Folders { data: source("/data")?, skills: skills.into_iter().filter_map(source).collect() })
+}
+
+fn source(mounts: Option<&[MountPoint]>, target: &str) -> Option<PathBuf> {
+    let mount = mounts?.iter().find(|mount| mount.destination.as_deref() == Some(target))?;
+    mount.source.as_ref().map(PathBuf::from)
+}
+
+/// Whether a server may see a listed container: one of its own as it is, and of another server's what tells the janitor
+/// that it is left behind, once it does not run or is long past its deadline.
+pub(super) fn show(one: &mut ContainerSummary, root: &Path, now_unix_s: i64) -> bool {
+    if source(one.mounts.as_deref(), "/data").is_some_and(|data| data.starts_with(root)) {
+        return true;
+    }
+    let Some(listed) = convert::listed(one) else { return false };
+    let ContainerSummary { id, names, created, labels, state, .. } = mem::take(one);
+    *one = ContainerSummary { id, names, created, labels, state, ..ContainerSummary::default() };
+    !listed.running || engine::is_abandoned(listed.deadline_unix_s, now_unix_s)
 }
 
 /// Whether it is a sandbox whose server must be gone: it does not run and was left so, or it is long past its deadline.

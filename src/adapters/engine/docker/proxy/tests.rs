@@ -1,7 +1,7 @@
 //! The proxy before a scripted engine: what it remembers, and whose sandboxes it controls.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs,
     os::unix::fs::symlink,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -10,8 +10,8 @@ use std::{
 use bollard::{
     errors::Error,
     query_parameters::{
-        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
-        WaitContainerOptionsBuilder,
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
+        RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
     },
 };
 use futures_util::StreamExt as _;
@@ -20,7 +20,10 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
-    super::convert::{self, Profile},
+    super::{
+        super::labels,
+        convert::{self, Profile},
+    },
     known::{CONTAINERS_MAX, RUNNER_AGE_MAX, RUNNERS_MAX},
     ownership::Folders,
     scripted::{self, ScriptedEngine},
@@ -79,6 +82,11 @@ fn scene(root: TempDir, inspected: Value) -> Scene {
         inspect if inspect.ends_with("/json") => (200, inspected.clone()),
         _ => (204, Value::Null),
     });
+    before(root, engine)
+}
+
+/// A proxy before an engine.
+fn before(root: TempDir, engine: ScriptedEngine) -> Scene {
     let skills = root.path().join("skills");
     fs::create_dir_all(skills.join("ann")).expect("a folder");
     let options = ProxyOptions { skills: Some(skills), ..options(engine.host(), root.path()) };
@@ -231,6 +239,37 @@ async fn sandboxes_of_another_root_are_refused() {
     assert_eq!(scene.statuses(id).await, [Some(403); 6]);
     let changing = |call: &String| !call.starts_with("GET ");
     assert_eq!(scene.engine.calls().into_iter().filter(changing).count(), 0);
+}
+
+#[tokio::test]
+async fn lists_show_of_other_roots_only_what_was_left_behind() {
+    let (root, other) = (folder(), folder());
+    let ids: [SandboxId; 4] = std::array::from_fn(|_| SandboxId::new());
+    let listed = |id: SandboxId, root: &Path, state: &str, deadline: i64| {
+        json!({
+            "Id": "found", "Names": [format!("/{id}")], "Created": 0, "State": state,
+            "Labels": {
+                "sandbox.managed": "true", "sandbox.id": id.to_string(), "sandbox.deadline": deadline.to_string(),
+                "sandbox.instance": InstanceId::new().to_string()
+            },
+            "Mounts": [{"Type": "bind", "Source": root.join("c/files"), "Destination": "/data"}]
+        })
+    };
+    let all = json!([
+        listed(ids[0], root.path(), "running", i64::MAX),
+        listed(ids[1], other.path(), "running", i64::MAX),
+        listed(ids[2], other.path(), "exited", i64::MAX),
+        listed(ids[3], other.path(), "running", 0),
+    ]);
+    let scene = before(root, ScriptedEngine::start(move |_| (200, all.clone())));
+    for label in [labels::SELECTOR.to_owned(), convert::id_filter(ids[1])] {
+        let filters = HashMap::from([("label", vec![label])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let found = scene.client.list_containers(Some(options)).await.expect("listed");
+        let read = |one: &ContainerSummary| Some((convert::listed(one)?.id, one.mounts.is_some()));
+        let found: Vec<_> = found.iter().filter_map(read).collect();
+        assert_eq!(found, [(ids[0], true), (ids[2], false), (ids[3], false)]);
+    }
 }
 
 #[tokio::test]
