@@ -18,8 +18,14 @@ if [ -z "${KUBECONFIG:-}" ]; then
   eval "$variables"
 fi
 
-# Ends with 77 where nothing can render the chart.
-scripts/chart.sh server || [ $? = 77 ]
+status=0
+scripts/chart.sh server || status=$?
+# It ends with 77 where nothing can render the chart.
+if [ $status = 77 ] && [ "${CI:-}" != true ]; then
+  say "skipped: the API server did not check the chart's objects."
+elif [ $status != 0 ]; then
+  exit $status
+fi
 
 # What the Role of the plain manifests allows is what the server needs, and no more.
 rights() {
