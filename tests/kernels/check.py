@@ -3,6 +3,7 @@
 import argparse
 import concurrent.futures
 import functools
+import hashlib
 import os
 import statistics
 import subprocess
@@ -248,13 +249,15 @@ def ten_thousand_cells(session, _):
 
 FULL = False
 SUITE = "jupyter_kernel_test"
+# The start of its images' names, which another checkout on this engine does not have.
+SUITE_IMAGES = "kernel-suite-" + hashlib.sha256(f"{os.path.realpath(ROOT)} {PREFIX}".encode()).hexdigest()[:8]
 ONE_SUITE = threading.Lock()
 
 
 def suite(language):
     """Runs jupyter_kernel_test in an image derived from the runner's, with the restrictions of a session. Some of its
     limits are fractions of a second, so it gets whole processors."""
-    runner, image = PREFIX + language, f"kernel-suite-{language}"
+    runner, image = PREFIX + language, f"{SUITE_IMAGES}-{language}"
     base = subprocess.run(["./build.sh", "base"], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
     build = ["docker", "build", "--quiet", "--tag", image]
     for argument in (f"BASE={base}", f"RUNNER={runner}", "http_proxy", "https_proxy", "no_proxy"):
