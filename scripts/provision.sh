@@ -181,4 +181,9 @@ joined_since_login() {
   [[ " $(id -nG "$(id -un)") " = *" docker "* && " $(id -nG) " != *" docker "* ]]
 }
 
-again_as_member() { exec sg docker -c "$(printf '%q ' "$@")"; }
+# A trap on EXIT is not run by exec.
+again_as_member() {
+  end_jobs
+  wait
+  exec sg docker -c "$(printf '%q ' "$@")"
+}
