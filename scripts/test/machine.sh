@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# What test.sh installs on the machine itself. Sourced, not run, after scripts/provision.sh; TOOLS is the folder of what
+# is installed for this checkout alone.
+readonly NEXTEST=0.9.143
+
+# What cargo needs.
+install_compiler() {
+  local missing=()
+  has curl || missing+=(curl ca-certificates)
+  has cc || missing+=(gcc libc6-dev)
+  install_packages "${missing[@]}"
+}
+
+install_machine() {
+  local missing=()
+  has jq || missing+=(jq)
+  has mmdebstrap || missing+=(mmdebstrap)
+  has openssl || missing+=(openssl)
+  has chromium || missing+=(chromium)
+  has chromedriver || missing+=(chromium-driver)
+  has shellcheck || missing+=(shellcheck)
+  has mkfs.ext4 || missing+=(e2fsprogs)
+  has losetup || missing+=(mount)
+  has git || missing+=(git)
+  has ssh || missing+=(openssh-client)
+  # The tests kill an engine of their own, wherever the engine is that the others use.
+  { has dockerd && has containerd; } || missing+=(docker.io)
+  has podman || missing+=(podman catatonit crun)
+  has npm || missing+=(nodejs npm)
+  python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+  docker compose version >/dev/null 2>&1 || has docker-compose || missing+=("docker-compose-v2|docker-compose")
+  install_packages "${missing[@]}"
+  install_postgres
+}
+
+# Tests start clusters of their own, so the package makes none.
+install_postgres() {
+  local conf=/etc/postgresql-common/createcluster.conf
+  ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || return 0
+  install_packages postgresql-common
+  # A step's failures do not end it, and without this line the next package starts a server.
+  if ! as_root sed -i 's/^[# ]*create_main_cluster *=.*/create_main_cluster = false/' "$conf" ||
+    ! grep -qx 'create_main_cluster = false' "$conf"; then
+    say "$conf could not be changed, so PostgreSQL was not installed; install it and run this again."
+    return 1
+  fi
+  install_packages postgresql
+}
+
+# The runner of the tests: one process and one time limit for each test. Its updater, with HTTP and TLS, is left out.
+install_nextest() {
+  has cargo-nextest || [ -x "$TOOLS/cargo/bin/cargo-nextest" ] ||
+    cargo install --quiet --locked --debug --root "$TOOLS/cargo" "cargo-nextest@$NEXTEST" \
+      --no-default-features --features default-no-update
+}
