@@ -39,7 +39,6 @@ use crate::{
     },
     services::{
         carrier::Carrier,
-        files::Files,
         frames::{self, Start},
         janitor::Lease,
         network::{Channels, Network, next_of},
@@ -233,7 +232,7 @@ impl Carried {
                 biased;
                 () = opener.inner.stop.cancelled() => None,
                 why = &mut reading => Some(why),
-                limit = outgrown(&opener.inner.parts.files, &conversation) => {
+                limit = outgrown(&opener.inner.parts, &conversation) => {
                     Some(format!("it was ended at a limit of its files: {limit:?}"))
                 }
                 () = sleep(LIFE_MAX) => None,
@@ -298,10 +297,10 @@ async fn write((mut stdin, request, mut channels): Input, mut from_client: ReadH
 }
 
 /// Returns when its files take more than a conversation's may.
-async fn outgrown(files: &Files, conversation: &ConversationKey) -> DiskLimit {
+async fn outgrown(shared: &SharedParts, conversation: &ConversationKey) -> DiskLimit {
     loop {
         sleep(MEASURE_EVERY).await;
-        if let Some(limit) = files.quota().exceeds_now(conversation).await {
+        if let Some(limit) = shared.files.quota().exceeds_now(conversation).await {
             return limit;
         }
     }

@@ -82,7 +82,7 @@ async fn a_task_names_the_conversation_that_was_made_for_it() {
     let text = over["result"]["content"][0]["text"].as_str().expect("text");
     let id = text.split_once("The conversationId is ").expect("it is named").1.split_once(':').expect("its end").0;
     let read = server.call("sandbox_read_file", json!({"conversationId": id, "path": "a.txt"})).await;
-    assert_eq!(read["content"][0]["text"], "kept", "{read}");
+    assert_eq!(read["structuredContent"]["content"], "kept", "{read}");
     server.stop().await;
 }
 
