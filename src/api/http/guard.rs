@@ -111,8 +111,8 @@ impl Names {
             && self.hosts.contains(&authority.host().to_lowercase())
     }
 
-    /// A host of ours may use any port and scheme, since a published port or a proxy may differ from ours. What programs
-    /// write has no use for anything but files, so its origin is a foreign one.
+    /// A host of ours may use any port and scheme, since a published port or a proxy may differ from ours. Pages that
+    /// programs write need nothing but files, so the origin of files is a foreign one.
     fn origin_is_ours(&self, origin: &str) -> bool {
         let lower = origin.to_lowercase();
         if self.origins.contains(&lower) {

@@ -36,8 +36,8 @@ pub(in super::super) async fn urge(kernel: &Kernel) {
 }
 
 impl Execution<'_> {
-    /// Interrupts the cell; ends the session when it does not obey. One that has replied has obeyed: its idle status can
-    /// be lost when much is printed. Output from before still counts.
+    /// Interrupts the cell; ends the session when it does not obey. One that has replied has obeyed: its idle status
+    /// can be lost when much is printed. Output from before still counts.
     pub(super) async fn interrupt(&mut self, inner: &Arc<Inner>) {
         let session = self.session;
         // First in the selection: a cell that prints without a pause does not hold it up.
