@@ -27,7 +27,7 @@ const STARTING_MAX: usize = 2;
 const ROUND: Duration = Duration::from_secs(5);
 /// How long no run may be in progress before a conversation with a single run gets a standby. A client that begins one
 /// conversation after the other would otherwise wait for two sandboxes each time.
-const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Duration = Duration::from_millis(100);
 /// Runs after which a conversation counts as a regular one.
 const REGULAR_RUNS_MIN: u32 = 2;
 
