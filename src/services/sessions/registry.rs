@@ -217,7 +217,9 @@ impl Drop for Restarting<'_> {
 impl Registry {
     /// Notes a restart; `None` when one is under way.
     pub(super) fn restart(&self, id: SessionId) -> Option<Restarting<'_>> {
-        self.state.lock().restarting.insert(id).then_some(Restarting(self, id))
+        let is_first = self.state.lock().restarting.insert(id);
+        // Made only where it is given out: dropping one ends the restart that is under way, and takes the lock.
+        is_first.then(|| Restarting(self, id))
     }
 
     pub(super) fn is_restarting(&self, id: SessionId) -> bool {
