@@ -132,7 +132,7 @@ pub struct ListFiles {
     pub conversation_id: Conversation,
     /// List only this folder of /data.
     pub folder: Option<String>,
-    /// The cursor of the previous page.
+    /// Cursor of the previous page.
     pub cursor: Option<String>,
 }
 
