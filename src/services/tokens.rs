@@ -159,7 +159,8 @@ impl Tokens {
             let at_least_1 = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
             Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
         };
-        let record = TokenRecord { digest: digest(configured.expose_secret().as_bytes()), ..configured_record() };
+        let digest = digest(configured.expose_secret().as_bytes());
+        let record = TokenRecord { name: "MCP_API_TOKEN".to_owned(), digest, ..blank_record() };
         let mut known = Known::default();
         known.add(Token::new(record, None));
         let began = clock.unix_ms();
@@ -301,12 +302,12 @@ pub fn digest(token: &[u8]) -> TokenDigest {
     Sha256::digest(token).into()
 }
 
-/// Of a token that the settings or the operating system vouch for.
-fn configured_record() -> TokenRecord {
+/// A record of the owner `default` without a name or limits, unused, and valid until it is revoked.
+pub fn blank_record() -> TokenRecord {
     TokenRecord {
         id: TokenId::new(),
         owner: Principal::default(),
-        name: "MCP_API_TOKEN".to_owned(),
+        name: String::new(),
         prefix: String::new(),
         digest: [0; 32],
         grant: Grant::default(),
@@ -360,7 +361,7 @@ mod tests {
         let clock = Arc::new(ManualClock::at(1_800_000_000));
         let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone());
         let owner: Principal = "ann".parse().expect("an owner");
-        let record = TokenRecord { owner, prefix: "mcps_".to_owned(), digest: [1; 32], ..configured_record() };
+        let record = TokenRecord { owner, prefix: "mcps_".to_owned(), digest: [1; 32], ..blank_record() };
         tokens.learn(vec![record.clone()]);
         let (id, who) = (record.id, record.owner.by(record.id));
         let language: Language = "python".parse().expect("a language");

@@ -188,9 +188,9 @@ mod tests {
     use crate::{
         domain::{
             clock::SystemClock,
-            token::{Grant, SUBJECT_MARK, Scope, TokenRecord},
+            token::{SUBJECT_MARK, Scope, TokenRecord},
         },
-        services::tokens::digest,
+        services::tokens::{blank_record, digest},
     };
 
     /// All people behind Cloudflare Access have the address of its tunnel, and as guests they had one share together.
@@ -201,17 +201,10 @@ mod tests {
         headers.insert("cf-access-jwt-assertion", HeaderValue::from_static("a.b.c"));
         assert_eq!(Class::of(&tokens, "/v1/runs", &headers), Class::Guest);
         let record = TokenRecord {
-            id: TokenId::new(),
             owner: "ann".parse().expect("an owner"),
-            name: "ann".to_owned(),
             prefix: SUBJECT_MARK.to_owned(),
             digest: [1; 32],
-            grant: Grant::default(),
-            parent: None,
-            created_unix_ms: 0,
-            expires_unix_ms: None,
-            used_unix_ms: None,
-            revoked_unix_ms: None,
+            ..blank_record()
         };
         tokens.learn(vec![record.clone()]);
         let (owner, token) = (record.owner, record.id);

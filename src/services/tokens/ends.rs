@@ -43,7 +43,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::{
-        super::{ENDS_MAX, configured_record, digest},
+        super::{ENDS_MAX, blank_record, digest},
         *,
     };
     use crate::domain::{clock::SystemClock, token::TokenRecord};
@@ -51,7 +51,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_is_overtaken_gets_every_token_that_has_ended() {
         let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
-        let record = |n: usize| TokenRecord { digest: digest(&n.to_be_bytes()), ..configured_record() };
+        let record = |n: usize| TokenRecord { digest: digest(&n.to_be_bytes()), ..blank_record() };
         // One more than is kept, beside the one that is read in time.
         let records: Vec<_> = (0..ENDS_MAX + 2).map(record).collect();
         tokens.learn(records.clone());

@@ -96,7 +96,7 @@ impl Tokens {
             parent: new.parent,
             created_unix_ms: now,
             expires_unix_ms: new.expires_unix_ms,
-            ..super::configured_record()
+            ..super::blank_record()
         };
         self.follower.own(record.id, false);
         Ok((record, secret))

@@ -53,7 +53,7 @@ impl Tokens {
             digest: key,
             grant: Grant { scopes: scopes.into(), ..Grant::default() },
             created_unix_ms: self.now(),
-            ..super::configured_record()
+            ..super::blank_record()
         };
         match store.insert(&record).await {
             Ok(()) => self.learn(vec![record]),
@@ -114,7 +114,7 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{configured_record, digest},
+        super::{blank_record, digest},
         *,
     };
     use crate::domain::{clock::ManualClock, id::Language, token::CONNECTION_MARK};
@@ -128,7 +128,7 @@ mod tests {
             digest: [n; 32],
             prefix: CONNECTION_MARK.to_owned(),
             parent,
-            ..configured_record()
+            ..blank_record()
         };
         let of_token = connection(4, "ann", Some(TokenId::new()));
         let records = [connection(1, "ann", None), connection(2, "ann", None), connection(3, "bob", None), of_token];
@@ -157,7 +157,7 @@ mod tests {
     fn of_many_tokens_of_a_subject_the_first_to_expire_leaves_for_a_new_one() {
         let clock = Arc::new(ManualClock::at(1_800_000_000));
         let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock);
-        let subject = |n: u8| TokenRecord { digest: [n; 32], prefix: SUBJECT_MARK.to_owned(), ..configured_record() };
+        let subject = |n: u8| TokenRecord { digest: [n; 32], prefix: SUBJECT_MARK.to_owned(), ..blank_record() };
         tokens.learn(vec![subject(1), subject(2)]);
         let accept = |token: &str, subject: u8, lives_s: i64| {
             let expires_unix_ms = (1_800_000_000 + lives_s) * 1000;

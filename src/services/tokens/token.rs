@@ -268,7 +268,7 @@ mod tests {
 
     fn token(limits: TokenLimits) -> Arc<Token> {
         let grant = Grant { limits, ..Grant::default() };
-        Arc::new(Token::new(TokenRecord { grant, ..super::super::configured_record() }, None))
+        Arc::new(Token::new(TokenRecord { grant, ..super::super::blank_record() }, None))
     }
 
     fn is_refused(token: &Arc<Token>, word: &str) -> u64 {
