@@ -194,6 +194,11 @@ impl Kernel {
         id
     }
 
+    /// Why a kernel ends that did not react to its interrupt.
+    pub(super) fn end_of_silence(&self) -> SessionEnd {
+        if self.stuck.is_cancelled() { SessionEnd::Unresponsive } else { SessionEnd::Killed }
+    }
+
     pub(super) async fn interrupt(&self) {
         self.send(Channel::Bridge, "interrupt", None, &json!({})).await;
     }

@@ -29,7 +29,7 @@ async fn a_cell_whose_bridge_reads_nothing_ends_at_its_limit_with_its_session() 
     fill(&server, session).await;
     let late = timeout(Duration::from_mins(1), run.finished()).await.expect("in time").expect("a report");
     assert_eq!((late.stdout.text.as_str(), late.outcome.ended), ("before\n", Ended::TimedOut));
-    let told = "[The session ended because a cell did not react to its interrupt: its variables are gone";
+    let told = "[The session ended because its interpreter took no messages any more: its variables are gone";
     assert!(late.stderr.text.starts_with(told), "{}", late.stderr.text);
     let next = cell(&server, "a", "print again").await;
     assert!(next.stderr.text.starts_with(told) && next.stdout.text == "again\n", "{}", next.stderr.text);

@@ -47,7 +47,7 @@ impl Execution<'_> {
                 biased;
                 () = &mut urging => {
                     if self.reply.is_none() {
-                        self.end_session(inner, SessionEnd::Killed);
+                        self.end_session(inner, session.kernel.end_of_silence());
                     }
                     return;
                 }
