@@ -37,6 +37,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
+#[cfg(test)]
+pub(super) use self::pool::tests::NoFolder;
 use self::{
     assignment::AssignmentProbe,
     loading::CpuUpdates,

@@ -26,12 +26,14 @@ const MEMORY_GUESS_BYTES: u64 = 8 << 20;
 /// image that is broken are not tried without a pause.
 const BACKOFF: Duration = Duration::from_secs(5);
 
-/// Runs of a conversation that end so soon after each other may come faster than a standby loads, so it keeps two.
-const QUICK: Duration = Duration::from_secs(5);
-/// Runs that come faster than two standbys load, so the conversation keeps three: one is ready while two load.
-const VERY_QUICK: Duration = Duration::from_secs(1);
+/// Runs of a conversation that end within the first time after each other may come faster than a standby loads, so it
+/// keeps two. Within the second time they may come faster than two load, so it keeps three: one is ready while two
+/// load.
+const QUICK: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(1)];
 /// How long after such a run a conversation keeps more than one standby.
 const QUICK_KEPT: Duration = Duration::from_secs(30);
+/// Standbys of one conversation.
+pub(super) const STANDBYS_MAX: usize = 1 + QUICK.len();
 
 /// How far a standby has started. Later is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,17 +107,14 @@ pub(super) struct RecentConversation {
     pub language: Language,
     pub runs: u32,
     pub at: Instant,
-    /// When a run last ended within [`QUICK`] of the one before.
-    quick_at: Option<Instant>,
-    /// The same for [`VERY_QUICK`].
-    very_quick_at: Option<Instant>,
+    /// When a run last ended within each time of [`QUICK`] after the one before.
+    quick_at: [Option<Instant>; QUICK.len()],
 }
 
 impl RecentConversation {
     /// How many standbys it gets: more than one while its runs follow each other faster than one is ready.
     pub(super) fn standbys_wanted(&self) -> usize {
-        let is_kept = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < QUICK_KEPT);
-        1 + usize::from(is_kept(self.quick_at)) + usize::from(is_kept(self.very_quick_at))
+        1 + self.quick_at.iter().flatten().filter(|at| at.elapsed() < QUICK_KEPT).count()
     }
 }
 
@@ -211,11 +210,13 @@ impl Pool {
         let known = known.map(|at| self.recent.remove(at));
         let (at, runs) = (Instant::now(), known.as_ref().map_or(0, |known| known.runs) + 1);
         let since_last = known.as_ref().filter(|known| known.language == *language).map(|known| known.at.elapsed());
-        let follows_within = |within: Duration| since_last.is_some_and(|since| since < within).then_some(at);
-        let quick_at = follows_within(QUICK).or_else(|| known.as_ref()?.quick_at);
-        let very_quick_at = follows_within(VERY_QUICK).or_else(|| known.as_ref()?.very_quick_at);
-        let (key, language_of_run) = (key.clone(), language.clone());
-        self.recent.push(RecentConversation { key, language: language_of_run, runs, at, quick_at, very_quick_at });
+        let mut quick_at = known.map(|known| known.quick_at).unwrap_or_default();
+        for (quick_at, within) in quick_at.iter_mut().zip(QUICK) {
+            if since_last.is_some_and(|since| since < within) {
+                *quick_at = Some(at);
+            }
+        }
+        self.recent.push(RecentConversation { key: key.clone(), language: language.clone(), runs, at, quick_at });
         if self.recent.len() > recent_max {
             self.recent.remove(0);
         }
@@ -269,4 +270,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::{
     Inner,
-    pool::{Assignee, Phase, Pool, RecentConversation, Standby},
+    pool::{Assignee, Phase, Pool, RecentConversation, STANDBYS_MAX, Standby},
     watch,
 };
 use crate::{domain::owner::ConversationKey, ports::runner::Runner};
@@ -125,8 +125,9 @@ impl Inner {
         {
             return Some(unassigned);
         }
-        if let Some(further) = (2..=3).find_map(|number| self.conversation_demand(REGULAR_RUNS_MIN, number)) {
-            return Some(further);
+        let further = (2..=STANDBYS_MAX).find_map(|number| self.conversation_demand(REGULAR_RUNS_MIN, number));
+        if further.is_some() {
+            return further;
         }
         let paused = is_quiet && self.pool.lock().quiet_since.is_none_or(|since| since.elapsed() >= PAUSE);
         if paused { self.conversation_demand(1, 1) } else { None }
@@ -138,7 +139,7 @@ impl Inner {
         begun < starting && pool.loading() < self.options.loading_max
     }
 
-    /// The first, second or third standby of a conversation with so many runs.
+    /// The standby of this number, from 1, of a conversation with so many runs.
     fn conversation_demand(&self, runs_min: u32, number: usize) -> Option<Demand> {
         let pool = self.pool.lock();
         if !self.can_begin(&pool, STARTING_MAX) {

@@ -1,6 +1,6 @@
 //! What waits, on a sandbox that does nothing.
 
-use std::{future::pending, path::PathBuf};
+use std::future::pending;
 
 use futures_util::stream;
 use tokio_util::task::TaskTracker;
@@ -12,29 +12,9 @@ use crate::{
         clock::ManualClock,
         id::{InstanceId, SandboxId},
     },
-    ports::{
-        engine::Sandbox,
-        storage::{ConversationFolder, DataFolder, StorageError},
-    },
-    services::{janitor::Janitor, sandbox::Started},
+    ports::engine::Sandbox,
+    services::{janitor::Janitor, sandbox::Started, standby::NoFolder},
 };
-
-#[derive(Debug)]
-struct Folder;
-
-impl UnassignedFolder for Folder {
-    fn is_assigned(&self) -> bool {
-        false
-    }
-
-    fn data(&self) -> DataFolder {
-        DataFolder { path: PathBuf::new(), uid: 0 }
-    }
-
-    fn assign(&mut self, _: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
-        Ok(None)
-    }
-}
 
 #[tokio::test]
 async fn kernel_that_died_does_not_wait_again() {
@@ -51,7 +31,7 @@ async fn kernel_that_died_does_not_wait_again() {
         };
         let started = Started { sandbox, decoder: None };
         let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &tasks);
-        let (folder, image) = (Box::new(Folder), ImageId("a".to_owned()));
+        let (folder, image) = (Box::new(NoFolder), ImageId("a".to_owned()));
         let (end, since) = (kernel.close.clone().drop_guard(), Instant::now());
         Waiting { kernel, lease, folder, image, memory_bytes: 1, since, end }
     };

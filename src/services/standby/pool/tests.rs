@@ -31,10 +31,11 @@ fn standby(image: &str) -> (Standby, oneshot::Receiver<Handover>) {
     (standby, requested)
 }
 
+/// A folder that is nowhere, and becomes that of no conversation.
 #[derive(Debug)]
-struct Folder;
+pub(crate) struct NoFolder;
 
-impl UnassignedFolder for Folder {
+impl UnassignedFolder for NoFolder {
     fn is_assigned(&self) -> bool {
         false
     }
@@ -54,7 +55,7 @@ async fn reports_of_a_standby_count_while_its_folder_is_assigned() {
     let ((loads, _requested), (dies, _other_requested)) = (standby("a"), standby("a"));
     let image = loads.image.clone();
     for mut standby in [loads, dies] {
-        (standby.assignee, standby.loads_fast) = (Assignee::Unassigned(Some(Box::new(Folder))), true);
+        (standby.assignee, standby.loads_fast) = (Assignee::Unassigned(Some(Box::new(NoFolder))), true);
         pool.standbys.push(standby);
     }
     let (first, folder) = pool.take_folder(&image).expect("a folder");
@@ -76,9 +77,9 @@ async fn expire_forgets_what_images_that_are_gone_used() {
     let (id, old) = (standby.id(), standby.image.clone());
     pool.standbys.push(standby);
     pool.record_phase(id, Phase::Warm, Some(MEMORY_GUESS_BYTES + 1));
-    pool.expire(QUICK, QUICK, std::slice::from_ref(&old));
+    pool.expire(QUICK[0], QUICK[0], std::slice::from_ref(&old));
     assert_eq!(pool.expected_bytes(&old), MEMORY_GUESS_BYTES + 1);
-    pool.expire(QUICK, QUICK, &[ImageId("new".to_owned())]);
+    pool.expire(QUICK[0], QUICK[0], &[ImageId("new".to_owned())]);
     assert_eq!((pool.expected_bytes(&old), pool.memory_max.len()), (MEMORY_GUESS_BYTES, 0));
 }
 
