@@ -43,7 +43,7 @@ async fn an_operator_connects_a_server_and_people_answer_questions() {
         browser.element(field).await.send_keys(text).await.expect("typed");
     }
     sheet.click("server-yes").await;
-    sheet.says("server-error", |text| text.contains("no JSON")).await;
+    sheet.says("server-error", |text| text.contains("not valid JSON")).await;
     let rules = json!([{"tool": "echo", "action": "allow"}]).to_string();
     browser.element("server-rules").await.clear().await.expect("empty");
     browser.element("server-rules").await.send_keys(rules).await.expect("typed");
@@ -96,7 +96,7 @@ async fn an_operator_connects_a_server_and_people_answer_questions() {
         .script("document.querySelector('[data-testid=tool-servers] [data-testid=act-trash]').click(); return null")
         .await;
     sheet.click("confirm-yes").await;
-    sheet.says("tool-servers", |text| text.contains("There is none")).await;
+    sheet.says("tool-servers", |text| text.contains("There are no tool servers")).await;
     sheet.browser.close().await;
     server.stop().await;
 }
