@@ -203,18 +203,20 @@ async fn skills_have_entries_with_digests_as_the_extension_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_entries_are_no_longer_than_an_answer() {
     let scene = Scene::start().await;
-    let upload = async |name: &str, folder: &str| {
+    let upload = async |name: &str, folder: &str, count: u32, long: &str| {
         let text = skill_md(name, "d");
-        let paths: Vec<_> = (0..450).map(|n| format!("{folder}{}{n}", "é".repeat(100))).collect();
+        let paths: Vec<_> = (0..count).map(|n| format!("{folder}{long}{n}")).collect();
         let mut files = vec![("SKILL.md", text.as_bytes())];
         files.extend(paths.iter().map(|path| (path.as_str(), &b"x"[..])));
-        assert_eq!(scene.put(TOKEN, name, zipped(&files)).await.0, 201);
+        let (status, answer) = scene.put(TOKEN, name, zipped(&files)).await;
+        assert_eq!(status, 201, "{name}: {answer}");
     };
     for name in ["a", "b", "c", "d"] {
-        upload(name, "").await;
+        upload(name, "", 450, &"é".repeat(100)).await;
     }
-    // Its entry alone is too long.
-    upload("deep", &format!("{0}/{0}/", "é".repeat(120))).await;
+    // Its entry alone is too long: as many files as there may be, with names nearly as long as they may be.
+    let long = "é".repeat(120);
+    upload("deep", &format!("{long}/"), 499, &long).await;
     let (mut params, mut names) = (json!({}), Vec::new());
     loop {
         let page = scene.server.rpc("skills/list", params).await;
