@@ -31,7 +31,7 @@ use kernel::Kernel;
 use kernelspec::Kernelspec;
 use message::Signer;
 use relay::{Manner, Relay, Server};
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, setrlimit};
 use tokio::{
     net::unix::pipe::{Receiver, Sender},
     time::{Instant, timeout_at},
@@ -41,6 +41,10 @@ const USAGE: &str = "usage: sandbox-bridge KERNELSPEC | sandbox-bridge --adopt F
 
 /// How long a kernel may take from its start to its first answer.
 const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// The address space of this process. A message takes a fraction of it; a length that a kernel claims and that does not
+/// fit ends this process, also where the host grants every allocation (`vm.overcommit_memory=1`, as a kubelet sets it).
+const OWN_BYTES_MAX: u64 = 1 << 30;
 
 /// What this process was started for.
 #[derive(Debug, PartialEq, Eq)]
@@ -127,6 +131,11 @@ fn start(order: &Order) -> Result<(Kernel, Connection, Manner), String> {
 }
 
 async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, manner: Manner) {
+    // Not before the kernel is started, which would inherit it.
+    let limit = Rlimit { current: Some(OWN_BYTES_MAX), maximum: Some(OWN_BYTES_MAX) };
+    if let Err(error) = setrlimit(Resource::As, limit) {
+        eprintln!("sandbox-bridge: its memory is not limited: {error}");
+    }
     let until = Instant::now() + START_LIMIT;
     let connected = tokio::select! {
         connected = timeout_at(until, connection.connect()) => match connected {

@@ -1,13 +1,13 @@
 //! The queue of messages for the server: bounded, so that the kernel is always read, however slowly the server reads.
-//! Output that does not fit is dropped and counted; messages that a client waits for (replies, and the status that ends
-//! a cell) are never dropped.
+//! What does not fit is dropped and counted: printed text first, and messages that a client waits for (replies,
+//! requests for input and the status that ends a cell) only where they flood themselves.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 use serde_json::json;
 
-use crate::message::{Channel, Message};
+use crate::message::{Channel, MESSAGE_MAX_BYTES, Message};
 
 /// What a cell prints waits up to here.
 const STREAM_MAX_BYTES: usize = 8 << 20;
@@ -18,6 +18,10 @@ const OUTPUT_MAX_BYTES: usize = 11 << 20;
 /// A kernel that floods its status loses it from here on.
 const STATUS_MAX_BYTES: usize = 12 << 20;
 
+/// A kernel that floods its replies or its requests for input loses them from here on. Beside all that other messages
+/// may take, there is room for the longest.
+const REPLY_MAX_BYTES: usize = STATUS_MAX_BYTES + MESSAGE_MAX_BYTES;
+
 /// How much a message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
@@ -27,8 +31,10 @@ pub enum Weight {
     Output,
     /// Dropped when it floods.
     Status,
-    /// Never dropped.
+    /// Replies and requests for input: dropped when they flood.
     Reply,
+    /// This program's own, as many as the server asks for: never dropped.
+    Own,
 }
 
 /// Encoded messages, in order.
@@ -49,7 +55,8 @@ impl Outbox {
             Weight::Stream => STREAM_MAX_BYTES,
             Weight::Output => OUTPUT_MAX_BYTES,
             Weight::Status => STATUS_MAX_BYTES,
-            Weight::Reply => usize::MAX,
+            Weight::Reply => REPLY_MAX_BYTES,
+            Weight::Own => usize::MAX,
         };
         if self.bytes.saturating_add(message.bytes(channel)) > limit {
             self.note_dropped(1, message.bytes(channel));
@@ -147,5 +154,18 @@ mod tests {
         let status = Message::new("{}", vec![b' '; 1 << 20]);
         (0..100).for_each(|_| outbox.push(Channel::Iopub, &status, Weight::Status));
         assert!(outbox.bytes <= STATUS_MAX_BYTES && outbox.dropped_messages > 80);
+    }
+
+    #[test]
+    fn flood_of_replies_and_requests_for_input_is_bounded_and_own_messages_stay() {
+        let mut outbox = Outbox::default();
+        let message = Message::new("{}", vec![b' '; 1 << 20]);
+        for channel in [Channel::Shell, Channel::Stdin] {
+            (0..50).for_each(|_| outbox.push(channel, &message, Weight::Reply));
+        }
+        assert!(outbox.bytes <= REPLY_MAX_BYTES && outbox.dropped_messages > 80);
+        let figures = bridge_message("figures", &json!({}));
+        outbox.push(Channel::Bridge, &figures, Weight::Own);
+        assert_eq!(drain(&mut outbox).pop(), Some((Channel::Bridge, figures)));
     }
 }

@@ -234,7 +234,7 @@ impl Relay {
 
     fn say(&mut self, word: &str, content: &Value) {
         self.release();
-        self.outbox.push(Channel::Bridge, &bridge_message(word, content), Weight::Reply);
+        self.outbox.push(Channel::Bridge, &bridge_message(word, content), Weight::Own);
     }
 
     /// Handles what the kernel sent, if its signature is right.

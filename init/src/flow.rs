@@ -1,10 +1,15 @@
 //! Bounded buffers: output to the server, and input to the program. All descriptors are non-blocking; an operation that
 //! would block returns [`Progress::Later`].
 
-use std::{collections::VecDeque, os::fd::AsFd};
+use std::{
+    collections::VecDeque,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
 use rustix::{
     buffer::spare_capacity,
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::Errno,
 };
@@ -53,6 +58,24 @@ pub fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
 pub fn read(fd: impl AsFd, buffer: &mut Vec<u8>) -> Progress {
     buffer.reserve_exact(READ_BYTES);
     Progress::of(rustix::io::read(fd, spare_capacity(buffer)))
+}
+
+/// Reads and drops what comes until the other end is closed, or until the time is up.
+pub fn until_closed(fd: impl AsFd, limit: Duration) {
+    let (until, mut dropped) = (Instant::now() + limit, Vec::new());
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok(timeout) = Timespec::try_from(left) else { return };
+        if left.is_zero() {
+            return;
+        }
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return,
+            Ok(_) if read(&fd, &mut dropped) == Progress::Closed => return,
+            Ok(_) | Err(Errno::INTR) => dropped.clear(),
+            Err(_) => return,
+        }
+    }
 }
 
 /// Frames that wait for the server.

@@ -10,7 +10,7 @@ use std::{
     ffi::OsString,
     fs,
     io::{self, Write},
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
     process::ExitCode,
     thread,
     time::Duration,
@@ -23,6 +23,9 @@ pub const FLAG: &str = "--inspect";
 const LINE: &str = "#!/sandbox-init --inspect";
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+const DNS_PORT: u16 = 53;
+/// A question that a name server answers or refuses without asking another one: `version.bind`, TXT, of class CHAOS.
+const QUESTION: &[u8] = b"sb\x01\0\0\x01\0\0\0\0\0\0\x07version\x04bind\0\0\x10\0\x03";
 
 /// The files to print, as in the server's programs. A missing file is an empty part.
 const FILES: [&str; 8] = [
@@ -96,18 +99,29 @@ fn report(targets: &[SocketAddr], out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-/// The addresses to which a connection was made, all tried at once.
+/// The addresses that were reached, all tried at once.
 fn reached(targets: &[SocketAddr]) -> Vec<SocketAddr> {
     thread::scope(|scope| {
-        let tries = targets.iter().map(|target| (*target, scope.spawn(move || connects(target))));
+        let tries = targets.iter().map(|target| (*target, scope.spawn(move || reaches(target))));
         let tries: Vec<_> = tries.collect();
         // What is not known counts as reached.
         tries.into_iter().filter_map(|(target, tried)| tried.join().unwrap_or(true).then_some(target)).collect()
     })
 }
 
-fn connects(target: &SocketAddr) -> bool {
-    TcpStream::connect_timeout(target, CONNECT_MAX).is_ok()
+/// Name servers are tried by UDP too: a policy that lets out nothing else would still carry data by names.
+fn reaches(target: &SocketAddr) -> bool {
+    TcpStream::connect_timeout(target, CONNECT_MAX).is_ok() || (target.port() == DNS_PORT && answers(target).is_ok())
+}
+
+/// Waits for a name server's answer over UDP.
+fn answers(server: &SocketAddr) -> io::Result<usize> {
+    let any = if server.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_read_timeout(Some(CONNECT_MAX))?;
+    socket.connect(server)?;
+    socket.send(QUESTION)?;
+    socket.recv(&mut [0])
 }
 
 #[cfg(test)]
@@ -125,5 +139,21 @@ mod tests {
         }
         assert_eq!(address("2001:db8::1/53"), "[2001:db8::1]:53".parse().ok());
         assert!(["", "192.0.2.1", "192.0.2.1/x", "localhost/53"].into_iter().all(|text| address(text).is_none()));
+    }
+
+    #[test]
+    fn name_server_that_answers_over_udp_is_reached() {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = server.local_addr().expect("an address");
+        let asked = thread::spawn(move || {
+            let mut question = [0; 64];
+            let (length, client) = server.recv_from(&mut question).expect("a question");
+            server.send_to(&question[..length], client).expect("answered");
+            question[..length].to_vec()
+        });
+        answers(&address).expect("an answer");
+        assert_eq!(asked.join().expect("no panic"), QUESTION);
+        // Its socket is closed.
+        answers(&address).expect_err("no answer");
     }
 }

@@ -22,6 +22,7 @@ mod trust;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
+use child::ATTACHED_VARIABLE;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signals::ChildEnds;
 use supervise::{Options, Sandbox, Verdict};
@@ -34,6 +35,9 @@ const REFUSED: u8 = 125;
 
 /// How long remaining processes may take to end. In a container the kernel ends them in any case.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long the server may take to read the rest where it attaches to a running container.
+const READ_LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).peekable();
@@ -58,6 +62,10 @@ fn live(options: Options) -> Result<Verdict, String> {
     let verdict = run();
     // An unused warm child ends with this process, in a container and outside one.
     process_tree::end(LEAVE_LIMIT);
+    if std::env::var_os(ATTACHED_VARIABLE).is_some() {
+        // What is still on its way when the container ends is lost.
+        flow::until_closed(rustix::stdio::stdin(), READ_LIMIT);
+    }
     verdict.map_err(|error: std::io::Error| error.to_string())
 }
 

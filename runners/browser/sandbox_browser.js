@@ -1,5 +1,6 @@
 // Reads a page for a model: its text, links, controls, and where they are. Runs in a world of its own, so the page's
-// scripts cannot replace what it calls. Every list and text has a bound, and so has the time: a page may be of any size.
+// scripts cannot replace what it calls. Every list and text has a bound, and so has the time: a page may be of any
+// size.
 (() => {
   const WITHOUT_TEXT = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "IFRAME", "OBJECT", "SELECT", "SVG",
     "TEXTAREA", "CANVAS", "AUDIO", "VIDEO"])
@@ -22,7 +23,8 @@
     return typeof value === "function" ? value.bind(target) : value
   }}
   const of = node => node instanceof HTMLFormElement || node instanceof Document ? new Proxy(node, prototypes) : node
-  const isShown = (element, display) => display === "contents" || of(element).checkVisibility({visibilityProperty: true})
+  const isShown = (element, display) =>
+    display === "contents" || of(element).checkVisibility({visibilityProperty: true})
 
   // The only match in its root, or nothing.
   const only = (root, selector, element) => {
@@ -132,7 +134,8 @@
       const element = of(node)
       const kind = role(node)
       if (kind === "link" && element.href && element.tagName === "A") {
-        if (out.links.length < linksMax) out.links.push({text: name(node), url: String(element.href).slice(0, URL_CHARS_MAX)})
+        const url = String(element.href).slice(0, URL_CHARS_MAX)
+        if (out.links.length < linksMax) out.links.push({text: name(node), url})
         else out.linksMore += 1
       }
       if (kind) {
@@ -155,7 +158,8 @@
         if (tagName === "BR") return gap("\n")
         if (WITHOUT_TEXT.has(tagName.toUpperCase())) return
         const inline = style.display.startsWith("inline") || style.display === "contents"
-        const edge = inline ? "" : style.display === "table-cell" ? "\t" : /^(P|H\d|PRE|UL|OL|TABLE|BLOCKQUOTE)$/.test(tagName) ? "\n\n" : "\n"
+        const isBlock = /^(P|H\d|PRE|UL|OL|TABLE|BLOCKQUOTE)$/.test(tagName)
+        const edge = inline ? "" : style.display === "table-cell" ? "\t" : isBlock ? "\n\n" : "\n"
         if (edge) gap(edge)
         const inside = isPre || style.whiteSpaceCollapse === "preserve"
         let children = childNodes
@@ -170,10 +174,13 @@
     return out
   }
 
-  // Of the whole page, in pixels.
+  const title = () => of(document).title.slice(0, 500)
+
+  // The page's width and height in pixels, and whether who asks the document for its body and root gets these.
   const size = () => {
-    const {scrollWidth = 0, scrollHeight = 0} = of(of(document).documentElement) || {}
-    return [scrollWidth, scrollHeight]
+    const {body, documentElement: root} = of(document)
+    const {scrollWidth = 0, scrollHeight = 0} = of(root) || {}
+    return [scrollWidth, scrollHeight, body !== null && document.body === body && document.documentElement === root]
   }
 
   // Resolves when the page has not changed for a moment.
@@ -192,7 +199,8 @@
     const found = of(document).querySelectorAll(query)
     const one = node => {
       const element = of(node)
-      const made = {tag: element.localName, text: short(element.textContent, 500), selector: selector(node), attributes: {}}
+      const text = short(element.textContent, 500)
+      const made = {tag: element.localName, text, selector: selector(node), attributes: {}}
       const names = attributes || ["id", "class", "href", "src", "name", "type", "value", "alt", "title"]
       for (const name of names.slice(0, 20)) {
         const value = element.getAttribute(name)
@@ -202,5 +210,5 @@
     }
     return {elements: [...found].slice(0, max).map(one), more: Math.max(0, found.length - max)}
   }
-  return {read, settled, extract, selector, size}
+  return {read, settled, extract, selector, title, size}
 })()

@@ -23,52 +23,30 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Error, TimeoutError as Expired, async_playwright
 
+from sandbox_actions import DATA, VIEWPORT, Refused, act, free_name, left_ms, sentence_of
+from sandbox_reading import LIBRARY, NOTE_CHARS_MAX, collect, evaluate, extract, fit, world_of
+
 _CHROMIUM = "/usr/bin/chromium-headless-shell"
 _PROXY = "http://127.0.0.1:3128"
-_DATA = Path("/data")
-_LIBRARY = Path(__file__).with_suffix(".js").read_text()
-_WORLD = "sandbox"
 _SCHEMES = ("http", "https")
 # The container is the boundary. Frames of other sites share a process, so that a page has few. A script's memory is
 # bounded below the sandbox's, so that a page ends and not the session. Nothing looks up names or uses UDP.
 _FLAGS = [
     "--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-quic", "--disable-site-isolation-trials",
     "--renderer-process-limit=4", "--js-flags=--max-old-space-size=256", "--disk-cache-size=16777216",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp", "--disable-remote-playback-api", "--no-pings",
 ]
 # What the server opens TLS with, where it does (../README.md, Channels). The browser reads no bundle of certificates.
 _AUTHORITY = Path("/tmp/.sandbox-tls/authority.pem")
-_VIEWPORT = {"width": 1280, "height": 800}
 _PAGES_MAX = 6
-_FRAMES_MAX = 20
 _DOWNLOADS_MAX = 20
 _NOTES_MAX = 20
-_NOTE_CHARS_MAX = 300
-_NAME_BYTES_MAX = 150
-_SCREENSHOTS_MAX = 4
-_SCREENSHOT_PIXELS_MAX = 4000
-_DISPLAY_BYTES_MAX = 5 << 19  # a message of the kernel has 4 MiB, and loses what is longer (../README.md)
-_EXTRACT_MAX = 200
 _START_S_MAX = 20
 _READ_S_MAX = 6
 _QUIET_MS, _SETTLE_S_MAX = 150, 2.5
-_TYPE_DELAY_MS_MAX = 100
 _ERROR_PAGE_POLLS = 25
-
-
-class Refused(Exception):
-    """What cannot be done, with the word for programs and the sentence for readers."""
-
-    def __init__(self, kind, sentence):
-        super().__init__(sentence)
-        self.kind = kind
-
-
-def _sentence(error):
-    """The first lines of an error of Playwright, without its log and its colours."""
-    text = str(error).partition("Call log:")[0].strip()
-    return " ".join(text.split())[:_NOTE_CHARS_MAX]
 
 
 def _trusting():
@@ -92,7 +70,7 @@ class Browser:
         self._notes, self._saved = [], []
         self._downloads = {}  # by the task that saves or cancels each
         self._requests = set()
-        self._crashed, self._sessions = set(), {}
+        self.crashed, self._sessions = set(), {}
         self._read_s = _READ_S_MAX  # of the current call; what ends after it takes a part of that
 
     async def start(self):
@@ -106,9 +84,9 @@ class Browser:
         self._flags = _FLAGS + _trusting()
         self.browser = await self._playwright.chromium.launch(
             executable_path=_CHROMIUM, args=self._flags, chromium_sandbox=False, proxy={"server": _PROXY},
-            downloads_path=str(_DATA), handle_sigint=False, handle_sigterm=False, handle_sighup=False,
+            downloads_path=str(DATA), handle_sigint=False, handle_sigterm=False, handle_sighup=False,
         )
-        self.context = await self.browser.new_context(viewport=_VIEWPORT, accept_downloads=True)
+        self.context = await self.browser.new_context(viewport=VIEWPORT, accept_downloads=True)
         self.context.set_default_timeout(10_000)
         self.context.on("page", lambda page: self._opened(page))
         self.context.on("request", lambda request: self._requests.add(request))
@@ -136,7 +114,7 @@ class Browser:
 
     def note(self, text):
         if len(self._notes) < _NOTES_MAX:
-            self._notes.append(" ".join(text.split())[:_NOTE_CHARS_MAX])
+            self._notes.append(" ".join(text.split())[:NOTE_CHARS_MAX])
 
     def _opened(self, page):
         if len(page.context.pages) > _PAGES_MAX:
@@ -146,13 +124,13 @@ class Browser:
             self.note("The page opened a new window, which is the current one now.")
         self.page = page
         self._requests.clear()
-        page.on("crash", lambda _: self._crashed.add(page))
+        page.on("crash", lambda _: self.crashed.add(page))
         page.on("close", lambda _: self._closed(page))
         page.on("dialog", lambda dialog: asyncio.ensure_future(self._dismiss(dialog)))
         page.on("download", lambda download: self._began(download))
 
     def _closed(self, page):
-        self._crashed.discard(page)
+        self.crashed.discard(page)
         self._sessions.pop(page, None)
         rest = [other for other in page.context.pages if other is not page]
         if page is self.page:
@@ -171,11 +149,11 @@ class Browser:
     async def _save(self, download):
         try:
             path = Path(await download.path())
-            name = _free_name(download.suggested_filename)
-            path.rename(_DATA / name)
+            name = free_name(download.suggested_filename)
+            path.rename(DATA / name)
             self._saved.append(name)
         except (Error, OSError) as error:
-            self.note(f"A download failed: {_sentence(error)}")
+            self.note(f"A download failed: {sentence_of(error)}")
 
     async def _discard(self, download):
         """Ends a download and deletes what came of it."""
@@ -201,7 +179,7 @@ class Browser:
         """A new browser and a new driver: either may be what ended, for want of memory."""
         self.kill()
         self._playwright = self.browser = self.context = self.page = None
-        for known in (self._requests, self._crashed, self._sessions, self._downloads):
+        for known in (self._requests, self.crashed, self._sessions, self._downloads):
             known.clear()
         await asyncio.wait_for(self._launch(), _START_S_MAX)
         self._rename()
@@ -213,7 +191,7 @@ class Browser:
             await self.restart()
             if was_there:
                 self.note("The browser had ended and was started again: its pages and cookies are gone.")
-        if self.page is not None and self.page in self._crashed:
+        if self.page is not None and self.page in self.crashed:
             await self._give_up("The page had crashed and was closed.")
         if self.page is None or self.page.is_closed():
             await self.context.new_page()
@@ -234,16 +212,16 @@ class Browser:
                 await self._ready()
                 await self._obey(request, answer, until)
         except Refused as refused:
-            answer["error"] = {"kind": refused.kind, "sentence": str(refused)[:_NOTE_CHARS_MAX]}
+            answer["error"] = {"kind": refused.kind, "sentence": str(refused)[:NOTE_CHARS_MAX]}
         except (Expired, TimeoutError):
             answer["error"] = {"kind": "timeout", "sentence": "The page did not answer in time."}
             await self._give_up("The page was closed, because it did not answer.")
         except Error as error:
-            crashed = self.page is not None and self.page in self._crashed or "crash" in str(error).lower()
-            why = "The page crashed: it may need more memory than there is." if crashed else _sentence(error)
+            crashed = self.page is not None and self.page in self.crashed or "crash" in str(error).lower()
+            why = "The page crashed: it may need more memory than there is." if crashed else sentence_of(error)
             answer["error"] = {"kind": "crashed" if crashed else "failed", "sentence": why}
         except Exception as error:  # whatever Playwright raises when its driver is gone
-            answer["error"] = {"kind": "crashed", "sentence": f"The browser ended: {_sentence(error)}"}
+            answer["error"] = {"kind": "crashed", "sentence": f"The browser ended: {sentence_of(error)}"}
         await self._finish_downloads(until)
         self._rename()
         answer["notes"], answer["downloads"] = self._notes, self._saved
@@ -268,25 +246,19 @@ class Browser:
             answer["status"] = await self._go(url, until)
         for at, action in enumerate(request.get("actions") or []):
             try:
-                await self._act(action, answer, until)
+                await act(self, action, answer, until)
             except Refused as refused:
                 raise Refused(refused.kind, f"actions[{at}] ({action['action']}): {refused}") from None
         if request.get("url") or request.get("actions"):
-            await self._settle(until)
+            await self.settle(until)
         await self._read(request, answer)
-
-    def _left_ms(self, until, most_ms=None):
-        left = (until - time.monotonic()) * 1000
-        if left < 50:
-            raise Refused("timeout", "the time was over before it began")
-        return min(left, most_ms) if most_ms else left
 
     async def _go(self, url, until):
         if urlsplit(url).scheme.lower() not in _SCHEMES:
             raise Refused("invalid", "url: it must begin with http:// or https://")
         page = self.page
         try:
-            response = await page.goto(url, wait_until="load", timeout=self._left_ms(until))
+            response = await page.goto(url, wait_until="load", timeout=left_ms(until))
         except Expired:
             if page.url in ("", "about:blank"):
                 raise Refused("timeout", "the page did not answer in time") from None
@@ -295,10 +267,10 @@ class Browser:
         except Error as error:
             if "Download is starting" in str(error):
                 return None
-            if page in self._crashed:
+            if page in self.crashed:
                 raise
             await self._error_page(page)
-            raise Refused("navigation", _sentence(error).removeprefix("Page.goto: ")) from None
+            raise Refused("navigation", sentence_of(error).removeprefix("Page.goto: ")) from None
         return response.status if response else None
 
     async def _error_page(self, page):
@@ -317,95 +289,12 @@ class Browser:
             self._sessions[page] = await self.context.new_cdp_session(page)
         return self._sessions[page]
 
-    def _locator(self, selector):
-        place = self.page
-        *frames, last = selector.split(" >>> ")
-        for frame in frames:
-            place = place.frame_locator(frame).first
-        return place.locator(last).first
-
-    async def _act(self, action, answer, until):
-        kind, selector = action["action"], action.get("selector")
-        timeout = self._left_ms(until, action.get("timeoutMs"))
-        found = self._locator(selector) if selector else None
-        try:
-            match kind:
-                case "click":
-                    await found.click(timeout=timeout, force=action.get("force", False))
-                case "fill":
-                    await found.fill(action["text"], timeout=timeout)
-                case "type":
-                    delay = min(_TYPE_DELAY_MS_MAX, timeout / 2 / max(1, len(action["text"])), action.get("delayMs", 0))
-                    await found.press_sequentially(action["text"], delay=delay, timeout=timeout)
-                case "press":
-                    await (found or self.page.locator(":focus, body").last).press(action["text"], timeout=timeout)
-                case "select":
-                    await found.select_option(action["text"], timeout=timeout)
-                case "scroll":
-                    if found:
-                        await found.scroll_into_view_if_needed(timeout=timeout)
-                    else:
-                        await self._in_world(f"scrollTo({action.get('x', 0)}, {action.get('y', 0)})")
-                case "wait":
-                    await self._wait(found, action, timeout)
-                case "back":
-                    await self.page.go_back(timeout=timeout)
-                case "screenshot":
-                    await self._screenshot(action, answer, timeout)
-            if kind in ("click", "press", "select"):
-                await self._settle(until)
-        except Expired:
-            if found is not None and not await self._has(found):
-                raise Refused("not_found", f"nothing matches {selector}") from None
-            raise Refused("timeout", "it was not done in time") from None
-        except Error as error:
-            if self.page in self._crashed:
-                raise
-            raise Refused("failed", _sentence(error)) from None
-
-    async def _has(self, found):
-        with contextlib.suppress(Error, TimeoutError):
-            return await asyncio.wait_for(found.count(), 1) > 0
-        return True
-
-    async def _wait(self, found, action, timeout):
-        if found:
-            await found.wait_for(state=action.get("state", "visible"), timeout=timeout)
-        elif action.get("state") in ("load", "domcontentloaded", "networkidle"):
-            await self.page.wait_for_load_state(action["state"], timeout=timeout)
-        else:
-            await asyncio.sleep(min(action.get("ms", 1000), timeout) / 1000)
-
-    async def _screenshot(self, action, answer, timeout):
-        from IPython.display import Image, display
-
-        if answer.get("screenshots", 0) >= _SCREENSHOTS_MAX:
-            raise Refused("invalid", f"there are at most {_SCREENSHOTS_MAX} of them in a call")
-        jpeg = action.get("format") == "jpeg"
-        options = {"type": "jpeg", "quality": action.get("quality") or 80} if jpeg else {"type": "png"}
-        if action.get("fullPage"):
-            size = await self._in_world(f"{_LIBRARY}.size()")
-            width, height = (min(_SCREENSHOT_PIXELS_MAX, max(1, int(side))) for side in size)
-            options |= {"full_page": True, "clip": {"x": 0, "y": 0, "width": width, "height": height}}
-        picture = await self.page.screenshot(timeout=timeout, animations="disabled", **options)
-        if len(picture) <= _DISPLAY_BYTES_MAX:
-            display(Image(picture, format="jpeg" if jpeg else "png"))
-        else:
-            self._store(picture, "screenshot.jpg" if jpeg else "screenshot.png")
-        answer["screenshots"] = answer.get("screenshots", 0) + 1
-
-    def _store(self, picture, name):
-        try:
-            (_DATA / _free_name(name)).write_bytes(picture)
-        except OSError as error:
-            raise Refused("failed", f"the picture was not stored: {error.strerror or error}") from None
-
-    async def _settle(self, until):
+    async def settle(self, until):
         """Returns when the page has loaded what it asked for and has not changed for a moment, or soon."""
         end = min(until, time.monotonic() + _SETTLE_S_MAX)
         while (left := end - time.monotonic()) > 0.05:
             try:
-                await asyncio.wait_for(self._in_world(f"{_LIBRARY}.settled({_QUIET_MS}, {left * 1000})"), left + 1)
+                await asyncio.wait_for(self.in_world(f"{LIBRARY}.settled({_QUIET_MS}, {left * 1000})"), left + 1)
             except TimeoutError:
                 return  # it is busy, and may still answer when it is read
             except Error:
@@ -414,11 +303,11 @@ class Browser:
             if not self._requests:
                 return
 
-    async def _in_world(self, expression):
+    async def in_world(self, expression):
         """A value of the current page, from a world that its scripts cannot reach."""
         session = await self._session(self.page)
         tree = (await session.send("Page.getFrameTree"))["frameTree"]
-        return await _evaluate(session, await _world(session, tree["frame"]["id"]), expression)
+        return await evaluate(session, await world_of(session, tree["frame"]["id"]), expression)
 
     async def _read(self, request, answer):
         wanted, page = set(request.get("read") or []), self.page
@@ -426,134 +315,10 @@ class Browser:
         async with asyncio.timeout(self._read_s):
             session = await self._session(page)
             if query := request.get("query"):
-                await self._extract(session, query, answer)
+                answer |= await extract(session, query)
             if wanted:
-                await self._collect(session, wanted, request, answer)
-            answer["title"] = (await page.title())[:500]
-
-    async def _extract(self, session, query, answer):
-        tree = (await session.send("Page.getFrameTree"))["frameTree"]
-        words = json.dumps([query["selector"], query.get("attributes"), _EXTRACT_MAX])
-        world = await _world(session, tree["frame"]["id"])
-        found = await _evaluate(session, world, f"{_LIBRARY}.extract(...{words})")
-        answer["extracted"], answer["extractedMore"] = found["elements"], found["more"]
-
-    async def _collect(self, session, wanted, request, answer):
-        tree = (await session.send("Page.getFrameTree"))["frameTree"]
-        left = {"text": request["textBytesMax"] if "text" in wanted else 0}
-        lists = [name for name in ("links", "controls", "anchors") if name in wanted]
-        for name in ("links", "controls", "anchors"):
-            left[name] = request["itemsMax"] if name in wanted else 0
-        answer |= {name: [] for name in lists} | {name + "More": 0 for name in lists}
-        texts, is_cut, frames = [], False, list(_frames(tree))
-        for frame, parents in frames[:_FRAMES_MAX]:
-            prefix = ""
-            if parents:
-                prefix = await _owner(session, frame["id"], parents)
-                if prefix is None:
-                    continue
-            limits = {"textMax": left["text"], "timeMs": self._read_s * 250, **{name + "Max": left[name] for name in left if name != "text"}}
-            try:
-                world = await _world(session, frame["id"])
-                found = await _evaluate(session, world, f"{_LIBRARY}.read({json.dumps(limits)})")
-            except Error:
-                if not parents:
-                    raise
-                continue  # a frame that went away
-            if found["text"]:
-                texts.append(f"[frame {frame['url'][:200]}]\n{found['text']}" if parents else found["text"])
-                left["text"] -= len(found["text"])
-            is_cut |= found["isCut"] and "text" in wanted
-            for name in lists:
-                for item in found[name]:
-                    if "selector" in item:
-                        item["selector"] = prefix + item["selector"]
-                answer[name] += found[name]
-                answer[name + "More"] += found.get(name + "More", 0)
-                left[name] -= len(found[name])
-        answer["text"], answer["textTruncated"] = "\n\n".join(texts), is_cut
-        if len(frames) > _FRAMES_MAX:
-            self.note(f"{len(frames) - _FRAMES_MAX} more frames were not read.")
-
-
-def _frames(tree, parents=()):
-    """The frames in their order, each with the ids of those that it is in."""
-    yield tree["frame"], parents
-    for child in tree.get("childFrames", []):
-        yield from _frames(child, (*parents, tree["frame"]["id"]))
-
-
-async def _world(session, frame):
-    made = await session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": _WORLD})
-    return made["executionContextId"]
-
-
-async def _evaluate(session, world, expression):
-    answer = await session.send(
-        "Runtime.evaluate",
-        {"expression": expression, "contextId": world, "returnByValue": True, "awaitPromise": True},
-    )
-    if "exceptionDetails" in answer:
-        details = answer["exceptionDetails"]
-        raise Error(str(details.get("exception", {}).get("description") or details.get("text"))[:_NOTE_CHARS_MAX])
-    return answer["result"].get("value")
-
-
-async def _owner(session, frame, parents):
-    """What a selector in a frame begins with: the selectors of the frames that it is in."""
-    prefix, inner = "", frame
-    for outer in reversed(parents):
-        try:
-            owner = await session.send("DOM.getFrameOwner", {"frameId": inner})
-            world = await _world(session, outer)
-            node = await session.send(
-                "DOM.resolveNode", {"backendNodeId": owner["backendNodeId"], "executionContextId": world}
-            )
-            function = "function() { return this.checkVisibility() ? " + _LIBRARY + ".selector(this) : null }"
-            answer = await session.send(
-                "Runtime.callFunctionOn",
-                {"functionDeclaration": function, "objectId": node["object"]["objectId"], "returnByValue": True},
-            )
-        except Error:
-            return None
-        selector = answer["result"].get("value")
-        if not selector:
-            return None
-        prefix, inner = f"{selector} >>> {prefix}", outer
-    return prefix
-
-
-def _free_name(suggested):
-    """A name in /data that no file has."""
-    name = "".join(c for c in suggested.rpartition("/")[2] if c.isprintable()).strip(". ") or "download"
-    stem, dot, ending = name.rpartition(".")
-    if not dot or len(ending) > 10:
-        stem, ending = name, ""
-    stem = stem.encode("utf-8", "replace")[:_NAME_BYTES_MAX].decode("utf-8", "ignore")
-    for n in range(1, 1000):
-        name = (stem if n == 1 else f"{stem} ({n})") + (f".{ending}" if ending else "")
-        if not (_DATA / name).exists():
-            return name
-    raise OSError("there are too many files of that name")
-
-
-def _fit(answer, bytes_max):
-    """The answer as JSON that is no longer than allowed: lists give way first, then the text."""
-    while True:
-        line = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
-        if len(line) <= bytes_max:
-            return line.decode()
-        lists = [name for name in ("anchors", "links", "controls", "extracted") if answer.get(name)]
-        if lists:
-            longest = max(lists, key=lambda name: len(json.dumps(answer[name])))
-            kept = len(answer[longest]) // 2
-            answer[longest + "More"] = answer.get(longest + "More", 0) + len(answer[longest]) - kept
-            answer[longest] = answer[longest][:kept]
-        elif answer.get("text"):
-            answer["text"], answer["textTruncated"] = answer["text"][: len(answer["text"]) // 2], True
-        else:
-            return json.dumps({"error": {"kind": "failed", "sentence": "The answer was too long."}})
-
+                answer |= await collect(session, wanted, request, self._read_s * 250, self.note)
+            answer["title"] = await self.in_world(f"{LIBRARY}.title()")
 
 BROWSER = Browser()
 
@@ -561,4 +326,4 @@ BROWSER = Browser()
 async def answer(request):
     """Does what the server asks, and prints one line."""
     request = json.loads(request)
-    print(_fit(await BROWSER.call(request), request["answerBytesMax"]), flush=True)
+    print(fit(await BROWSER.call(request), request["answerBytesMax"]), flush=True)

@@ -12,7 +12,7 @@ _OPTIONS = [
     "--IPKernelApp.quiet=True",  # else its banner comes as output
     "--IPKernelApp.parent_handle=1",  # else it explains how to reach it
     "--HistoryManager.hist_file=:memory:",
-    "--InteractiveShell.colors=nocolor",
+    "--InteractiveShell.colors=nocolor",  # but for tracebacks, see _app
     "--IPCompleter.use_jedi=False",  # its first answer takes seconds; the names that live are known without it
 ]
 _FOLDER = "/tmp/.kernel"
@@ -68,11 +68,21 @@ def _write_in_pieces():
 
 
 def _app(file):
+    import sandbox_hints
     from ipykernel.kernelapp import IPKernelApp
+
+    def hint(result):
+        error = getattr(result, "error_in_exec", None)  # a cell that was interrupted has no result
+        if isinstance(error, ImportError):
+            sandbox_hints.after(error)
 
     _write_in_pieces()
     app = IPKernelApp.instance()
     app.initialize(["-f", file, *_OPTIONS])
+    app.shell.events.register("post_run_cell", hint)
+    # For people. The server takes the colours out of the text that models read, but not out of what `?` shows.
+    for shown in (app.shell.InteractiveTB, app.shell.SyntaxTB):
+        shown.set_theme_name("neutral")
     return app
 
 

@@ -1,8 +1,8 @@
 #!/opt/venv/bin/python3
 """Answers, in words, a program that wants a module which this image does not have.
 
-`at_exit` runs after a program that failed, when its traceback has been printed. This file is also the command `pip` and
-the module `pip`. Imported only then.
+`after` runs after a program or a cell that failed, when its traceback has been printed. This file is also the command
+`pip` and the module `pip`. Imported only then, and by the kernel of sessions.
 """
 
 import re
@@ -41,7 +41,7 @@ def _say(what):
     )
 
 
-def at_exit(error):
+def after(error):
     """Tells how to go on after an uncaught error that a notebook or a machine with pip would not have had."""
     if isinstance(error, ImportError) and isinstance(error.__context__, ModuleNotFoundError):
         error = error.__context__  # pandas: "Missing optional dependency"

@@ -26,9 +26,6 @@ _READ_AT_START = (
     "GLIBC", "MALLOC", "TZ", "HOME", "PATH", "TMP", "TEMP", "XDG", "ARROW", "JE_",
 )
 _NEIGHBOURS = "/data"
-_KEEPERS_STACK = 64 << 10
-_ONE_THREAD = 3  # link count in /proc of a folder with one folder in it
-_LEAVES_WITHIN_MS = 1000
 # How long an interpreter that has what most programs import waits for a program before it loads the rest. Where
 # programs follow each other quickly, loading would take processor time from interpreters that have less.
 _REST_S = 1.0
@@ -279,64 +276,6 @@ def _renew_main(shelf):
         shelf.names_of_main.add(name)
 
 
-def _gather_pages(ctypes):
-    """Merges small pages into huge ones, where the kernel can: freeing 60 MB page by page takes longer than most
-    programs run, and the kernel reports the end of a program only after that."""
-    if ctypes is None:
-        return
-    size, collapse = 2 << 20, 25  # MADV_COLLAPSE, since Linux 6.1
-    madvise = ctypes.CDLL(None).madvise
-    with open("/proc/self/maps") as maps:
-        areas = [line.split() for line in maps]
-    for where, rights, _, _, inode, *_ in areas:
-        if rights == "rw-p" and inode == "0":
-            start, end = (int(edge, 16) for edge in where.split("-"))
-            start, end = -(-start // size) * size, end // size * size
-            if start < end:
-                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), collapse)
-
-
-def _keep(ctypes):
-    """Starts a process that shares this one's memory and does nothing; returns its number. The kernel reports the end
-    of a program after its memory is freed, and 100 MB take longer than most programs run; with a keeper nothing has to
-    be freed before the report. Process 1 kills the keeper with everything else.
-
-    The keeper is a child of process 1 and not of this process. It shares the open files, so that a file that the
-    program closes is closed, and blocks all signals. Its memory is freed at nice value 19, so that other programs go
-    first. It inherits that value from the thread that makes it, because a process can neither lower its own value again
-    nor change that of another."""
-    import _thread
-    from _signal import SIG_BLOCK, pthread_sigmask, valid_signals
-    from time import sleep
-
-    share_memory_folder_and_files, child_of_process_1 = 0x100 | 0x200 | 0x400, 0x8000  # CLONE_VM, _FS, _FILES; _PARENT
-    libc = ctypes.CDLL(None, use_errno=True)
-    stack = ctypes.create_string_buffer(_KEEPERS_STACK)
-    top = ctypes.c_void_p(ctypes.addressof(stack) + _KEEPERS_STACK)
-    pause = ctypes.cast(libc.pause, ctypes.c_void_p)
-    made, pid = _thread.allocate_lock(), 0
-
-    def make():
-        nonlocal pid
-        try:
-            pthread_sigmask(SIG_BLOCK, valid_signals())
-            os.setpriority(os.PRIO_PROCESS, 0, 19)
-            pid = libc.clone(pause, top, share_memory_folder_and_files | child_of_process_1, None)
-        finally:
-            made.release()
-
-    made.acquire()
-    _thread.start_new_thread(make, ())
-    made.acquire()
-    # No request waits for this yet. On a busy machine a thread of that nice value takes time to exit, and until then
-    # the program would see two threads.
-    for _ in range(_LEAVES_WITHIN_MS):
-        if os.stat("/proc/self/task").st_nlink == _ONE_THREAD:
-            break
-        sleep(0.001)
-    return pid, stack
-
-
 def _leave_out(modules):
     for name, module in modules.items():
         if sys.modules.get(name) is module:
@@ -348,8 +287,9 @@ def _load(shelf, control):
     again; returns the keeper and its stack. A program that arrives before the first `w` is run by the spare
     interpreter, not by this one."""
     import sandbox_closures
+    import sandbox_memory
 
-    del sys.modules["sandbox_closures"]
+    del sys.modules["sandbox_closures"], sys.modules["sandbox_memory"]
     shelf.closures = sandbox_closures.CLOSURES
     # Tearing down hundreds of modules at exit takes longer than most programs. Registered first, this handler runs
     # after those of the program; the program's own objects are still torn down.
@@ -357,16 +297,16 @@ def _load(shelf, control):
     keeper, stack = 0, None
     _preload(shelf, sandbox_closures.FIRST)
     ctypes, select = shelf.all.get("ctypes"), shelf.all.get("select")
-    _gather_pages(ctypes)
+    sandbox_memory.gather_pages(ctypes)
     _settle(shelf)
     if ctypes:
-        keeper, stack = _keep(ctypes)
+        keeper, stack = sandbox_memory.keep(ctypes)
     if keeper > 0:
         control.say(b"k" + keeper.to_bytes(4, "big"))
     control.say(b"w")
     if not control.has_request(select, _REST_S):
         if _preload(shelf, sandbox_closures.REST, lambda: control.has_request(select)):
-            _gather_pages(ctypes)
+            sandbox_memory.gather_pages(ctypes)
         _settle(shelf)
         control.say(b"w")
     return keeper, stack

@@ -132,7 +132,7 @@ def _hint():
     if isinstance(error, (ImportError, SyntaxError)) and sys.stderr is not None:
         import sandbox_hints
 
-        sandbox_hints.at_exit(error)
+        sandbox_hints.after(error)
 
 
 # Later handlers run earlier: after those of the program, and before what `wait` registered.

@@ -12,8 +12,11 @@ const PROGRAM = 'file:///tmp/main.ts';
 
 // Two kinds of decorators share one syntax. Most programs use the older kind (NestJS, TypeORM, experimentalDecorators);
 // a program that uses features of the standard kind gets that.
-const STANDARD_DECORATORS =
-  /\b(Class\w*|)DecoratorContext\b|\bcontext\.(addInitializer|kind|name|access|metadata)\b|^\s*(@\w.*\s)?(public |private |static )*accessor\s+[\w#]/m;
+const STANDARD_DECORATORS = new RegExp([
+  /\b(Class\w*|)DecoratorContext\b/,
+  /\bcontext\.(addInitializer|kind|name|access|metadata)\b/,
+  /^\s*(@\w.*\s)?(public |private |static )*accessor\s+[\w#]/,
+].map(({ source }) => source).join('|'), 'm');
 // An older field decorator uses the prototype, which a newly defined field would hide.
 const ANY_DECORATOR = /^\s*@\w/m;
 // An ES module by default, for top-level await. These assignments exist only in CommonJS.

@@ -35,7 +35,7 @@ impl Relay {
 /// Reports why there is no session.
 pub async fn refuse(output: &mut Sender, message: &str) {
     let mut outbox = Outbox::default();
-    outbox.push(Channel::Bridge, &bridge_message("failed", &json!({"message": message})), Weight::Reply);
+    outbox.push(Channel::Bridge, &bridge_message("failed", &json!({"message": message})), Weight::Own);
     finish(output, &mut outbox).await;
 }
 

@@ -59,11 +59,18 @@ impl Init {
 
     /// Starts with `flags`; the program's file is added to `command`.
     pub fn start(flags: &[&str], command: &[&str]) -> Self {
+        Self::with(&[], flags, command)
+    }
+
+    /// The same with more variables.
+    pub fn with(variables: &[&str], flags: &[&str], command: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("main");
         // As an engine starts it: a shell that runs these tests in its background has them ignore some signals.
         let mut process = Command::new("env")
-            .args(["--default-signal", env!("CARGO_BIN_EXE_sandbox-init"), "--program"])
+            .arg("--default-signal")
+            .args(variables)
+            .args([env!("CARGO_BIN_EXE_sandbox-init"), "--program"])
             .arg(&program)
             .args(flags)
             .arg("--")
@@ -122,6 +129,10 @@ impl Init {
             }
         }
         reply
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.process.try_wait().expect("waited").is_none()
     }
 
     /// The exit status of the init.

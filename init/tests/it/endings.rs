@@ -39,7 +39,7 @@ fn signal_frame_signals_the_program() {
 #[test]
 fn deadline_kills_all_processes_and_is_reported() {
     let mut init = Init::bash();
-    init.send(&request(r#"{"wallMs":100,"graceMs":50}"#, "trap '' TERM INT; sleep 100 & echo began; sleep 100"));
+    init.send(&request(r#"{"wallMs":2000,"graceMs":50}"#, "trap '' TERM INT; sleep 100 & echo began; sleep 100"));
     let reply = init.reply();
     let exit = reply.exit.expect("an EXIT");
     assert_eq!(
@@ -66,8 +66,8 @@ fn daemons_die_with_the_program_and_do_not_keep_its_output_open() {
 
 #[test]
 fn orphans_are_collected_while_the_program_runs() {
-    let program = "for i in $(seq 200); do (true &) ; done; sleep 0.3; \
-        ps -o stat= --ppid $PPID | grep -c Z; exit 0";
+    let program = "for i in $(seq 200); do (true &) ; done; for i in $(seq 300); do sleep 0.1; \
+        left=$(ps -o stat= --ppid $PPID | grep -c Z); [ $left = 0 ] && break; done; echo $left";
     let reply = Init::run(program);
     assert_eq!(String::from_utf8_lossy(&reply.stdout), "0\n");
 }
@@ -104,6 +104,19 @@ fn closed_output_ends_the_program() {
     init.send(&request("{}", "echo ready; trap '' PIPE; while sleep 0.05; do echo more; done"));
     init.until("ready");
     assert_eq!(init.hang_up(), 125);
+}
+
+#[test]
+fn init_that_the_server_attaches_to_ends_when_its_input_is_closed() {
+    let mut init = Init::with(&["SANDBOX_ATTACHED_LATER=1"], &[], &["bash"]);
+    init.send(&request("{}", "echo done"));
+    while init.next().expect("more frames").0 != 0x84 {}
+    // Without the variable it ends within milliseconds of EXIT.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    init.send(&vec![0; 100_000]);
+    assert!(init.is_running());
+    drop(init.input.take());
+    assert_eq!(init.status(), 0);
 }
 
 #[test]

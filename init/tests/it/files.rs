@@ -85,7 +85,10 @@ fn program_that_leaves_a_child_cannot_change_files_after_its_end() {
     let data = tempfile::tempdir().expect("a folder");
     let mut init = init(&data);
     init.send(&end());
-    let program = format!("cd {}; (while :; do echo x >> late; done) & sleep 0.2", data.path().display());
+    let program = format!(
+        "cd {}; (while :; do echo x >> late; done) & until [ -s late ]; do sleep 0.1; done",
+        data.path().display()
+    );
     init.send(&request("{}", &program));
     let (changes, _) = changes(&mut init);
     let there = std::fs::read(data.path().join("late")).expect("a file");

@@ -36,7 +36,7 @@ fn large_input_is_passed_on_whole() {
 #[test]
 fn unread_input_does_not_delay_the_exit() {
     let mut init = Init::bash();
-    init.send(&[frame(1, b"{}"), frame(2, b"exec <&-; sleep 0.2; exit 3"), frame(3, b"")].concat());
+    init.send(&[frame(1, b"{}"), frame(2, b"exec <&-; sleep 3; exit 3"), frame(3, b"")].concat());
     for _ in 0..8 {
         init.send(&frame(4, &vec![b'x'; MEBIBYTE]));
     }
