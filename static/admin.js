@@ -17,8 +17,8 @@ const REFRESH_MS = 5000;
 
 const client = new Client(() => token.value);
 const token = new Token({
-  attempt: async (candidate) => {
-    await client.get("v1/admin/overview", { token: candidate });
+  attempt: async (candidate, signal) => {
+    await client.get("v1/admin/overview", { token: candidate, signal });
     store.keepToken(candidate, store.remembersToken);
     ready();
   },
@@ -41,6 +41,7 @@ const api = {
    */
   async run(action, kind = "act") {
     const shown = current;
+    turns += 1;
     const complaint = byId(`error-${shown}`);
     try {
       await action();
@@ -51,6 +52,8 @@ const api = {
       if (complaint.textContent !== text) showText(complaint, text);
       complaint.dataset.of = kind;
       api.failed(error);
+    } finally {
+      turns += 1;
     }
   },
   /** Asks a question; where the answer is yes, does something, says `done` and loads a view again. */
@@ -60,6 +63,25 @@ const api = {
       await action();
       toast(done);
       await view.load();
+    });
+  },
+  /** Connects the form of this name and its dialog; `send()` sends what was typed. */
+  form(name, send) {
+    const [dialog, form] = [byId(`${name}-dialog`), byId(`${name}-form`)];
+    let isChanged = false;
+    form.addEventListener("input", () => (isChanged = true));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      api.submit(name, send);
+    });
+    byId(`${name}-cancel`).addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => (isChanged = false));
+    // Escape may be pressed by mistake; Cancel is not.
+    dialog.addEventListener("cancel", async (event) => {
+      if (!isChanged) return;
+      event.preventDefault();
+      const question = { title: "Discard the changes?", text: "What you typed has not been sent.", yes: "Discard" };
+      if (await confirmAction(question)) dialog.close();
     });
   },
   /** Sends the form of this name, once at a time; a failure is shown in it. */
@@ -92,11 +114,13 @@ const views = {
 };
 let current = "overview";
 let isLoading = false;
+/** Counts each beginning and each end of an act or a load. */
+let turns = 0;
 
 startTheme(() => {});
 addEventListener("hashchange", () => {
   // The link over the content leads to an element and not to a view.
-  if (location.hash.slice(1) in views) show().then(() => byId(`head-${current}`).focus());
+  if (Object.hasOwn(views, location.hash.slice(1))) show().then(() => byId(`head-${current}`).focus());
 });
 document.addEventListener("visibilitychange", refresh);
 setInterval(refresh, REFRESH_MS);
@@ -131,7 +155,7 @@ function needToken(complaint) {
 /** Shows the view that the address names. */
 async function show() {
   const wanted = location.hash.slice(1);
-  current = wanted in views ? wanted : "overview";
+  current = Object.hasOwn(views, wanted) ? wanted : "overview";
   showText(byId(`error-${current}`), "");
   for (const name of Object.keys(views)) byId(`view-${name}`).hidden = name !== current;
   for (const link of document.querySelectorAll(".admin-nav a[href^='#']")) {
@@ -153,8 +177,11 @@ async function refresh() {
   // What an open dialog is about stays as it is.
   if (!isSeen || document.querySelector("dialog[open]")) return;
   isLoading = true;
+  const before = turns;
   try {
     await load();
+    // Its answers may be older than those of an act or a load that began or ended meanwhile.
+    if (turns > before + 2) await load();
   } finally {
     isLoading = false;
   }

@@ -9,8 +9,9 @@ import { Files } from "./js/files.js";
 import { Format } from "./js/format.js";
 import { History } from "./js/history.js";
 import { InputLine } from "./js/input-line.js";
+import { fileNameOf } from "./js/languages.js";
 import { Output } from "./js/output.js";
-import { hideBanner, page, showBanner, toast } from "./js/page.js";
+import { ask, hideBanner, page, showBanner, toast } from "./js/page.js";
 import { Program } from "./js/program.js";
 import { startButtons } from "./js/run-buttons.js";
 import { Questions } from "./js/questions.js";
@@ -39,9 +40,10 @@ const conversation = new Conversation({
 const editor = new Editor({
   text: draft?.text ?? "",
   onRun: () => run.start(),
+  onSave: saveProgram,
   onFormat: () => format.start(),
   onStop: () => page.state === "running" && Boolean(run.stop()),
-  given: () => program.given,
+  given: () => program.typed,
 });
 const session = new Session({
   client,
@@ -88,10 +90,14 @@ const run = new Run({
   onOther: () => files.refresh(),
   onFailure,
 });
+const { title } = document;
+/** The name under which a program of each language was saved. */
+const savedAs = new Map();
 let viewer = null;
 let skills = null;
 
-startButtons({ onRun: () => run.start(), onStop: () => run.stop() });
+startButtons({ onRun: () => run.start(), onStop: () => run.stop(), onSave: saveProgram });
+page.onState((state) => (document.title = state === "running" ? `Running – ${title}` : title));
 startTheme((dark) => editor.setDark(dark));
 startSplitters();
 byId("skills").addEventListener("click", openSkills);
@@ -100,6 +106,10 @@ addEventListener("beforeunload", (event) => {
   if (viewer?.isChanged || uploads.isBusy) event.preventDefault();
 });
 startSharing(() => ({ language: program.language, code: editor.text, ...program.given }));
+addEventListener("hashchange", () => {
+  // In any other state, `connect` opens it when the languages are known.
+  if (page.state === "ready" || page.state === "running") openShared();
+});
 open();
 
 /** Connects with the stored token, or asks for one. */
@@ -115,8 +125,8 @@ async function open() {
 }
 
 /** Asks the server for its languages with this token; throws a ServerError when it refuses. */
-async function connect(candidate) {
-  const answer = await client.listRunners({ token: candidate });
+async function connect(candidate, signal) {
+  const answer = await client.listRunners({ token: candidate, signal });
   store.keepToken(candidate, store.remembersToken);
   program.setRunners(answer, draft?.language);
   hideBanner();
@@ -129,20 +139,45 @@ async function connect(candidate) {
   elsewhere.restore();
   run.open(conversation.id);
   byId("skills").hidden = !answer.skills;
+  await openShared();
+}
+
+/** Puts the program in the page's address into the editor. */
+async function openShared() {
   const shared = await programInAddress();
   if (shared) program.replace(shared, "The link's program replaced yours.");
 }
 
 /** Shows a file; what that needs is loaded with the first one. */
-async function openFile(file) {
-  const { id } = conversation;
+async function openFile(file, conversationId) {
   try {
     const { Viewer } = await import("./js/parts/viewer.js");
-    viewer ??= new Viewer({ client, onSaved: () => files.refresh(), onFailure });
-    await viewer.open(id, file);
+    viewer ??= new Viewer({
+      client,
+      canUse: (language) => program.offers(language),
+      onUse: (used) => {
+        program.replace(used, "The file's program replaced yours.");
+        editor.focus();
+      },
+      onSaved: () => files.refresh(),
+      onFailure,
+    });
+    await viewer.open(conversationId, file);
   } catch {
     toast("A part of the page could not be loaded. Reload the page to try again.");
   }
+}
+
+/** Stores the program as a file of the conversation. */
+async function saveProgram() {
+  if (page.state !== "ready" && page.state !== "running") return;
+  const { id } = conversation;
+  const { language } = program;
+  const value = savedAs.get(language) ?? fileNameOf(language);
+  const path = await ask({ title: "Save the program as a file", label: "Name", yes: "Save", value });
+  if (!path) return;
+  savedAs.set(language, path);
+  uploads.add([new File([editor.text], path)], id);
 }
 
 async function openSkills() {

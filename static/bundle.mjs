@@ -74,7 +74,7 @@ for (const name of [...packages].sort()) {
 }
 await writeFile("dist/LICENSES.txt", licences);
 
-// The same sums as in tests/it/page_weight.rs: name, zero byte, SHA-256 of the content, in the order of the names.
+// The same sums as in tests/it/bundle.rs: name, zero byte, SHA-256 of the content, in the order of the names.
 async function digest(names) {
   const sum = createHash("sha256");
   for (const name of names.sort()) {

@@ -42,8 +42,8 @@ export class Client {
   }
 
   /** What is at a path of `/v1`. */
-  get(path, { token } = {}) {
-    return this.#json(path, { token });
+  get(path, options) {
+    return this.#json(path, options);
   }
 
   /** Sends a request to a path of `/v1`; null where the answer has no body. */
@@ -75,8 +75,8 @@ export class Client {
   }
 
   /** `{runners, skills}`: the installed languages with the limits of their runs, and whether there are skills. */
-  async listRunners({ token } = {}) {
-    const { runners = [], skills = false } = await this.#json("v1/runners", { token });
+  async listRunners(options) {
+    const { runners = [], skills = false } = await this.#json("v1/runners", options);
     return { runners, skills };
   }
 
@@ -131,7 +131,7 @@ export class Client {
       if (onProgress) request.upload.addEventListener("progress", ({ loaded }) => onProgress(loaded));
       signal?.addEventListener("abort", () => request.abort());
       request.addEventListener("abort", () => reject(signal?.reason ?? unreachable()));
-      request.addEventListener("error", () => reject(unreachable()));
+      request.addEventListener("error", () => this.#whyBroken(conversationId, file).then(reject));
       request.addEventListener("load", () => {
         if (request.status >= 200 && request.status < 300) return resolve(request.getResponseHeader("ETag"));
         const headers = { get: (name) => request.getResponseHeader(name) };
@@ -139,6 +139,17 @@ export class Client {
       });
       request.send(blob);
     });
+  }
+
+  // A server that refuses a long file closes the connection while it is sent, and then no answer can be read.
+  async #whyBroken(conversationId, file) {
+    try {
+      await this.etagOf(conversationId, file);
+    } catch (error) {
+      return error;
+    }
+    const why = "The upload was broken off, but the server still answers. It may be longer than the space left.";
+    return new ServerError(why, { code: "broken" });
   }
 
   /**

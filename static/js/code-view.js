@@ -67,6 +67,11 @@ export class CodeView {
     return this.#language;
   }
 
+  /** Whether Vim's keys are chosen. */
+  get usesVim() {
+    return this.#usesVim;
+  }
+
   /** Whether Tab moves the focus now, after Escape. */
   get tabLeaves() {
     return this.#tabLeaves;

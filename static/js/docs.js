@@ -89,7 +89,8 @@ function curl(method, path, operation) {
   const named = ofSkill.replace("{conversationId}", "demo").replace("{path}", "hello.txt").replace("{runId}", "$RUN_ID")
     .replace("{owner}", "default")
     .replace("{sessionId}", "$SESSION_ID").replace("{language}", "python").replace("{name}", "json")
-    .replace("{tokenId}", "$TOKEN_ID").replace("{connectionId}", "$CONNECTION_ID");
+    .replace("{tokenId}", "$TOKEN_ID").replace("{connectionId}", "$CONNECTION_ID")
+    .replace("{id}", "$APPROVAL_ID").replace("{server}", "github").replace("{tool}", "list_issues");
   // The page may be below a path prefix.
   const root = new URL(".", location.href).href.replace(/\/$/, "");
   const lines = [
@@ -112,10 +113,16 @@ function curl(method, path, operation) {
 }
 
 function example(body) {
-  const known = { language: "python", code: 'print("Hello!")', version: "*", files: [{ content: 'print("Hello!")' }] };
+  const known = {
+    language: "python",
+    code: 'print("Hello!")',
+    version: "*",
+    files: [{ content: 'print("Hello!")' }],
+    server: { url: "https://mcp.example.com/mcp" },
+  };
   return Object.fromEntries((body.required ?? []).map((name) => [
     name,
-    known[name] ?? body.properties[name].example ?? "",
+    known[name] ?? body.properties[name].example ?? resolve(body.properties[name])[0].enum?.[0] ?? "",
   ]));
 }
 

@@ -1,7 +1,7 @@
 // Owns the editor of the program and the draft, which survives a reload of the tab. The element [data-testid=editor]
 // has the CodeMirror view in its property `cmView`; tests set the text with
 // `cmView.dispatch({changes: {from: 0, to: cmView.state.doc.length, insert: text}})`.
-import { isolateHistory, undo } from "@codemirror/commands";
+import { isolateHistory } from "@codemirror/commands";
 import { Compartment, Prec } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
 import { CodeView } from "./code-view.js";
@@ -18,11 +18,11 @@ export class Editor {
   #saveTimer = 0;
 
   /**
-   * `onRun` is called for Ctrl/Cmd+Enter, `onFormat` for Shift+Alt+F; `onStop` for Escape, and returns whether there
-   * was something to stop.
+   * `onRun` is called for Ctrl/Cmd+Enter, `onSave` for Ctrl/Cmd+S, `onFormat` for Shift+Alt+F; `onStop` for Escape
+   * without Vim's keys, and returns whether there was something to stop.
    * `given()` returns what the draft has beside the text.
    */
-  constructor({ text, onRun, onFormat, onStop, given }) {
+  constructor({ text, onRun, onSave, onFormat, onStop, given }) {
     this.#given = given;
     const handle = (action) => () => {
       action();
@@ -30,13 +30,15 @@ export class Editor {
     };
     const keys = [
       { key: "Mod-Enter", run: handle(onRun), preventDefault: true },
+      { key: "Mod-s", run: handle(onSave), preventDefault: true },
       { key: "Shift-Alt-f", run: handle(onFormat), preventDefault: true },
     ];
     const host = byId("editor");
     this.#code = new CodeView({
       parent: host,
       text,
-      onEscape: onStop,
+      // Users of Vim press Escape also where it leaves no mode.
+      onEscape: () => !this.#code.usesVim && onStop(),
       extensions: [
         Prec.highest(keymap.of(keys)),
         this.#label.of(labelled("")),
@@ -112,10 +114,6 @@ export class Editor {
     this.#code.setDark(dark);
   }
 
-  undo() {
-    undo(this.#code.view);
-  }
-
   focus() {
     this.#code.view.focus();
   }
@@ -132,7 +130,9 @@ export class Editor {
 
   #save() {
     clearTimeout(this.#saveTimer);
-    if (this.language) store.draft = { language: this.language, text: this.text, ...this.#given() };
+    // Before the server has said its languages, the draft has the one that it had.
+    const language = this.language || store.draft?.language;
+    store.draft = { language, text: this.text, ...this.#given() };
   }
 }
 

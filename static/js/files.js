@@ -18,7 +18,7 @@ export class Files {
   #closed = new Set();
   #asked = 0;
 
-  /** `onOpen(file)` shows a file; `{path}` alone is one that does not exist yet. */
+  /** `onOpen(file, conversationId)` shows a file; `{path}` alone is one that does not exist yet. */
   constructor({ client, conversation, onOpen, onFailure }) {
     this.#client = client;
     this.#conversation = conversation;
@@ -30,6 +30,10 @@ export class Files {
     byId("files-download").addEventListener("click", () => this.#downloadAll());
     byId("file-new").addEventListener("click", () => this.#create());
     byId("files").addEventListener("click", (event) => this.#clicked(event));
+    document.addEventListener("visibilitychange", () => {
+      // Another tab may have changed them.
+      if (!document.hidden && (page.state === "ready" || page.state === "running")) this.refresh();
+    });
     page.onState((state) => {
       const off = state === "needs-token" || state === "error";
       for (const id of ["files-refresh", "files-download", "file-new"]) byId(id).disabled = off;
@@ -106,7 +110,7 @@ export class Files {
     if (button.dataset.act === "rename-folder") return this.#rename(folderOf(button.closest("[data-of]")));
     const file = this.#files.find((one) => keyOf(one) === button.closest("[data-key]")?.dataset.key);
     if (!file) return;
-    if (button.dataset.act === "open") this.#onOpen(file);
+    if (button.dataset.act === "open") this.#onOpen(file, this.#conversation());
     if (button.dataset.act === "rename") this.#rename(file);
     if (button.dataset.act === "delete") this.#delete(file);
   }
@@ -120,6 +124,7 @@ export class Files {
   }
 
   async #create() {
+    const conversation = this.#conversation();
     const path = await ask({
       title: "New text file",
       label: "Name, with folders if needed",
@@ -127,8 +132,9 @@ export class Files {
       value: "",
     });
     if (!path) return;
-    const existing = this.#files.find((file) => file.path === path);
-    this.#onOpen(existing ?? { path });
+    // The list is that of the conversation that is open now.
+    const existing = conversation === this.#conversation() && this.#files.find((file) => file.path === path);
+    this.#onOpen(existing || { path }, conversation);
   }
 
   // `item` is a file, or a folder `{path, pathEncoded, isFolder}`.

@@ -41,8 +41,8 @@ export async function follow({ client, runId, signal, onEvent, onLost, onBack })
     await pause(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)], signal);
   }
   throw new ServerError(
-    "The connection to the server is lost and could not be restored, so the end of the run is not known here. " +
-      "Reload the page when the server is reachable again.",
+    "The connection to the server is lost, so the end of the run is not known here. The run is followed again when " +
+      "the server answers and still has it.",
     { code: "lost" },
   );
 }

@@ -33,6 +33,11 @@ export async function editorMode(language) {
   return entry ? [await entry.mode(), indent] : [indent];
 }
 
+/** The usual name of a program's file. */
+export function fileNameOf(language) {
+  return `main.${known(language)?.endings[0] ?? "txt"}`;
+}
+
 /** The language of a file by its name, or an empty text. */
 export function languageOf(path) {
   const ending = path.slice(path.lastIndexOf(".") + 1).toLowerCase();

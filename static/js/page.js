@@ -1,7 +1,7 @@
-// Owns the page's state, the banner, the toast, the live region and the confirmation dialog. The state is written to
+// Owns the page's state, the banner, the toast, the live region, the questions and copying. The state is written to
 // <html data-state="loading|ready|running|needs-token|error">, where style sheets and tests read it:
 // `error` means that the page cannot work at all; a run that fails leaves it `ready`.
-import { byId } from "./dom.js";
+import { byId, el } from "./dom.js";
 
 const TOAST_MS = 6000;
 let toastTimer = 0;
@@ -57,6 +57,39 @@ export function toast(text, label, action) {
     else box.hidden = true;
   };
   toastTimer = setTimeout(leave, TOAST_MS);
+}
+
+/**
+ * Copies a text and says `done`, or that the browser refused it; resolves to whether it is copied. `field` is one that
+ * shows the text: it is selected where the text cannot be copied otherwise.
+ */
+export async function copy(text, done, field) {
+  let isCopied;
+  try {
+    await navigator.clipboard.writeText(text);
+    isCopied = true;
+  } catch {
+    // A page that came over plain HTTP from another machine has no clipboard, and may copy what is selected.
+    isCopied = field ? copySelected(field) : copyUnseen(text);
+  }
+  toast(isCopied ? done : "The browser did not allow copying.");
+  return isCopied;
+}
+
+function copySelected(field) {
+  field.focus({ preventScroll: true });
+  field.select();
+  return document.execCommand("copy");
+}
+
+function copyUnseen(text) {
+  const focused = document.activeElement;
+  const field = document.body.appendChild(el("textarea", { class: "sr-only", readonly: true }));
+  field.value = text;
+  const isCopied = copySelected(field);
+  field.remove();
+  focused?.focus({ preventScroll: true });
+  return isCopied;
 }
 
 let answered = Promise.resolve();

@@ -34,7 +34,6 @@ export class Program {
     byId("runner-info").addEventListener("click", () => this.#showRunner());
     byId("runner-close").addEventListener("click", () => byId("runner-dialog").close());
     this.#give(draft ?? {});
-    byId("given").open = Boolean(draft?.args?.length || draft?.stdin);
   }
 
   get language() {
@@ -61,6 +60,16 @@ export class Program {
     } catch {
       return { args: [], stdin: this.#stdin.value };
     }
+  }
+
+  /** Whether there is a runner for a language. */
+  offers(language) {
+    return this.#find(language) !== undefined;
+  }
+
+  /** What the draft has beside the text: `{line, stdin}`, as they are typed. */
+  get typed() {
+    return { line: this.#args.value, stdin: this.#stdin.value };
   }
 
   /** The whole program, or null when the arguments are wrong, which is then said beside them. */
@@ -102,16 +111,23 @@ export class Program {
     };
   }
 
-  /** Puts a program into the editor; `notice` says so and offers to undo it when another one is lost. */
+  /** Puts a program into the editor; `notice` says so when text is lost. Offers to undo what it tells of. */
   replace({ language, code, args = [], stdin = "" }, notice) {
-    const before = { language: this.language, ...this.given, lost: !isPristine(this.#editor.text) };
-    this.#give({ args, stdin });
-    if (code === this.#editor.text && language === before.language) return;
-    this.#editor.replace(code);
+    const { text } = this.#editor;
+    const before = { language: this.language, ...this.typed };
+    this.#give({ line: lineOf(args), stdin });
+    const hasLost = (old, now) => old.trim() !== "" && old !== now;
+    const isLost =
+      (hasLost(text, code) && !isPristine(text)) ||
+      hasLost(before.line, this.#args.value) ||
+      hasLost(before.stdin, this.#stdin.value);
+    if (code !== text) this.#editor.replace(code);
     this.#choose(language);
-    if (!before.lost) return;
-    toast(notice, "Undo", () => {
-      this.#editor.undo();
+    const isKnown = this.#runners.length === 0 || this.offers(language);
+    if (!isLost && isKnown) return;
+    const unknown = `The server has no runner for ${visibleName(displayName(language))}.`;
+    toast([isLost && notice, !isKnown && unknown].filter(Boolean).join(" "), "Undo", () => {
+      if (code !== text) this.#editor.replace(text);
       this.#choose(before.language);
       this.#give(before);
       this.#editor.focus();
@@ -142,10 +158,10 @@ export class Program {
     return EXAMPLES.some((example) => example.language === language && example.code === this.#editor.text);
   }
 
-  #give({ args = [], stdin = "" }) {
-    this.#args.value = lineOf(args);
+  #give({ line = "", stdin = "" }) {
+    this.#args.value = line;
     this.#stdin.value = stdin;
-    if (args.length || stdin) byId("given").open = true;
+    if (line || stdin) byId("given").open = true;
     this.#describeGiven();
   }
 

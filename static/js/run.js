@@ -27,8 +27,8 @@ export class Run {
   #onOther;
   #onFailure;
   /**
-   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks }`: the live run, and the one shown (live
-   * or finished). `asks`: a cell's request for input is not answered.
+   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks, isLost }`: the live run, and the one
+   * shown (live or finished). `asks`: a cell's request for input is not answered; `isLost`: the end is not known.
    */
   #live = null;
   #shown = null;
@@ -99,10 +99,11 @@ export class Run {
       if (starting.stopped) this.stop();
       await this.refresh();
     } catch (error) {
-      if (opened === this.#opened) {
-        this.#output.fail(error);
-        this.#setReady();
-      } else toast(`${visibleName(request.conversationId)}: ${visibleName(error.message)}`);
+      // Meanwhile another conversation may have been opened, or another run chosen.
+      const isHere = opened === this.#opened;
+      if (isHere && !this.#shown) this.#output.fail(error);
+      else toast(`${visibleName(request.conversationId)}: ${visibleName(error.message)}`);
+      if (isHere && !this.#live) this.#setReady();
       this.#onFailure(error);
     } finally {
       if (this.#starting === starting) this.#starting = null;
@@ -157,7 +158,10 @@ export class Run {
       // The list may be older than the events received meanwhile.
       if (this.#live?.started) this.#history.update(this.#live.run.runId, "running");
       this.#notice(runs);
-      if (page.state !== "ready" || !(follows || !this.#shown)) return;
+      if (page.state !== "ready") return;
+      const lost = this.#shown?.isLost && runs.find(({ runId }) => runId === this.#shown.run.runId);
+      if (lost) return this.#watch(lost, { live: lost.state !== "finished", wanted: this.#shown.wanted });
+      if (!follows && this.#shown) return;
       const going = runs.find((run) => run.state !== "finished" && !this.#over.has(run.runId));
       if (going) this.#watch(going, { live: true });
       else if (runs.length && !this.#shown) this.#watch(runs[0], { live: false });
@@ -175,7 +179,6 @@ export class Run {
       const run = await this.#client.getRun(runId);
       if (opened !== this.#opened || chosen !== this.#chosen) return;
       const live = this.#live ? this.#live.run.runId === runId : run.state !== "finished";
-      if (live) this.#live?.abort.abort();
       this.#watch(run, { live, wanted: true });
       this.#output.reveal();
     } catch (error) {
@@ -202,6 +205,7 @@ export class Run {
     const watch = { run, wanted, abort: new AbortController(), started: run.state !== "queued", files: [], typed };
     this.#shown = watch;
     if (live) {
+      this.#live?.abort.abort();
       this.#live = watch;
       page.state = "running";
     }
@@ -257,6 +261,7 @@ export class Run {
     } catch (error) {
       if (signal.aborted) return;
       watch.started = true;
+      watch.isLost = error.code === "lost";
       whenShown((output) => output.fail(error));
       this.#onFailure(error);
     }

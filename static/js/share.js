@@ -1,24 +1,20 @@
 // Owns links that hold a program: packed into the fragment, which browsers do not send, so nothing is stored anywhere.
 import { byId } from "./dom.js";
-import { announce, toast } from "./page.js";
+import { copy, toast } from "./page.js";
 
 const NAME = "program=";
 const LINK_CHARS_MAX = 16_000;
 // A small link must not become a large program.
 const UNPACKED_BYTES_MAX = 1 << 20;
-class TooLong extends Error {}
 
 /** `program()` returns `{language, code, args, stdin}`. */
 export function startSharing(program) {
   byId("share").addEventListener("click", async () => {
     try {
       const link = await linkTo(program());
-      await navigator.clipboard.writeText(link);
-      announce("Copied.");
-      toast("A link to this program is copied. It opens the program without running it.");
-    } catch (error) {
-      const tooLong = "The program is too long for a link. Upload it as a file instead.";
-      toast(error instanceof TooLong ? tooLong : "The browser did not allow copying.");
+      await copy(link, "A link to this program is copied. It opens the program without running it.");
+    } catch {
+      toast("The program is too long for a link. Upload it as a file instead.");
     }
   });
 }
@@ -44,7 +40,7 @@ async function linkTo(program) {
   const text = btoa(String.fromCharCode(...bytes));
   const url = new URL(location.pathname, location.href);
   url.hash = NAME + text.replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
-  if (url.href.length > LINK_CHARS_MAX) throw new TooLong("too long");
+  if (url.href.length > LINK_CHARS_MAX) throw new Error("too long");
   return url.href;
 }
 
@@ -66,7 +62,7 @@ async function pipe(blob, transform, bytesMax) {
     size += value.length;
     if (size > bytesMax) {
       reader.cancel().catch(() => {});
-      throw new TooLong("too large");
+      throw new Error("too large");
     }
     parts.push(value);
   }

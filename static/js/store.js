@@ -97,7 +97,7 @@ export const store = {
   set elsewhere(runs) {
     tab.writeJson("elsewhere", runs);
   },
-  /** `{language, text, args, stdin}` or null. */
+  /** `{language, text, line, stdin}` or null; `line` are the arguments. */
   get draft() {
     const draft = tab.readJson("draft");
     return typeof draft?.text === "string" ? draft : null;

@@ -3,7 +3,7 @@
 // nodes and colours as numbers, so no output can become markup.
 import { Reader, styleOf } from "./ansi.js";
 import { byId, el } from "./dom.js";
-import { announce } from "./page.js";
+import { copy } from "./page.js";
 import { Screen } from "./screen.js";
 import { bytes, plural, visibleText } from "./text.js";
 
@@ -70,7 +70,10 @@ export class Terminal {
       this.#toEnd();
       this.#pre.focus({ preventScroll: true });
     });
-    byId("terminal-copy").addEventListener("click", () => copy(this.#text()));
+    byId("terminal-copy").addEventListener("click", () => {
+      const text = this.#text();
+      copy(text, `Copied ${plural(text.length, "character")}.`);
+    });
     for (const name of ["stdout", "stderr"]) {
       byId(`${name}-note`).addEventListener("click", ({ currentTarget }) => {
         const shown = currentTarget.getAttribute("aria-pressed") !== "true";
@@ -335,13 +338,4 @@ function isLight(colour) {
 
 function gapMark() {
   return el("span", { class: "gap" }, "Some of the output is left out here.\n");
-}
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    announce(`Copied ${plural(text.length, "character")}.`);
-  } catch {
-    announce("The browser did not allow copying.");
-  }
 }

@@ -9,7 +9,10 @@ export class Token {
   #dialog = byId("token-dialog");
   #input = byId("token-input");
 
-  /** `attempt(token)` throws when the server refuses it; `forgotten()` is called when the user deletes it. */
+  /**
+   * `attempt(token, signal)` throws when the server refuses it or the user cancels; `forgotten()` is called when the
+   * user deletes it.
+   */
   constructor({ attempt, forgotten }) {
     this.#attempt = attempt;
     this.#forgotten = forgotten;
@@ -45,11 +48,14 @@ export class Token {
       return this.ask(token ? "A token has only visible ASCII characters and no spaces." : "Enter the token.");
     }
     button.disabled = true;
+    const closed = new AbortController();
+    this.#dialog.addEventListener("close", () => closed.abort(), { once: true });
     try {
-      await this.#attempt(token);
+      await this.#attempt(token, closed.signal);
       store.keepToken(token, byId("token-remember").checked);
       this.#dialog.close();
     } catch (error) {
+      if (closed.signal.aborted) return;
       this.ask(error.needsToken ? "The server refused this token." : error.message);
       this.#input.select();
     } finally {

@@ -37,11 +37,10 @@ export class Uploads {
     return this.#busy;
   }
 
-  add(files) {
+  add(files, conversationId = this.#conversation()) {
     if (byId("upload-input").disabled || !files.length) return;
     if (!this.#busy) byId("uploads").replaceChildren();
     byId("uploads").hidden = false;
-    const conversationId = this.#conversation();
     for (const file of files) {
       const line = uploadLine(file);
       byId("uploads").append(line);

@@ -54,11 +54,7 @@ export class Network {
     });
     byId("view-network").append(this.#table.element, this.#decisions.element);
     byId("policy-new").addEventListener("click", () => this.#open());
-    byId("policy-cancel").addEventListener("click", () => this.#dialog.close());
-    byId("policy-form").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#api.submit("policy", () => this.#save());
-    });
+    this.#api.form("policy", () => this.#save());
   }
 
   async load() {

@@ -1,6 +1,6 @@
 // Owns the views of tokens and of connections, and the dialogs that create a token and show it once.
 import { byId, el, showText } from "../dom.js";
-import { toast } from "../page.js";
+import { copy, toast } from "../page.js";
 import { ago, plural, visibleName } from "../text.js";
 import { Table, act, moment, name, word } from "./table.js";
 
@@ -33,15 +33,12 @@ export class Tokens {
     });
     byId("view-tokens").append(this.#table.element);
     byId("token-new").addEventListener("click", () => this.#api.run(() => this.#open()));
-    byId("create-cancel").addEventListener("click", () => this.#dialog.close());
-    byId("create-form").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#api.submit("create", () => this.#create());
-    });
+    this.#api.form("create", () => this.#create());
     byId("secret-done").addEventListener("click", () => this.#secretDialog.close());
     byId("secret-copy").addEventListener("click", () => this.#copy());
     this.#secretDialog.addEventListener("close", () => {
       byId("secret").value = "";
+      byId("secret-word").textContent = "Copy";
       byId("token-new").focus();
     });
   }
@@ -91,14 +88,9 @@ export class Tokens {
 
   async #copy() {
     const field = byId("secret");
-    field.select();
-    try {
-      // Only pages of a secure address may use the clipboard; elsewhere the text is selected for the user.
-      await navigator.clipboard.writeText(field.value);
-      toast("The token is copied.");
-    } catch {
-      toast("The browser did not allow copying. The token is selected: press Ctrl+C.");
-    }
+    const isCopied = await copy(field.value, "The token is copied.", field);
+    // The notice is behind the dialog. A token that could not be copied is selected.
+    byId("secret-word").textContent = isCopied ? "Copied" : "Press Ctrl+C";
   }
 
   #revoke(token) {

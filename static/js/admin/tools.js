@@ -45,11 +45,7 @@ export class Tools {
     });
     byId("view-tools").append(this.#questions.element, this.#servers.element);
     byId("server-new").addEventListener("click", () => this.#open());
-    byId("server-cancel").addEventListener("click", () => this.#dialog.close());
-    byId("server-form").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#api.submit("server", () => this.#save());
-    });
+    this.#api.form("server", () => this.#save());
   }
 
   async load() {

@@ -7,12 +7,14 @@ const ROWS_MAX = 1000;
 const COLUMNS_MAX = 100;
 const CELL_CHARS_MAX = 500;
 
-/** A table of a CSV or TSV text; its first row is the head. */
-export function tableOf(text, path) {
+/** A table of a CSV or TSV text, or with `isCut` of its beginning; its first row is the head. */
+export function tableOf(text, path, isCut) {
   const separator = path.toLowerCase().endsWith(".tsv") ? "\t" : separatorOf(text);
   const { rows, complete } = parse(text.replace(/^\ufeff/, ""), separator);
+  // The last row that was read may be a part of one.
+  if (isCut && complete) rows.pop();
   const [head = [], ...body] = rows;
-  return table(head, body, complete ? "" : `The first ${plural(body.length, "row")} of the file.`);
+  return table(head, body, complete && !isCut ? "" : `The first ${plural(body.length, "row")} of the file.`);
 }
 
 /** The element of a table. */

@@ -13,6 +13,8 @@ import { bytes, visibleName } from "../text.js";
 const TEXT_BYTES_MAX = 2 << 20;
 const SHOWN_BYTES_MAX = 64 << 20;
 const PICTURE = /^image\/(png|jpeg|gif|webp|avif|bmp|svg\+xml)$/;
+/** Highlighted as a language, but no program in it. */
+const DATA = /\.(json|jsx)$/i;
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** What can be shown of a file, best first. */
@@ -40,6 +42,8 @@ const NAMES = {
 
 export class Viewer {
   #client;
+  #canUse;
+  #onUse;
   #onSaved;
   #onFailure;
   #dialog = byId("viewer");
@@ -54,12 +58,18 @@ export class Viewer {
   #urls = [];
   #shown = 0;
 
-  /** `onSaved()` is called when a file was written. */
-  constructor({ client, onSaved, onFailure }) {
+  /**
+   * `canUse(language)` returns whether a text may be a program, and `onUse({language, code})` gets one. `onSaved()` is
+   * called when a file was written.
+   */
+  constructor({ client, canUse, onUse, onSaved, onFailure }) {
     this.#client = client;
+    this.#canUse = canUse;
+    this.#onUse = onUse;
     this.#onSaved = onSaved;
     this.#onFailure = onFailure;
     byId("viewer-close").addEventListener("click", () => this.#close());
+    byId("viewer-use").addEventListener("click", () => this.#use());
     byId("viewer-save").addEventListener("click", () => this.#save());
     this.#dialog.addEventListener("cancel", (event) => {
       event.preventDefault();
@@ -119,7 +129,7 @@ export class Viewer {
     this.#release();
     this.#body.replaceChildren();
     this.#body.dataset.view = view;
-    byId("viewer-save").hidden = true;
+    for (const id of ["viewer-use", "viewer-save"]) byId(id).hidden = true;
     for (const button of byId("viewer-views").children) {
       button.setAttribute("aria-pressed", String(button.dataset.view === view));
     }
@@ -141,8 +151,10 @@ export class Viewer {
         return this.#picture(blob, file);
       case "pdf":
         return el("iframe", { src: this.#url(blob, "application/pdf"), title: visibleName(file.path) });
-      case "table":
-        return (await import("./table.js")).tableOf(await blob.slice(0, TEXT_BYTES_MAX).text(), file.path);
+      case "table": {
+        const text = await blob.slice(0, TEXT_BYTES_MAX).text();
+        return (await import("./table.js")).tableOf(text, file.path, blob.size > TEXT_BYTES_MAX);
+      }
       case "parquet":
         return (await import("./parquet.js")).tableOf(await blob.arrayBuffer());
       case "markdown":
@@ -195,11 +207,17 @@ export class Viewer {
     });
     this.#body.cmView = this.#code.view;
     this.#code.setLanguage(languageOf(file.path));
+    byId("viewer-use").hidden = DATA.test(file.path) || !this.#canUse(languageOf(file.path));
     this.#code.setDark(byId("theme").dataset.showing === "dark");
     if (!unsaved) this.#savedText = this.#code.text;
     byId("viewer-save").hidden = false;
     update();
     this.#code.view.focus();
+  }
+
+  async #use() {
+    const program = { language: languageOf(this.#open.file.path), code: this.#code.text };
+    if (await this.#close()) this.#onUse(program);
   }
 
   async #save() {
@@ -269,11 +287,13 @@ export class Viewer {
     this.#body.replaceChildren(el("div", { class: "refusal" }, el("p", {}, why), button));
   }
 
+  // Resolves to whether it is closed.
   async #close() {
     const text = "Your changes to this file are not saved.";
-    if (this.isChanged && !(await confirmAction({ title: "Discard the changes?", text, yes: "Discard" }))) return;
+    if (this.isChanged && !(await confirmAction({ title: "Discard the changes?", text, yes: "Discard" }))) return false;
     this.#dialog.close();
     this.#clear();
+    return true;
   }
 
   #clear() {
@@ -282,7 +302,7 @@ export class Viewer {
     this.#release();
     this.#body.replaceChildren();
     delete this.#body.cmView;
-    byId("viewer-save").hidden = true;
+    for (const id of ["viewer-use", "viewer-save"]) byId(id).hidden = true;
   }
 
   #say(text) {
