@@ -108,6 +108,12 @@ def test_creation_is_repeated_with_one_key(script: Script, sandbox: Sandbox) -> 
     assert len(script.pauses) == 3 and script.pauses[1] == 7.0
 
 
+def test_a_conversation_of_a_server_that_died_is_waited_for(script: Script, sandbox: Sandbox) -> None:
+    script.add(problem("held_elsewhere", 503, {"retry-after": "5"}), httpx.Response(204))
+    sandbox.delete_conversation("demo")
+    assert script.pauses == [5.0]
+
+
 def test_two_runs_have_two_keys(script: Script, sandbox: Sandbox) -> None:
     script.add(*(httpx.Response(200, json=status()) for _ in range(2)))
     sandbox.run("python", "x")

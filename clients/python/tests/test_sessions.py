@@ -13,7 +13,7 @@ import pytest
 from conftest import Script, event, finished, problem, result, status
 from mcp_sandbox import NotSupported, Sandbox, _repl
 from mcp_sandbox._sse import EventReader
-from mcp_sandbox._terminal import Output, safe
+from mcp_sandbox._terminal import Output, Tracebacks, has_colours, safe
 
 OPEN = {"sessionId": "s1", "conversationId": "demo", "language": "python", "state": "idle"}
 
@@ -150,6 +150,30 @@ def test_repl_interrupts_a_cell_and_goes_on(script: Script, sandbox: Sandbox) ->
     session.open()
     assert _repl.loop(session, lambda _: None, typed("while True: pass", "", EOFError)) == 0
     assert "POST /v1/sessions/s1/interrupt" in script.lines()
+
+
+def test_traceback_is_shown_once_and_in_colours_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    errors = Output(stream, terminal=True)
+    shown = Tracebacks(errors, colours=True)
+    shown.show("\x1b[31mTraceback\x1b[0m\nKeyError: 'a'")
+    assert shown.rest(b"Traceback\nKeyEr") + shown.rest(b"ror: 'a'\nlater\n") == b"later\n"
+    assert stream.getvalue() == b"\x1b[31mTraceback\x1b[0m\nKeyError: 'a'\n\x1b[0m"
+    shown.show("of a cell whose output was cut")
+    shown.end()
+    assert shown.rest(b"of the next\n") == b"of the next\n"
+    plain = Tracebacks(errors, colours=False)
+    plain.show("\x1b[31mTraceback\x1b[0m")
+    assert plain.rest(b"Traceback\n") == b"Traceback\n"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert has_colours(Terminal()) and not has_colours(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not has_colours(Terminal())
 
 
 def test_terminal_is_shown_text_and_colours() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import _repl
-from ._terminal import Bar, Output, safe
+from ._terminal import Bar, Output, Tracebacks, has_colours, safe
 from .client import Sandbox
 from .errors import SandboxError
 from .models import Event, Outcome
@@ -96,9 +96,15 @@ def _ended(outcome: Outcome) -> int:
 
 def show(event: Event) -> None:
     """Shows what a program printed."""
-    if event.kind in _outputs:
-        _outputs[event.kind].write(event.data)
-    elif event.kind == "cut":
+    if event.kind == "stderr":
+        _outputs["stderr"].write(_tracebacks.rest(event.data))
+    elif event.kind == "stdout":
+        _outputs["stdout"].write(event.data)
+    elif event.kind == "error":
+        _tracebacks.show(str(event.members.get("traceback") or ""))
+    elif event.kind in ("cut", "finished"):
+        _tracebacks.end()
+    if event.kind == "cut":
         print("mcp_sandbox: a part of the output was not kept.", file=sys.stderr)
 
 
@@ -106,6 +112,7 @@ _outputs = {
     "stdout": Output(sys.stdout.buffer, terminal=sys.stdout.isatty()),
     "stderr": Output(sys.stderr.buffer, terminal=sys.stderr.isatty()),
 }
+_tracebacks = Tracebacks(_outputs["stderr"], colours=has_colours(sys.stderr))
 
 
 def _repl_command(sandbox: Sandbox, options: argparse.Namespace) -> int:

@@ -4,8 +4,9 @@ colours only, because other control sequences can change its title, its clipboar
 from __future__ import annotations
 
 import codecs
+import os
 import re
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
@@ -39,6 +40,38 @@ class Output:
         begun = _BEGUN.search(text)
         self._rest = text[begun.start() :] if begun else ""
         return safe(text[: begun.start()] if begun else text)
+
+
+class Tracebacks:
+    """The exceptions of cells. A traceback comes with its colours, and follows without them as standard error."""
+
+    def __init__(self, errors: Output, *, colours: bool) -> None:
+        self._errors = errors
+        self._colours = colours
+        self._shown_lines = 0
+
+    def show(self, traceback: str) -> None:
+        """Shows one where there are colours; elsewhere, what follows is enough."""
+        if self._colours and traceback:
+            text = traceback if traceback.endswith("\n") else f"{traceback}\n"
+            self._errors.write(f"{text}\x1b[0m".encode("utf-8", "replace"))
+            self._shown_lines = text.count("\n")
+
+    def rest(self, data: bytes) -> bytes:
+        """What is left of a piece of standard error without the lines that were already shown."""
+        while self._shown_lines and data:
+            _, end, data = data.partition(b"\n")
+            self._shown_lines -= len(end)
+        return data
+
+    def end(self) -> None:
+        """What follows is not the traceback that was shown."""
+        self._shown_lines = 0
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether it is a terminal whose user wants colours (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def safe(text: str) -> str:

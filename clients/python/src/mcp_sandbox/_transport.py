@@ -22,7 +22,7 @@ _PROBLEM_BYTES_MAX = 1 << 20
 # The server sends something every 15 s into a stream, and an answer that waits after at most 20 s.
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 # The server refused before it did anything.
-_REFUSED = ("queue_full", "rate_limited", "input_full", "shutting_down")
+_REFUSED = ("queue_full", "rate_limited", "input_full", "shutting_down", "held_elsewhere")
 _GATEWAY_STATUSES = (502, 503, 504)
 
 
