@@ -29,7 +29,7 @@ Usage: ./build.sh                    the server and every runner image
                  $PUBLIC_BASE if it is or can be pulled, else scripts/make-base.sh makes $LOCAL_BASE.
   SERVER_BINARY=<file>     static binary for the server's image, in place of one that cargo makes
   RUNNER_PREFIX=<prefix>   of the runner images' names, by default runner-. With any other prefix no server takes them
-                 for runners; scripts/check-runners.sh and scripts/check-warm.sh read it too.
+                 for runners; scripts/check-runners.sh reads it too.
   http_proxy, https_proxy, no_proxy are handed on to the builds when set.
 TEXT
 }

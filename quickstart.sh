@@ -125,12 +125,15 @@ write_env() {
     [ -r .env ] || die ".env cannot be read by $(id -un); run this as its owner, or as root."
     return
   fi
-  local fresh socket
+  local fresh socket line
   socket=$(engine_socket)
   fresh=$(umask 077 && mktemp .env.XXXXXX)
   {
-    sed -e "s/^MCP_API_TOKEN=\$/MCP_API_TOKEN=$(random_hex)/" \
-      -e "s/^FILE_SECRET=\$/FILE_SECRET=$(random_hex)/" .env.example
+    # Not by sed, whose arguments are in the list of processes.
+    while IFS= read -r line; do
+      case $line in MCP_API_TOKEN= | FILE_SECRET=) line+=$(random_hex) ;; esac
+      printf '%s\n' "$line"
+    done <.env.example
     cat <<TEXT
 
 # Where clients reach this server. Another host name or port goes here.

@@ -24,13 +24,14 @@ usage() {
   cat <<TEXT
 Usage: ./test.sh [--quick] [--long] [--clients] [--deny]
        ./test.sh --kubernetes
-  --quick   only what needs no container engine: format, lints, and the tests on the fake engine
+  --quick   only what is quick and needs neither a container engine nor a browser: format, lints, tests on the fake
+            engine
   --long    the long form of the tests that have one (SPECIFICATION.md); half an hour more on a small machine
   --clients also install the clients that people use (700 MB from npm and PyPI) and drive them, and the examples, with
             a stand-in for their models: docs/clients.md, examples/. On where CI=true
   --kubernetes  only what needs a Kubernetes cluster: starts one (scripts/kubernetes-cluster.sh), runs the engine
-            contract and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12; elsewhere
-            kind
+            contract, servers and the chart on it, ends it. Takes ten minutes the first time, and root on Debian 12;
+            elsewhere kind
   --deny    also install cargo-deny (takes minutes) and check the crates in use: licences, sources, advisories
 Takes root or sudo where a package is missing, and for the tests that mount file systems. Keeps what it makes under
 target/. A step that could not try anything is told as skipped; with CI=true in the environment it fails.
@@ -193,6 +194,8 @@ main() {
   trap end_jobs EXIT
   has cargo || die "the tests need Rust 1.95 or newer; install it and run this again."
   [ "${CI:-}" != true ] || compile_once
+  # Tests wait for containers and clocks about half of their time. Those that load the machine run alone.
+  export NEXTEST_TEST_THREADS=$((($(nproc) * 3 + 1) / 2))
 
   if [ $quick = yes ]; then
     step "format" cargo fmt --all --check
@@ -200,13 +203,15 @@ main() {
     step "lints" check_lints
     need "test runner" install_nextest
     # A test that needs an engine fails here: no engine answers at this address.
-    step "tests without an engine" without_engine run_tests quick
+    # These wait more than they compute.
+    NEXTEST_TEST_THREADS=$(($(nproc) * 4)) step "tests without an engine" without_engine run_tests quick
     finish
   fi
 
   if [ $kubernetes = yes ]; then
     need "engine" ensure_engine "$PWD/test.sh" "${arguments[@]}"
     need "runner images" ./build.sh runners
+    need "PostgreSQL" install_postgres
     need "test runner" install_nextest
     step "Helm chart" scripts/chart.sh check
     step "Kubernetes" scripts/check-kubernetes.sh
@@ -236,9 +241,9 @@ main() {
   is_root || step "tests as root" run_those_of_root "$profile"
   step "contract on Podman" by_root scripts/check-podman.sh
   step "runners" scripts/check-runners.sh
-  step "runners, warm and plain" scripts/check-warm.sh
   step "kernels" scripts/check-kernels.sh
   step "software bills" scripts/check-sbom.sh
+  [ $profile != long ] || step "server without Kubernetes" cargo check --locked --no-default-features
   step "pinned images" scripts/check-pin.sh
   # With CI=true it installs Debian's Go (90 MB) where there is no helm; elsewhere it is skipped then.
   step "Helm chart" scripts/chart.sh check

@@ -6,6 +6,11 @@ to, given a program in frames, and deleted, by plain HTTP. What the server adds 
 
 Where scripts/kubernetes-cluster.sh made the cluster, the processor time of its processes is read as well. The pods have
 the same isolation as the server's. Needs Python alone.
+
+    cargo build --release; scripts/bench-kubernetes.py --pods 0 --server target/release/mcp-sandbox-server
+
+With --server it also starts that server, with files that travel, and runs the program in a conversation without files
+and in one with a file of 10 MB, in turns.
 """
 
 import argparse
@@ -23,6 +28,8 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+import bench_travelling
 
 STATE = Path(os.environ.get("CLUSTER_STATE", "/var/lib/sandbox-cluster"))
 STDOUT, EXIT = 0x82, 0x84
@@ -318,17 +325,23 @@ def main():
     parser.add_argument("--program", default="console.log('hello')")
     parser.add_argument("--runtime-class", default=os.environ.get("CLUSTER_CLOSED_CLASS", ""))
     parser.add_argument("--claim", default=os.environ.get("CLUSTER_CLAIM", ""), help="empty: a folder of the node")
-    parser.add_argument("--pods", type=int, default=20)
+    parser.add_argument("--pods", type=int, default=20, help="bare pods of each kind; 0 leaves them out")
     parser.add_argument("--at-once", type=int, default=10)
     parser.add_argument("--standing", type=int, default=30, help="pods that wait; 0 leaves them out")
+    parser.add_argument("--server", type=Path, help="the binary of a server, to measure files that travel")
+    parser.add_argument("--turns", type=int, default=12, help="runs of each kind through the server")
     options = parser.parse_args()
     cluster = Cluster()
-    one(cluster, options, options.program.encode())
-    measure("one after another", cluster, options, options.pods, 1)
-    measure("at once", cluster, options, options.pods, options.at_once)
-    measure("attach to a pod that waits, one after another", cluster, options, options.pods, 1, lambda: time.sleep(1))
-    if options.standing:
+    if options.pods:
+        one(cluster, options, options.program.encode())
+        measure("one after another", cluster, options, options.pods, 1)
+        measure("at once", cluster, options, options.pods, options.at_once)
+        measure("attach to a pod that waits, one after another", cluster, options, options.pods, 1,
+                lambda: time.sleep(1))
+    if options.pods and options.standing:
         standing(cluster, options)
+    if options.server:
+        bench_travelling.measure(cluster, options, row)
 
 
 if __name__ == "__main__":

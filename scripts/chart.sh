@@ -95,7 +95,8 @@ check() {
   printf '%s\n' 'sandboxes: {namespace: other, runtimeClass: gvisor, userNamespaces: true,' \
     '  nodeSelector: {pool: sandbox}}' \
     'settings: {SANDBOX_ADMISSION__SLOTS: 40, SANDBOX_ENGINE__CLUSTER_MEMORY_BYTES: 274877906944,' \
-    '  SANDBOX_ENGINE__RUNNER_UID: 2000}' 'configuration: {configMap: networks}' 'runners: {more: [{name: perl, image: runner-perl, labels:' \
+    '  SANDBOX_ENGINE__RUNNER_UID: 2000}' 'configuration: {configMap: networks}' \
+    'runners: {more: [{name: perl, image: runner-perl, labels:' \
     '  {sandbox.runner: "true", sandbox.language: perl}}]}' >"$WORK/other.yaml"
   render -f "$WORK/other.yaml" >"$WORK/other"
   for text in 'namespace: other' 'runtimeClassName: gvisor' 'pool: sandbox' 'hostUsers: false' 'value: "40"' \

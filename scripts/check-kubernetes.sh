@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Runs on a real cluster what needs one: the chart's objects against the API server, the server's rights, the engine
-# contract and every other test of the name. Where KUBECONFIG is set that cluster is used as it is; otherwise one is
-# made and ended by scripts/kubernetes-cluster.sh, or left where it was there before.
+# contract and every other test of the name, and then the tests of programs, sessions, standbys and files on servers
+# whose sandboxes are pods. Where KUBECONFIG is set that cluster is used as it is; otherwise one is made and ended by
+# scripts/kubernetes-cluster.sh, or left where it was there before.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf 'check-kubernetes: %s\n' "$*" >&2; }
 # What the tests start.
-IMAGES=("$(./build.sh base)" runner-bash:latest runner-javascript:latest runner-python:latest)
+IMAGES=("$(./build.sh base)" runner-{bash,javascript,python,typescript}:latest)
 readonly IMAGES
 
+# Of a cluster that was not made here no part is stopped.
+filter='not test(/^engine_kubernetes::outages::/)'
 if [ -z "${KUBECONFIG:-}" ]; then
+  filter='all()'
   [ -e "$(scripts/kubernetes-cluster.sh kubeconfig)" ] || trap 'scripts/kubernetes-cluster.sh down' EXIT
   scripts/kubernetes-cluster.sh up
   scripts/kubernetes-cluster.sh load "${IMAGES[@]}"
@@ -53,5 +57,27 @@ rights() {
 rights
 
 PATH=$PATH:$PWD/target/test-tools/cargo/bin
-# Pods of all tests share two nodes.
-cargo nextest run --locked --workspace --profile kubernetes --no-fail-fast --test-threads 2
+# Pods of all tests share two nodes. $1: a profile of .config/nextest.toml
+run_tests() {
+  cargo nextest run --locked --workspace --profile "$1" --no-fail-fast --test-threads 2 -E "$filter"
+}
+
+# With the runners of the plain manifests, which the other tests do not expect. Those of a server that is installed
+# there are left.
+run_tests_of_servers() {
+  local manifests=deploy/kubernetes/manifests/sandbox.yaml runners made=no status=0
+  runners=$(awk -v RS='---\n' '/\nkind: PodTemplate\n/ { print "---"; print }' $manifests |
+    sed "s/^  namespace: sandbox$/  namespace: ${CLUSTER_NAMESPACE:-sandbox}/")
+  if ! kubectl get -f - <<<"$runners" >/dev/null 2>&1; then
+    kubectl create -f - <<<"$runners" >/dev/null
+    made=yes
+  fi
+  TEST_ENGINE=kubernetes run_tests kubernetes-servers || status=$?
+  [ $made = no ] || kubectl delete -f - <<<"$runners" >/dev/null
+  return $status
+}
+
+status=0
+run_tests kubernetes || status=$?
+run_tests_of_servers || status=$?
+exit $status

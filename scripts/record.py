@@ -58,7 +58,8 @@ MORE = """import pandas as pd
 ends = pd.read_csv("ends.csv")["end"]
 print(ends.describe().round(2).to_string())
 """
-DONE = "The walks end at -3.5 on average, with a spread of 16.6. The chart is walks.png; the end points are in ends.csv."
+DONE = ("The walks end at -3.5 on average, with a spread of 16.6. "
+        "The chart is walks.png; the end points are in ends.csv.")
 CONVERSATION = "random-walks"
 COLOURS = {"default": "#d6dbe4", "black": "#20242c", "red": "#ef7070", "green": "#7ecb8f", "brown": "#e0b568",
            "blue": "#7aa7f0", "magenta": "#c493e6", "cyan": "#6fc7cf", "white": "#eef1f6"}

@@ -31,14 +31,25 @@ start_node() {
     touch "$1/held"
     exec sleep infinity' sh "$root"
   await 10 "the namespaces of node$node" test -e "$root/held"
-  launch "containerd$node" nsenter --target "$(cat "$STATE/pids/holder$node")" --mount --net \
-    containerd --config "$root/containerd.toml"
-  await 30 "containerd of node$node" on_node "$node" ctr --address "$root/containerd.sock" version
+  start_containerd "$node"
   import_pause "$node"
   make_groups "$node"
-  launch "kubelet$node" nsenter --target "$(cat "$STATE/pids/holder$node")" --mount --net "$CACHE/bin/kubelet" \
-    --config "$root/kubelet.yaml" --kubeconfig "$STATE/node$node.kubeconfig" --hostname-override "node$node" \
-    --node-ip "$(node_address "$node")" --root-dir "$root/kubelet" --container-runtime remote \
+  start_kubelet "$node"
+}
+
+# Functions of their own, as those of the API server: tests end both for a while. Containers go on meanwhile.
+start_containerd() {
+  local root=$STATE/node$1
+  launch "containerd$1" nsenter --target "$(cat "$STATE/pids/holder$1")" --mount --net \
+    containerd --config "$root/containerd.toml"
+  await 30 "containerd of node$1" on_node "$1" ctr --address "$root/containerd.sock" version
+}
+
+start_kubelet() {
+  local root=$STATE/node$1
+  launch "kubelet$1" nsenter --target "$(cat "$STATE/pids/holder$1")" --mount --net "$CACHE/bin/kubelet" \
+    --config "$root/kubelet.yaml" --kubeconfig "$STATE/node$1.kubeconfig" --hostname-override "node$1" \
+    --node-ip "$(node_address "$1")" --root-dir "$root/kubelet" --container-runtime remote \
     --container-runtime-endpoint "unix://$root/containerd.sock"
 }
 
