@@ -146,8 +146,8 @@ impl App {
         };
         shutdown.cancel();
         info!("stopping: running programs may end, nothing new starts; a second signal ends the server at once");
-        self.parts.runs.stop(self.shutdown_grace).await;
-        self.parts.kernels.stop().await;
+        self.parts.api.runs.stop(self.shutdown_grace).await;
+        self.parts.api.kernels.stop().await;
         stopping.cancel();
         drop(connections.await);
         self.stop().await;

@@ -21,7 +21,7 @@ use self::signals::stop_on_signal;
 use crate::{
     api::{http::openapi, mcp},
     app::{self, App, StartError},
-    config::{self, Config, Sources, telemetry},
+    config::{self, Config, ConfigError, Sources, telemetry},
     domain::{
         clock::{Clock as _, SystemClock},
         id::ConversationId,
@@ -188,18 +188,20 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let sources = Sources { file, env_file, environment: environment(), overrides, fallbacks: Vec::new() };
     let load = || config::load(&sources);
     match cli.command {
-        Command::Serve => {
-            let config = load()?;
-            block_on(&config, &config.log.level, serve(&config))
-        }
+        Command::Serve => match load() {
+            Ok(config) => block_on(&config, &config.log.level, serve(&config)),
+            Err(error) => without_settings(&sources, error),
+        },
         Command::Stdio { mounts } => {
             let mut sources = sources.clone();
             for mount in &mounts {
                 sources.overrides.push(setting_of(mount)?);
             }
             sources.fallbacks = alone(&sources.environment);
-            let config = config::load(&sources)?;
-            block_on(&config, &config.log.level, stdio(&config))
+            match config::load(&sources) {
+                Ok(config) => block_on(&config, &config.log.level, stdio(&config)),
+                Err(error) => without_settings(&sources, error),
+            }
         }
         Command::Doctor { json } => match load() {
             Ok(config) => block_on(&config, LEVEL_FOR_PEOPLE, doctor::check(&config, json)),
@@ -239,13 +241,21 @@ fn block_on(
     let result = runtime.block_on(command);
     // A pending read of standard input cannot be cancelled and must not keep the process.
     runtime.shutdown_background();
-    result.or_else(|error| {
-        if config.log.format != "json" {
-            return Err(error);
-        }
-        tracing::error!(error = format!("{error:#}"), "the server cannot continue");
-        Ok(ExitCode::FAILURE)
-    })
+    result.or_else(|error| if config.log.format == "json" { Ok(logged(&error)) } else { Err(error) })
+}
+
+/// The end of a server whose settings are wrong.
+fn without_settings(sources: &Sources, error: ConfigError) -> anyhow::Result<ExitCode> {
+    if !config::logs_json(sources) {
+        return Err(error.into());
+    }
+    telemetry::init(LEVEL_FOR_PEOPLE, true)?;
+    Ok(logged(&error.into()))
+}
+
+fn logged(error: &anyhow::Error) -> ExitCode {
+    tracing::error!(error = format!("{error:#}"), "the server cannot continue");
+    ExitCode::FAILURE
 }
 
 fn environment() -> Vec<(String, String)> {

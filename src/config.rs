@@ -9,6 +9,7 @@
 mod check;
 mod derived;
 mod engine;
+mod history;
 mod load;
 mod mounts;
 mod network;
@@ -29,7 +30,8 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     check::URL_TTL_S_MAX,
     engine::Engine,
-    load::{Sources, load},
+    history::History,
+    load::{Sources, load, logs_json},
     mounts::{Skills, shared_folders, skills_root},
     packages::Packages,
     print::{example, table},
@@ -46,7 +48,6 @@ use self::{
     secrets::{SECRETS, WithSecret},
     section::{section, sections},
     tools::TOOLS,
-    value::{parsed, shown},
 };
 use crate::domain::{limits::Limits, network::SecretText, tools::ServerText};
 
@@ -146,9 +147,12 @@ const fn named(key: &'static str, default: &'static str, doc: &'static str) -> S
 section! {
     /// The HTTP server.
     pub struct Server("server") {
-        /// Largest request body, in bytes. Uploads are base64, so a file can be three quarters of it.
+        /// Largest request body, in bytes. `sandbox_write_file` takes a file that is not text as base64, so it can be
+        /// three quarters of this.
         body_bytes_max: u64 = 12 << 20 => 4096..=256 << 20,
-        /// Memory for all request bodies that are being read or processed, in bytes; one owner has half of it.
+        /// Memory for all request bodies that are being read or processed, in bytes, as much again for the programs,
+        /// input and files of runs that wait or run, and as much again for whole files that wait to be written; one
+        /// owner has half of each.
         bodies_bytes_max: u64 = 256 << 20 => 4096..=1 << 40,
         /// Time to send the head of a request, in milliseconds.
         header_read_ms: u64 = 10_000 => 100..=600_000,
@@ -166,10 +170,10 @@ section! {
         /// Share of these connections that one address may use for requests without a valid token, in percent. Behind a
         /// proxy all clients have one address.
         address_percent: u32 = 50 => 1..=100,
-        /// MCP sessions that may be open; beyond that, the least recently used one without a call in progress is
-        /// closed.
+        /// MCP sessions that may be open; beyond that, of the owner who has the most, the least recently used one
+        /// without a call in progress is closed.
         sessions_max: u32 = 1000 => 1..=1 << 20,
-        /// The same for the sessions of one token.
+        /// The same for the sessions of one owner.
         token_sessions_max: u32 = 500 => 1..=1 << 20,
         /// Time for running programs to end when the server stops, in milliseconds; then they are cancelled.
         shutdown_grace_ms: u64 = 5_000 => 0..=3_600_000,
@@ -254,9 +258,9 @@ section! {
         /// Runs of one conversation that may run or wait; more are refused, so that no conversation can fill the queue
         /// alone.
         conversation_max: u32 = 32 => 1..=1 << 20,
-        /// Runs that a token may begin per minute, on average. 0: no limit.
+        /// Runs that an owner may begin per minute with all tokens together, on average. 0: no limit.
         rate_per_minute: u32 = 0 => 0..=60_000_000,
-        /// Runs that a token may begin at once before the rate applies.
+        /// Runs that an owner may begin at once before the rate applies.
         rate_burst: u32 = 60 => 1..=60_000_000,
     }
 }
@@ -309,20 +313,6 @@ section! {
         /// Whether results are also sent as structuredContent, which makes many clients hide the text and the pictures
         /// from the model. A client chooses with `/mcp?structured=on`. true or false.
         structured: bool = false,
-    }
-}
-
-section! {
-    /// The history of runs and cells.
-    pub struct History("history") {
-        /// Whether the history keeps programs, not only their digests. true or false.
-        source: bool = false,
-        /// How much of a program is kept, in bytes.
-        source_bytes_max: u64 = 16 << 10 => 1..=1 << 20,
-        /// How long an entry of the history is kept, in seconds. 0: no limit. Usage is always kept.
-        kept_s: u64 = 90 * 86_400 => 0..=100 * 365 * 86_400,
-        /// Entries that are kept; the oldest are removed first.
-        kept_max: u64 = 1_000_000 => 1..=1 << 40,
     }
 }
 

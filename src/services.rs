@@ -27,6 +27,7 @@ pub mod peers;
 pub mod quota;
 pub mod readiness;
 pub mod retention;
+mod rings;
 pub mod runs;
 pub mod sandbox;
 pub mod sessions;

@@ -1,7 +1,7 @@
 """Sessions as a user has them elsewhere: jupyter_client on the host, and a Jupyter Kernel Gateway over HTTP.
 
-Each line of the input is a JSON list: a way ("client" or "gateway") and cells. A new kernel executes them, one after the
-other. The answer is a JSON list of milliseconds: the start with the first cell, then each further cell.
+Each line of the input is a JSON list: a way ("client" or "gateway") and cells. A new kernel executes them, one after
+the other. The answer is a JSON list of milliseconds: the start with the first cell, then each further cell.
 """
 
 import json

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! An observed run puts its line into the queue and never waits. Writing a line is repeated until it succeeds;
-//! meanwhile the queue fills. A line that finds the queue full, or that is left when the server stops, is counted as
-//! lost and logged. The file is created again after it was moved away, so that rotation needs no signal. The lines form
-//! a chain, which [`verify`] checks.
+//! meanwhile the queue fills, up to a number of lines and of bytes. A line that finds the queue full, or that is left
+//! when the server stops, is counted as lost and logged. The file is created again after it was moved away, so that
+//! rotation needs no signal. The lines form a chain, which [`verify`] checks.
 
 mod chain;
 mod file;
@@ -21,7 +21,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{SyncSender, sync_channel},
     },
     thread::JoinHandle,
@@ -34,14 +34,15 @@ pub use self::verify::{Broken, Verified, VerifyError, verify};
 use self::{file::LogFile, writer::Writer};
 use crate::ports::observer::{AdminFacts, AuditCounts, NetworkFacts, Observer, RunFacts, SignInFacts, ToolFacts};
 
-/// Lines that wait to be written.
+/// Lines that wait to be written, and their bytes: names of files make lines long.
 const QUEUE_MAX: usize = 4096;
+const QUEUE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Default)]
 struct Counts {
-    written: AtomicU64,
-    lost: AtomicU64,
-    errors: AtomicU64,
+    counted: Mutex<AuditCounts>,
+    /// Of the lines in the queue and the one that is being written.
+    waiting_bytes: AtomicUsize,
     /// A failed write is not tried again.
     closing: AtomicBool,
 }
@@ -71,18 +72,25 @@ impl Audit {
     }
 
     pub fn counts(&self) -> AuditCounts {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { written, lost, errors, .. } = &*self.counts;
-        AuditCounts { written: read(written), lost: read(lost), errors: read(errors) }
+        *self.counts.counted.lock()
     }
 
     /// Queues a line about a subject. One that finds no room is counted and logged.
     fn add(&self, line: String, subject: &dyn Display) {
-        let is_queued = self.queue.lock().as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
-        if !is_queued {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        if !self.try_queue(line) {
+            self.counts.counted.lock().lost += 1;
             error!(%subject, "a line of the audit log is lost: the queue is full");
         }
+    }
+
+    fn try_queue(&self, line: String) -> bool {
+        let (queue, bytes, waiting) = (self.queue.lock(), line.len(), &self.counts.waiting_bytes);
+        let fits = waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES_MAX;
+        let is_queued = fits && queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
+        if !is_queued {
+            waiting.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        is_queued
     }
 
     /// Writes the queued lines and ends the thread. Blocks. A line that still cannot be written is lost.

@@ -29,13 +29,14 @@ use std::{
     time::Duration,
 };
 
+use percent_encoding::percent_decode_str;
 use sqlx::{
     Any, AnyPool, Executor,
     any::{AnyArguments, AnyConnectOptions, AnyPoolOptions},
-    migrate::Migrator,
+    migrate::{MigrateError, Migrator},
     query::Query,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -46,6 +47,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("src/adapters/database/migrations")
 /// How long a caller waits for a connection.
 const ACQUIRE_MAX: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: u32 = 8;
+/// How long the end waits for connections that are in use.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// How long SQLite waits for another writer, and what each connection keeps of the file in memory (256 KiB): with the
 /// usual 2 MiB the server grew for an hour, and the kernel keeps the file's pages as well.
 const SQLITE: &str = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
@@ -78,8 +81,10 @@ impl Database {
         sqlx::any::install_default_drivers();
         let options = AnyConnectOptions::from_str(url).map_err(OpenError::Url)?;
         let is_sqlite = url.starts_with("sqlite:");
-        if let Some(path) = is_sqlite.then(|| options.database_url.path()) {
-            make_file(Path::new(path)).map_err(|error| OpenError::File(path.to_owned(), error))?;
+        if is_sqlite {
+            // Decoded as the driver does: an address has neither spaces nor letters of other alphabets.
+            let path = percent_decode_str(options.database_url.path()).decode_utf8_lossy();
+            make_file(Path::new(&*path)).map_err(|error| OpenError::File(path.into_owned(), error))?;
         }
         let pool = AnyPoolOptions::new()
             .max_connections(CONNECTIONS_MAX)
@@ -104,18 +109,39 @@ impl Database {
         if self.pool().is_ok() {
             return Ok(());
         }
-        MIGRATIONS.run(&self.pool).await.map_err(|error| DatabaseError(error.to_string()))?;
+        self.migrate(None).await?;
         self.ready.send_replace(true);
         Ok(())
+    }
+
+    /// Applies the migrations that are missing, up to a version.
+    async fn migrate(&self, target: Option<i64>) -> Result<(), DatabaseError> {
+        let mut connection = self.pool.acquire().await?;
+        let migrated = MIGRATIONS.run_direct(target, &mut *connection, false).await;
+        if migrated.is_err() {
+            // It may still hold PostgreSQL's lock of the migrations, for which every other server waits.
+            connection.close_on_drop();
+        }
+        migrated.map_err(|error| match error {
+            MigrateError::VersionMissing(version) => DatabaseError(format!(
+                "it is of a newer version of the server (migration {version}): use that version, or another database"
+            )),
+            other => DatabaseError(other.to_string()),
+        })
     }
 
     /// As [`Self::prepare`]; tries again until it could, or until `stop`.
     pub async fn prepare_at_last(&self, stop: CancellationToken) {
         let mut is_told = false;
-        while let Err(error) = self.prepare().await {
-            if !is_told {
-                warn!(%error, "the database is unavailable: runs continue and are not recorded");
-                is_told = true;
+        loop {
+            match stop.run_until_cancelled(self.prepare()).await {
+                None => return,
+                Some(Ok(())) => break,
+                Some(Err(error)) if !is_told => {
+                    warn!(%error, "the database is unavailable: runs continue and are not recorded");
+                    is_told = true;
+                }
+                Some(Err(_)) => {}
             }
             tokio::select! {
                 () = tokio::time::sleep(TRY_AGAIN) => {}
@@ -144,15 +170,11 @@ impl Database {
         Ok(statement.execute(self.pool()?).await?.rows_affected())
     }
 
+    /// Ends the connections. One that was lost silently is in use until the kernel notices it.
     pub async fn close(&self) {
-        self.pool.close().await;
-    }
-}
-
-impl std::fmt::Debug for Database {
-    /// The address may have a password.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Database(…)")
+        if timeout(CLOSE_MAX, self.pool.close()).await.is_err() {
+            warn!("connections to the database were in use at the end");
+        }
     }
 }
 
@@ -174,4 +196,33 @@ fn make_file(path: &Path) -> io::Result<()> {
     }
     // SQLite gives its other files the mode of this one.
     OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_path_of_the_file_may_have_any_characters() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let named = [("a b", "a b"), ("c d", "c%20d"), ("\u{e4}", "\u{e4}"), ("50%?#", "50%25%3F%23")];
+        for (name, written) in named {
+            let url = format!("sqlite://{}/{written}/x.db", folder.path().display());
+            let database = Database::connect(&url).expect("an address");
+            database.prepare().await.expect("tables");
+            assert!(folder.path().join(name).join("x.db").exists(), "{name}");
+            database.close().await;
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), named.len(), "no other folder");
+    }
+
+    #[tokio::test]
+    async fn the_end_does_not_wait_for_a_connection_that_is_not_given_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("an address");
+        let held = database.pool.acquire().await.expect("a connection");
+        tokio::time::pause();
+        timeout(CLOSE_MAX * 2, database.close()).await.expect("it ends");
+        drop(held);
+    }
 }

@@ -8,10 +8,7 @@ mod process;
 use std::{hash::Hash, time::Duration};
 
 use prometheus_client::{
-    encoding::{
-        EncodeLabelSet,
-        text::{encode_eof, encode_registry},
-    },
+    encoding::text::{encode_eof, encode_registry},
     metrics::{
         counter::{ConstCounter, Counter},
         family::{Family, MetricConstructor},
@@ -38,29 +35,8 @@ const SECONDS: [f64; 16] =
 
 const ANSWER_BODIES: &str = "Bodies of HTTP answers that are no streams";
 
-macro_rules! labels {
-    ($($set:ident { $($label:ident: $type:ty),+ })+) => {
-        $(
-            #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-            struct $set {
-                $($label: $type,)+
-            }
-        )+
-    };
-}
-
-labels! {
-    Run { language: String, outcome: &'static str }
-    Reason { code: &'static str }
-    OfLanguage { language: String }
-    InStage { stage: &'static str }
-    OfStream { stream: &'static str }
-    Ending { ended: &'static str }
-    Way { way: &'static str }
-    Call { operation: &'static str, result: &'static str }
-    Answer { status: u16 }
-    StandbyLabels { language: String, stage: &'static str }
-}
+/// Names and values of the labels of one series.
+type Labels<const N: usize, V = &'static str> = [(&'static str, V); N];
 
 #[derive(Clone)]
 struct Buckets;
@@ -75,18 +51,18 @@ type Histograms<L> = Family<L, Histogram, Buckets>;
 
 pub struct Metrics {
     registry: Registry,
-    runs: Family<Run, Counter>,
-    failures: Family<Reason, Counter>,
-    refusals: Family<Reason, Counter>,
-    runner_changes: Family<OfLanguage, Counter>,
-    stages: Histograms<InStage>,
-    output: Family<OfStream, Counter>,
-    calls: Histograms<Call>,
-    connections: Family<Reason, Counter>,
-    network: Family<Way, Counter>,
-    tool_calls: Family<Ending, Counter>,
+    runs: Family<Labels<2, String>, Counter>,
+    failures: Family<Labels<1>, Counter>,
+    refusals: Family<Labels<1>, Counter>,
+    runner_changes: Family<Labels<1, String>, Counter>,
+    stages: Histograms<Labels<1>>,
+    output: Family<Labels<1>, Counter>,
+    calls: Histograms<Labels<2>>,
+    connections: Family<Labels<1>, Counter>,
+    network: Family<Labels<1>, Counter>,
+    tool_calls: Family<Labels<1>, Counter>,
     tool_time: Histogram,
-    answers: Family<Answer, Counter>,
+    answers: Family<Labels<1, u16>, Counter>,
     answer_time: Histogram,
     answer_bytes: Counter,
 }
@@ -145,9 +121,10 @@ fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, h
     ] {
         all.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
     }
-    let standbys: Family<StandbyLabels, Gauge> = add(all, "standbys", "Sandboxes that stand by");
+    let standbys: Family<Labels<2, String>, Gauge> = add(all, "standbys", "Sandboxes that stand by");
     for (language, stage, count) in &now.standbys {
-        standbys.get_or_create(&StandbyLabels { language: language.to_string(), stage }).set(whole(*count));
+        let labels = [("language", language.to_string()), ("stage", (*stage).to_owned())];
+        standbys.get_or_create(&labels).set(whole(*count));
     }
     for (name, help, value) in [
         ("standbys_taken", "Runs that were served by a standby", now.standbys_taken),
@@ -203,7 +180,7 @@ impl Metrics {
 
     fn stage(&self, stage: &'static str, took: Option<Duration>) {
         if let Some(took) = took {
-            self.stages.get_or_create(&InStage { stage }).observe(took.as_secs_f64());
+            self.stages.get_or_create(&[("stage", stage)]).observe(took.as_secs_f64());
         }
     }
 }
@@ -215,15 +192,15 @@ impl Observer for Metrics {
             return;
         }
         let outcome = run.end.map_or("failed", |outcome| outcome.ended.word());
-        self.runs.get_or_create(&Run { language: run.language.to_string(), outcome }).inc();
+        self.runs.get_or_create(&[("language", run.language.to_string()), ("outcome", outcome.to_owned())]).inc();
         match run.end {
             Ok(outcome) => {
                 let figures = &outcome.figures;
-                self.output.get_or_create(&OfStream { stream: "stdout" }).inc_by(figures.stdout_bytes);
-                self.output.get_or_create(&OfStream { stream: "stderr" }).inc_by(figures.stderr_bytes);
+                self.output.get_or_create(&[("stream", "stdout")]).inc_by(figures.stdout_bytes);
+                self.output.get_or_create(&[("stream", "stderr")]).inc_by(figures.stderr_bytes);
             }
             Err(failure) => {
-                self.failures.get_or_create(&Reason { code: failure.code.as_str() }).inc();
+                self.failures.get_or_create(&[("code", failure.code.as_str())]).inc();
             }
         }
         let stages = &run.stages;
@@ -235,33 +212,33 @@ impl Observer for Metrics {
     }
 
     fn refused(&self, code: Code) {
-        self.refusals.get_or_create(&Reason { code: code.as_str() }).inc();
+        self.refusals.get_or_create(&[("code", code.as_str())]).inc();
     }
 
     fn runner_changed(&self, language: &Language) {
-        self.runner_changes.get_or_create(&OfLanguage { language: language.to_string() }).inc();
+        self.runner_changes.get_or_create(&[("language", language.to_string())]).inc();
     }
 
     fn engine_called(&self, call: &CallFacts) {
         let CallFacts { operation, result, took, .. } = *call;
-        self.calls.get_or_create(&Call { operation, result }).observe(took.as_secs_f64());
+        self.calls.get_or_create(&[("operation", operation), ("result", result)]).observe(took.as_secs_f64());
     }
 
     fn connected(&self, connection: &NetworkFacts<'_>) {
         let used = connection.used;
         let code = used.refusal.as_ref().map_or("allowed", |refusal| refusal.word());
-        self.connections.get_or_create(&Reason { code }).inc();
-        self.network.get_or_create(&Way { way: "sent" }).inc_by(used.sent_bytes);
-        self.network.get_or_create(&Way { way: "received" }).inc_by(used.received_bytes);
+        self.connections.get_or_create(&[("code", code)]).inc();
+        self.network.get_or_create(&[("way", "sent")]).inc_by(used.sent_bytes);
+        self.network.get_or_create(&[("way", "received")]).inc_by(used.received_bytes);
     }
 
     fn tool_called(&self, call: &ToolFacts<'_>) {
-        self.tool_calls.get_or_create(&Ending { ended: call.used.end.word() }).inc();
+        self.tool_calls.get_or_create(&[("ended", call.used.end.word())]).inc();
         self.tool_time.observe(call.used.took.as_secs_f64());
     }
 
     fn answered(&self, answer: &AnswerFacts<'_>) {
-        self.answers.get_or_create(&Answer { status: answer.status }).inc();
+        self.answers.get_or_create(&[("status", answer.status)]).inc();
         self.answer_time.observe(answer.took.as_secs_f64());
         self.answer_bytes.inc_by(answer.bytes.unwrap_or(0));
     }

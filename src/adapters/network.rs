@@ -81,9 +81,15 @@ struct Sandbox {
     trust: Arc<ClientConfig>,
     /// Certificates for programs; `None` where no TLS is opened.
     leaves: Option<LeafCertificates>,
+    /// Room for its messages that are not parsed.
+    messages: Arc<Semaphore>,
 }
 
 impl Sandbox {
+    fn new(gate: Arc<dyn Gate>, trust: Arc<ClientConfig>, leaves: Option<LeafCertificates>) -> Self {
+        Self { gate, trust, leaves, messages: Arc::new(Semaphore::new(messages::READ_BYTES_MAX)) }
+    }
+
     /// Records a refusal.
     fn refused(&self, target: String, refusal: Refusal) -> Refusal {
         self.gate.over(NetworkUse::of(target, Some(refusal.clone())));
@@ -110,14 +116,14 @@ impl Carrier for Multiplexer {
     fn carry(&self, pipe: ChannelPipe, gate: Arc<dyn Gate>) -> BoxFuture<'static, ()> {
         let permits = Arc::clone(&self.permits);
         let leaves = pipe.authority.as_deref().and_then(LeafCertificates::new);
-        let sandbox = Arc::new(Sandbox { gate, trust: Arc::clone(&self.trust), leaves });
+        let sandbox = Arc::new(Sandbox::new(gate, Arc::clone(&self.trust), leaves));
         async move {
             let mut tasks = JoinSet::new();
             if let Err(error) = serve(pipe, &sandbox, permits, &mut tasks).await {
                 debug!(%error, "the channels of a sandbox ended");
                 // A sandbox that has ended takes no more, and may have been killed within a frame.
                 if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof) {
-                    sandbox.gate.over(NetworkUse::of(String::new(), Some(Refusal::ChannelsBroken)));
+                    sandbox.refused(String::new(), Refusal::ChannelsBroken);
                 }
             }
             // Each connection is recorded when its task has ended.

@@ -130,6 +130,10 @@ impl Storage for DiskStorage {
         self.marked(key).map(|unix_s| LastUse { unix_s, key: key.clone() })
     }
 
+    fn now_unix_s(&self) -> Result<i64, StorageError> {
+        touch(&self.lock).map(|stamp| stamp.tv_sec).map_err(failed("mark"))
+    }
+
     fn free(&self) -> Result<Usage, StorageError> {
         let stat = rustix::fs::fstatvfs(&self.root).map_err(failed("measure"))?;
         let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
@@ -287,16 +291,18 @@ impl Folder {
 
     fn try_mark(&self) -> Result<Mark, Errno> {
         let marker = self.marker()?;
-        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-        let touch = || {
-            rustix::fs::futimens(&marker, &Timestamps { last_access: now, last_modification: now })?;
-            rustix::fs::statx(&marker, "", AtFlags::EMPTY_PATH, StatxFlags::CTIME)
-        };
         // A time that was read is followed by an exact one (multigrain timestamps, Linux 6.13), so the second touch
         // lies after everything that happened before the call, even within one tick.
-        touch()?;
-        Ok(mark(touch()?.stx_ctime))
+        touch(&marker)?;
+        Ok(mark(touch(&marker)?))
     }
+}
+
+/// Gives a file of ours the file system's time, and returns it.
+fn touch(file: impl AsFd) -> Result<StatxTimestamp, Errno> {
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    rustix::fs::futimens(&file, &Timestamps { last_access: now, last_modification: now })?;
+    rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::CTIME).map(|stat| stat.stx_ctime)
 }
 
 fn set_modified(file: impl AsFd, unix_s: i64) -> Result<(), Errno> {

@@ -17,7 +17,10 @@ use tracing::{debug, warn};
 use url::{Host, Url};
 
 use crate::{
-    domain::{address::is_public, text::chain},
+    domain::{
+        address::{destination, is_public},
+        text::chain,
+    },
     ports::web::{NamedBy, WEB_BYTES_MAX, WEB_TIME_MAX, WebError},
 };
 
@@ -52,6 +55,10 @@ impl Web {
     /// # Errors
     /// As [`Self::new`].
     pub fn judging(judge: Judge, more_roots: &[Vec<u8>]) -> Result<Self, WebStartError> {
+        Self::resolving(judge, more_roots, SystemResolver)
+    }
+
+    fn resolving(judge: Judge, more_roots: &[Vec<u8>], names: impl Resolve + 'static) -> Result<Self, WebStartError> {
         // reqwest takes the one of the process; an error says that there is one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let built_in = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().map(AsRef::as_ref);
@@ -67,7 +74,11 @@ impl Web {
         };
         Ok(Self {
             // A kept connection would be used without another look at its address.
-            judged: client().https_only(true).pool_max_idle_per_host(0).dns_resolver(JudgingResolver(judge)).build()?,
+            judged: client()
+                .https_only(true)
+                .pool_max_idle_per_host(0)
+                .dns_resolver(JudgingResolver { judge, names })
+                .build()?,
             any: client().build()?,
             judge,
             places: Semaphore::new(CLIENT_NAMED_MAX),
@@ -122,14 +133,28 @@ impl crate::ports::web::Web for Web {
     }
 }
 
-/// Resolves names to addresses of which each one may be asked.
-struct JudgingResolver(Judge);
+struct SystemResolver;
 
-impl Resolve for JudgingResolver {
+impl Resolve for SystemResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let judge = self.0;
         Box::pin(async move {
             let found: Vec<SocketAddr> = lookup_host((name.as_str(), 0)).await?.collect();
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Resolves names to addresses of which each one may be asked.
+struct JudgingResolver<R> {
+    judge: Judge,
+    names: R,
+}
+
+impl<R: Resolve> Resolve for JudgingResolver<R> {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (judge, found) = (self.judge, self.names.resolve(name));
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = found.await?.collect();
             if found.is_empty() || !found.iter().all(|address| judge(address.ip())) {
                 return Err(WebError::Forbidden.into());
             }
@@ -138,13 +163,79 @@ impl Resolve for JudgingResolver {
     }
 }
 
-/// Whether an address is this machine's: the system lets a socket have it.
+/// Whether an address leads to this machine: the system lets a socket have it.
 fn is_own(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    [address, destination(address)].into_iter().any(|address| UdpSocket::bind((address, 0)).is_ok())
 }
 
-impl std::fmt::Debug for Web {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Web(…)")
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::ports::web::Web as _;
+
+    /// In place of a public address and of a private one.
+    const PUBLIC: [u8; 4] = [127, 0, 0, 1];
+    const PRIVATE: [u8; 4] = [127, 0, 0, 2];
+
+    /// The first look-up finds the public address, each later one the private address. Counts look-ups.
+    struct Rebinding(Arc<AtomicUsize>);
+
+    impl Resolve for Rebinding {
+        fn resolve(&self, _: Name) -> Resolving {
+            let address = if self.0.fetch_add(1, Ordering::SeqCst) == 0 { PUBLIC } else { PRIVATE };
+            let found: Addrs = Box::new(std::iter::once(SocketAddr::from((address, 0))));
+            Box::pin(std::future::ready(Ok(found)))
+        }
+    }
+
+    /// Counts connections, and closes each.
+    fn counted(listener: TcpListener) -> Arc<AtomicUsize> {
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&connections);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::SeqCst);
+                drop(stream);
+            }
+        });
+        connections
+    }
+
+    #[tokio::test]
+    async fn name_that_is_rebound_to_a_private_address_gains_nothing() {
+        let public = TcpListener::bind((IpAddr::from(PUBLIC), 0)).await.expect("a port");
+        let port = public.local_addr().expect("an address").port();
+        let private = TcpListener::bind((IpAddr::from(PRIVATE), port)).await.expect("the same port");
+        let (public, private, look_ups) = (counted(public), counted(private), Arc::<AtomicUsize>::default());
+        let judge: Judge = |address| address == IpAddr::from(PUBLIC);
+        let web = Web::resolving(judge, &[], Rebinding(Arc::clone(&look_ups))).expect("TLS");
+        // The first connection goes to the address that was judged, and the second answer is refused.
+        for round in 1..=2 {
+            let request = http::Request::get(format!("https://rebound.test:{port}/")).body(Vec::new());
+            let answer = web.send(NamedBy::Client, request.expect("a request")).await.map(drop);
+            assert_eq!(answer, Err(WebError::Unreachable));
+            let counts = [&look_ups, &public, &private].map(|count| count.load(Ordering::SeqCst));
+            assert_eq!(counts, [round, 1, 0], "look-ups, and connections to each address");
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_known_also_inside_of_others() {
+        for (text, own) in [
+            ("127.0.0.1", true),
+            ("64:ff9b::127.0.0.1", true),
+            ("2002:7f00:1::1", true),
+            ("1.1.1.1", false),
+            ("64:ff9b::1.1.1.1", false),
+        ] {
+            assert_eq!(is_own(text.parse().expect(text)), own, "{text}");
+        }
     }
 }

@@ -23,6 +23,7 @@ pub mod health;
 pub mod json;
 pub mod jupyter;
 pub mod librechat;
+mod listed;
 pub mod mcp;
 pub mod metrics;
 mod multipart;
@@ -42,7 +43,11 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use self::{error::Answer, parts::ApiParts};
+use self::error::no_content;
+pub use self::{
+    error::{Answer, Reply},
+    parts::ApiParts,
+};
 use crate::{ports::observer::Observer, services::readiness::Readiness};
 
 /// The parts of the router.

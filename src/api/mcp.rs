@@ -51,17 +51,16 @@ use rmcp::{
         CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, CustomRequest,
         CustomResult, Extensions, GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult,
         ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
-        ReadResourceResponse, ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
-        UpdateTaskParams,
+        ListSkillsResult, ListToolsResult, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
     },
-    service::{NotificationContext, RequestContext, SubscriptionContext},
+    service::{NotificationContext, SubscriptionContext},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::{
-    caller::{Caller, ToolCall},
+    caller::{Caller, Context, McpResult, PageRequest, ToolCall},
     repeating::Returned,
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink},
 };
@@ -70,7 +69,7 @@ pub use self::{
     describe::ToolName,
     parts::{McpOptions, McpParts},
     picture::Smaller,
-    stdio::{StdioError, serve_stdio},
+    stdio::{BATCH_MESSAGES_MAX, ID_CHARS_MAX, StdioError, serve_stdio},
     view::{Client, Group, View},
 };
 use crate::{
@@ -127,7 +126,7 @@ impl McpServer {
         Self { parts: Arc::new(parts), calls, followed, follows_languages, transport, conversation }
     }
 
-    fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
+    fn caller(&self, extensions: &Extensions) -> McpResult<Caller> {
         let head = extensions.get::<Parts>().map(|parts| &parts.extensions);
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);
         let trace = head.and_then(|head| head.get::<TraceContext>()).copied();
@@ -155,11 +154,7 @@ impl ServerHandler for McpServer {
         describe::server(self.parts.skills.is_on())
     }
 
-    async fn list_tools(
-        &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
+    async fn list_tools(&self, request: PageRequest, context: Context) -> McpResult<ListToolsResult> {
         one_page(request)?;
         let caller = self.caller(&context.extensions)?;
         let may = |tool: ToolName| caller.check_scope(tool.scope()).is_ok();
@@ -183,11 +178,7 @@ impl ServerHandler for McpServer {
         Ok(ListToolsResult::with_all_items(tools))
     }
 
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+    async fn call_tool(&self, request: CallToolRequestParams, context: Context) -> McpResult<CallToolResponse> {
         let Some(tool) = ToolName::find(&request.name) else {
             let name = shown(&request.name);
             return Err(ErrorData::invalid_params(format!("name: there is no tool `{name}`: see tools/list"), None));
@@ -207,32 +198,21 @@ impl ServerHandler for McpServer {
             Ok(Err(failure)) => failure,
             Err(_) => Failure::new(Code::Internal, "The server failed to answer: its log says why."),
         };
-        info!(request = %caller.request, tool = tool.dotted(), code = %failure.code, "a tool call failed");
+        let (request, tool, why) = (caller.request, tool.dotted(), failure.message.as_str());
+        info!(%request, tool, code = %failure.code, why, "a tool call failed");
         Ok(content::failure(&caller, &failure).into())
     }
 
-    async fn get_task(
-        &self,
-        request: GetTaskParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<GetTaskResult, ErrorData> {
+    async fn get_task(&self, request: GetTaskParams, context: Context) -> McpResult<GetTaskResult> {
         self.parts.task(&self.caller(&context.extensions)?, &request.task_id).await
     }
 
     /// A question is never one of a task: it is asked by the answer to the call.
-    async fn update_task(
-        &self,
-        request: UpdateTaskParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn update_task(&self, request: UpdateTaskParams, context: Context) -> McpResult<()> {
         self.parts.task(&self.caller(&context.extensions)?, &request.task_id).await.map(drop)
     }
 
-    async fn cancel_task(
-        &self,
-        request: CancelTaskParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn cancel_task(&self, request: CancelTaskParams, context: Context) -> McpResult<()> {
         self.parts.cancel_task(&self.caller(&context.extensions)?, &request.task_id)
     }
 
@@ -243,31 +223,19 @@ impl ServerHandler for McpServer {
     }
 
     /// rmcp hands over here whatever has another form than the method asks for, under the method's own name.
-    async fn on_custom_request(
-        &self,
-        request: CustomRequest,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CustomResult, ErrorData> {
+    async fn on_custom_request(&self, request: CustomRequest, context: Context) -> McpResult<CustomResult> {
         let modern = ProtocolVersion::V_2026_07_28;
         let is_modern = context.protocol_version().is_some_and(|version| version.as_str() >= modern.as_str());
         Err(unknown::refusal(request.method.as_str(), is_modern))
     }
 
     /// Not offered, so the list is refused and not empty: the capability is not declared.
-    async fn list_prompts(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListPromptsResult, ErrorData> {
+    async fn list_prompts(&self, _: PageRequest, _: Context) -> McpResult<ListPromptsResult> {
         Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
     }
 
     /// Skills. There are files only in a conversation, which this request does not name.
-    async fn list_resources(
-        &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
+    async fn list_resources(&self, request: PageRequest, context: Context) -> McpResult<ListResourcesResult> {
         one_page(request)?;
         let caller = self.caller(&context.extensions)?;
         Ok(ListResourcesResult::with_all_items(self.parts.skill_resources(&caller).await))
@@ -275,9 +243,9 @@ impl ServerHandler for McpServer {
 
     async fn list_resource_templates(
         &self,
-        request: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        request: PageRequest,
+        _: Context,
+    ) -> McpResult<ListResourceTemplatesResult> {
         one_page(request)?;
         let skills = self.parts.skills.is_on().then(skills::template);
         let templates = iter::once(resources::template()).chain(skills).collect();
@@ -287,8 +255,8 @@ impl ServerHandler for McpServer {
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ReadResourceResponse, ErrorData> {
+        context: Context,
+    ) -> McpResult<ReadResourceResponse> {
         let caller = self.caller(&context.extensions)?;
         if request.uri.starts_with(skills::SCHEME) {
             return Ok(self.parts.read_skill_resource(&caller, &request.uri).await?.into());
@@ -296,20 +264,12 @@ impl ServerHandler for McpServer {
         Ok(self.parts.read_resource(&caller, request.uri).await?.into())
     }
 
-    async fn list_skills(
-        &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListSkillsResult, ErrorData> {
+    async fn list_skills(&self, request: PageRequest, context: Context) -> McpResult<ListSkillsResult> {
         let caller = self.caller(&context.extensions)?;
         self.parts.skill_page(&caller, request.and_then(|request| request.cursor)).await
     }
 
-    async fn get_skill(
-        &self,
-        request: GetSkillRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<GetSkillResult, ErrorData> {
+    async fn get_skill(&self, request: GetSkillRequestParams, context: Context) -> McpResult<GetSkillResult> {
         self.parts.skill_entry(&self.caller(&context.extensions)?, &request.uri).await
     }
 
@@ -322,11 +282,7 @@ impl ServerHandler for McpServer {
         tokio::spawn(async move { ended.run_until_cancelled(resources::follow_languages(&runs, &sink)).await });
     }
 
-    async fn subscribe(
-        &self,
-        request: SubscribeRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn subscribe(&self, request: SubscribeRequestParams, context: Context) -> McpResult<()> {
         let caller = self.caller(&context.extensions)?;
         let key = self.parts.file_of(&caller, &request.uri)?;
         let Some(ended) = caller.session.filter(|_| !progress::takes_one_answer(&context)) else {
@@ -348,11 +304,7 @@ impl ServerHandler for McpServer {
         Ok(())
     }
 
-    async fn unsubscribe(
-        &self,
-        request: UnsubscribeRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
+    async fn unsubscribe(&self, request: UnsubscribeRequestParams, context: Context) -> McpResult<()> {
         self.followed.remove(&self.parts.file_of(&self.caller(&context.extensions)?, &request.uri)?);
         Ok(())
     }
@@ -363,7 +315,7 @@ impl ServerHandler for McpServer {
         Some(accepted)
     }
 
-    async fn listen(&self, subscription: SubscriptionContext) -> Result<(), ErrorData> {
+    async fn listen(&self, subscription: SubscriptionContext) -> McpResult<()> {
         let caller = self.caller(&subscription.request_context().extensions)?;
         let changes = FileChanges::new(&self.parts, &caller.principal);
         let (accepted, followed) = (subscription.accepted().clone(), Followed::default());
@@ -382,7 +334,7 @@ impl ServerHandler for McpServer {
     }
 }
 
-fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+fn one_page(request: PageRequest) -> McpResult<()> {
     let refused = |_| ErrorData::invalid_params("cursor: the list is one page, so there is none: leave it out", None);
     request.and_then(|request| request.cursor).map(refused).map_or(Ok(()), Err)
 }

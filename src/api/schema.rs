@@ -37,7 +37,9 @@ use utoipa::{
     },
 };
 
-pub use file::{ArchiveLink, File, FileListing, FileResult, ImportResult, MoveFile, Moved, SkippedResult, file_query};
+pub use file::{
+    ArchiveLink, CHARACTER_BYTES_MAX, File, FileListing, FileResult, MoveFile, Moved, SkippedResult, file_query,
+};
 pub use result::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
@@ -138,10 +140,8 @@ pub struct RunnerResult {
     /// Other names that are accepted.
     pub aliases: Vec<String>,
     /// The language's version.
-    #[schemars(with = "String")]
     pub version: Option<String>,
     /// What is installed.
-    #[schemars(with = "String")]
     pub description: Option<String>,
     /// The container image.
     pub image: String,

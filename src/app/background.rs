@@ -20,16 +20,10 @@ use tracing::warn;
 use super::{StartError, listen, options, parts::Parts, peers};
 use crate::{
     adapters::database::Database,
+    api::http::ApiParts,
     config::Config,
     ports::storage::Storage,
-    services::{
-        history::History,
-        idempotency::Idempotency,
-        network::Policies,
-        runs::Runs,
-        sessions::Sessions,
-        tokens::{TokenEnds, Tokens},
-    },
+    services::{network::Policies, tokens::TokenEnds},
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end.
@@ -53,35 +47,25 @@ impl Background {
         parts.shared.sandboxes.janitor.reconcile().await?;
         recover(&parts.shared.store).await;
         parts.shared.standbys.start();
-        parts.sessions.start();
+        parts.api.sessions.start();
         let stop = || parts.stop.clone();
         let mut tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
-        tasks.push(parts.packages.start(stop()));
+        tasks.push(parts.api.packages.start(stop()));
         if let Some(database) = parts.database.clone() {
             // So that the first request finds them, where the database answers.
             let first = async {
                 if database.prepare().await.is_ok() {
                     parts.shared.tokens.load().await;
                     drop(parts.policies.load().await);
-                    drop(parts.tools.directory().load().await);
-                    parts.sessions.recover().await;
+                    drop(parts.api.tools.directory().load().await);
+                    parts.api.sessions.recover().await;
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
-            tasks.push(tokio::spawn(keep(
-                database,
-                Arc::clone(&parts.shared.tokens),
-                (Arc::clone(&parts.history), Arc::clone(&parts.keys)),
-                (Arc::clone(&parts.policies), (parts.runs.clone(), parts.sessions.clone())),
-                stop(),
-            )));
-            tasks.push(parts.tools.start(stop()));
+            tasks.push(tokio::spawn(keep(database, parts.api.clone(), Arc::clone(&parts.policies), stop())));
+            tasks.push(parts.api.tools.start(stop()));
             tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
-            tasks.push(tokio::spawn(end_what_tokens_opened(
-                parts.shared.tokens.ends(),
-                (parts.runs.clone(), parts.sessions.clone()),
-                stop(),
-            )));
+            tasks.push(tokio::spawn(end_what_tokens_opened(parts.shared.tokens.ends(), parts.api.clone(), stop())));
         }
         if let Some(listener) = metrics {
             let surface = parts.surface(&parts.metrics_router);
@@ -98,13 +82,13 @@ impl Background {
     /// Ends every run and every task, so that no sandbox is left: runs first, then sessions and standbys, then the
     /// janitor when its list is empty, then the rest.
     pub(super) async fn stop(self, parts: Parts, grace: Duration) {
-        parts.runs.stop(grace).await;
-        parts.kernels.stop().await;
-        parts.packages.stop().await;
-        parts.checker.stop().await;
-        parts.tools.directory().stop().await;
+        parts.api.runs.stop(grace).await;
+        parts.api.kernels.stop().await;
+        parts.api.packages.stop().await;
+        parts.api.checker.stop().await;
+        parts.api.tools.directory().stop().await;
         parts.stop.cancel();
-        parts.sessions.stop().await;
+        parts.api.sessions.stop().await;
         parts.shared.standbys.stop().await;
         parts.shared.sandboxes.janitor.drain(DRAIN_MAX).await;
         for task in self.tasks {
@@ -123,29 +107,23 @@ async fn recover(store: &Arc<dyn Storage>) {
 }
 
 /// Prepares the database, keeps the tokens true to it, and stores the history in it.
-async fn keep(
-    database: Database,
-    tokens: Arc<Tokens>,
-    (history, keys): (Arc<History>, Arc<Idempotency>),
-    (policies, (runs, sessions)): (Arc<Policies>, (Runs, Sessions)),
-    stop: CancellationToken,
-) {
+async fn keep(database: Database, api: ApiParts, policies: Arc<Policies>, stop: CancellationToken) {
+    let ApiParts { tokens, history, keys, runs, sessions, containers, .. } = api;
+    let here = peers::LocalOccupancy { runs, sessions, containers };
     database.prepare_at_last(stop.clone()).await;
     let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies.follow(stop.clone()));
-    let beside = runs.peers().clone();
-    let recorded = sessions.clone();
-    let recorded = recorded.follow(stop.clone());
-    let beside = beside.follow(peers::LocalOccupancy { runs, sessions }, stop.clone());
+    let (beside, recorded) = (here.runs.peers().clone(), here.sessions.clone());
+    let (beside, recorded) = (beside.follow(here, stop.clone()), recorded.follow(stop.clone()));
     tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));
     database.close().await;
 }
 
 /// Ends the runs and sessions of tokens that end.
-async fn end_what_tokens_opened(mut ends: TokenEnds, (runs, sessions): (Runs, Sessions), stop: CancellationToken) {
+async fn end_what_tokens_opened(mut ends: TokenEnds, api: ApiParts, stop: CancellationToken) {
     while let Some(ended) = stop.run_until_cancelled(ends.next()).await.flatten() {
         for token in ended {
-            runs.cancel_all_of(token);
-            sessions.close_all_of(token);
+            api.runs.cancel_all_of(token);
+            api.sessions.close_all_of(token);
         }
     }
 }

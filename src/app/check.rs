@@ -38,6 +38,7 @@ pub(super) fn service(config: &Config, shared: &SharedParts) -> Checker {
         queue_max: WAITING_MAX,
         wait_max: WAIT_MAX,
         conversation_max: 1,
+        bytes_max: usize::try_from(config.server.bodies_bytes_max).unwrap_or(usize::MAX),
         rate_a_minute: config.admission.rate_per_minute,
         rate_burst: config.admission.rate_burst,
     };

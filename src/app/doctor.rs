@@ -37,7 +37,7 @@ pub fn without_settings(error: &ConfigError) -> Findings {
 /// Every check, for a machine whose server may or may not run.
 pub async fn check(config: &Config) -> Findings {
     let mut findings = Findings::default();
-    machine::addresses(config, in_container(), &mut findings).await;
+    machine::addresses(config, in_container(Path::new("/")), &mut findings).await;
     rest(config, app::engine(config).await, findings).await
 }
 
@@ -58,20 +58,24 @@ pub(super) fn checks_of(config: &Config, engine: &Arc<dyn Engine>) -> Checks {
 
 async fn rest(config: &Config, engine: Result<(Arc<dyn Engine>, Probe), StartError>, addresses: Findings) -> Findings {
     let mut findings = Findings::default();
+    let in_container = in_container(Path::new("/"));
     findings.ok("settings", "complete");
     settings::secrets(config, &mut findings);
     settings::secrets_of_programs(config, &mut findings);
-    settings::shared_folders(config, in_container(), &mut findings);
+    settings::shared_folders(config, in_container, &mut findings);
     let store = machine::root(config, &mut findings);
     findings.0.extend(addresses.0);
-    machine::public_address(config, in_container(), &mut findings);
+    machine::public_address(config, in_container, &mut findings);
     machine::audit(config, &mut findings);
     machine::traces(config, &mut findings).await;
-    engine::check(config, store, engine, &mut findings).await;
+    engine::check(config, store, engine, in_container, &mut findings).await;
     findings
 }
 
-/// Whether this process is in a container, whose addresses, but not the host's folders, are its own.
-fn in_container() -> bool {
-    ["/.dockerenv", "/run/.containerenv"].iter().any(|file| Path::new(file).exists())
+/// What is in containers of Docker, in those of Podman and CRI-O, and in pods whatever runs them.
+const IN_CONTAINERS: [&str; 3] = [".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io/serviceaccount"];
+
+/// Whether this is the root folder of a container, whose addresses, but not the host's folders, are its own.
+fn in_container(root: &Path) -> bool {
+    IN_CONTAINERS.iter().any(|file| root.join(file).exists())
 }

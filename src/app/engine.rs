@@ -44,7 +44,7 @@ async fn docker(config: &Config) -> Result<Arc<dyn Engine>, StartError> {
         ..EngineOptions::new(&config.root)
     };
     engine::connect(options).await.map_err(|error| match error {
-        ConnectError::Runtime { .. } => StartError::Runtime(error),
+        ConnectError::Runtime { .. } | ConnectError::RootNotMounted { .. } => StartError::EngineSetting(error),
         other => StartError::Connect(other),
     })
 }

@@ -37,9 +37,9 @@ pub enum StartError {
          without `--no-default-features`"
     )]
     NoCluster,
-    /// The engine does not have the runtime of the settings.
+    /// The engine answers, and does not have what a setting names.
     #[error(transparent)]
-    Runtime(ConnectError),
+    EngineSetting(ConnectError),
     /// The engine answers, and refuses a call that the start needs.
     #[error("the container engine lacks a required feature: run `mcp-sandbox-server doctor` for details")]
     Engine(#[from] EngineError),

@@ -15,16 +15,12 @@ mod connection;
 mod places;
 mod socket;
 
-use std::{convert::Infallible, net::Ipv6Addr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::Ipv6Addr, pin::pin, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
-use hyper::{
-    body::Incoming,
-    server::conn::http1,
-    service::{HttpService, service_fn},
-};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::{
@@ -109,8 +105,18 @@ pub async fn serve(
         let (surface, answering) = (surface.clone(), Arc::clone(&connection));
         let service = service_fn(move |request| answer(Arc::clone(&answering), request, surface.clone()));
         let socket = TokioIo::new(Watched::new(stream, Arc::clone(&connection)));
-        let serving = gracefully(http.serve_connection(socket, service).with_upgrades(), shutdown.clone());
-        let abandoned = abandon.clone();
+        let serving = http.serve_connection(socket, service).with_upgrades();
+        let (stopped, abandoned) = (shutdown.clone(), abandon.clone());
+        // From `shutdown` on it ends with the answer that is being sent.
+        let serving = async move {
+            let mut serving = pin!(serving);
+            tokio::select! {
+                biased;
+                end = serving.as_mut() => return end,
+                () = stopped.cancelled() => serving.as_mut().graceful_shutdown(),
+            }
+            serving.await
+        };
         connections.spawn(async move {
             let ended = match connection.drive(serving).await {
                 Ok(Err(error)) => return debug!(%error, "a connection failed"),
@@ -132,27 +138,6 @@ pub async fn serve(
     }
 }
 
-/// Serves a connection; from `shutdown` on it ends with the answer that is being sent.
-async fn gracefully<S, B>(
-    connection: http1::UpgradeableConnection<TokioIo<Watched>, S>,
-    shutdown: CancellationToken,
-) -> hyper::Result<()>
-where
-    S: HttpService<Incoming, ResBody = B>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    B: http_body::Body + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    B::Data: Send,
-{
-    let mut connection = std::pin::pin!(connection);
-    tokio::select! {
-        biased;
-        end = connection.as_mut() => return end,
-        () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
-    }
-    connection.await
-}
-
 /// Small answers are sent at once. A socket that refuses an option works without.
 fn prepare(stream: &TcpStream) {
     drop(stream.set_nodelay(true));
@@ -167,13 +152,21 @@ async fn answer(
 ) -> Result<Response<impl http_body::Body<Data = bytes::Bytes, Error = axum::Error>>, Infallible> {
     jupyter::access::take_token(&mut request);
     librechat::access::take_token(&mut request);
-    let class = Class::of(&surface.tokens, request.uri().path(), request.headers());
+    let class = Class::of(&surface.tokens, &mut request);
     let mut busy = connection.begin(&class).await;
     request.extensions_mut().insert(ClientAddress(connection.address()));
     if !busy.is_answered() {
-        request.extensions_mut().insert(NoAnswerPermit);
+        request.extensions_mut().insert(NoAnswerPermit::Repeatable);
     }
-    let mut response = surface.router.oneshot(request.map(Body::new)).await?;
+    let (uri, is_safe) = (request.uri().clone(), request.method().is_safe());
+    let mut response = surface.router.clone().oneshot(request.map(Body::new)).await?;
+    if !busy.holds(http_body::Body::size_hint(response.body()).exact().unwrap_or_default()) {
+        let mut refused = Request::new(Body::empty());
+        *refused.uri_mut() = uri;
+        let room = if is_safe { NoAnswerPermit::Repeatable } else { NoAnswerPermit::CarriedOut };
+        refused.extensions_mut().insert(room);
+        response = surface.router.oneshot(refused).await?;
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         busy.upgrade();
     } else if connection.closes() || !busy.is_answered() {

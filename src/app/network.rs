@@ -29,7 +29,7 @@ pub(super) fn parts(
     let parts = NetworkParts {
         tokens: Arc::clone(tokens),
         carrier: Arc::new(carrier),
-        resolver: Arc::new(SystemResolver),
+        resolver: Arc::new(SystemResolver::default()),
         own_hosts: own_hosts(config),
         observer: Arc::clone(observer),
         clock: Arc::new(SystemClock),

@@ -23,26 +23,14 @@ use crate::{
     domain::{address::networks, environment::AllowedVariables},
     ports::{engine::Probe, storage::Usage},
     services::{
-        admin::{Admin, AdminParts, Checks, Refusals},
         admission::{self, AdmissionOptions},
-        check::Checker,
-        connections::Connections,
-        containers::Containers,
-        conversations::Conversations,
         files::FilesOptions,
-        history::{History, HistoryOptions},
-        idempotency::Idempotency,
-        kernels::Kernels,
-        network::Policies,
-        packages::Packages,
+        history::HistoryOptions,
         quota::QuotaOptions,
         retention::RetentionOptions,
-        runs::{Runs, RunsOptions},
-        sessions::{Sessions, SessionsOptions},
-        shared_parts::SharedParts,
+        runs::RunsOptions,
+        sessions::SessionsOptions,
         standby::StandbyOptions,
-        stats::StatsSnapshot,
-        tools::Tools,
     },
 };
 
@@ -83,6 +71,7 @@ pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
         queue_max: config.admission.queue_max as usize,
         wait_max: Duration::from_millis(config.admission.queue_wait_ms),
         conversation_max: config.admission.conversation_max as usize,
+        bytes_max: usize::try_from(config.server.bodies_bytes_max).unwrap_or(usize::MAX),
         rate_a_minute: config.admission.rate_per_minute,
         rate_burst: config.admission.rate_burst,
     }
@@ -128,6 +117,7 @@ pub(super) fn files(config: &Config) -> FilesOptions {
         entries_max: config.files.listed_max as usize,
         depth_max: config.files.depth_max as usize,
         write_bytes_max: config.files.write_bytes_max,
+        waiting_bytes_max: usize::try_from(config.server.bodies_bytes_max).unwrap_or(usize::MAX),
         quota: QuotaOptions {
             bytes_max: config.quota.bytes_max,
             entries_max: config.quota.entries_max.into(),
@@ -214,57 +204,8 @@ pub(super) fn history(config: &Config) -> HistoryOptions {
         source_bytes_max: if history.source { source } else { 0 },
         kept: (history.kept_s > 0).then(|| Duration::from_secs(history.kept_s)),
         kept_max: history.kept_max,
+        kept_bytes: history.kept_bytes,
     }
-}
-
-pub(super) fn api(
-    bodies: Bodies,
-    shared: &SharedParts,
-    (runs, sessions, kernels): (&Runs, &Sessions, &Kernels),
-    (packages, tools, checker): (&Packages, &Tools, &Checker),
-    (history, keys, admin): (&Arc<History>, &Arc<Idempotency>, &Admin),
-) -> ApiParts {
-    let SharedParts { sandboxes, files, tokens, network, .. } = shared;
-    ApiParts {
-        runs: runs.clone(),
-        files: Arc::clone(files),
-        containers: Containers::new(runs.clone()),
-        conversations: Conversations::new(runs.clone()),
-        history: Arc::clone(history),
-        keys: Arc::clone(keys),
-        sessions: sessions.clone(),
-        kernels: kernels.clone(),
-        tokens: Arc::clone(tokens),
-        admin: admin.clone(),
-        network: network.clone(),
-        packages: packages.clone(),
-        skills: sandboxes.skills.clone(),
-        tools: tools.clone(),
-        checker: checker.clone(),
-        bodies,
-    }
-}
-
-/// What operators see and change.
-pub(super) fn admin(
-    runs: &Runs,
-    (history, refusals): (Arc<History>, Arc<Refusals>),
-    (policies, connections): (&Arc<Policies>, Option<&Arc<Connections>>),
-    tools: &Tools,
-    stats: StatsSnapshot,
-    checks: Checks,
-) -> Admin {
-    Admin::new(AdminParts {
-        runs: runs.clone(),
-        conversations: Conversations::new(runs.clone()),
-        history,
-        stats,
-        policies: Arc::clone(policies),
-        tool_servers: Arc::clone(tools.directory()),
-        connections: connections.cloned(),
-        refusals,
-        checks,
-    })
 }
 
 pub(super) fn bodies(config: &Config) -> Bodies {

@@ -17,7 +17,7 @@ use crate::{
     adapters::engine::observed::Observed,
     adapters::storage::{DiskSkills, DiskStorage, RootError},
     api::{
-        http::{self, HttpParts, peers::Relay},
+        http::{self, ApiParts, HttpParts, peers::Relay},
         mcp::McpParts,
     },
     config::Config,
@@ -36,9 +36,10 @@ use crate::{
         storage::Storage,
     },
     services::{
-        admin::Refusals,
+        admin::{Admin, AdminParts, Refusals},
         admission::Admission,
-        check::Checker,
+        containers::Containers,
+        conversations::Conversations,
         discovery::Discovery,
         files::Files,
         history::{self, History},
@@ -48,7 +49,6 @@ use crate::{
         kernels::Kernels,
         links::UrlSigner,
         network::Policies,
-        packages::Packages,
         readiness::Readiness,
         retention::Retention,
         runs::Runs,
@@ -60,28 +60,20 @@ use crate::{
         standby::{StandbyParts, Standbys},
         stats::StatsSnapshot,
         tokens::Tokens,
-        tools::Tools,
     },
 };
 
 /// Every part of the server.
 pub struct Parts {
     pub shared: SharedParts,
-    pub runs: Runs,
+    pub api: ApiParts,
     pub retention: Arc<Retention>,
-    pub sessions: Sessions,
-    pub kernels: Kernels,
-    pub packages: Packages,
-    pub tools: Tools,
-    pub checker: Checker,
     pub discovery: Arc<Discovery>,
     pub mcp: McpParts,
     /// Taken when it starts.
     pub check: Option<IsolationCheck>,
     pub router: Router,
     pub policies: Arc<Policies>,
-    pub history: Arc<History>,
-    pub keys: Arc<Idempotency>,
     /// `None` where it is off.
     pub sign_in: Option<Arc<SignIn>>,
     /// `doctor` has none.
@@ -202,18 +194,42 @@ impl Parts {
         let stats = StatsSnapshot { runs: runs.clone(), packages: packages.clone() };
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &shared, &runs)?;
-        let told = (Arc::clone(&history), refusals);
-        let known = (&policies, sign_in.as_ref().map(|parts| &parts.connections));
-        let (kernels, checks) = (Kernels::new(runs.clone(), SystemClock.unix_s()), doctor::checks_of(config, &engine));
-        let admin = options::admin(&runs, told, known, &tools, stats.clone(), checks);
-        let (beside, kept) = ((&packages, &tools, &checker), (&history, &keys, &admin));
-        let api = options::api(bodies.clone(), &shared, (&runs, &sessions, &kernels), beside, kept);
+        let conversations = Conversations::new(runs.clone());
+        let admin = Admin::new(AdminParts {
+            runs: runs.clone(),
+            conversations: conversations.clone(),
+            history: Arc::clone(&history),
+            stats: stats.clone(),
+            connections: sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)),
+            policies: Arc::clone(&policies),
+            tool_servers: Arc::clone(tools.directory()),
+            refusals,
+            checks: doctor::checks_of(config, &engine),
+        });
+        let api = ApiParts {
+            containers: Containers::new(runs.clone()),
+            kernels: Kernels::new(runs.clone(), SystemClock.unix_s()),
+            files: Arc::clone(&shared.files),
+            tokens: Arc::clone(&shared.tokens),
+            network: shared.network.clone(),
+            skills: shared.sandboxes.skills.clone(),
+            bodies: bodies.clone(),
+            runs,
+            conversations,
+            history,
+            keys,
+            sessions,
+            admin,
+            packages,
+            tools,
+            checker,
+        };
         let mcp = options::tools(config, &api);
         let relay = Relay::new(shared.peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, (&bodies, &relay), stop.clone())),
             relay,
-            api,
+            api: api.clone(),
             sign_in: sign_in.clone(),
             readiness: Arc::new(Readiness::new(stats)),
             metrics: exposition.clone(),
@@ -223,20 +239,13 @@ impl Parts {
         });
         Ok(Self {
             shared,
-            runs,
+            api,
             retention: Arc::new(retention),
-            sessions,
-            kernels,
-            packages,
-            tools,
-            checker,
             discovery,
             mcp,
             check: Some(check),
             router,
             policies,
-            history,
-            keys,
             sign_in: sign_in.and_then(|parts| parts.embedded),
             database,
             metrics_router: http::metrics::router(exposition),

@@ -7,6 +7,7 @@ use crate::{
     config::Config,
     domain::{clock::SystemClock, id::InstanceId, owner::ConversationKey},
     services::{
+        containers::Containers,
         peers::{Occupancy, Peer, Peers},
         runs::Runs,
         sessions::Sessions,
@@ -25,11 +26,13 @@ pub(super) fn parts(config: &Config, instance: InstanceId, database: Option<&Dat
 pub(super) struct LocalOccupancy {
     pub runs: Runs,
     pub sessions: Sessions,
+    pub containers: Containers,
 }
 
 impl Occupancy for LocalOccupancy {
     fn is_idle(&self, conversation: &ConversationKey) -> bool {
-        !self.has_run(conversation) && self.sessions.list(&conversation.owner, Some(&conversation.id)).is_empty()
+        let sessions = || self.sessions.list(&conversation.owner, Some(&conversation.id));
+        !self.containers.holds(conversation) && !self.has_run(conversation) && sessions().is_empty()
     }
 
     fn has_run(&self, conversation: &ConversationKey) -> bool {

@@ -2,10 +2,14 @@
 
 use std::net::Ipv6Addr;
 
+use percent_encoding::{AsciiSet, utf8_percent_encode};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{BaseUrl, Config, ConfigError, RunLimits, value::is_weak};
-use crate::domain::limits::Limits;
+use crate::domain::{limits::Limits, path::RESERVED};
+
+/// What is encoded in the address of a file.
+const IN_ADDRESS: &AsciiSet = &RESERVED.remove(b'/');
 
 impl Config {
     /// The names of secrets that are probably not random.
@@ -38,7 +42,8 @@ impl Config {
         if !url.expose_secret().is_empty() {
             return url.clone();
         }
-        format!("sqlite://{}/.state/sandbox.db", self.root.display()).into()
+        let root = self.root.display().to_string();
+        format!("sqlite://{}/.state/sandbox.db", utf8_percent_encode(&root, IN_ADDRESS)).into()
     }
 
     /// How other servers reach this one. An IPv6 address gets its brackets here, since Kubernetes gives a pod's address

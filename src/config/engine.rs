@@ -4,7 +4,6 @@ use super::{
     Config, ConfigError,
     check::{ensure, one_of},
     section::section,
-    value::{parsed, shown},
 };
 use crate::domain::users::UserRange;
 

@@ -39,20 +39,39 @@ impl Sources {
 /// # Errors
 /// One sentence that names the setting and says what to do.
 pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
-    let mut figment = Figment::from(defaults()).merge(Source::pairs(&sources.fallbacks, "the command", false));
-    if let Some((text, place)) = read(sources.file.as_deref(), "sandbox.toml")? {
-        figment = figment.merge(Source::toml(&text, place)?);
-    }
-    if let Some((text, place)) = read(sources.env_file.as_deref(), ".env")? {
-        figment = figment.merge(Source::env_file(&text, &place)?);
-    }
-    let config: Config = figment
-        .merge(Source::pairs(&sources.environment, "the environment", true))
-        .merge(Source::pairs(&sources.overrides, "the command line", false))
-        .extract()
-        .map_err(explain)?;
+    let figment = read_all(sources)?.into_iter().fold(Figment::new(), Figment::merge);
+    let config: Config = figment.extract().map_err(explain)?;
     config.check()?;
     Ok(config)
+}
+
+/// Whether the log of a server is JSON, also where another setting is wrong.
+pub fn logs_json(sources: &Sources) -> bool {
+    let all = read_all(sources).unwrap_or_else(|_| vec![environment_of(sources), overrides_of(sources)]);
+    let newest_first = all.iter().rev().flat_map(|source| source.pairs.iter().rev());
+    let formats = newest_first.filter(|(_, name, _)| name == "SANDBOX_LOG__FORMAT");
+    formats.filter_map(|(.., value)| value.as_str()).find(|format| !format.is_empty()) == Some("json")
+}
+
+/// Every source; later ones win.
+fn read_all(sources: &Sources) -> Result<Vec<Source>, ConfigError> {
+    let mut all = vec![defaults(), Source::pairs(&sources.fallbacks, "the command", false)];
+    if let Some((text, place)) = read(sources.file.as_deref(), "sandbox.toml")? {
+        all.push(Source::toml(&text, place)?);
+    }
+    if let Some((text, place)) = read(sources.env_file.as_deref(), ".env")? {
+        all.push(Source::env_file(&text, &place)?);
+    }
+    all.extend([environment_of(sources), overrides_of(sources)]);
+    Ok(all)
+}
+
+fn environment_of(sources: &Sources) -> Source {
+    Source::pairs(&sources.environment, "the environment", true)
+}
+
+fn overrides_of(sources: &Sources) -> Source {
+    Source::pairs(&sources.overrides, "the command line", false)
 }
 
 /// The settings when no source sets any.
@@ -180,7 +199,7 @@ fn unknown(name: &str, place: &str) -> String {
     )
 }
 
-/// The kind of an error never repeats a value: see [`super::value::parsed`].
+/// The kind of an error never repeats a value: see [`super::value::deserialize`].
 fn explain(error: Error) -> ConfigError {
     let path = error.path.join(".");
     let name = |setting: &Setting| match path.split_once('.') {

@@ -1,5 +1,7 @@
 //! The sources, their order, and what is refused.
 
+use secrecy::ExposeSecret as _;
+
 use super::*;
 use crate::{config::BindAddr, domain::limits::Limits};
 
@@ -45,6 +47,13 @@ fn later_sources_win() {
     assert_eq!(config.root, PathBuf::from("/srv/a"));
     assert_eq!((config.limits.wall_ms, config.limits.memory_bytes, config.limits.cpu_millis), (3000, 67_108_864, 900));
     assert_eq!(config.files.listed_max, 7);
+}
+
+#[test]
+fn the_database_is_in_the_root_whatever_characters_that_has() {
+    let config = load(&sources(&[("SANDBOX_ROOT", "/srv/50% of a?b")])).expect("settings");
+    let url = config.database_url();
+    assert_eq!(url.expose_secret(), "sqlite:///srv/50%25%20of%20a%3Fb/.state/sandbox.db");
 }
 
 #[test]

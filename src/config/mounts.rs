@@ -6,11 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    Config, ConfigError, Setting,
-    section::section,
-    value::{parsed, shown},
-};
+use super::{Config, ConfigError, Setting, section::section};
 use crate::domain::{
     shared_folder::{SharedFolder, SharedFolderError},
     skills::SkillSource,

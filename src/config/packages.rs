@@ -2,11 +2,7 @@
 
 use http::{Uri, uri::Scheme};
 
-use super::{
-    Config, ConfigError,
-    section::section,
-    value::{parsed, shown},
-};
+use super::{Config, ConfigError, section::section};
 use crate::domain::network::{Policy, PolicyText};
 
 section! {

@@ -10,12 +10,7 @@ use serde::{
 };
 use serde_json::Value as Json;
 
-use super::{
-    Config, ConfigError, Setting,
-    mounts::any_key,
-    section::section,
-    value::{Secret as Value, parsed, shown},
-};
+use super::{Config, ConfigError, Setting, mounts::any_key, section::section, value::Secret as Value};
 use crate::domain::network::{Secret, SecretRule, SecretText};
 
 /// How much of a file of a value is read, in bytes.

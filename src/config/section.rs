@@ -15,7 +15,7 @@ macro_rules! section {
         pub struct $name {
             $(
                 $(#[doc = $doc])+
-                #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+                #[serde(with = "crate::config::value")]
                 pub $key: $type,
             )+
         }
@@ -51,20 +51,20 @@ macro_rules! sections {
         #[derive(Debug, Clone, Default, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Config {
-            #[serde(rename = "mcp_api_token", deserialize_with = "parsed", serialize_with = "shown")]
+            #[serde(rename = "mcp_api_token", with = "value")]
             pub api_token: Secret,
-            #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+            #[serde(with = "value")]
             file_secret: Secret,
-            #[serde(rename = "sandbox_root", deserialize_with = "parsed")]
+            #[serde(rename = "sandbox_root", deserialize_with = "value::deserialize")]
             pub root: PathBuf,
-            #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+            #[serde(with = "value")]
             pub public_base_url: BaseUrl,
-            #[serde(rename = "mcp_http_addr", deserialize_with = "parsed", serialize_with = "shown")]
+            #[serde(rename = "mcp_http_addr", with = "value")]
             pub http_addr: BindAddr,
             pub docker_host: Option<String>,
-            #[serde(deserialize_with = "parsed", serialize_with = "shown")]
+            #[serde(with = "value")]
             database_url: Secret,
-            #[serde(deserialize_with = "parsed", skip_serializing)]
+            #[serde(deserialize_with = "value::deserialize", skip_serializing)]
             tunnel_token: Secret,
             /// By name; see [`Config::shared_folders`].
             pub mounts: BTreeMap<String, String>,

@@ -1,11 +1,6 @@
 //! The settings of sign-in, and their rules.
 
-use super::{
-    BaseUrl, Config, ConfigError, Secret,
-    check::ensure,
-    section::section,
-    value::{parsed, shown},
-};
+use super::{BaseUrl, Config, ConfigError, Secret, check::ensure, section::section};
 use crate::domain::token::{Scope, TokenLimits};
 
 section! {

@@ -4,7 +4,7 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 
 use super::{
     section::section,
-    value::{BindAddr, Secret, parsed, shown},
+    value::{BindAddr, Secret},
 };
 
 section! {
@@ -70,5 +70,38 @@ pub fn init(level: &str, json: bool) -> Result<(), super::ConfigError> {
     let started =
         if json { registry.with(layer.json()).try_init() } else { registry.with(layer.with_ansi(false)).try_init() };
     drop(started);
+    if json {
+        log_panics();
+    }
     Ok(())
+}
+
+/// Makes a panic a line of the log, in the span in which it happens. Rust writes it as plain text.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a fault of the server")));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_line_of_the_log() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let log = fmt().json().with_writer(Mutex::new(file.reopen().expect("the file"))).finish();
+        let before = std::panic::take_hook();
+        log_panics();
+        let parsed = tracing::subscriber::with_default(log, || {
+            std::panic::catch_unwind(|| "x".parse::<u8>().expect("on purpose"))
+        });
+        std::panic::set_hook(before);
+        assert!(parsed.is_err());
+        let text = std::fs::read_to_string(file.path()).expect("the log");
+        let line: serde_json::Value = serde_json::from_str(text.trim()).expect(&text);
+        assert_eq!(line["level"], "ERROR");
+        let panic = line["fields"]["panic"].as_str().expect("a text");
+        assert!(panic.contains("telemetry.rs") && panic.contains("on purpose"), "{panic}");
+    }
 }

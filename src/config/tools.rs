@@ -8,7 +8,6 @@ use super::{
     mounts::any_key,
     secrets::{SecretKeys, WithSecret},
     section::section,
-    value::{parsed, shown},
 };
 use crate::domain::tools::{ServerText, ToolServer};
 

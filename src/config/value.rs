@@ -27,7 +27,9 @@ const UNCOMMON_CHARS_MIN: usize = 4;
 const RANDOM_CHARS_MIN: usize = 8;
 
 /// Deserializes a value from its text, whatever type the source gave it. No error repeats the text: it may be a secret.
-pub(super) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
+pub(super) fn deserialize<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     let text = match Value::deserialize(deserializer)? {
         Value::String(text) => text,
         Value::Bool(flag) => flag.to_string(),
@@ -41,7 +43,7 @@ pub(super) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(d
 }
 
 /// Serializes a value as its text.
-pub(super) fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn serialize<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 

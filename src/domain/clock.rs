@@ -1,7 +1,7 @@
 //! Wall clock time as a parameter, so that tests choose it.
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
+    sync::atomic::{AtomicI64, AtomicU64, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -61,7 +61,7 @@ fn since_epoch() -> Duration {
 }
 
 /// A moment since which also the time counts for which the machine was suspended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     at: Instant,
     suspended: Duration,
@@ -77,8 +77,9 @@ impl Moment {
     }
 }
 
-/// Notices steps of the wall clock. After a step forward everything looks old at once, so nothing should be deleted for
-/// its age.
+/// Notices steps of the wall clock, which a suspension of the machine is too: what runs on it stood still meanwhile.
+/// After one everything looks old at once, so nothing should be deleted for its age. An age is counted to the reading
+/// that was checked, as the clock may have been set when it is read again.
 #[derive(Debug, Default)]
 pub struct StepWatch(Mutex<Option<Reading>>);
 
@@ -91,52 +92,87 @@ struct Reading {
 }
 
 impl StepWatch {
-    /// Whether the wall clock kept pace with the monotonic one between the calls of the last hour. To be called
-    /// regularly; the first call is true.
-    pub fn is_steady(&self, clock: &dyn Clock) -> bool {
-        let (unix_s, at) = (clock.unix_s(), Instant::now());
+    /// The wall clock in unix milliseconds, if it kept pace with the monotonic one between the calls of the last hour.
+    /// To be called regularly; the first call has a time.
+    pub fn steady_ms(&self, clock: &dyn Clock) -> Option<i64> {
+        self.read(clock).map(|(now, _)| now)
+    }
+
+    /// The same once the first call is [`SETTLING`] ago: if something may be deleted for its age.
+    pub fn settled_ms(&self, clock: &dyn Clock) -> Option<i64> {
+        self.read(clock).filter(|(_, watched)| *watched >= SETTLING).map(|(now, _)| now)
+    }
+
+    /// The wall clock, if it is steady, and how long ago the first call was.
+    fn read(&self, clock: &dyn Clock) -> Option<(i64, Duration)> {
+        // In this order a step between the two is one for the next call, and not in the time that this one returns.
+        let (now, at) = (clock.unix_ms(), Instant::now());
+        let unix_s = now / 1000;
         let mut last = self.0.lock();
         let first = last.as_ref().map_or(at, |last| last.first);
         let stepped = last.take().and_then(|last| {
             let passed_s = i64::try_from((at - last.at).as_secs()).unwrap_or(i64::MAX);
             let drift_s = unix_s.saturating_sub(last.unix_s).saturating_sub(passed_s);
             if drift_s.abs() > DRIFT_MAX_S {
-                warn!(drift_s, "the clock was set: for an hour nothing is deleted for its age");
+                warn!(drift_s, "the clock was set, or the machine slept: for an hour nothing is deleted for its age");
                 return Some(at);
             }
             last.stepped.filter(|stepped| at - *stepped < DISTRUST)
         });
         *last = Some(Reading { first, unix_s, at, stepped });
-        stepped.is_none()
-    }
-
-    /// The same once the first call is [`SETTLING`] ago: whether something may be deleted for its age.
-    pub fn is_settled(&self, clock: &dyn Clock) -> bool {
-        self.is_steady(clock) && self.0.lock().as_ref().is_some_and(|last| last.first.elapsed() >= SETTLING)
+        stepped.is_none().then(|| (now, at - first))
     }
 }
 
 /// A clock for tests: it changes only when it is set.
 #[derive(Debug, Default)]
-pub struct ManualClock(AtomicI64);
+pub struct ManualClock {
+    unix_s: AtomicI64,
+    suspended_s: AtomicU64,
+}
 
 impl ManualClock {
     pub fn at(unix_s: i64) -> Self {
-        Self(AtomicI64::new(unix_s))
+        Self { unix_s: AtomicI64::new(unix_s), ..Self::default() }
     }
 
     pub fn set(&self, unix_s: i64) {
-        self.0.store(unix_s, Ordering::SeqCst);
+        self.unix_s.store(unix_s, Ordering::SeqCst);
+    }
+
+    /// Its machine is suspended for so long.
+    pub fn suspend(&self, seconds: u32) {
+        self.unix_s.fetch_add(i64::from(seconds), Ordering::SeqCst);
+        self.suspended_s.fetch_add(u64::from(seconds), Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn unix_s(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
+        self.unix_s.load(Ordering::SeqCst)
     }
 
     fn unix_ns(&self) -> u64 {
         u64::try_from(self.unix_s()).unwrap_or(0).saturating_mul(1_000_000_000)
+    }
+
+    fn suspended(&self) -> Duration {
+        Duration::from_secs(self.suspended_s.load(Ordering::SeqCst))
+    }
+}
+
+/// Keeps pace with the monotonic clock, also where that is paused.
+#[cfg(test)]
+pub(crate) struct PacedClock(pub(crate) Instant);
+
+#[cfg(test)]
+impl Clock for PacedClock {
+    fn unix_s(&self) -> i64 {
+        self.unix_ms() / 1000
+    }
+
+    fn unix_ns(&self) -> u64 {
+        (Duration::from_hours(500_000) + self.0.elapsed()).as_nanos().try_into().expect("a time")
     }
 }
 
@@ -147,13 +183,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_was_set_is_not_trusted_for_an_hour() {
         const DAY_S: i64 = 24 * 3600;
-        let (clock, watch) = (ManualClock::at(1000), StepWatch::default());
+        let (clock, watch) = (ManualClock::at(1_800_000_000), StepWatch::default());
         let pass = async |secs: u64, wall_s: i64| {
             tokio::time::advance(Duration::from_secs(secs)).await;
             clock.set(clock.unix_s() + wall_s);
-            watch.is_steady(&clock)
+            watch.steady_ms(&clock).is_some()
         };
-        assert!(watch.is_steady(&clock), "nothing is known yet");
+        assert_eq!(watch.steady_ms(&clock), Some(1_800_000_000_000), "nothing is known yet");
         assert!(pass(60, 60).await && pass(60, 80).await && pass(60, 31).await, "small corrections");
         for step in [365 * DAY_S, -400 * DAY_S, 3600] {
             assert!(!pass(60, step).await, "{step}");
@@ -164,13 +200,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_is_settled_when_it_was_right_for_a_while() {
-        let (clock, watch) = (ManualClock::at(1000), StepWatch::default());
+        let (clock, watch) = (ManualClock::at(1_800_000_000), StepWatch::default());
         let pass = async |secs: u64, wall_s: i64| {
             tokio::time::advance(Duration::from_secs(secs)).await;
             clock.set(clock.unix_s() + wall_s);
-            watch.is_settled(&clock)
+            watch.settled_ms(&clock).is_some()
         };
-        assert!(!watch.is_settled(&clock), "it may be wrong from the start");
+        assert_eq!(watch.settled_ms(&clock), None, "it may be wrong from the start");
         assert!(!pass(599, 599).await && pass(1, 1).await);
         assert!(!pass(60, -365 * 24 * 3600).await, "now it is set right");
         assert!(!pass(3599, 3599).await && pass(1, 1).await);

@@ -62,7 +62,7 @@ codes! {
     SessionNotFound = "session_not_found", "Open a session.";
     /// The session was open and has ended; the message says why.
     SessionEnded = "session_ended", "Open a new session and set its variables again; the files are still there.";
-    /// A session's kernel did not answer in time, because a cell runs.
+    /// A session's kernel did not answer in time, because a cell runs; or the session is being restarted.
     SessionBusy = "session_busy", "Wait for the cell to end, or interrupt it.";
     /// The memory for sessions is in use, and no session may end for another; or the caller holds its share of it.
     SessionsFull = "sessions_full", "Close a session that is no longer needed, or try again later.";
@@ -72,11 +72,11 @@ codes! {
     NotAFile = "not_a_file", "Choose another path, or delete what is there first.";
     /// A program holds the file so that it cannot be opened now.
     FileBusy = "file_busy", "Try again when the program has ended.";
-    /// More bytes than the limit.
-    TooLarge = "too_large", "Send less, or in several parts.";
+    /// More bytes than the limit, or the long answer of a request that was carried out is lost; the message says which.
+    TooLarge = "too_large", "Send less, or in several parts; where the answer is lost, look at what was done.";
     /// Too many requests are waiting.
     QueueFull = "queue_full", "Try again after the seconds that `Retry-After` says.";
-    /// The token begins runs faster than allowed.
+    /// The owner or the token has used up what is allowed in a period of time.
     RateLimited = "rate_limited", "Try again after the seconds that `Retry-After` says.";
     /// The run waited longer than the queue's limit.
     QueueTimeout = "queue_timeout", "Try again later, with fewer runs at once.";

@@ -67,7 +67,7 @@ impl EventKind {
 pub enum EventKind {
     /// The run waits for its turn.
     Queued {
-        /// 1 is next.
+        /// Among the waiting runs of the owner: 1 is next.
         position: u32,
     },
     /// The program was handed to a sandbox.

@@ -2,20 +2,16 @@
 
 use serde::Serialize;
 
-use super::words::words;
-
-words! {
-    /// How serious a finding is.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-    #[serde(rename_all = "lowercase")]
-    #[schema(as = LevelWord)]
-    pub enum Level: as_str {
-        Ok = "ok",
-        /// It works and could be better.
-        Warn = "warn",
-        /// Programs cannot run, or not safely.
-        Fail = "fail",
-    }
+/// How serious a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = LevelWord)]
+pub enum Level {
+    Ok,
+    /// It works and could be better.
+    Warn,
+    /// Programs cannot run, or not safely.
+    Fail,
 }
 
 /// One check.

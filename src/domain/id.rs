@@ -10,6 +10,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::text::sha256;
+
 /// The longest conversation id, in characters.
 pub const CONVERSATION_ID_CHARS_MAX: usize = 128;
 /// The longest language name, in characters.
@@ -43,9 +45,10 @@ impl ConversationId {
         Self(format!("c-{}", Uuid::now_v7().simple()), Aside(true))
     }
 
-    /// A new, unused id that does not contain the time. `prefix` begins with a letter.
-    pub fn random(prefix: &str) -> Self {
-        Self(format!("{prefix}{}", Uuid::new_v4().simple()), Aside(true))
+    /// A new id that does not contain the time. It is the same each time for the run id that is stored for a request's
+    /// key. `prefix` begins with a letter.
+    pub fn of_run(prefix: &str, run: RunId) -> Self {
+        Self(format!("{prefix}{}", &sha256(run.to_string().as_bytes())[..32]), Aside(true))
     }
 
     /// Whether it was made by this process and not named by a client: no other server knows it.
@@ -246,6 +249,11 @@ uuid_id!(
     /// One server. Stored in its root folder and on the labels of its sandboxes, so that it survives a restart.
     InstanceId,
     "instance-"
+);
+uuid_id!(
+    /// One question whether a tool may be called. It is no secret: who may answer is checked.
+    ApprovalId,
+    ""
 );
 
 #[cfg(test)]

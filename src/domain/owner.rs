@@ -1,6 +1,6 @@
 //! The principal of a request, who owns conversations, and the key of a conversation.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, fmt, str::FromStr, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 
@@ -133,6 +133,15 @@ impl FromStr for ConversationKey {
             None => Ok(Self::new(Principal::default(), text.parse()?)),
         }
     }
+}
+
+/// The first place of the owner who has the most places.
+pub fn first_of_most<'a>(owners: impl Iterator<Item = &'a Principal>) -> Option<usize> {
+    let mut places: HashMap<&Principal, (usize, usize)> = HashMap::new();
+    for (at, owner) in owners.enumerate() {
+        places.entry(owner).or_insert((0, at)).0 += 1;
+    }
+    places.into_values().max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
     fmt::{self, Write as _},
 };
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 
 /// The longest name between two slashes, in bytes: what Linux file systems allow.
 pub const COMPONENT_BYTES_MAX: usize = 255;
@@ -180,19 +180,11 @@ impl fmt::Debug for SafePath {
 /// # Errors
 /// [`PathError::BadPercent`], or the violated rule of a name.
 pub fn decode_component(text: &str) -> Result<Vec<u8>, PathError> {
-    let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16)).and_then(|d| u8::try_from(d).ok());
-    let mut bytes = text.bytes();
-    let mut name = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            name.push(byte);
-            continue;
-        }
-        let (Some(high), Some(low)) = (digit(bytes.next()), digit(bytes.next())) else {
-            return Err(PathError::BadPercent);
-        };
-        name.push(high << 4 | low);
+    let is_byte = |rest: &str| matches!(rest.as_bytes(), [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());
+    if !text.split('%').skip(1).all(is_byte) {
+        return Err(PathError::BadPercent);
     }
+    let name: Vec<u8> = percent_decode_str(text).collect();
     check_component(&name)?;
     Ok(name)
 }

@@ -158,4 +158,8 @@ impl TokenRecord {
     pub fn is_valid(&self, now_unix_ms: i64) -> bool {
         self.revoked_unix_ms.is_none() && self.expires_unix_ms.is_none_or(|end| now_unix_ms < end)
     }
+
+    pub fn ended_before(&self, unix_ms: i64) -> bool {
+        [self.revoked_unix_ms, self.expires_unix_ms].iter().flatten().any(|end| *end < unix_ms)
+    }
 }

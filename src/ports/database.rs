@@ -1,13 +1,15 @@
 //! The database port: what outlives the process beside files. Callers on the way of a run never wait for it.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
 use crate::domain::{
     error::{Code, Failure},
     id::{InstanceId, TokenId},
     network::PolicyText,
-    token::{AccessRecord, TokenDigest, TokenRecord},
+    token::{AccessRecord, TokenRecord},
     tools::{Answered, Approval, ApprovalId, Grant, ProposedCall, ServerText},
 };
 
@@ -26,6 +28,20 @@ impl DatabaseError {
 /// The failure where the settings name no database.
 pub fn no_database() -> Failure {
     Failure::new(Code::DatabaseUnavailable, "This server has no database: set DATABASE_URL.")
+}
+
+/// How long a round of what follows the database may wait for an answer.
+pub const ROUND_MAX: Duration = Duration::from_secs(30);
+
+/// The answer to a call, or an error after this time: where a connection is lost silently, no answer comes.
+///
+/// # Errors
+/// Those of the call.
+pub async fn within<T>(
+    max: Duration,
+    call: impl Future<Output = Result<T, DatabaseError>>,
+) -> Result<T, DatabaseError> {
+    timeout(max, call).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
 }
 
 /// The tokens of all owners.
@@ -70,7 +86,7 @@ pub trait TokenStore: Send + Sync {
     ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError>;
 
     /// Removes tokens that have been revoked or expired since before this moment.
-    async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError>;
+    async fn forget(&self, before_unix_ms: i64) -> Result<(), DatabaseError>;
 }
 
 /// Policies for the network access of programs that operators made.

@@ -20,7 +20,7 @@ use tokio::io::AsyncWrite;
 
 pub use self::{
     isolation::{Expectation, Fact, Severity},
-    volume::{SharedVolume, Volume, VolumeKind, Volumes},
+    volume::{SharedVolume, Volume, Volumes},
 };
 use super::runner::RunnerImage;
 use crate::domain::{
@@ -148,8 +148,6 @@ pub struct Probe {
     pub cpus: u32,
     /// Memory of the engine's host.
     pub memory_bytes: u64,
-    /// Which volumes a sandbox can have.
-    pub volumes: Vec<VolumeKind>,
     /// Other parts of the engine for display, one line each.
     pub details: Vec<String>,
     /// What the operator should change, one sentence each.

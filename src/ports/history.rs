@@ -188,14 +188,18 @@ pub trait HistoryStore: Send + Sync {
     /// The servers that have lines without an end, and the last beat of each.
     async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError>;
 
-    /// Ends the open lines of a server as [`EndWord::SERVER_LOST`]; how many there were.
-    async fn close_lost(&self, instance: InstanceId, end: &LineEnd) -> Result<u64, DatabaseError>;
+    /// Ends the open lines of a server that began before a moment as [`EndWord::SERVER_LOST`]; how many there were.
+    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> Result<u64, DatabaseError>;
 
     /// How many lines there are, which takes a look at each.
     async fn count(&self) -> Result<u64, DatabaseError>;
 
     /// When the oldest line began without the `count` oldest, which are read; `None` when there are no more.
     async fn begun_after_oldest(&self, count: u64) -> Result<Option<i64>, DatabaseError>;
+
+    /// When the oldest began of the newest `limit` lines that began before this moment, and what these take: 1 KiB for
+    /// each, and its texts of any length, which are not read. `None` when there are none.
+    async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> Result<Option<(i64, u64)>, DatabaseError>;
 
     /// Removes the oldest lines that began before this moment, at most `limit`; how many there were.
     async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError>;

@@ -6,12 +6,14 @@
 
 #![expect(clippy::missing_errors_doc, reason = "the variants of StorageError are documented")]
 
+mod error;
+
 use std::{any::Any, collections::BTreeMap, fmt, fs::File, io, ops::Range, path::PathBuf, sync::Arc};
 
+pub use self::error::StorageError;
 use super::packages::PackageStore;
 pub use crate::domain::file::Change;
 use crate::domain::{
-    error::{Code, Failure},
     id::{ConversationId, InstanceId, Language},
     owner::{ConversationKey, Principal},
     path::SafePath,
@@ -47,6 +49,10 @@ pub trait Storage: PackageStore {
 
     /// `None` when the conversation has no folder. Uses by other processes count too.
     fn last_use(&self, key: &ConversationKey) -> Option<LastUse>;
+
+    /// The time of the root's disk, which is the file server's on a network, in seconds since the Unix epoch: that of
+    /// the times of use.
+    fn now_unix_s(&self) -> Result<i64, StorageError>;
 
     /// Free space for this process; `u64::MAX` entries when the file system keeps no count.
     fn free(&self) -> Result<Usage, StorageError>;
@@ -167,7 +173,7 @@ pub trait IncomingFile: fmt::Debug + Send {
     /// Whether the conversation's usage counts it already.
     fn is_counted(&self) -> bool;
 
-    /// The same file on its way into another folder, as its own was deleted. Not for one that is counted.
+    /// The same file on its way into another folder, as its own was deleted.
     fn moved_to(self: Box<Self>, there: Box<dyn ConversationFolder>) -> Result<Box<dyn IncomingFile>, StorageError>;
 
     /// As [`ConversationFolder::write`] with the bytes that were appended.
@@ -240,6 +246,11 @@ impl Usage {
         Self { bytes: self.bytes.saturating_add(more.bytes), entries: self.entries.saturating_add(more.entries) }
     }
 
+    #[must_use]
+    pub fn less(&self, part: &Self) -> Self {
+        Self { bytes: self.bytes.saturating_sub(part.bytes), entries: self.entries.saturating_sub(part.entries) }
+    }
+
     /// The usage of a new file of this length on a disk with blocks of 4 KiB.
     pub fn of_file(size: u64) -> Self {
         Self { bytes: size.checked_next_multiple_of(4096).unwrap_or(u64::MAX), entries: 1 }
@@ -279,7 +290,7 @@ pub struct Skipped {
     pub kind: SkipKind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ListBounds {
     /// Files in the listing, and as many skipped things.
     pub entries_max: usize,
@@ -315,82 +326,4 @@ pub struct OpenFile {
     pub modified_unix_s: i64,
     /// A strong validator (RFC 9110) with its quotes.
     pub etag: String,
-}
-
-/// Why a step on storage failed. `act` is the verb that was tried.
-#[derive(Debug, thiserror::Error)]
-pub enum StorageError {
-    #[error("no such file")]
-    NotFound,
-    #[error("not a plain file")]
-    NotAFile,
-    #[error("a folder already has that path")]
-    FolderInTheWay,
-    #[error("a file already has that path")]
-    FileInTheWay,
-    #[error("a file or link is where a folder should be")]
-    FolderBlocked,
-    #[error("a name in the path is too long for the disk")]
-    NameTooLong,
-    /// A program changed the mode, and this process is not root.
-    #[error("permission denied to {act} the file")]
-    Denied { act: &'static str },
-    /// A program holds a lease on it (`F_SETLEASE`), or keeps moving the folders on the way.
-    #[error("a program keeps the server from it: cannot {act} the file")]
-    Busy { act: &'static str },
-    #[error("no space left to {act} the file")]
-    NoSpace { act: &'static str },
-    #[error("cannot {act} the file")]
-    Io {
-        act: &'static str,
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl StorageError {
-    /// The failure for a client: no path of this host.
-    pub fn failure(&self) -> Failure {
-        let (code, sentence) = match self {
-            Self::NotFound => {
-                (Code::FileNotFound, "There is no such file in the conversation: list its files to see what is there.")
-            }
-            Self::NotAFile => (
-                Code::NotAFile,
-                "That path is not a plain file but a folder, a link, a pipe, a socket or a device, and only plain \
-                 files can be read.",
-            ),
-            Self::FolderInTheWay => {
-                (Code::NotAFile, "A folder already has that path: choose another path or delete the folder first.")
-            }
-            Self::FileInTheWay => (
-                Code::PreconditionFailed,
-                "A file already has that path: choose another path, or have a file replace it.",
-            ),
-            Self::FolderBlocked => (
-                Code::NotAFile,
-                "A part of the path that should be a folder is a file or a link: choose another path or delete it \
-                 first.",
-            ),
-            Self::NameTooLong => {
-                return Failure::argument("path", "a name in it is longer than the disk allows; use a shorter one");
-            }
-            Self::Denied { act } => {
-                let why = "let a program change its mode or delete it";
-                return Failure::new(Code::Forbidden, format!("The server may not {act} that file: {why}."));
-            }
-            Self::Busy { .. } => (
-                Code::FileBusy,
-                "A program holds that file, or keeps moving its folder: try again when the program has ended.",
-            ),
-            Self::NoSpace { .. } => {
-                (Code::NoSpace, "No room is left on the disk: delete files, or the operator must free space.")
-            }
-            Self::Io { act, .. } => {
-                let why = format!("The server could not {act} that file: its log says why.");
-                return Failure::new(Code::Internal, why);
-            }
-        };
-        Failure::new(code, sentence)
-    }
 }

@@ -30,18 +30,6 @@ pub enum Transport {
     Streams(Arc<dyn OpenStreams>),
 }
 
-impl fmt::Debug for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Http { url, .. } => f.debug_struct("Http").field("host", &url.host_str()).finish_non_exhaustive(),
-            Self::Command { program, .. } => {
-                f.debug_struct("Command").field("program", program).finish_non_exhaustive()
-            }
-            Self::Streams(_) => f.write_str("Streams"),
-        }
-    }
-}
-
 /// What the server writes, and what it reads. Dropping both ends it.
 pub type Streams = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
 

@@ -240,7 +240,7 @@ impl Admin {
     /// Those of [`Tokens::revoke`].
     pub async fn revoke_token(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
         self.shared().tokens.revoke(id).await?;
-        self.report(by, AdminAction::TokenRevoked, None, &id.to_string());
+        self.report_token(by, AdminAction::TokenRevoked, id);
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl Admin {
     pub async fn disconnect(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
         let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
         self.0.parts.connections.as_ref().ok_or_else(none)?.end(id).await?;
-        self.report(by, AdminAction::ConnectionEnded, None, &id.to_string());
+        self.report_token(by, AdminAction::ConnectionEnded, id);
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl Admin {
     pub async fn allow(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
         let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
         self.0.parts.connections.as_ref().ok_or_else(none)?.allow(id).await?;
-        self.report(by, AdminAction::SubjectAllowed, None, &id.to_string());
+        self.report_token(by, AdminAction::SubjectAllowed, id);
         Ok(())
     }
 
@@ -360,6 +360,10 @@ impl Admin {
 
     fn shared(&self) -> &SharedParts {
         self.0.parts.runs.parts()
+    }
+
+    fn report_token(&self, by: &Principal, action: AdminAction, id: TokenId) {
+        self.report(by, action, self.shared().tokens.owner_of(id).as_ref(), &id.to_string());
     }
 
     fn report(&self, by: &Principal, action: AdminAction, owner: Option<&Principal>, subject: &str) {

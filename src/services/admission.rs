@@ -8,9 +8,9 @@
 //! queues behind all others, and conversations alternate however many runs each has. A conversation has a maximum of
 //! places, so none can fill the queue alone.
 //!
-//! **Fair between owners** in the same way: of each owner one run at a time waits for a slot.
+//! **Fair between owners** in the same way: of each owner one run at a time waits for a slot. What the requests of the
+//! admitted runs keep in memory is bounded, for all and for each owner.
 
-mod conversations;
 mod owners;
 mod queue;
 mod rate;
@@ -18,13 +18,12 @@ mod rate;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 
-pub use self::{conversations::ConversationLock, queue::QueuePosition};
+pub use self::queue::QueuePosition;
 use self::{
-    conversations::{Admitted, Conversations},
     owners::{Owners, Share},
     queue::{Queue, QueueEntry},
     rate::Rate,
@@ -35,6 +34,7 @@ use crate::{
         owner::{ConversationKey, Principal},
     },
     ports::observer::LoadStats,
+    services::shares::{HeldMemory, SharedMemory, Shares, WeakMap},
 };
 
 /// The limits of admission.
@@ -48,9 +48,11 @@ pub struct AdmissionOptions {
     pub wait_max: Duration,
     /// Runs of one conversation that run or wait; at least one.
     pub conversation_max: usize,
-    /// Runs that one token may begin in a minute on average; 0: no limit.
+    /// What their requests may hold in memory together, in bytes; one owner has half of it.
+    pub bytes_max: usize,
+    /// Runs that one owner may begin in a minute on average, by all tokens together; 0: no limit.
     pub rate_a_minute: u32,
-    /// Runs that one token may begin at once before the rate applies; at least one.
+    /// Runs that one owner may begin at once before the rate applies; at least one.
     pub rate_burst: u32,
 }
 
@@ -61,13 +63,18 @@ pub fn slots_for(cpus: u32, memory_bytes: u64, run_memory_bytes: u64) -> usize {
     (cpus as usize * 2).min(usize::try_from(by_memory).unwrap_or(usize::MAX)).max(1)
 }
 
+/// While it lives, nothing else starts in the conversation.
+pub type ConversationLock = OwnedMutexGuard<()>;
+
 #[derive(Debug)]
 pub struct Admission {
     queue: Arc<Queue>,
     places: Arc<Semaphore>,
     slots: Arc<Semaphore>,
-    conversations: Arc<Conversations>,
+    conversations: Shares<ConversationKey>,
+    locks: WeakMap<ConversationKey, AsyncMutex<()>>,
     owners: Owners,
+    memory: SharedMemory<Principal>,
     rate: Option<Rate>,
     options: AdmissionOptions,
 }
@@ -76,8 +83,10 @@ pub struct Admission {
 #[derive(Debug)]
 pub struct Ticket {
     entry: QueueEntry,
-    admitted: Admitted,
+    admitted: OwnedSemaphorePermit,
+    lock: Arc<AsyncMutex<()>>,
     share: Share,
+    held: HeldMemory,
     place: OwnedSemaphorePermit,
     slots: Arc<Semaphore>,
     wait_max: Duration,
@@ -89,8 +98,9 @@ pub struct Permit {
     // Dropped in this order: the slot and the conversation are free before the place is.
     _slot: OwnedSemaphorePermit,
     _lock: ConversationLock,
-    _admitted: Admitted,
+    _admitted: OwnedSemaphorePermit,
     _share: Share,
+    _held: HeldMemory,
     _place: OwnedSemaphorePermit,
 }
 
@@ -101,8 +111,10 @@ impl Admission {
             queue: Arc::default(),
             places: Arc::new(Semaphore::new(slots + options.queue_max)),
             slots: Arc::new(Semaphore::new(slots)),
-            conversations: Arc::default(),
+            conversations: Shares::new(options.conversation_max.clamp(1, Semaphore::MAX_PERMITS)),
+            locks: WeakMap::default(),
             owners: Owners::new(slots + options.queue_max),
+            memory: SharedMemory::new(options.bytes_max),
             rate: Rate::new(options.rate_a_minute, options.rate_burst),
             options,
         }
@@ -120,28 +132,34 @@ impl Admission {
         self.rate.as_ref().map_or(Ok(()), |rate| rate.check_capacity(who))
     }
 
-    /// A place for a run of this conversation, at once or not at all.
+    /// A place for a run of this conversation whose request holds this many bytes, at once or not at all.
     ///
     /// # Errors
     /// [`Code::QueueFull`], [`Code::RateLimited`]; nothing was touched.
-    pub fn enter(&self, conversation: &ConversationKey) -> Result<Ticket, Failure> {
+    pub fn enter(&self, conversation: &ConversationKey, bytes: usize) -> Result<Ticket, Failure> {
         let who = &conversation.owner;
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
         let share = self.owners.take(who).ok_or_else(full)?;
-        let max = self.options.conversation_max.max(1);
-        let admitted = Conversations::admit(&self.conversations, conversation, max).ok_or_else(|| {
+        let admitted = self.conversations.of(conversation).try_acquire_owned().map_err(|_| {
             let why = format!(
-                "{max} programs of this conversation are running or waiting: let one end before you send the next, or \
-                 use another conversation."
+                "{} programs of this conversation are running or waiting: let one end before you send the next, or \
+                 use another conversation.",
+                self.conversations.permits
             );
+            Failure::new(Code::QueueFull, why)
+        })?;
+        let held = self.memory.take(who, bytes).ok_or_else(|| {
+            let why = "The programs that wait or run hold too much input: try again in a few seconds, or send less.";
             Failure::new(Code::QueueFull, why)
         })?;
         // Last: a run that is refused for another reason does not count.
         self.rate.as_ref().map_or(Ok(()), |rate| rate.take(who))?;
         Ok(Ticket {
-            entry: Queue::join(&self.queue),
+            entry: Queue::join(&self.queue, who),
             admitted,
+            lock: self.locks.of(conversation, AsyncMutex::default),
             share,
+            held,
             place,
             slots: Arc::clone(&self.slots),
             wait_max: self.options.wait_max,
@@ -150,7 +168,8 @@ impl Admission {
 
     /// The conversation's lock, when no run holds or awaits it.
     pub fn lock_if_idle(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
-        Conversations::lock_if_idle(&self.conversations, conversation)
+        // Its holder passes it on to the first run that awaits it, so it is not free in between.
+        self.locks.of(conversation, AsyncMutex::default).try_lock_owned().ok()
     }
 
     pub fn load(&self) -> LoadStats {
@@ -166,7 +185,7 @@ fn full() -> Failure {
 }
 
 impl Ticket {
-    /// The position in the queue, now and later.
+    /// The position among the waiting runs of the owner, now and later.
     pub fn position(&self) -> QueuePosition {
         self.entry.position()
     }
@@ -176,15 +195,15 @@ impl Ticket {
     /// # Errors
     /// [`Code::QueueTimeout`] when it takes too long.
     pub async fn turn(self) -> Result<Permit, Failure> {
-        let Self { entry, admitted, share, place, slots, wait_max } = self;
+        let Self { entry, admitted, lock, share, held, place, slots, wait_max } = self;
         let both = async {
-            let lock = admitted.lock().await;
+            let lock = lock.lock_owned().await;
             let next = share.next().await;
             // The semaphore is never closed, so the error cannot happen; it is mapped anyway.
             let slot =
                 slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
             drop((next, entry));
-            Ok(Permit { _slot: slot, _lock: lock, _admitted: admitted, _share: share, _place: place })
+            Ok(Permit { _slot: slot, _lock: lock, _admitted: admitted, _share: share, _held: held, _place: place })
         };
         timeout(wait_max, both).await.unwrap_or_else(|_| {
             Err(Failure::new(

@@ -5,9 +5,14 @@
 //! pages and cells run: it is bounded by the run's output limit, parsed strictly, and marked as untrusted text. Knows
 //! no surface and no Chromium: the driver in the runner image does.
 
+mod answer;
+
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use utoipa::ToSchema;
 
+pub use self::answer::{Anchor, Control, Extracted, Page, PageError, PageErrorKind, PageLink};
 use super::runs::{CellSession, Report, RunRequest, Runs};
 use crate::domain::{
     error::{Code, Failure},
@@ -51,14 +56,18 @@ pub struct Browse {
     pub session: Option<CellSession>,
 }
 
-/// What is read of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// A part of a page to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+#[schema(as = Reads)]
 pub enum Part {
     Text,
     Links,
+    /// Buttons, fields and the like, with selectors.
     Controls,
-    /// Pieces of text with selectors.
+    // Pieces of text with selectors, for CodeRunner's clients alone.
+    #[serde(skip_deserializing)]
     Anchors,
 }
 
@@ -69,7 +78,7 @@ pub struct Query {
 }
 
 /// What a step does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema, utoipa::ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 #[schema(as = Does)]
@@ -85,24 +94,35 @@ pub enum ActionKind {
     Screenshot,
 }
 
-/// One step. Which members it has depends on its kind: [`Action::check`].
+/// One step in the page.
+// Which members it has depends on its kind: `Action::check`. Those that are not read are for CodeRunner's clients.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(inline)]
+#[schema(as = BrowseAction)]
 pub struct Action {
     pub action: ActionKind,
+    /// Of an element, as an answer lists it; or any CSS selector, or text=Sign in. In a frame: the frame's selector,
+    /// ` >>> `, the element's.
     pub selector: Option<String>,
-    /// What is filled in or typed; the key that is pressed; the option that is selected.
+    /// Text to fill in or type; the key to press, such as Enter; the option to select.
     pub text: Option<String>,
+    /// For scroll, in pixels.
     pub x: Option<u32>,
+    /// For scroll, in pixels.
     pub y: Option<u32>,
+    /// For wait without a selector: milliseconds.
     pub ms: Option<u64>,
+    /// For screenshot: the whole page, not only the visible part.
+    pub full_page: Option<bool>,
     /// What a wait is for: of an element or of the page.
+    #[serde(skip_deserializing)]
     pub state: Option<String>,
-    pub full_page: bool,
+    #[serde(skip_deserializing)]
     pub force: bool,
+    #[serde(skip_deserializing)]
     pub delay_ms: Option<u64>,
-    pub timeout_ms: Option<u64>,
 }
 
 impl Action {
@@ -114,11 +134,10 @@ impl Action {
             x: None,
             y: None,
             ms: None,
+            full_page: None,
             state: None,
-            full_page: false,
             force: false,
             delay_ms: None,
-            timeout_ms: None,
         }
     }
 
@@ -146,7 +165,7 @@ impl Action {
             ("x", self.x.is_some(), false, kind == Scroll),
             ("y", self.y.is_some(), false, kind == Scroll),
             ("ms", self.ms.is_some(), false, kind == Wait),
-            ("fullPage", self.full_page, false, kind == Screenshot),
+            ("fullPage", self.full_page == Some(true), false, kind == Screenshot),
         ] {
             if needed && !is_there {
                 return wrong(member, "it is missing: give it");
@@ -175,93 +194,6 @@ impl Action {
             _ => Ok(()),
         }
     }
-}
-
-/// The page after a call. Everything in it is the page's or the sandbox's own word.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Page {
-    pub url: String,
-    pub title: String,
-    /// The HTTP status, where this call went to an address and one answered.
-    pub status: Option<u16>,
-    pub text: String,
-    pub text_truncated: bool,
-    pub links: Vec<PageLink>,
-    /// How many are not listed; so of the others.
-    pub links_more: u64,
-    pub controls: Vec<Control>,
-    pub controls_more: u64,
-    pub anchors: Vec<Anchor>,
-    pub anchors_more: u64,
-    pub extracted: Vec<Extracted>,
-    pub extracted_more: u64,
-    /// Names in /data.
-    pub downloads: Vec<String>,
-    pub notes: Vec<String>,
-    pub screenshots: u32,
-    /// Why not all of the call was done; what was done before stays done.
-    pub error: Option<PageError>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PageLink {
-    pub text: String,
-    pub url: String,
-}
-
-/// An element that can be used.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Control {
-    pub role: String,
-    pub name: String,
-    pub selector: String,
-    pub value: Option<String>,
-    #[serde(default)]
-    pub options: Vec<String>,
-    #[serde(default)]
-    pub disabled: bool,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Anchor {
-    pub text: String,
-    pub selector: String,
-}
-
-#[derive(Debug, Clone, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Extracted {
-    pub tag: String,
-    pub text: String,
-    pub selector: String,
-    pub attributes: std::collections::BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-#[schema(as = PageErrorWord)]
-pub enum PageErrorKind {
-    /// The address was not reached.
-    Navigation,
-    Timeout,
-    /// No element matches the selector.
-    NotFound,
-    Crashed,
-    Invalid,
-    Failed,
-}
-
-/// Why the page did not do it.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PageError {
-    pub kind: PageErrorKind,
-    pub sentence: String,
 }
 
 /// Whether a browser is installed.
@@ -361,7 +293,7 @@ pub fn page(report: &Report) -> Page {
                 } else {
                     PageErrorKind::Failed
                 },
-                sentence: format!("The browser did not answer. {}", report.outcome.sentence()),
+                message: format!("The browser did not answer. {}", report.outcome.sentence()),
             }),
             ..Page::default()
         },

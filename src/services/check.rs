@@ -110,7 +110,8 @@ impl Checker {
         let job = inner.job(language, code)?;
         let counted = inner.parts.tokens.begin(who, &job.runner.language)?;
         // Checks have no order among each other, so each is a conversation of its own.
-        let ticket = inner.admission.enter(&ConversationKey::new(who.clone(), ConversationId::fresh()))?;
+        let alone = ConversationKey::new(who.clone(), ConversationId::fresh());
+        let ticket = inner.admission.enter(&alone, code.len())?;
         let task = self.0.tasks.spawn(async move {
             let permit = ticket.turn().await?;
             inner.execute(job, counted.as_ref(), permit).await
@@ -176,7 +177,7 @@ impl Inner {
             Ended::Exited { code: 0 } => {}
             Ended::Cancelled => return Err(stopping()),
             Ended::Exited { code: CRASHED } if !outcome.oom_killed => {
-                let why = "the tools crash on it: is it nested too deeply?".to_owned();
+                let why = "the tools crash on it; it may be nested too deeply".to_owned();
                 return Err(Failure::argument("code", why));
             }
             // Where a tool was killed for its memory, it is the program that was too much.

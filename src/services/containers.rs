@@ -4,19 +4,18 @@
 //! gone, and its files stay until retention deletes them. Expired containers are removed at the next call of this
 //! service; sessions and programs have their own limits, so none runs longer because of that. Starts no task.
 //!
-//! With several servers, the one that knows a container holds its conversation until it expires.
+//! With several servers, the one that knows a container has its conversation until it expires.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::{
     conversations::Conversations,
+    files::Uses,
     runs::Runs,
     sessions::{Sessions, Setup},
 };
@@ -52,7 +51,8 @@ pub struct Container {
     pub created_unix_s: i64,
     pub active_unix_s: i64,
     pub ends_unix_s: i64,
-    /// Each use extends its life to so many seconds from then on.
+    /// Each use extends its life to so many seconds from then on: a request that names it, a program or a cell in it,
+    /// or a call on its files.
     pub idle_s: Option<i64>,
 }
 
@@ -75,11 +75,17 @@ impl Containers {
         Self(Arc::new(Inner { runs, sessions, conversations, clock, held: Mutex::default() }))
     }
 
-    /// Holds a conversation that was made here, for `life_s` seconds. Nothing is started.
+    /// Holds a conversation that was made here, for `life_s` seconds, with what `fill` sets. Nothing is started.
     ///
     /// # Errors
     /// [`Code::RateLimited`] when there are too many.
-    pub fn create(&self, key: &ConversationKey, maker: Maker, life_s: i64) -> Result<Container, Failure> {
+    pub fn create(
+        &self,
+        key: &ConversationKey,
+        maker: Maker,
+        life_s: i64,
+        fill: impl FnOnce(&mut Container),
+    ) -> Result<Container, Failure> {
         let now = self.0.clock.unix_s();
         self.with(|held| {
             let of_owner = held.keys().filter(|other| other.owner == key.owner).count();
@@ -88,7 +94,7 @@ impl Containers {
                 return Err(Failure::new(Code::RateLimited, why));
             }
             self.0.runs.peers().check(key)?;
-            let container = Container {
+            let mut container = Container {
                 key: key.clone(),
                 maker,
                 name: String::new(),
@@ -99,8 +105,11 @@ impl Containers {
                 ends_unix_s: now.saturating_add(life_s),
                 idle_s: None,
             };
+            fill(&mut container);
+            if container.idle_s.is_some() {
+                self.uses().watch(key);
+            }
             held.insert(key.clone(), container.clone());
-            self.keep(&container, now);
             Ok(container)
         })
     }
@@ -125,7 +134,6 @@ impl Containers {
             if let Some(idle_s) = container.idle_s {
                 container.ends_unix_s = now.saturating_add(idle_s);
             }
-            self.keep(container, now);
             Ok(Container { key: key.clone(), ..container.clone() })
         })
     }
@@ -159,7 +167,7 @@ impl Containers {
         self.get(key, maker)?;
         self.0.runs.peers().check(key)?;
         self.with(|held| held.remove(key));
-        self.0.runs.peers().keep(key, Instant::now());
+        self.uses().forget(key);
         for view in self.0.runs.list(&key.owner, Some(&key.id), None, RUNS_MAX).runs {
             if let Ok(run) = self.0.runs.get(&key.owner, view.run) {
                 run.cancel();
@@ -174,10 +182,10 @@ impl Containers {
         }
     }
 
-    /// Keeps its conversation at this server.
-    fn keep(&self, container: &Container, now: i64) {
-        let life = Duration::from_secs(container.ends_unix_s.saturating_sub(now).try_into().unwrap_or_default());
-        self.0.runs.peers().keep(&container.key, Instant::now() + life);
+    /// Whether a conversation is held, so that this server does not give it back.
+    pub fn holds(&self, key: &ConversationKey) -> bool {
+        let now = self.0.clock.unix_s();
+        self.0.held.lock().get_mut(key).is_some_and(|container| self.lives(container, now))
     }
 
     /// A step on those that have not expired.
@@ -185,13 +193,42 @@ impl Containers {
         let now = self.0.clock.unix_s();
         let mut held = self.0.held.lock();
         held.retain(|key, container| {
-            let lives = container.ends_unix_s > now;
+            let lives = self.lives(container, now);
             if !lives {
                 self.0.sessions.close_all(key);
+                self.uses().forget(key);
             }
             lives
         });
         step(&mut held)
+    }
+
+    /// Whether one has not expired, after the uses that were not by this service.
+    fn lives(&self, container: &mut Container, now: i64) -> bool {
+        if let Some((idle_s, mut used)) = container.idle_s.zip(self.uses().last(&container.key)) {
+            if used.max(container.active_unix_s).saturating_add(idle_s) <= now {
+                used = used.max(self.used_by_programs(&container.key, now));
+            }
+            if used > container.active_unix_s {
+                container.active_unix_s = used;
+                container.ends_unix_s = used.saturating_add(idle_s);
+            }
+        }
+        container.ends_unix_s > now
+    }
+
+    /// When a run or a session last used a conversation, in unix seconds: now, while a run is under way.
+    fn used_by_programs(&self, key: &ConversationKey, now: i64) -> i64 {
+        if !self.0.runs.is_idle(key) {
+            return now;
+        }
+        let sessions = self.0.sessions.list(&key.owner, Some(&key.id));
+        let idle_s = sessions.iter().map(|view| i64::try_from(view.idle.as_secs()).unwrap_or(i64::MAX)).min();
+        idle_s.map_or(0, |idle_s| now.saturating_sub(idle_s))
+    }
+
+    fn uses(&self) -> &Uses {
+        self.0.runs.parts().files.uses()
     }
 }
 

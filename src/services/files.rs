@@ -12,6 +12,7 @@ mod rename;
 mod signed;
 #[cfg(test)]
 pub(super) mod tests;
+mod uses;
 mod write;
 
 use std::{
@@ -20,10 +21,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, error};
 
-pub(super) use self::carried::{Carried, Returned};
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
     changes::Changed,
@@ -32,10 +32,15 @@ pub use self::{
     signed::{Content, Download},
     write::Precondition,
 };
+pub(super) use self::{
+    carried::{Carried, Returned},
+    uses::Uses,
+};
 use super::{
     links::{URL_TTL_S_MAX, UrlSigner},
     quota::{Quota, QuotaOptions},
-    shares::Shares,
+    rings::Rings,
+    shares::{SharedMemory, Shares},
 };
 pub use crate::domain::{
     file::{Change, FileEntry},
@@ -58,6 +63,8 @@ const STEPS_MAX: usize = 16;
 /// The same for one owner, and for one conversation.
 const OWNER_STEPS_MAX: usize = STEPS_MAX / 2;
 const CONVERSATION_STEPS_MAX: usize = 4;
+/// Of reads of more than so many bytes, as many as steps are in memory at once.
+const LONG_READ_BYTES: u64 = 1 << 20;
 
 /// The limits of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,19 +77,9 @@ pub struct FilesOptions {
     pub depth_max: usize,
     /// Longest file that is written, in bytes.
     pub write_bytes_max: u64,
+    /// Whole files and texts that wait until they are written, in bytes; those of one owner take half of it.
+    pub waiting_bytes_max: usize,
     pub quota: QuotaOptions,
-}
-
-impl Default for FilesOptions {
-    fn default() -> Self {
-        Self {
-            url_ttl_s: 24 * 60 * 60,
-            entries_max: 200,
-            depth_max: 16,
-            write_bytes_max: 8 << 20,
-            quota: QuotaOptions::default(),
-        }
-    }
 }
 
 /// A part of a file.
@@ -97,6 +94,18 @@ pub struct FileContent {
     pub truncated: bool,
 }
 
+/// What was read, with its right to be in memory.
+struct LongRead {
+    bytes: Vec<u8>,
+    _room: [Option<OwnedSemaphorePermit>; 2],
+}
+
+impl AsRef<[u8]> for LongRead {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 pub struct Files {
     store: Arc<dyn Storage>,
     signer: Arc<UrlSigner>,
@@ -105,14 +114,13 @@ pub struct Files {
     steps: Arc<Semaphore>,
     owner_steps: Shares<Principal>,
     conversation_steps: Shares<ConversationKey>,
+    long_reads: Arc<Semaphore>,
+    owner_long_reads: Shares<Principal>,
     quota: Arc<Quota>,
-    changes: changes::Changes,
-}
-
-impl std::fmt::Debug for Files {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Files").field("options", &self.options).finish_non_exhaustive()
-    }
+    changes: Arc<Rings<Changed>>,
+    uses: Uses,
+    /// Of whole files and texts until they are written.
+    memory: SharedMemory<Principal>,
 }
 
 impl Files {
@@ -126,9 +134,17 @@ impl Files {
             steps: Arc::new(Semaphore::new(STEPS_MAX)),
             owner_steps: Shares::new(OWNER_STEPS_MAX),
             conversation_steps: Shares::new(CONVERSATION_STEPS_MAX),
+            long_reads: Arc::new(Semaphore::new(STEPS_MAX)),
+            owner_long_reads: Shares::new(OWNER_STEPS_MAX),
             quota,
-            changes: changes::Changes::default(),
+            changes: Arc::new(Rings::new(changes::BEHIND_MAX)),
+            uses: Uses::default(),
+            memory: SharedMemory::new(options.waiting_bytes_max),
         }
+    }
+
+    pub(super) fn uses(&self) -> &Uses {
+        &self.uses
     }
 
     pub(super) fn quota(&self) -> &Arc<Quota> {
@@ -144,7 +160,8 @@ impl Files {
         drop(closed.await);
     }
 
-    /// Reads a part of a file: at most `bytes_max` bytes from byte `offset` on, none from its end on.
+    /// Reads a part of a file: at most `bytes_max` bytes from byte `offset` on, none from its end on. A long read waits
+    /// until there are few others whose bytes are still held.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::Forbidden`].
@@ -156,6 +173,11 @@ impl Files {
         bytes_max: u64,
     ) -> Result<FileContent, Failure> {
         debug!(%conversation, "read a file");
+        let mut room = [None, None];
+        if bytes_max > LONG_READ_BYTES {
+            let share = self.owner_long_reads.of(&conversation.owner).acquire_owned().await;
+            room = [share.ok(), Arc::clone(&self.long_reads).acquire_owned().await.ok()];
+        }
         let wanted_path = path.clone();
         let read = self.existing(conversation, move |there| {
             let OpenFile { mut file, size, .. } = there.read(&wanted_path)?;
@@ -163,7 +185,7 @@ impl Files {
             let read = file.seek(SeekFrom::Start(offset.min(size)));
             let read = read.and_then(|_| file.take(bytes_max).read_to_end(&mut bytes));
             read.map_err(|source| StorageError::Io { act: "read", source })?;
-            Ok((size, Bytes::from(bytes)))
+            Ok((size, Bytes::from_owner(LongRead { bytes, _room: room })))
         });
         let (size, bytes) = read.await?;
         let truncated = offset.saturating_add(bytes.len() as u64) < size;
@@ -172,17 +194,16 @@ impl Files {
 
     /// Deletes a conversation with all its files. `false` when there was none. The caller holds its lock.
     pub(super) async fn remove(&self, conversation: &ConversationKey) -> Result<bool, Failure> {
-        let (id, announcer) = (conversation.clone(), self.announcer(conversation));
+        let (id, announcer, quota) = (conversation.clone(), self.announcer(conversation), Arc::clone(&self.quota));
         let step = move |store: &dyn Storage| {
             let removed = store.remove(&id)?;
+            quota.forget(&id);
             if removed {
                 announcer.changed(None);
             }
             Ok(removed)
         };
-        let removed = self.step(conversation, step).await?;
-        self.quota.forget(conversation);
-        Ok(removed)
+        self.step(conversation, step).await
     }
 
     /// A step on an existing conversation.
@@ -204,6 +225,7 @@ impl Files {
         conversation: &ConversationKey,
         step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
+        self.uses.note(conversation, self.clock.unix_s());
         let permit = self.conversation_steps.of(conversation).acquire_owned().await;
         let done = self.owner_step(&conversation.owner, move |store| {
             let _permit = permit;

@@ -16,7 +16,7 @@ mod read;
 mod upkeep;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -35,9 +35,12 @@ use tracing::{info, warn};
 use self::upkeep::Upkeep;
 pub use self::{line::failure, read::HistoryPage, upkeep::DEAD_AFTER};
 use crate::{
-    domain::{clock::Clock, id::InstanceId},
+    domain::{
+        clock::Clock,
+        id::{InstanceId, RunId},
+    },
     ports::{
-        database::DatabaseError,
+        database::{DatabaseError, within},
         history::{HistoryLine, HistoryStore, KeyStore},
         observer::{BeginFacts, HistoryCounts, Observer, RunFacts},
     },
@@ -65,6 +68,8 @@ pub struct HistoryOptions {
     pub kept: Option<Duration>,
     /// Lines that are kept.
     pub kept_max: u64,
+    /// What they may take.
+    pub kept_bytes: u64,
 }
 
 /// Where the history is kept.
@@ -91,6 +96,10 @@ struct Queue {
     storing: usize,
     /// Of the lines, and of those that are being stored.
     bytes: usize,
+    /// Runs that have begun and not ended.
+    under_way: HashSet<RunId>,
+    /// When the newest run began whose end was lost, in unix milliseconds, while its line may be open.
+    unrecorded: Option<i64>,
     counts: HistoryCounts,
     /// It was logged that lines are lost.
     is_full: bool,
@@ -125,12 +134,14 @@ impl History {
         let mut upkeep = Upkeep::default();
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // What was begun is not broken off: a transaction that is dropped is rolled back.
+        // Storing is not broken off: a transaction that is dropped is rolled back. Upkeep is: the next start goes on.
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                _ = rounds.tick() => drop(self.call(self.upkeep(store.as_ref(), &mut upkeep)).await),
+                _ = rounds.tick() => {
+                    stop.run_until_cancelled(self.call(self.upkeep(store.as_ref(), &mut upkeep))).await;
+                }
                 () = self.filled() => {
                     stop.run_until_cancelled(sleep(LINGER)).await;
                     if !self.store_some(store.as_ref()).await {
@@ -176,7 +187,7 @@ impl History {
 
     /// Calls the database, for a bounded time; whether that worked.
     async fn call(&self, call: impl Future<Output = Result<(), DatabaseError>>) -> bool {
-        let done = timeout(CALL_MAX, call).await.unwrap_or_else(|_| Err(DatabaseError("it took too long".to_owned())));
+        let done = within(CALL_MAX, call).await;
         let mut queue = self.queue.lock();
         match (&done, queue.is_failing) {
             (Ok(()), true) => info!("the history is recorded again"),
@@ -189,20 +200,36 @@ impl History {
     }
 
     fn put(&self, line: HistoryLine) {
-        let bytes = line::bytes(&line);
+        let (bytes, has_ended) = (line::bytes(&line), line.end.is_some());
         let mut queue = self.queue.lock();
+        if has_ended {
+            queue.under_way.remove(&line.run);
+        } else {
+            queue.under_way.insert(line.run);
+        }
         if queue.lines.len() >= QUEUED_MAX || queue.bytes + bytes > QUEUED_BYTES_MAX {
             if !queue.is_full {
                 warn!("the database does not take the history in time: lines are lost");
             }
             queue.counts.lost += 1;
             queue.is_full = true;
+            if has_ended {
+                queue.unrecorded = queue.unrecorded.max(Some(line.run.unix_ms()));
+            }
             return;
         }
         queue.bytes += bytes;
         queue.lines.push_back(line);
         drop(queue);
         self.queued.notify_one();
+    }
+
+    /// When the newest run began whose end was lost, and the oldest whose end may still come.
+    fn unrecorded(&self) -> Option<(i64, i64)> {
+        let queue = self.queue.lock();
+        let newest = queue.unrecorded?;
+        let to_come = queue.under_way.iter().chain(queue.lines.iter().map(|line| &line.run));
+        Some((newest, to_come.map(RunId::unix_ms).min().unwrap_or(i64::MAX)))
     }
 
     /// Counts what cannot be stored any more.
@@ -246,3 +273,6 @@ impl Observer for History {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,6 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -39,9 +38,10 @@ use crate::{
         owner::Principal,
     },
     ports::{
-        database::DatabaseError,
+        database::{DatabaseError, ROUND_MAX, within},
         history::{KeyRecord, KeyStore},
     },
+    services::shares::WeakMap,
 };
 
 /// Keys of one principal, and of one conversation.
@@ -55,21 +55,21 @@ const RELEASE_MAX: Duration = Duration::from_secs(1);
 /// Keys that are read at the start: the newest.
 const LOADED_MAX: usize = 100_000;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Requests with different keys rarely wait for each other.
-const TURNS: usize = 64;
+/// How often principals are looked for whose keys have all expired: those of an issuer are without number.
+const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
 /// A digest of a request's body.
 pub type Digest = [u8; 32];
 
-/// The keys of known runs of all principals, which are bounded by the number of tokens.
+/// The keys of known runs of all principals that have some.
 pub struct Idempotency {
     all: Mutex<HashMap<Principal, Keys>>,
+    pruned: Mutex<Instant>,
     /// Where keys outlive the process.
     store: Option<Arc<dyn KeyStore>>,
     clock: Arc<dyn Clock>,
     /// Held while a run begins, so that concurrent requests with one key begin one run.
-    turns: Vec<Arc<AsyncMutex<()>>>,
-    hasher: RandomState,
+    turns: WeakMap<(Principal, String), AsyncMutex<()>>,
     /// When this process began, in unix milliseconds.
     began: i64,
     /// Runs that began before their key was stored.
@@ -93,10 +93,9 @@ pub enum Once<T> {
 
 impl Idempotency {
     pub fn new(store: Option<Arc<dyn KeyStore>>, clock: Arc<dyn Clock>) -> Self {
-        let turns = std::iter::repeat_with(Arc::default).take(TURNS).collect();
-        let (hasher, unstored) = (RandomState::new(), AtomicU64::new(0));
-        let began = clock.unix_ms();
-        Self { all: Mutex::default(), store, clock, turns, hasher, began, unstored }
+        let (all, turns, unstored) = (Mutex::default(), WeakMap::default(), AtomicU64::new(0));
+        let (began, pruned) = (clock.unix_ms(), Mutex::new(Instant::now()));
+        Self { all, pruned, store, clock, turns, began, unstored }
     }
 
     /// Whether a run is known for this key.
@@ -117,8 +116,8 @@ impl Idempotency {
         (key, digest): (String, Digest),
         begin: impl FnOnce(RunId) -> Result<T, Failure>,
     ) -> Result<Once<T>, Failure> {
-        let place = usize::try_from(self.hasher.hash_one((who, &key)) % TURNS as u64).unwrap_or_default();
-        let turn = Arc::clone(&self.turns[place]).lock_owned().await;
+        let place = self.turns.of(&(who.clone(), key.clone()), AsyncMutex::default);
+        let turn = Arc::clone(&place).lock_owned().await;
         if let Some(known) = self.known(who, conversation, &key)? {
             return again(known, digest);
         }
@@ -141,7 +140,7 @@ impl Idempotency {
             Err(failure) => {
                 // The server that has the conversation is asked next, and must not find the key of this one.
                 drop(storing);
-                let is_removed = timeout(RELEASE_MAX, self.turns[place].lock()).await.is_ok();
+                let is_removed = timeout(RELEASE_MAX, place.lock()).await.is_ok();
                 let conversation = failure.conversation.clone().filter(|_| is_removed);
                 Err(Failure { conversation, ..failure })
             }
@@ -152,7 +151,9 @@ impl Idempotency {
     pub async fn load(&self, stop: CancellationToken) {
         let Some(store) = &self.store else { return };
         let records = loop {
-            match store.keys(self.since(), LOADED_MAX).await {
+            let read = within(ROUND_MAX, store.keys(self.since(), LOADED_MAX));
+            let Some(read) = stop.run_until_cancelled(read).await else { return };
+            match read {
                 Ok(records) => break records,
                 Err(_) if stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_none() => return,
                 Err(_) => {}
@@ -180,7 +181,7 @@ impl Idempotency {
         key: &str,
     ) -> Result<Option<(Digest, RunId)>, Failure> {
         let mut all = self.all.lock();
-        let keys = all.entry(who.clone()).or_default().fresh();
+        let Some(keys) = all.get_mut(who).map(Keys::fresh) else { return Ok(None) };
         match keys.known.get(key) {
             Some(known) => Ok(Some(*known)),
             None => keys.check_room(conversation).map(|()| None),
@@ -192,7 +193,7 @@ impl Idempotency {
         let store = self.store.clone();
         let task = store.clone().map(|store| {
             let (record, since) = (record.clone(), self.since());
-            tokio::spawn(async move { store.keep(&record, since).await })
+            tokio::spawn(async move { within(ROUND_MAX, store.keep(&record, since)).await })
         });
         Storing { task, store, record: record.clone(), is_begun: false, turn: Some(turn) }
     }
@@ -217,7 +218,12 @@ impl Idempotency {
 
     fn add(&self, record: KeyRecord, at: Instant) {
         let KeyRecord { owner, key, digest, run, conversation, .. } = record;
-        self.all.lock().entry(owner).or_default().add(at, key.into(), digest, run, conversation);
+        let (mut all, mut pruned) = (self.all.lock(), self.pruned.lock());
+        if pruned.elapsed() >= PRUNE_EVERY {
+            *pruned = Instant::now();
+            all.retain(|_, keys| !keys.fresh().order.is_empty());
+        }
+        all.entry(owner).or_default().add(at, key.into(), digest, run, conversation);
     }
 
     /// Unix milliseconds.
@@ -256,7 +262,7 @@ impl Drop for Storing {
             if let Some(task) = task {
                 drop(task.await);
             }
-            if let Err(error) = store.release(&record).await {
+            if let Err(error) = within(ROUND_MAX, store.release(&record)).await {
                 warn!(%error, "the idempotency key of a run that did not begin is left");
             }
             drop(turn);
@@ -283,7 +289,7 @@ impl Keys {
 
     fn check_room(&self, conversation: Option<&ConversationId>) -> Result<(), Failure> {
         let full = |whose, max| {
-            let mut of_it = self.order.iter().filter(|(.., id)| whose == "token" || id.as_ref() == conversation);
+            let mut of_it = self.order.iter().filter(|(.., id)| whose == "owner" || id.as_ref() == conversation);
             let wait = of_it.next().map_or(AGE_MAX, |(at, ..)| AGE_MAX.saturating_sub(at.elapsed()));
             let why = format!(
                 "Idempotency-Key: this {whose} has begun {max} runs with a key within 24 hours, which is the most: \
@@ -294,7 +300,7 @@ impl Keys {
         let of_it = conversation.and_then(|id| self.of_conversation.get(id)).copied().unwrap_or_default();
         match (of_it, self.order.len()) {
             (CONVERSATION_KEYS_MAX.., _) => full("conversation", CONVERSATION_KEYS_MAX),
-            (_, KEYS_MAX..) => full("token", KEYS_MAX),
+            (_, KEYS_MAX..) => full("owner", KEYS_MAX),
             _ => Ok(()),
         }
     }

@@ -73,12 +73,6 @@ pub struct Issuer {
     tokens: Arc<Tokens>,
 }
 
-impl std::fmt::Debug for Issuer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Issuer({})", self.options.name)
-    }
-}
-
 impl Issuer {
     pub fn new(options: IssuerOptions, web: Arc<dyn Web>, tokens: Arc<Tokens>) -> Self {
         let keys = Arc::new(Keys::new(options.name.clone(), options.keys.clone(), web));

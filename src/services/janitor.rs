@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The labels are the truth: after a crash the first round destroys what the dead process left. A sandbox of another
-//! server is left alone unless its server must be gone: it is long past the deadline on its label, or it does not run,
-//! and was left so from one round to the next. The janitor knows nothing of programs, conversations or files.
+//! server is left alone unless its server must be gone: it is long past the deadline on its label by a clock that was
+//! right for a while, or it does not run, and was left so from one round to the next. The janitor knows nothing of
+//! programs, conversations or files.
 
 use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
@@ -165,8 +166,9 @@ impl Janitor {
     pub async fn reconcile(&self) -> Result<usize, EngineError> {
         let listed = self.0.engine.list().await?;
         // After a step of the clock, no label tells whether a sandbox is abandoned.
-        let steady = self.0.steps.is_steady(self.0.clock.as_ref());
-        let now_unix_s = if steady { self.0.clock.unix_s() } else { i64::MIN };
+        let now_unix_s = self.0.steps.steady_ms(self.0.clock.as_ref()).map_or(i64::MIN, |now| now / 1000);
+        // By a clock that is far ahead when the machine starts, every sandbox is past its deadline.
+        let settled_unix_s = self.0.steps.settled_ms(self.0.clock.as_ref()).map_or(i64::MIN, |now| now / 1000);
         let is_ours = |one: &Listed| one.instance == self.0.instance;
         let has_ended = |one: &&Listed| !one.running && one.created_unix_s < now_unix_s.saturating_sub(START_MAX_S);
         let mut registry = self.0.registry.lock();
@@ -174,7 +176,7 @@ impl Janitor {
         let ended_before = mem::replace(&mut registry.ended, ended);
         let (mut count, mut abandoned) = (0, 0);
         for one in &listed {
-            let is_left = is_abandoned(one.deadline_unix_s, now_unix_s)
+            let is_left = is_abandoned(one.deadline_unix_s, settled_unix_s)
                 || (ended_before.contains(&one.id) && registry.ended.contains(&one.id));
             let is_known = registry.leased.contains(&one.id) || registry.released.contains(&one.id);
             let ours = is_ours(one);

@@ -27,14 +27,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::documents::{Document, DocumentChange};
-use self::{documents::Documents, hub::Client, order::Order};
+use self::{documents::Documents, hub::Client, order::OrderSender};
 use super::{
     runs::Runs,
     sessions::{Following, SessionState, SessionView, Sessions, message::KernelMessage, queue},
+    shares::Shares,
 };
 use crate::{
     domain::{
@@ -47,8 +48,9 @@ use crate::{
 
 /// Clients that are connected to one kernel.
 const CONNECTIONS_MAX: usize = 32;
-/// Messages of clients that a hub did not take yet.
-const ORDERS_MAX: usize = 16;
+/// Those of all kernels of an owner. Each may hold a message that does not end, and messages that are not read or not
+/// passed on.
+const OWNER_CONNECTIONS_MAX: usize = 128;
 /// The longest id of a message, and of a client, in bytes.
 const ID_BYTES_MAX: usize = 256;
 
@@ -60,6 +62,7 @@ struct Inner {
     runs: Runs,
     sessions: Sessions,
     hubs: Mutex<HashMap<SessionId, Hub>>,
+    owner_connections: Shares<Principal>,
     documents: Documents,
     started_unix_s: i64,
     stop: CancellationToken,
@@ -69,7 +72,7 @@ struct Inner {
 /// The ways to a hub's task.
 struct Hub {
     clients: mpsc::UnboundedSender<Client>,
-    orders: mpsc::Sender<Order>,
+    orders: OrderSender,
     connections: Arc<AtomicUsize>,
     /// Restarts under way that clients of Jupyter asked for, one that will be refused included.
     restarts: Arc<AtomicUsize>,
@@ -125,10 +128,33 @@ pub enum MessageRefused {
 pub struct Connection {
     name: String,
     who: Principal,
+    place: ConnectionPlace,
     following: Following,
-    orders: mpsc::Sender<Order>,
+    orders: OrderSender,
     end: Arc<OnceLock<ConnectionEnd>>,
-    connections: Arc<AtomicUsize>,
+    stop: CancellationToken,
+}
+
+/// While it lives, a connection counts for its kernel and its owner.
+pub struct ConnectionPlace {
+    _permit: OwnedSemaphorePermit,
+    _counted: Counted,
+}
+
+/// While it lives, it is counted.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Kernels {
@@ -138,6 +164,7 @@ impl Kernels {
             sessions: runs.sessions().clone(),
             runs,
             hubs: Mutex::default(),
+            owner_connections: Shares::new(OWNER_CONNECTIONS_MAX),
             documents: Documents::default(),
             started_unix_s,
             stop: CancellationToken::new(),
@@ -181,43 +208,14 @@ impl Kernels {
         open.chain(self.0.restarting(who).filter(is_there)).collect()
     }
 
-    /// Ends a kernel.
-    ///
-    /// # Errors
-    /// Those of [`Sessions::get`].
-    pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
-        self.0.sessions.close(who, id)
-    }
-
-    /// Interrupts what a kernel executes.
-    ///
-    /// # Errors
-    /// Those of [`Sessions::get`].
-    pub async fn interrupt(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
-        self.0.sessions.interrupt(who, id).await
-    }
-
     /// A new interpreter under the same id, also for a kernel that died.
     ///
     /// # Errors
     /// Those of [`Sessions::restart`].
     pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<KernelView, Failure> {
-        let (inner, who) = (Arc::clone(&self.0), who.clone());
-        // A client that goes away meanwhile still finds the kernel under its id.
-        let restart = async move {
-            let is_open = inner.sessions.get(&who, id).is_ok();
-            let asked = inner.hubs.lock().get(&id).filter(|_| is_open).map(|hub| Arc::clone(&hub.restarts));
-            if let Some(asked) = &asked {
-                asked.fetch_add(1, Ordering::Relaxed);
-            }
-            let restarted = inner.sessions.restart(&who, id).await;
-            if let Some(asked) = &asked {
-                asked.fetch_sub(1, Ordering::Relaxed);
-            }
-            Ok(inner.view(restarted?))
-        };
-        let over = || Failure::new(Code::Internal, "The server failed while it restarted the kernel.");
-        self.0.tasks.spawn(restart).await.unwrap_or_else(|_| Err(over()))
+        let is_open = self.0.sessions.get(who, id).is_ok();
+        let _asked = self.0.hubs.lock().get(&id).filter(|_| is_open).map(|hub| Counted::begin(&hub.restarts));
+        self.0.sessions.restart(who, id).await.map(|session| self.0.view(session))
     }
 
     /// Connects a client to a kernel. A client that names itself takes the place of its earlier connection, and gets
@@ -233,6 +231,11 @@ impl Kernels {
         if name.is_some_and(|name| name.len() > ID_BYTES_MAX) {
             return Err(Failure::new(Code::TooLarge, "session_id: it is too long."));
         }
+        let permit = inner.owner_connections.of(who).try_acquire_owned().map_err(|_| {
+            let why =
+                format!("Your kernels have {OWNER_CONNECTIONS_MAX} clients, as many as they may have: disconnect one.");
+            Failure::new(Code::QueueFull, why)
+        })?;
         let mut hubs = inner.hubs.lock();
         hubs.retain(|_, hub| !hub.orders.is_closed());
         let hub = match hubs.entry(id) {
@@ -243,15 +246,15 @@ impl Kernels {
             let why = format!("This kernel has {CONNECTIONS_MAX} clients, as many as it may have: disconnect one.");
             return Err(Failure::new(Code::QueueFull, why));
         }
-        hub.connections.fetch_add(1, Ordering::Relaxed);
+        let place = ConnectionPlace { _permit: permit, _counted: Counted::begin(&hub.connections) };
         let (queue, following) = queue();
         let end = Arc::new(OnceLock::new());
         let client = Client::new(name, queue, Arc::clone(&end));
         let name = client.name.clone();
         // When the kernel has just ended, the queue ends at once.
         drop(hub.clients.send(client));
-        let (orders, connections) = (hub.orders.clone(), Arc::clone(&hub.connections));
-        Ok(Connection { name, who: who.clone(), following, orders, end, connections })
+        let (orders, stop) = (hub.orders.clone(), inner.stop.clone());
+        Ok(Connection { name, who: who.clone(), place, following, orders, end, stop })
     }
 
     /// Ends every connection and waits for the tasks.
@@ -287,23 +290,48 @@ impl Connection {
         self.following.next().await
     }
 
-    /// Passes a message on to the kernel, unless it is none. Waits while much is waiting already.
+    /// Passes a message on to the kernel, unless it is none. Waits while much is waiting already, on the shell channel
+    /// or on the others.
     ///
     /// # Errors
     /// Why the message is refused; the client is not understood then.
-    pub async fn send(&self, message: KernelMessage) -> Result<(), MessageRefused> {
-        let order = Order::parse(&self.name, &self.who, message)?;
-        self.orders.send(order).await.map_err(|_| MessageRefused::Over)
+    pub fn send(&self, message: KernelMessage) -> impl Future<Output = Result<(), MessageRefused>> + Send + use<> {
+        let (order, orders) = (self.orders.parse(&self.name, &self.who, message), self.orders.clone());
+        async move { orders.send(order?).await }
+    }
+
+    /// Receives nothing more. What it has sent may still be passed on.
+    pub fn leave(self) -> ConnectionPlace {
+        self.place
     }
 
     /// Why the connection is over.
     pub fn end(&self) -> ConnectionEnd {
-        self.end.get().cloned().unwrap_or(ConnectionEnd::Stopping)
+        self.end.get().cloned().unwrap_or_else(|| {
+            // Its hub ended as it came.
+            let is_stopping = self.stop.is_cancelled();
+            if is_stopping { ConnectionEnd::Stopping } else { ConnectionEnd::Ended("it has just ended".to_owned()) }
+        })
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_comes_as_its_hub_ends_is_told_of_the_kernel_or_the_server() {
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+        let place = ConnectionPlace { _permit: permit, _counted: Counted::begin(&Arc::default()) };
+        let ((queue, following), (orders, _)) = (queue(), order::orders());
+        let (name, who, end, stop) = (String::new(), Principal::default(), Arc::default(), CancellationToken::new());
+        let mut client = Connection { name, who, place, following, orders, end, stop };
+        drop(queue);
+        assert!(client.next().await.is_none());
+        assert_eq!(client.end(), ConnectionEnd::Ended("it has just ended".to_owned()));
+        client.stop.cancel();
+        assert_eq!(client.end(), ConnectionEnd::Stopping);
     }
 }

@@ -4,6 +4,7 @@
 //! A sandbox has no network interface but loopback. Where a policy applies, its connections are channels through its
 //! standard streams; a sandbox without a policy has no channels.
 
+mod advice;
 mod channels;
 mod decisions;
 mod gate;
@@ -28,6 +29,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use self::{channels::INCOMING_BYTES_MAX, gate::SandboxGate, opened::Opened, own::OwnHosts, rates::Rates};
 pub(super) use self::{
     channels::{Channels, ChannelsLink, Incoming, next_of, time_up},
+    rates::Limiters,
     reporter::ConnectionReporter,
 };
 pub use self::{
@@ -55,6 +57,9 @@ use crate::{
 const OUTGOING_MAX: usize = 4;
 /// Channels that one owner may have: half of all, so that none can take them all.
 const SHARE_MAX: usize = CHANNELS_MAX / 2;
+/// Look-ups that one owner may wait for. The system goes on with one that is given up, for three times as long where no
+/// name server answers, so that an owner has at most 96 of those that the resolver makes at once.
+const LOOK_UPS_MAX: usize = 32;
 /// What a token or a request names beside policies, to have packages installed.
 pub const PACKAGES: &str = "packages";
 /// The port of the proxy in each sandbox.
@@ -95,6 +100,7 @@ struct Inner {
     calls: OnceLock<Weak<dyn Calls>>,
     /// Room for the channels of each owner that has any.
     shares: Shares<Principal>,
+    look_ups: Shares<Principal>,
 }
 
 pub struct NetworkParts {
@@ -175,6 +181,12 @@ impl Inner {
         named.filter(is_held).chain(access.own.clone())
     }
 
+    /// The policies that a caller's programs have, of any language.
+    fn held(&self, who: &Principal) -> Vec<Arc<Policy>> {
+        let granted = self.parts.tokens.network_of(who);
+        self.policies.all().into_iter().filter(|policy| holds(policy, granted.as_deref())).collect()
+    }
+
     fn requests(&self) -> Option<Arc<dyn Requests>> {
         self.requests.get().and_then(Weak::upgrade)
     }
@@ -193,9 +205,10 @@ impl Network {
     pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, mut parts: NetworkParts) -> Self {
         let own = OwnHosts::new(std::mem::take(&mut parts.own_hosts));
         let secrets = secrets.into_iter().map(Arc::new).collect();
-        let (rates, decisions, shares) = (Rates::default(), Decisions::default(), Shares::new(SHARE_MAX));
+        let (rates, decisions) = (Rates::default(), Decisions::default());
+        let (shares, look_ups) = (Shares::new(SHARE_MAX), Shares::new(LOOK_UPS_MAX));
         let (requests, calls) = (OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Inner { policies, secrets, rates, own, parts, decisions, requests, calls, shares }))
+        Self(Arc::new(Inner { policies, secrets, rates, own, parts, decisions, requests, calls, shares, look_ups }))
     }
 
     /// From now on calls of tools are answered by this. Once.
@@ -227,15 +240,13 @@ impl Network {
         language: &Language,
         wanted: Option<&[String]>,
     ) -> Result<Option<Access>, Failure> {
-        let all = self.0.policies.all();
-        let offers = self.0.requests().is_some_and(|requests| !requests.variables(language).is_empty());
-        let tools = self.0.calls().is_some_and(|calls| calls.is_offered(who));
-        if all.is_empty() && !offers && !tools && wanted.is_none_or(<[_]>::is_empty) || who.is_self_test() {
+        if who.is_self_test() {
             return Ok(None);
         }
-        let granted = self.0.parts.tokens.network_of(who);
-        let is_held = |policy: &Policy| policy.is_for(language) && holds(policy, granted.as_deref());
-        let mut policies: Vec<_> = all.into_iter().filter(|policy| is_held(policy)).collect();
+        let offers = self.0.requests().is_some_and(|requests| !requests.variables(language).is_empty());
+        let tools = self.0.calls().is_some_and(|calls| calls.is_offered(who));
+        let mut policies = self.0.held(who);
+        policies.retain(|policy| policy.is_for(language));
         let mut requests = offers && self.may_install(who);
         if let Some(wanted) = wanted {
             let has =
@@ -285,27 +296,22 @@ impl Network {
 
     /// The names of the policies that hold for a caller's programs of a language.
     pub(super) fn names(&self, who: &Principal, language: &Language) -> Vec<String> {
-        let granted = self.0.parts.tokens.network_of(who);
-        let held = |policy: &Arc<Policy>| policy.is_for(language) && holds(policy, granted.as_deref());
-        self.0.policies.all().into_iter().filter(held).map(|policy| policy.name.clone()).collect()
+        let held = self.0.held(who).into_iter();
+        held.filter(|policy| policy.is_for(language)).map(|policy| policy.name.clone()).collect()
     }
 
     /// The hosts that programs of a caller may reach, as its policies name them; some only in some languages.
     pub fn hosts(&self, who: &Principal) -> Vec<String> {
-        let granted = self.0.parts.tokens.network_of(who);
-        let policies = self.0.policies.all();
-        let held = policies.iter().filter(|policy| holds(policy, granted.as_deref()));
-        let mut hosts: Vec<_> = held.flat_map(|policy| policy.hosts()).collect();
+        let held = self.0.held(who);
+        let mut hosts: Vec<_> = held.iter().flat_map(|policy| policy.hosts()).collect();
         hosts.dedup();
         hosts
     }
 
     /// The variables in which programs of a caller find what stands for a secret, and the hosts that take it.
     pub fn secrets(&self, who: &Principal) -> Vec<(String, Vec<String>)> {
-        let granted = self.0.parts.tokens.network_of(who);
-        let policies = self.0.policies.all();
-        let held: Vec<&Policy> =
-            policies.iter().filter(|policy| holds(policy, granted.as_deref())).map(Arc::as_ref).collect();
+        let policies = self.0.held(who);
+        let held: Vec<&Policy> = policies.iter().map(Arc::as_ref).collect();
         let shown = |secret: &Arc<Secret>| {
             let secret = secret.for_sandbox(&held)?;
             Some((secret.variable().0.to_owned(), secret.hosts().map(ToString::to_string).collect()))

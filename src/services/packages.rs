@@ -19,13 +19,7 @@ mod admit;
 mod requests;
 mod work;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -109,10 +103,7 @@ struct Inner {
     /// One installation at a time for each owner, so that the second of two for the same finds what the first made.
     turns: Shares<Principal>,
     at_once: Semaphore,
-    made: AtomicU64,
-    reused: AtomicU64,
-    failed: AtomicU64,
-    size: Mutex<StoreSize>,
+    counts: Mutex<PackagesCounts>,
     steps: StepWatch,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -162,10 +153,7 @@ impl Packages {
             options,
             turns: Shares::new(1),
             at_once: Semaphore::new(AT_ONCE_MAX),
-            made: AtomicU64::new(0),
-            reused: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            size: Mutex::default(),
+            counts: Mutex::default(),
             steps: StepWatch::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -225,7 +213,7 @@ impl Packages {
                     info!(%conversation, tool, count, reused, "packages were installed");
                 }
                 Err(failure) => {
-                    inner.failed.fetch_add(1, Ordering::Relaxed);
+                    inner.counts.lock().failed += 1;
                     info!(%conversation, code = %failure.code, "packages were not installed");
                 }
             }
@@ -235,11 +223,7 @@ impl Packages {
     }
 
     pub fn counts(&self) -> PackagesCounts {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let size = *self.0.size.lock();
-        let Inner { made, reused, failed, .. } = &*self.0;
-        let StoreSize { trees, bytes } = size;
-        PackagesCounts { made: read(made), reused: read(reused), failed: read(failed), trees, bytes }
+        *self.0.counts.lock()
     }
 
     /// Ends the installations under way.
@@ -269,7 +253,7 @@ impl Inner {
         let had = self.on_disk(move |store| store.placed(&conversation, tool)).await?;
         let asked = Requirements::of(tool, &Note::of(&had).asked).with(job.more.clone())?;
         let key = key(&job, &asked);
-        let since = self.before(job.options.fresh);
+        let since = before(self.parts.sandboxes.clock.unix_s(), job.options.fresh);
         let (owner, name) = (job.wanted.conversation.owner.clone(), key.clone());
         let found = self.on_disk(move |store| store.find(&owner, &name, since)).await?;
         let reused = found.is_some();
@@ -280,9 +264,10 @@ impl Inner {
             self.make(&job, &asked, &key, tell).await?
         };
         self.place(&job, key, &tree, &had).await?;
-        let counted = if reused { &self.reused } else { &self.made };
-        counted.fetch_add(1, Ordering::Relaxed);
-        if !reused {
+        if reused {
+            self.counts.lock().reused += 1;
+        } else {
+            self.counts.lock().made += 1;
             self.trim().await;
         }
         Ok(Installed { tool, packages: Note::of(&tree).installed, reused, usage: tree.usage })
@@ -293,10 +278,7 @@ impl Inner {
         let conversation = job.wanted.conversation.clone();
         let quota = Arc::clone(self.parts.files.quota());
         let writer = quota.writer(&conversation).await;
-        let more = Usage {
-            bytes: tree.usage.bytes.saturating_sub(had.usage.bytes),
-            entries: tree.usage.entries.saturating_sub(had.usage.entries),
-        };
+        let more = tree.usage.less(&had.usage);
         let (store, tool) = (Arc::clone(&self.parts.store), job.tool);
         let placed = tokio::task::spawn_blocking(move || {
             writer.reserve(&more)?;
@@ -310,18 +292,17 @@ impl Inner {
 
     async fn trim(&self) {
         let Some(options) = &self.options else { return };
-        let is_settled = self.steps.is_settled(self.parts.sandboxes.clock.as_ref());
+        let settled_ms = self.steps.settled_ms(self.parts.sandboxes.clock.as_ref());
         // Otherwise only what is too much is deleted, and nothing for its age.
-        let since = if is_settled { self.before(options.kept) } else { i64::MIN };
+        let since = settled_ms.map_or(i64::MIN, |now| before(now / 1000, options.kept));
         let bytes_max = options.owner_bytes_max;
         match self.on_disk(move |store| store.trim(since, bytes_max)).await {
-            Ok(size) => *self.size.lock() = size,
+            Ok(StoreSize { trees, bytes }) => {
+                let mut counts = self.counts.lock();
+                (counts.trees, counts.bytes) = (trees, bytes);
+            }
             Err(failure) => warn!(%failure, "installed packages that are not used were not deleted"),
         }
-    }
-
-    fn before(&self, time: Duration) -> i64 {
-        self.parts.sandboxes.clock.unix_s() - i64::try_from(time.as_secs()).unwrap_or(i64::MAX / 2)
     }
 
     async fn on_disk<T: Send + 'static>(
@@ -332,6 +313,10 @@ impl Inner {
         let done = tokio::task::spawn_blocking(move || step(store)).await.map_err(|_| internal())?;
         Ok(done?)
     }
+}
+
+fn before(unix_s: i64, time: Duration) -> i64 {
+    unix_s - i64::try_from(time.as_secs()).unwrap_or(i64::MAX / 2)
 }
 
 /// The name of the tree that these requirements lead to.

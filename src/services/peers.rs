@@ -44,7 +44,10 @@ use crate::{
         id::InstanceId,
         owner::ConversationKey,
     },
-    ports::{database::DatabaseError, peers::PeerStore},
+    ports::{
+        database::{DatabaseError, within},
+        peers::PeerStore,
+    },
 };
 
 /// How often a server beats and reads the others.
@@ -90,13 +93,11 @@ struct OwnRecord {
     used: Instant,
     /// `None` until it is stored.
     stamp: Option<i64>,
-    /// Not given back before, unless the server stops.
-    kept_until: Instant,
 }
 
 /// What is at a server.
 pub trait Occupancy: Send + Sync {
-    /// Whether no run and no session is in the conversation.
+    /// Whether no run and no session is in the conversation, and no client holds it for a time.
     fn is_idle(&self, conversation: &ConversationKey) -> bool;
 
     /// Whether a run is under way or waits in the conversation.
@@ -161,15 +162,6 @@ impl Peers {
         Err(elsewhere(conversation))
     }
 
-    /// Gives back a conversation that is here no earlier than `until`, unless the server stops.
-    pub fn keep(&self, conversation: &ConversationKey, until: Instant) {
-        if let Some(inner) = &self.0
-            && let Some(record) = inner.records.lock().get_mut(conversation)
-        {
-            record.kept_until = until;
-        }
-    }
-
     /// Takes a conversation, unless another server has it: which one.
     ///
     /// # Errors
@@ -180,7 +172,7 @@ impl Peers {
             return Err(elsewhere(conversation));
         }
         let stamp = inner.stamp.fetch_add(1, Ordering::Relaxed);
-        match bounded(TAKE_MAX, inner.take(conversation, stamp)).await {
+        match within(TAKE_MAX, inner.take(conversation, stamp)).await {
             Ok(by) if by == inner.me.instance => inner.hold(conversation, Some(stamp)),
             Ok(by) => {
                 let known = inner.others().into_iter().find(|peer| peer.instance == by);
@@ -264,8 +256,7 @@ impl Inner {
 
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
         let mut records = self.records.lock();
-        let now = Instant::now();
-        records.insert(conversation.clone(), OwnRecord { used: now, stamp, kept_until: now });
+        records.insert(conversation.clone(), OwnRecord { used: Instant::now(), stamp });
         if stamp.is_none() {
             self.has_unstored.store(true, Ordering::Release);
         }
@@ -280,14 +271,14 @@ impl Inner {
 
     async fn round(&self, beats: &mut Heartbeats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
         let (clock, begun) = (self.clock.as_ref(), Moment::now(self.clock.as_ref()));
-        bounded(DEAD_AFTER / 2, self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
+        within(DEAD_AFTER / 2, self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
         // From before the last beat until after this one, so no other server has counted longer.
         if beats.own.replace(begun).is_some_and(|last| last.elapsed(clock) > DEAD_AFTER / 2) {
             // The others may have thought that this one is dead.
             self.records.lock().values_mut().for_each(|record| record.stamp = None);
             self.has_unstored.store(true, Ordering::Release);
         }
-        let (alive, dead) = beats.alive(bounded(DEAD_AFTER / 2, self.store.peers()).await?, self.me.instance);
+        let (alive, dead) = beats.alive(within(DEAD_AFTER / 2, self.store.peers()).await?, self.me.instance);
         *self.others.write() = alive;
         *self.dead.write() = dead;
         self.ready.send_replace(true);
@@ -311,7 +302,7 @@ impl Inner {
                 break;
             }
             let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
-            if bounded(ROUND, self.take(&conversation, stamp)).await? == self.me.instance {
+            if within(ROUND, self.take(&conversation, stamp)).await? == self.me.instance {
                 if let Some(record) = self.records.lock().get_mut(&conversation) {
                     record.stamp = Some(stamp);
                 }
@@ -331,13 +322,8 @@ impl Inner {
         let idle_max = if is_leaving { LEAVING_IDLE } else { IDLE_MAX };
         let unused: Vec<_> = {
             let records = self.records.lock();
-            records
-                .iter()
-                .filter(|(_, record)| {
-                    record.used.elapsed() >= idle_max && (is_leaving || record.kept_until <= Instant::now())
-                })
-                .map(|(key, record)| (key.clone(), *record))
-                .collect()
+            let unused = records.iter().filter(|(_, record)| record.used.elapsed() >= idle_max);
+            unused.map(|(key, record)| (key.clone(), *record)).collect()
         };
         let is_unused = |key: &_| if is_leaving { !occupancy.has_run(key) } else { occupancy.is_idle(key) };
         for (conversation, record) in unused.into_iter().filter(|(key, _)| is_unused(key)) {
@@ -351,7 +337,7 @@ impl Inner {
             if self.drop_unused(&conversation, record.used)
                 && let Some(stamp) = record.stamp
             {
-                bounded(ROUND, self.store.give_back(&conversation, self.me.instance, stamp)).await?;
+                within(ROUND, self.store.give_back(&conversation, self.me.instance, stamp)).await?;
             }
         }
         Ok(())
@@ -371,24 +357,9 @@ impl Inner {
     }
 }
 
-/// A statement that must not keep a request waiting, or a server from its next beat.
-async fn bounded<T>(
-    max: Duration,
-    statement: impl Future<Output = Result<T, DatabaseError>>,
-) -> Result<T, DatabaseError> {
-    timeout(max, statement).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
-}
-
 fn elsewhere(conversation: &ConversationKey) -> Failure {
     let why = "The programs of this conversation are at another server, which does not answer: try again in a moment.";
     Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S).without(conversation)
-}
-
-impl std::fmt::Debug for Peers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let me = self.0.as_ref().map(|inner| &inner.me);
-        f.debug_tuple("Peers").field(&me).finish()
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //! between the cells of a session. `schedule` decides when both walk the tree.
 //!
 //! An owner may have a quota for all conversations together. It is checked in the same places, from the measurements of
-//! its conversations, but stops no program: a running one can exceed it by at most its own conversation's quota.
+//! its conversations, but stops no program: a running one can exceed it by at most its own conversation's quota. In it
+//! an entry counts as a block at least, since empty files use up the inodes of all owners.
 //!
 //! Uploads in progress are reserved as they arrive (`arriving`).
 
@@ -26,7 +27,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tracing::{debug, warn};
 
-use self::{arriving::Arrivals, owners::Owners};
+use self::{
+    arriving::Arrivals,
+    owners::{Owners, owned_bytes},
+};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -50,12 +54,6 @@ pub struct QuotaOptions {
     pub free_bytes_min: u64,
     /// Bytes on disk of all files of one owner; `None`: without limit.
     pub owner_bytes_max: Option<u64>,
-}
-
-impl Default for QuotaOptions {
-    fn default() -> Self {
-        Self { bytes_max: 1 << 30, entries_max: 50_000, free_bytes_min: 512 << 20, owner_bytes_max: None }
-    }
 }
 
 /// The quotas of all conversations.
@@ -86,7 +84,7 @@ struct Known {
 
 impl Known {
     fn set(&mut self, id: &ConversationKey, usage: Usage) {
-        self.owners.set(id, usage.bytes);
+        self.owners.set(id, owned_bytes(&usage));
         if let Some(before) = self.usages.insert(id.clone(), usage) {
             self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
         }
@@ -150,7 +148,7 @@ impl Quota {
 
     /// Whether the owner's quota has room for `more`, by what was last found of each conversation.
     fn owner_has_room(&self, known: &Known, id: &ConversationKey, more: &Usage) -> bool {
-        let fits = |max| known.owner_bytes(&id.owner).saturating_add(more.bytes) <= max;
+        let fits = |max| known.owner_bytes(&id.owner).saturating_add(owned_bytes(more)) <= max;
         self.options.owner_bytes_max.is_none_or(fits)
     }
 

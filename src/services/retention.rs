@@ -106,13 +106,19 @@ impl Retention {
     /// # Errors
     /// As [`Self::round`].
     pub async fn round_after(&self, running: Duration) -> Result<usize, Failure> {
-        let steady = self.steps.is_steady(self.clock.as_ref()) && running >= SETTLING;
-        let mut uses = self.files.blocking(|store| Ok(store.last_uses()?)).await?;
+        let steady_ms = self.steps.steady_ms(self.clock.as_ref());
+        let steady = steady_ms.is_some() && running >= SETTLING;
+        // Read once: after a step within the round everything would look old. So it would where the clock of a file
+        // server, which the times of use are of, is behind.
+        let here = steady_ms.map_or_else(|| self.clock.unix_s(), |now| now / 1000);
+        let (there, mut uses) = self.files.blocking(|store| Ok((store.now_unix_s()?, store.last_uses()?))).await?;
+        let now = here.min(there);
+        let in_use = ago(now, self.options.in_use);
         self.files.quota().keep(&uses.iter().map(|last| &last.key).collect());
         uses.sort();
         let mut deleted = 0;
         if let Some(unused_max) = self.options.unused_max.filter(|_| steady) {
-            let before = self.ago(unused_max.max(self.options.in_use));
+            let before = ago(now, unused_max).min(in_use);
             let old = uses.partition_point(|last| last.unix_s < before).min(DELETED_MAX);
             let others = uses.split_off(old);
             // Those that are in use, or cannot be deleted, take space as the others do.
@@ -133,17 +139,16 @@ impl Retention {
             }
         }
         if let Some(bytes_max) = self.options.total_bytes_max.filter(|_| steady) {
-            deleted += self.shrink(&uses, bytes_max, DELETED_MAX - deleted).await?;
+            deleted += self.shrink(&uses, in_use, bytes_max, DELETED_MAX - deleted).await?;
         }
         if self.options.own_disks {
-            self.unmount_unused(&uses).await?;
+            self.unmount_unused(&uses, in_use).await?;
         }
         Ok(deleted)
     }
 
-    /// Unmounts the disks of conversations that were not used lately.
-    async fn unmount_unused(&self, uses: &[LastUse]) -> Result<(), Failure> {
-        let before = self.ago(self.options.in_use);
+    /// Unmounts the disks of conversations that were last used before `before`.
+    async fn unmount_unused(&self, uses: &[LastUse], before: i64) -> Result<(), Failure> {
         for last in uses.iter().take_while(|last| last.unix_s < before) {
             // A disk of its own is mounted at one server, so nothing has to be asked of the others.
             if let Some(lock) = self.runs.lock_if_idle(&last.key) {
@@ -156,9 +161,15 @@ impl Retention {
     }
 
     /// Deletes the least recently used one of the owner who has the most bytes until the rest is within the limit.
-    /// Where all of that owner are in use, one of the owner who has the next most.
-    async fn shrink(&self, uses: &[LastUse], bytes_max: u64, deleted_max: usize) -> Result<usize, Failure> {
-        let before = self.ago(self.options.in_use);
+    /// Where all of that owner are in use, one of the owner who has the next most. Those that were not used since
+    /// `before` are not in use.
+    async fn shrink(
+        &self,
+        uses: &[LastUse],
+        before: i64,
+        bytes_max: u64,
+        deleted_max: usize,
+    ) -> Result<usize, Failure> {
         let mut owners: HashMap<&Principal, Owned> = HashMap::new();
         for last in uses {
             let size = self.bytes(&last.key).await?;
@@ -224,8 +235,8 @@ impl Retention {
             Err(failure) => Err(failure),
         }
     }
+}
 
-    fn ago(&self, time: Duration) -> i64 {
-        self.clock.unix_s().saturating_sub(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
-    }
+fn ago(unix_s: i64, time: Duration) -> i64 {
+    unix_s.saturating_sub(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
 }

@@ -157,7 +157,7 @@ impl Runs {
         });
         let waiting = waiting.transpose()?.unwrap_or_default();
         let started = inner.parts.tokens.begin(&request.conversation.owner, &runner.language)?;
-        let ticket = inner.admission.enter(&request.conversation)?;
+        let ticket = inner.admission.enter(&request.conversation, request.bytes())?;
         let position = ticket.position();
         let place = position.now().unwrap_or(1);
         let (stdin, stdin_receiver) = request.stdin_open.then(stdin::open).unzip();
@@ -184,6 +184,10 @@ impl Runs {
             inner.tasks.spawn(task.run(ticket, place).instrument(span));
         } else {
             inner.registry.add(Arc::clone(&run));
+            // Its token may have ended before the run could be found by `cancel_all_of`.
+            if task.by.as_ref().is_some_and(|by| by.check().is_err()) {
+                run.cancel();
+            }
             let (inner, run) = (Arc::clone(inner), Arc::clone(&run));
             self.0.tasks.spawn(async move {
                 tokio::join!(task.run(ticket, place).instrument(span), inner.feed.follow(&run));
@@ -257,7 +261,7 @@ impl Runs {
 
     /// The events of all runs of a caller from now on; ends when the service does.
     pub fn feed(&self, who: &Principal) -> BoxStream<'static, FeedItem> {
-        self.0.feed.subscribe(who.clone())
+        self.0.feed.subscribe(who)
     }
 
     /// The runners known now, ordered by language.

@@ -41,7 +41,11 @@ use tokio::time::{interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
-pub(super) use self::{cell::Cell, display::DisplayFile, view::CellEnd};
+pub(super) use self::{
+    cell::{Cell, reply_verdict},
+    display::DisplayFile,
+    view::CellEnd,
+};
 use self::{
     kernel::Kernel,
     prestarted::PrestartedKernels,
@@ -60,7 +64,7 @@ pub use self::{
     setup::Setup,
     view::{SessionEnd, SessionState, SessionView},
 };
-use super::shared_parts::SharedParts;
+use super::{shared_parts::SharedParts, shares::WeakMap};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -69,6 +73,9 @@ use crate::{
     },
     ports::{runner::Runner, sessions::SessionStore},
 };
+
+/// The longest code that a kernel is asked about, in bytes. It is held several times while the kernel does not answer.
+const ASKED_CODE_BYTES_MAX: usize = 256 << 10;
 
 /// How often idle and old sessions are looked for.
 const ROUND: Duration = Duration::from_secs(5);
@@ -92,6 +99,8 @@ struct Inner {
     parts: SharedParts,
     options: SessionsOptions,
     registry: Registry,
+    /// Shared by the sessions that are being opened in a conversation; cancelled when all there are ended.
+    opening: WeakMap<ConversationKey, CancellationToken>,
     waiting: WaitingCells,
     records: Records,
     prestarted: PrestartedKernels,
@@ -109,6 +118,7 @@ impl Sessions {
             parts,
             options,
             registry: Registry::default(),
+            opening: WeakMap::default(),
             waiting: WaitingCells::default(),
             prestarted: PrestartedKernels::default(),
             stopping: AtomicBool::new(false),
@@ -179,19 +189,18 @@ impl Sessions {
     /// A session of this caller.
     ///
     /// # Errors
-    /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
+    /// [`Code::SessionNotFound`], [`Code::SessionEnded`], [`Code::SessionBusy`] while it is restarted.
     pub fn get(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
         self.0.find(who, id).map(|session| session.view())
     }
 
     /// The open sessions of a caller, newest first: of one conversation or of all.
     pub fn list(&self, who: &Principal, conversation: Option<&ConversationId>) -> Vec<SessionView> {
-        let mut all = self.0.registry.all();
+        let mut all = self.all();
         all.retain(|session| {
             session.conversation.owner == *who && conversation.is_none_or(|wanted| *wanted == session.conversation.id)
         });
-        all.sort_by_key(|session| std::cmp::Reverse(session.id));
-        all.iter().map(|session| session.view()).collect()
+        all
     }
 
     /// The open sessions of all owners, newest first.
@@ -217,42 +226,25 @@ impl Sessions {
     }
 
     /// Ends a session and opens another one in its place, with the same id; also one that has ended and was not closed.
+    /// It goes on when its caller goes away, who then finds the session under its id.
     ///
     /// # Errors
     /// As [`Self::open`] and [`Self::get`].
     pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
-        let registry = &self.0.registry;
-        let found = self.0.find(who, id);
-        let ((conversation, language), setup) = match &found {
-            Ok(session) => {
-                self.0.check_tokens(who, session)?;
-                self.0.check_use(who, session)?;
-                ((session.conversation.clone(), session.language.clone()), session.setup.clone())
-            }
-            Err(gone) => {
-                let ((conversation, language), setup) = registry.ended(who, id).ok_or_else(|| gone.clone())?;
-                // Who asks opens it: the token that did may have ended since.
-                ((ConversationKey::new(who.clone(), conversation.id), language), setup)
-            }
-        };
-        let runner = self.0.runner(&language)?;
-        let under_way = || Failure::new(Code::SessionBusy, "The session is being restarted: wait for it.");
-        let _restarting = registry.restart(id).ok_or_else(under_way)?;
-        self.0.cancel_waiting(&conversation, &language);
-        if let Ok(session) = found {
-            self.0.end(&session, SessionEnd::Restarted);
-        }
-        let opened = self.0.open_as(id, &conversation, &runner, &setup).await?;
-        self.0.take_news(&conversation, &language);
-        // Another one may have been opened in its place.
-        if opened.id == id { Ok(opened.view()) } else { self.get(who, id) }
+        let (inner, who) = (Arc::clone(&self.0), who.clone());
+        let restarting = self.0.tasks.spawn(async move {
+            let restarted = inner.stop.run_until_cancelled(inner.restart(&who, id)).await;
+            restarted.unwrap_or_else(|| Err(stopping()))
+        });
+        restarting.await.unwrap_or_else(|_| Err(kernel::internal()))
     }
 
     /// Completions at a position, counted in characters: the content of Jupyter's `complete_reply`.
     ///
     /// # Errors
-    /// [`Code::SessionBusy`] while a cell runs, and those of [`Self::get`].
+    /// [`Code::TooLarge`] for long code, [`Code::SessionBusy`] while a cell runs, and those of [`Self::get`].
     pub async fn complete(&self, who: &Principal, id: SessionId, code: &str, cursor: usize) -> Result<Value, Failure> {
+        check_asked(code)?;
         let content = json!({"code": code, "cursor_pos": cursor});
         self.0.find_to_use(who, id)?.kernel.request("complete_request", &content).await
     }
@@ -260,7 +252,7 @@ impl Sessions {
     /// What is known of the name at a position: the content of Jupyter's `inspect_reply`.
     ///
     /// # Errors
-    /// [`Code::SessionBusy`] while a cell runs, and those of [`Self::get`].
+    /// [`Code::TooLarge`] for long code, [`Code::SessionBusy`] while a cell runs, and those of [`Self::get`].
     pub async fn inspect(
         &self,
         who: &Principal,
@@ -269,9 +261,26 @@ impl Sessions {
         cursor: usize,
         detailed: bool,
     ) -> Result<Value, Failure> {
+        check_asked(code)?;
         let content = json!({"code": code, "cursor_pos": cursor, "detail_level": u8::from(detailed)});
         self.0.find_to_use(who, id)?.kernel.request("inspect_request", &content).await
     }
+}
+
+fn check_asked(code: &str) -> Result<(), Failure> {
+    if code.len() <= ASKED_CODE_BYTES_MAX {
+        return Ok(());
+    }
+    let why = format!("code: it has more than {} KiB: send the part around the position.", ASKED_CODE_BYTES_MAX >> 10);
+    Err(Failure::new(Code::TooLarge, why).about("code"))
+}
+
+fn restarting() -> Failure {
+    Failure::new(Code::SessionBusy, "The session is being restarted: wait for it.")
+}
+
+fn stopping() -> Failure {
+    Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
 }
 
 impl Inner {
@@ -280,19 +289,51 @@ impl Inner {
         runner.check_sessions().map(|()| runner)
     }
 
-    /// A session of this caller; the error distinguishes one that ended from one that never existed.
+    /// A session of this caller; the error distinguishes one that ended or restarts from one that never existed.
     fn find(&self, who: &Principal, id: SessionId) -> Result<Arc<Session>, Failure> {
         if let Some(session) = self.registry.get(id).filter(|session| session.conversation.owner == *who) {
             return Ok(session);
         }
         Err(match self.registry.end_of(who, id) {
+            Some(_) if self.registry.is_restarting(id) => restarting(),
             Some(end) => Failure::new(Code::SessionEnded, end.sentence()),
             None => Failure::new(Code::SessionNotFound, format!("sessionId: there is no session `{id}`.")),
         })
     }
 
+    fn check_running(&self) -> Result<(), Failure> {
+        if self.stop.is_cancelled() { Err(stopping()) } else { Ok(()) }
+    }
+
     async fn open(self: &Arc<Self>, conversation: &ConversationKey, runner: &Runner) -> Result<Arc<Session>, Failure> {
         self.open_as(SessionId::new(), conversation, runner, &Setup::default()).await
+    }
+
+    async fn restart(self: &Arc<Self>, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
+        let found = self.find(who, id);
+        let ((conversation, language), setup) = match &found {
+            Ok(session) => {
+                self.check_tokens(who, session)?;
+                self.check_use(who, session)?;
+                ((session.conversation.clone(), session.language.clone()), session.setup.clone())
+            }
+            Err(gone) => {
+                let ((conversation, language), setup) = self.registry.ended(who, id).ok_or_else(|| gone.clone())?;
+                // Who asks opens it: the token that did may have ended since.
+                ((ConversationKey::new(who.clone(), conversation.id), language), setup)
+            }
+        };
+        let runner = self.runner(&language)?;
+        let under_way = self.registry.restart(id).ok_or_else(restarting)?;
+        self.cancel_waiting(&conversation, &language);
+        if let Ok(session) = found {
+            self.end(&session, SessionEnd::Restarted);
+        }
+        let opened = self.open_as(id, &conversation, &runner, &setup).await?;
+        self.take_news(&conversation, &language);
+        drop(under_way);
+        // Another one may have been opened in its place.
+        if opened.id == id { Ok(opened.view()) } else { self.find(who, id).map(|session| session.view()) }
     }
 
     /// Opens a session with this id, unless one is open already.
@@ -314,9 +355,8 @@ impl Inner {
             session.touch();
             return Ok(session);
         }
-        if self.stop.is_cancelled() {
-            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
-        }
+        self.check_running()?;
+        let all_ended = self.opening.of(conversation, CancellationToken::new);
         let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
         self.parts.isolation.wait(&runner.image).await?;
         let limits = self.parts.sandboxes.limits_of(runner);
@@ -331,7 +371,7 @@ impl Inner {
             (setup.clone(), access),
             kernel,
             lease,
-            self.parts.sandboxes.clock.unix_s(),
+            self.parts.sandboxes.clock.as_ref(),
             limits.memory_bytes,
         ));
         self.registry.add(&session);
@@ -339,6 +379,13 @@ impl Inner {
         self.follow(&session);
         self.parts.standbys.used_by_session(&runner.language);
         info!(session = %id, %conversation, language = %runner.language, "a session was opened");
+        // The server that stops ended those that were open then.
+        self.check_running().inspect_err(|_| self.end(&session, SessionEnd::Server))?;
+        if all_ended.is_cancelled() {
+            self.end(&session, SessionEnd::Closed);
+            let why = "The sessions of the conversation were ended while this one was opened: open it again.";
+            return Err(Failure::new(Code::SessionEnded, why));
+        }
         self.check_tokens(&conversation.owner, &session)?;
         Ok(session)
     }

@@ -1,14 +1,19 @@
-//! Values by key that live as long as they are held: locks, and how many permits each key, such as an owner, may hold
-//! at once.
+//! Values by key that live as long as they are held: locks, and how many permits or bytes of memory each key, such as
+//! an owner, may hold at once.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::Hash,
     sync::{Arc, Weak},
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::domain::owner::Principal;
+
+/// The bytes of memory that one permit stands for.
+const UNIT_BYTES: usize = 1024;
 
 /// Only values that something holds are kept; the next call for any key removes the others.
 #[derive(Debug)]
@@ -34,6 +39,11 @@ impl<K: Clone + Eq + Hash, V> WeakMap<K, V> {
     pub fn remove(&self, key: &K) -> Option<Arc<V>> {
         self.0.lock().remove(key)?.upgrade()
     }
+
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.0.lock().values().filter(|value| value.strong_count() > 0).count()
+    }
 }
 
 #[derive(Debug)]
@@ -51,5 +61,52 @@ impl<K: Clone + Eq + Hash> Shares<K> {
     /// The share of a key. It is kept as long as a reference to it or one of its permits.
     pub fn of(&self, key: &K) -> Arc<Semaphore> {
         self.used.of(key, || Semaphore::new(self.permits))
+    }
+
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.used.held()
+    }
+}
+
+/// Notes that an owner asks, and returns whether another one has. Two are kept at most, which tell that to each. The
+/// self-test is no owner that others share with.
+pub(super) fn has_others(asked: &mut HashSet<Principal>, who: &Principal) -> bool {
+    if !who.is_self_test() && asked.len() < 2 {
+        asked.insert(who.clone());
+    }
+    asked.iter().any(|other| other != who)
+}
+
+/// Memory that all keys share. One key has half of it.
+#[derive(Debug)]
+pub struct SharedMemory<K> {
+    all: Arc<Semaphore>,
+    units: usize,
+    shares: Shares<K>,
+}
+
+/// What one value has of it.
+#[derive(Debug)]
+pub struct HeldMemory {
+    _share: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+impl<K: Clone + Eq + Hash> SharedMemory<K> {
+    pub fn new(bytes_max: usize) -> Self {
+        let units = bytes_max.div_ceil(UNIT_BYTES).min(Semaphore::MAX_PERMITS);
+        Self { all: Arc::new(Semaphore::new(units)), units, shares: Shares::new(units / 2) }
+    }
+
+    /// Room for a value, unless others hold it. One that is larger than its key's half has room while its key holds no
+    /// other.
+    pub fn take(&self, key: &K, bytes: usize) -> Option<HeldMemory> {
+        let take = |of: &Arc<Semaphore>, most: usize| {
+            let units = u32::try_from(bytes.div_ceil(UNIT_BYTES).min(most)).ok()?;
+            Arc::clone(of).try_acquire_many_owned(units).ok()
+        };
+        let share = take(&self.shares.of(key), self.shares.permits)?;
+        Some(HeldMemory { _share: share, _all: take(&self.all, self.units)? })
     }
 }

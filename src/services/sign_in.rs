@@ -32,7 +32,7 @@ use crate::{
         id::TokenId,
     },
     ports::{
-        database::DatabaseError,
+        database::{DatabaseError, ROUND_MAX, within},
         observer::{Observer, SignInFacts},
         sign_in::{RegisteredClient, SignInStore},
         web::Web,
@@ -197,18 +197,24 @@ impl SignIn {
                 _ = rounds.tick() => {}
                 () = stop.cancelled() => return,
             }
-            if !steps.is_settled(self.clock.as_ref()) {
-                continue;
-            }
-            match self.store.forget(self.now()).await {
-                Ok(idle) => {
-                    for connection in idle {
-                        // It may have been revoked meanwhile.
-                        let _ = self.tokens.revoke(connection).await;
-                    }
-                }
-                Err(error) => warn!(%error, "sign-in: what has expired was not removed"),
+            let Some(now) = steps.settled_ms(self.clock.as_ref()) else { continue };
+            // Where it is broken off, the next one goes on with what is left.
+            match stop.run_until_cancelled(within(ROUND_MAX, self.forget(now))).await {
+                None => return,
+                Some(Ok(())) => {}
+                Some(Err(error)) => warn!(%error, "sign-in: what has expired was not removed"),
             }
         }
     }
+
+    async fn forget(&self, now: i64) -> Result<(), DatabaseError> {
+        for connection in self.store.forget(now).await? {
+            // It may have been revoked meanwhile.
+            let _ = self.tokens.revoke(connection).await;
+        }
+        Ok(())
+    }
 }
+
+#[cfg(test)]
+mod tests;

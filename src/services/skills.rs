@@ -33,8 +33,9 @@ pub struct Skills(Option<Arc<Inner>>);
 #[derive(Debug)]
 struct Inner {
     store: Arc<dyn SkillStore>,
-    /// One change at a time, so that the number of an owner's skills is a bound.
-    changes: Mutex<()>,
+    /// One change at a time, so that the number of an owner's skills is a bound, and one archive is in memory unpacked:
+    /// that may be a thousand times as long as the upload.
+    changes: Arc<Mutex<()>>,
 }
 
 /// A valid skill.
@@ -51,13 +52,6 @@ impl Skill {
     }
 }
 
-/// A file of a skill.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SkillFile {
-    pub path: SafePath,
-    pub size: u64,
-}
-
 /// Where a file was found, and its bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SkillContent {
@@ -68,7 +62,7 @@ pub struct SkillContent {
 impl Skills {
     /// Without a store, skills are off.
     pub fn new(store: Option<Arc<dyn SkillStore>>) -> Self {
-        Self(store.map(|store| Arc::new(Inner { store, changes: Mutex::default() })))
+        Self(store.map(|store| Arc::new(Inner { store, changes: Arc::default() })))
     }
 
     pub fn is_on(&self) -> bool {
@@ -103,14 +97,14 @@ impl Skills {
         .await
     }
 
-    /// The files of a skill.
+    /// The files of a skill, and their sizes.
     ///
     /// # Errors
     /// As [`Skills::info`].
-    pub async fn files(&self, owner: &Principal, name: &SkillName) -> Result<(Skill, Vec<SkillFile>), Failure> {
+    pub async fn files(&self, owner: &Principal, name: &SkillName) -> Result<(Skill, Vec<(SafePath, u64)>), Failure> {
         self.in_skill(owner, name, |store, skill| {
             let files = store.files(&skill.source, &skill.front.name)?;
-            Ok((skill, files.into_iter().map(|(path, size)| SkillFile { path, size }).collect()))
+            Ok((skill, files))
         })
         .await
     }
@@ -171,15 +165,18 @@ impl Skills {
     /// those of the disk.
     pub async fn upload(&self, owner: &Principal, name: &SkillName, zip: Bytes) -> Result<(Skill, bool), Failure> {
         let (inner, source) = (self.inner()?, own(owner)?);
+        // It stays with the steps, which go on when the client goes away.
+        let turn = Arc::clone(&inner.changes).lock_owned().await;
         let checked = {
             let name = name.clone();
-            tokio::task::spawn_blocking(move || upload::check(&zip, &name))
+            tokio::task::spawn_blocking(move || (upload::check(&zip, &name), turn))
         };
-        let (files, front) =
-            checked.await.map_err(|_| upload::bad("The archive cannot be read: send a plain zip."))??;
-        let _turn = inner.changes.lock().await;
+        let unreadable = |_| upload::bad("The archive cannot be read: send a plain zip.");
+        let (checked, turn) = checked.await.map_err(unreadable)?;
+        let (files, front) = checked?;
         let (name, place) = (name.clone(), source.clone());
         let replaced = self.on_disk(move |store| {
+            let _turn = turn;
             let names = store.names(&place)?;
             if names.len() >= SKILLS_MAX && !names.contains(&name) {
                 let why = format!("There are {SKILLS_MAX} skills already: delete one first.");
@@ -307,3 +304,6 @@ fn whole((bytes, size): (Vec<u8>, u64), bytes_max: u64) -> Result<Vec<u8>, Failu
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

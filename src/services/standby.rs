@@ -30,10 +30,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use tokio::sync::{Notify, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
@@ -123,12 +120,7 @@ pub(super) struct ForegroundGuard(Arc<Inner>, ConversationKey);
 
 impl Drop for ForegroundGuard {
     fn drop(&mut self) {
-        let mut pool = self.0.pool.lock();
-        pool.in_use.remove(&self.1);
-        if pool.in_use.is_empty() {
-            pool.quiet_since = Some(Instant::now());
-        }
-        drop(pool);
+        self.0.pool.lock().end_use(&self.1);
         self.0.wake.notify_one();
     }
 }
@@ -162,9 +154,9 @@ impl Standbys {
         }
     }
 
-    /// Marks the run of a conversation, which has one at a time, as in progress until the guard is dropped.
+    /// Marks a run of a conversation, or the opening of a session, as in progress until the guard is dropped.
     pub(super) fn foreground(&self, conversation: &ConversationKey) -> ForegroundGuard {
-        self.0.pool.lock().in_use.insert(conversation.clone());
+        self.0.pool.lock().begin_use(conversation);
         ForegroundGuard(Arc::clone(&self.0), conversation.clone())
     }
 
@@ -210,22 +202,21 @@ impl Standbys {
 
     /// Notes that a run of this conversation has ended: its next one may follow.
     pub(super) fn used(&self, id: &ConversationKey, language: &Language) {
-        if self.0.options.total_max == 0 {
-            return;
-        }
-        if self.0.pool.lock().record_run(id, language, self.0.options.total_max * 4) {
-            self.0.remember();
-        }
-        self.0.wake.notify_one();
+        self.note(|pool| pool.record_run(id, language, self.0.options.total_max * 4));
     }
 
     /// Notes that a session of a language was opened: another conversation may open one. Its own conversation gets no
     /// standby for it, since its kernel lives.
     pub(super) fn used_by_session(&self, language: &Language) {
-        if self.0.options.total_max == 0 {
+        self.note(|pool| pool.record_language(language));
+    }
+
+    /// Records what a language was used for, unless standbys are off.
+    fn note(&self, is_new: impl FnOnce(&mut Pool) -> bool) {
+        if !self.is_on() {
             return;
         }
-        if self.0.pool.lock().record_language(language) {
+        if is_new(&mut self.0.pool.lock()) {
             self.0.remember();
         }
         self.0.wake.notify_one();

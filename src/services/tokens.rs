@@ -6,6 +6,7 @@
 //! follow ── one task: changes of other processes, last uses, tokens that ended long ago
 //! ```
 
+mod access;
 mod configured;
 mod ends;
 mod follow;
@@ -31,6 +32,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 
+use self::access::AccessTokens;
 pub use self::{
     ends::TokenEnds,
     issue::{NewToken, fresh},
@@ -52,8 +54,8 @@ const WRONG_OF_ADDRESS: (u32, u32) = (10, 30);
 const WRONG_OF_ALL: (u32, u32) = (100, 300);
 /// How often a second the database is asked for tokens that are not known.
 const CATCHES_UP: NonZeroU32 = NonZeroU32::new(5).expect("not 0");
-/// How long a request with such a token waits for it.
-const CATCH_UP_MAX: Duration = Duration::from_millis(250);
+/// How long a request with such a token waits for it: a client may forget a token that is refused once.
+const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 /// The longest delay.
 const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Addresses that are remembered; more count as one.
@@ -95,10 +97,11 @@ struct Known {
     ids: HashMap<TokenId, TokenDigest>,
     /// Those of the connections of each person.
     persons: HashMap<Principal, HashSet<TokenDigest>>,
-    /// By the digest of an access token.
-    access: HashMap<TokenDigest, Access>,
+    access: AccessTokens,
     /// When a change was last seen in the store, in unix milliseconds.
     seen: i64,
+    /// Ends that were learned: what was read before the last one may be old.
+    ends: u64,
     /// Whether the store was read.
     is_loaded: bool,
 }
@@ -135,15 +138,15 @@ impl Known {
             }
         }
     }
-}
 
-/// What an access token stands for.
-#[derive(Debug, Clone)]
-struct Access {
-    connection: TokenDigest,
-    expires_unix_ms: i64,
-    /// Where the token itself says whose it is and what it may do.
-    acts_as: Option<Arc<Token>>,
+    /// As the database does: a subject that was refused stays refused.
+    fn remove_ended(&mut self, before: i64) {
+        let is_one = |token: &TokenRecord| token.ended_before(before) && !token.is_subject();
+        let ended = self.tokens.values().filter(|token| is_one(&token.record));
+        for digest in ended.map(|token| token.record.digest).collect::<Vec<_>>() {
+            self.remove(&digest);
+        }
+    }
 }
 
 impl std::fmt::Debug for Tokens {
@@ -195,8 +198,7 @@ impl Tokens {
     /// Who a token stands for; `None` for an unknown, revoked or expired one.
     pub fn caller(&self, token: &[u8]) -> Option<Caller> {
         let now = self.now();
-        let access =
-            self.known.read().access.get(&digest(token)).filter(|access| now < access.expires_unix_ms).cloned();
+        let access = self.known.read().access.valid(&digest(token), now).cloned();
         let Some(access) = access else { return self.caller_by_own(token) };
         let caller = self.of(access.connection, TokenRecord::is_connection)?;
         Some(match access.acts_as {
@@ -218,6 +220,7 @@ impl Tokens {
             self.end(&token);
             return None;
         }
+        let token = self.valid_again(token)?;
         token.touch(now);
         let owner = &token.record.owner;
         let owner = if token.is_configured() { owner.clone() } else { owner.by(token.record.id) };

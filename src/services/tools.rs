@@ -17,7 +17,6 @@ mod calls;
 mod directory;
 mod known;
 mod modules;
-mod rates;
 mod sandboxed;
 mod search;
 mod server;
@@ -37,8 +36,12 @@ pub use self::{
     search::{Found, SearchResult},
     server::ServerState,
 };
-use self::{modules::Modules, rates::Rates, server::Live};
-use super::shared_parts::SharedParts;
+use self::{
+    modules::Modules,
+    server::{Definitions, Live},
+    talk::Memory,
+};
+use super::{network::Limiters, shared_parts::SharedParts};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -68,16 +71,17 @@ pub struct Tools(Arc<Inner>);
 
 struct Inner {
     parts: ToolsParts,
-    rates: Rates,
+    rates: Limiters,
     modules: Modules,
+    memory: Memory,
     /// Calls of one run or cell.
     calls_per_run_max: u32,
 }
 
 impl Tools {
     pub fn new(parts: ToolsParts, calls_per_run_max: u32) -> Self {
-        let made =
-            Self(Arc::new(Inner { parts, rates: Rates::default(), modules: Modules::default(), calls_per_run_max }));
+        let (rates, modules, memory) = (Limiters::default(), Modules::default(), Memory::default());
+        let made = Self(Arc::new(Inner { parts, rates, modules, memory, calls_per_run_max }));
         made.0.parts.shared.network.call_by(&made.0);
         made
     }
@@ -90,14 +94,14 @@ impl Tools {
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             let (mut was_away, mut count) = (false, 0_u32);
             while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-                let read = inner.parts.directory.load().await;
+                let Some(read) = stop.run_until_cancelled(inner.parts.directory.load()).await else { return };
                 if let (Err(error), false) = (&read, was_away) {
                     warn!(%error, "tool servers are not read from the database; those that are known go on");
                 }
                 was_away = read.is_err();
                 inner.parts.directory.rest();
                 if count.is_multiple_of(FORGET_EVERY) {
-                    inner.parts.approvals.forget().await;
+                    stop.run_until_cancelled(inner.parts.approvals.forget()).await;
                 }
                 count = count.wrapping_add(1);
             }
@@ -155,15 +159,6 @@ impl Tools {
         Ok(definitions.tools.iter().map(|defined| defined.tool.name.clone()).collect())
     }
 
-    /// Tools for some words, of the servers that answer in time.
-    ///
-    /// # Errors
-    /// [`Code::InvalidArgument`] for a query that is too long.
-    pub async fn search(&self, who: &Principal, query: &str, limit: usize) -> Result<SearchResult, Failure> {
-        search::check(query)?;
-        Ok(self.0.search(who, query, limit).await)
-    }
-
     /// What a program imports for a tool, and its definition.
     ///
     /// # Errors
@@ -172,10 +167,10 @@ impl Tools {
         &self,
         who: &Principal,
         server: &str,
-        tool: Option<&str>,
+        tool: &str,
         language: ModuleLanguage,
     ) -> Result<Source, Failure> {
-        self.0.source(who, server, tool, language).await
+        self.0.source(Definitions::find, who, (server, Some(tool)), language).await
     }
 }
 

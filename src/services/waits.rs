@@ -11,7 +11,7 @@ use tokio::{
 pub(super) const WAITS_MAX: Duration = Duration::from_hours(1);
 
 /// The waits of one program.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Waits(watch::Sender<State>);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,12 +25,6 @@ struct State {
 
 /// One wait, until it is dropped.
 pub(super) struct Wait<'a>(&'a Waits);
-
-impl Default for Waits {
-    fn default() -> Self {
-        Self(watch::Sender::new(State::default()))
-    }
-}
 
 impl Waits {
     pub(super) fn begin(&self) -> Wait<'_> {

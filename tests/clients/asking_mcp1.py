@@ -1,4 +1,5 @@
-"""What a cell asks with `input()`, with the Python SDK `mcp` 1.x. Arguments: URL, token. Fails on any unexpected result."""
+"""What a cell asks with `input()`, with the Python SDK `mcp` 1.x. Arguments: URL, token.
+Fails on any unexpected result."""
 
 import asyncio
 import sys

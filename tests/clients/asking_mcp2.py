@@ -1,6 +1,6 @@
-"""What a person is asked by a client of revision 2026-07-28, whose call is answered with the question and repeated: lines
-for `input()`, and whether a tool may be called. With the Python SDK `mcp` 2.x. Arguments: URL, token, and `input` or
-`approvals`. Fails on any unexpected result."""
+"""What a person is asked by a client of revision 2026-07-28, whose call is answered with the question and repeated:
+lines for `input()`, and whether a tool may be called. With the Python SDK `mcp` 2.x. Arguments: URL, token, and `input`
+or `approvals`. Fails on any unexpected result."""
 
 import asyncio
 import sys

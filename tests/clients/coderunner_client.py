@@ -47,10 +47,13 @@ assert call("GET", "/v1/runs", headers=KEY)[0] == 401
 assert call("GET", "/v1/runs", headers={"Authorization": f"Basic {basic}"})[0] == 401
 
 # Sessions are real.
+ITS_BODY = {"vm_lifetime_seconds": 300, "memory_mb": 512}
+status, opened, _ = call("POST", "/v1/sessions", ITS_BODY)
+assert status == 201 and call("DELETE", f"/v1/sessions/{opened['session_id']}")[1]["status"] == "stopped", opened
 status, opened, headers = call("POST", "/v1/sessions")
 assert status == 201 and opened["status"] == "active" and "Deprecation" not in headers, opened
 first = opened["session_id"]
-status, opened, headers = call("POST", "/v1/sessions/session", {"vm_lifetime_seconds": 300, "memory_mb": 512})
+status, opened, headers = call("POST", "/v1/sessions/session", ITS_BODY)
 assert status == 200 and opened["status"] == "active" and headers["Deprecation"] == "true", opened
 second = opened["session_id"]
 assert first != second
@@ -59,6 +62,9 @@ for path in ["/v1/execute", "/execute"]:
     assert execute(path, command=GET, session_id=first) == ("41", "")
 assert "NameError" in execute("/v1/execute", code=GET, session_id=second)[1]
 assert execute("/v1/execute", code=FAIL)[1]
+# Without one, nothing is left of a program.
+assert execute("/v1/execute", code=f"{SET}\n{GET}") == ("41", "")
+assert "NameError" in execute("/v1/execute", code=GET)[1]
 assert call("GET", f"/v1/sessions/{first}")[1]["status"] == "active"
 assert call("GET", f"/v1/sessions/session?session_id={first}")[1]["session_id"] == first
 assert call("GET", "/v1/sessions/session")[1]["session_id"] == second

@@ -1,6 +1,6 @@
-// The code execution tool of LibreChat's agents, unmodified, and the calls of LibreChat's server. Arguments: the package's
-// folder, the base URL, the token, then programs: one that prints `made` and writes made.txt, one that prints `seen`
-// (and needs made.txt where programs are real), one that fails. Fails on any unexpected result.
+// The code execution tool of LibreChat's agents, unmodified, and the calls of LibreChat's server. Arguments: the
+// package's folder, the base URL, the token, then programs: one that prints `made` and writes made.txt, one that prints
+// `seen` (and needs made.txt where programs are real), one that fails. Fails on any unexpected result.
 
 import assert from "node:assert";
 import { pathToFileURL } from "node:url";
@@ -11,8 +11,9 @@ process.env.LIBRECHAT_CODE_BASEURL = inPath;
 const agents = await import(pathToFileURL(`${folder}/dist/esm/main.mjs`));
 
 const tool = agents.createCodeExecutionTool();
+const asked = (lang, code) => ({ name: "execute_code", args: { lang, code }, id: "1", type: "tool_call" });
 const call = async (code, extra = {}) => {
-  const message = await tool.invoke({ name: "execute_code", args: { lang: "py", code }, id: "1", type: "tool_call", ...extra });
+  const message = await tool.invoke({ ...asked("py", code), ...extra });
   return [message.content, message.artifact];
 };
 
@@ -25,7 +26,9 @@ const made = artifact.files[0];
 assert.match(made.id, ID);
 
 // A later program is given the file by reference, as LibreChat's server does.
-const reference = { id: made.id, resource_id: "user", storage_session_id: made.storage_session_id, name: made.name, kind: "user" };
+const reference = {
+  id: made.id, resource_id: "user", storage_session_id: made.storage_session_id, name: made.name, kind: "user",
+};
 [text, artifact] = await call(see, { _injected_files: [reference] });
 assert.match(text, /^stdout:\nseen\b/, text);
 assert.notEqual(artifact.session_id, made.storage_session_id);
@@ -33,8 +36,7 @@ assert.deepEqual(artifact.files.map(({ name, inherited, id }) => [name, inherite
 
 [text] = await call(fail);
 assert.match(text, /stderr:\n[^]*no/, text);
-await assert.rejects(() => tool.invoke({ name: "execute_code", args: { lang: "f90", code: "x" }, id: "1", type: "tool_call" }),
-  /rejected/);
+await assert.rejects(() => tool.invoke(asked("f90", "x")), /rejected/);
 
 // LibreChat's server.
 const at = async (path, options = {}, status = 200) => {
@@ -76,5 +78,4 @@ assert.equal((await direct({})).status, 401);
 assert.equal((await fetch(`${base}/wrong/v1/files/${made.storage_session_id}`)).status, 401);
 process.env.LIBRECHAT_CODE_BASEURL = `${base}/wrong/v1`;
 const refused = agents.createCodeExecutionTool();
-await assert.rejects(() => refused.invoke({ name: "execute_code", args: { lang: "py", code: "x" }, id: "1", type: "tool_call" }),
-  /not authorized/);
+await assert.rejects(() => refused.invoke(asked("py", "x")), /not authorized/);

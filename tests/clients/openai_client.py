@@ -1,4 +1,5 @@
-"""OpenAI's client: containers and their files, unmodified. Arguments: base URL, token. Fails on any unexpected result."""
+"""OpenAI's client, unmodified: containers and their files. Arguments: base URL, token.
+Fails on any unexpected result."""
 
 import sys
 
@@ -21,7 +22,8 @@ assert (file.path, file.bytes, file.container_id) == ("/mnt/data/a b.txt", 8, fi
 client.containers.files.create(first.id, file=("other.txt", b"x"))
 assert client.containers.files.content.retrieve(file.id, container_id=first.id).read() == b"content\x00"
 assert client.containers.files.retrieve(file.id, container_id=first.id).id == file.id
-assert {one.path for one in client.containers.files.list(first.id, limit=1)} == {"/mnt/data/a b.txt", "/mnt/data/other.txt"}
+paths = {one.path for one in client.containers.files.list(first.id, limit=1)}
+assert paths == {"/mnt/data/a b.txt", "/mnt/data/other.txt"}
 client.containers.files.delete(file.id, container_id=first.id)
 
 
@@ -36,7 +38,8 @@ def refused(kind, call):
 
 refused(NotFoundError, lambda: client.containers.files.retrieve(file.id, container_id=first.id))
 refused(BadRequestError, lambda: client.containers.create(name="x", file_ids=["file-1"]))
-refused(BadRequestError, lambda: client.containers.create(name="x", expires_after={"anchor": "last_active_at", "minutes": 21}))
+late = {"anchor": "last_active_at", "minutes": 21}
+refused(BadRequestError, lambda: client.containers.create(name="x", expires_after=late))
 refused(BadRequestError, lambda: client.containers.files.create(first.id, file_id="file-1"))
 policy = {"type": "allowlist", "allowed_domains": ["example.com"]}
 refused(BadRequestError, lambda: client.containers.create(name="x", network_policy=policy))

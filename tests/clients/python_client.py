@@ -98,10 +98,19 @@ def interruption() -> None:
         assert done.returncode == 124 and "time limit" in done.stderr, done
 
 
+def repl() -> None:
+    """Cells that are typed share their variables; one that fails is shown with its error."""
+    command = [sys.executable, "-m", "mcp_sandbox", "repl", "python"]
+    typed = "a = 41\na + 1\n1 / 0\n"
+    done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=EXAMPLE_TIME_MAX_S)
+    assert done.returncode == 0 and "42\n" in done.stdout and "ZeroDivisionError" in done.stderr, done
+
+
 PARTS = {
     "examples": lambda: examples(sessions=False),
     "sessions": lambda: examples(sessions=True),
     "folders": folders,
     "interruption": interruption,
+    "repl": repl,
 }
 PARTS[sys.argv[1]]()

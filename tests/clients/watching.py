@@ -50,14 +50,16 @@ async def output_comes_while_the_program_runs(name: str, call) -> None:
 
 async def a_run_longer_than_the_clients_limit_is_fetched_whole(name: str, call) -> None:
     seconds, limit, more = (90, 60, {}) if LONG else (7, 5, {"waitSeconds": 1})
-    code = f"import time\nfor i in range({seconds}):\n    print(i, flush=True)\n    time.sleep(1)\nopen('end.txt', 'w').write('x')"
+    code = f"import time\nfor i in range({seconds}):\n    print(i, flush=True)\n    time.sleep(1)\n"
+    code += "open('end.txt', 'w').write('x')"
     arguments = {"conversationId": f"long-{name}", "language": "python", "code": code} | more
     result = await call("sandbox_run_code", arguments, limit=limit, progress=None)
     assert result["structuredContent"]["state"] in ("queued", "running") and not result["isError"], result
     pieces = []
     while result["structuredContent"]["state"] != "finished":
         now = result["structuredContent"]
-        assert "sandbox_get_run" in result["content"][0]["text"] and now["runId"] in result["content"][0]["text"], result
+        text = result["content"][0]["text"]
+        assert "sandbox_get_run" in text and now["runId"] in text, result
         pieces.append(now["stdout"])
         asked = {"runId": now["runId"], "afterEvent": now["newestEvent"]} | more
         result = await call("sandbox_get_run", asked, limit=limit, progress=None)

@@ -38,7 +38,8 @@ async def main(url: str, token: str) -> None:
                     if ready in (message or ""):
                         said.set()
 
-                # This SDK does not notify the server of a cancelled call: the test does, with the next request's number.
+                # This SDK does not notify the server of a cancelled call: the test does, with the number of the next
+                # request.
                 requests.append(session._request_id)
                 begun = asyncio.create_task(session.call_tool(name, arguments, progress_callback=progress))
                 await said.wait()

@@ -14,9 +14,11 @@ my %calls = (
     set_mempolicy => [238, 237], process_madvise => [440], process_mrelease => [448], capset => [126, 91],
     clone3 => [435], statmount => [457], listmount => [458], uselib => [134, -1], sysfs => [139, -1],
     nfsservctl => [180, 42], lookup_dcookie => [212, 18], sethostname => [170, 161], setdomainname => [171, 162],
-    sched_setattr => [314, 274],
+    sched_setattr => [314, 274], cachestat => [451],
 );
 must_refuse($_, $calls{$_}, -1, 0, 0, 0, 0) for sort keys %calls;
+# prctl, PR_SET_SECCOMP: a filter takes kernel memory beyond the limit on memory. The kernel reads the lower half.
+must_refuse("prctl: a filter, by $_", [157, 167], $_, 2, 0, 0, 0) for 22, (1 << 32) + 22;
 # System call numbers of another architecture: the filter kills a process that uses them.
 if (!$ARM) {
     my $pid = fork // die;

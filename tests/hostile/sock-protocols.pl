@@ -1,5 +1,5 @@
 # Every protocol of the internet families, socket pairs of every family, and the calls on sockets that can load a module
-# of the kernel. Only TCP, UDP and local pairs can be made; the filter itself has to refuse all others.
+# of the kernel or code into it. Only TCP, UDP and local pairs can be made; the filter itself has to refuse all others.
 sub must_filter {
     my ($what, @call) = @_;
     my $result = call(@call);
@@ -30,4 +30,20 @@ my $request = pack('a16x48', 'lo');
 # Bridges, VLANs, tunnels, drivers' own calls, ethtool, MII.
 must_filter(sprintf('ioctl %#x on a socket', $_), [16, 29], $socket, $_, $request) for 0x8940 .. 0x89ff;
 must_not('the index of an interface is refused', call([16, 29], $socket, 0x8933, $request) == -1 && $! == EPERM);
+# Filters, which the kernel compiles into memory that all sandboxes share, protocols above TCP, and IPsec in UDP.
+my $stream = call([41, 198], 2, 1, 0);
+my $code = pack('SCCL', 6, 0, 0, 0xffffffff);
+my $filter = pack('Sx6P', 1, $code);
+for ([1, 26], [1, 50], [1, 51], [1, 52], [6, 31], [17, 100]) {
+    my ($level, $option) = @$_;
+    my $what = "option $option of level $level";
+    must_filter($what, [54, 208], $stream, $level, $option, $filter, 16);
+    must_filter("$what, with more bits", [54, 208], $stream, @$_, $filter, 16)
+        for [$level | 1 << 32, $option], [$level, $option | 1 << 32];
+}
+my $one = pack('i', 1);
+for ([0, 1], [1, 2], [1, 9], [1, 15], [6, 1], [6, 30], [17, 103], [41, 26]) {
+    my $refused = call([54, 208], $stream, @$_, $one, 4) == -1 && $! == EPERM;
+    must_not("option $_->[1] of level $_->[0] is refused", $refused);
+}
 done();

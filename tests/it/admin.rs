@@ -1,5 +1,8 @@
 //! What operators see and change of every owner, by `/v1/owners` and `/v1/admin`; every change is in the audit log.
 
+mod copy;
+mod forms;
+mod late;
 mod network;
 pub mod page;
 
@@ -38,7 +41,7 @@ async fn write(server: &FakeServer, token: &str, conversation: &str, bytes: usiz
 }
 
 /// The lines of operators in the audit log: the action, the token's id, the owner, what it was.
-fn administered(path: &Path) -> Vec<(String, String, String, String)> {
+pub fn administered(path: &Path) -> Vec<(String, String, String, String)> {
     let text = fs::read_to_string(path).expect("the audit log");
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let text = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_owned();
@@ -115,7 +118,7 @@ async fn an_operator_ends_what_is_another_owners_and_each_act_is_in_the_audit_lo
         line("run_cancelled", &ops_id, "ann", run_id),
         line("session_ended", &ops_id, "ann", session_id),
         line("conversation_deleted", &ops_id, "ann", "c"),
-        line("token_revoked", &ops_id, "", &ann_id),
+        line("token_revoked", &ops_id, "ann", &ann_id),
     ];
     assert_eq!(administered(&audit), expected);
 }
@@ -215,6 +218,8 @@ async fn doctor_checks_with_the_servers_engine_and_leaves_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let audit = folder.path().join("audit.log");
     let server = FakeServer::with(&[("SANDBOX_AUDIT__FILE", audit.to_str().expect("text"))]).await;
+    // They are under way together.
+    server.engine.delay_starts(std::time::Duration::from_secs(1));
     let all = (0..8).map(|_| call(&server, TOKEN, Method::GET, "/v1/admin/doctor", None));
     let (done, refused): (Vec<_>, Vec<_>) = join_all(all).await.into_iter().partition(|(status, _)| *status == 200);
     assert!(!refused.is_empty() && refused.iter().all(|(_, why)| why["code"] == "queue_full"), "{refused:?}");

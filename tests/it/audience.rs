@@ -92,7 +92,7 @@ async fn every_one_of_200_readers_receives_the_end_and_its_gaps() {
 async fn slow_and_silent_readers_do_not_delay_a_run() {
     let server = FakeServer::with(&[NO_HURRY, ("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "100000000")]).await;
     // Far more than sockets and the log hold together.
-    let code = format!("sleep 500ms\n{}print end", "flood 50000\nprint .\n".repeat(600));
+    let code = format!("sleep 5s\n{}print end", "flood 50000\nprint .\n".repeat(600));
     let (_, run) = begin(&server, "silent", &code).await;
     let silent = join_all((0..20).map(|_| silent_reader(&server, &run))).await;
     let (base, http) = (format!("http://{}", server.address), crate::support::http::client());

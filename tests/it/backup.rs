@@ -51,7 +51,8 @@ impl Machine {
     }
 
     async fn serve(&self) -> FakeServer {
-        FakeServer::again(&self.root(), &[("DATABASE_URL", &self.url)]).await
+        // A program that hangs does so until its backup was made.
+        FakeServer::again(&self.root(), &[("DATABASE_URL", &self.url), ("SANDBOX_LIMITS__WALL_MS", "600000")]).await
     }
 
     /// The command line with the settings of this machine.

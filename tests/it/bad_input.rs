@@ -37,7 +37,7 @@ fn text_of(result: &Value) -> String {
 #[expect(clippy::too_many_lines, reason = "a table")]
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_headers_methods_and_paths_are_refused() {
-    let patience = [("SANDBOX_SERVER__BODY_READ_MS", "500"), ("SANDBOX_SERVER__HEADER_READ_MS", "500")];
+    let patience = [("SANDBOX_SERVER__BODY_READ_MS", "3000"), ("SANDBOX_SERVER__HEADER_READ_MS", "3000")];
     let server = Server::with(&patience).await;
     let host = server.address.to_string();
     let good = format!("Host: {host}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n");

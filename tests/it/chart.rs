@@ -13,6 +13,8 @@ use mcp_sandbox_server::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::support::{FakeServer, calls::metrics};
+
 const CHART: &str = "deploy/kubernetes/chart";
 
 fn root() -> PathBuf {
@@ -156,4 +158,16 @@ fn metrics_have_a_service_inside_of_the_cluster() {
     let (server, metrics) = text.split_once("{{- if .Values.monitoring.enabled }}\n---\n").expect("a second Service");
     assert!(!server.contains("targetPort: metrics"), "{server}");
     assert!(metrics.contains("clusterIP: None") && metrics.contains("targetPort: metrics"), "{metrics}");
+}
+
+/// An autoscaler on a metric that does not exist never scales, and says so only in its own status.
+#[tokio::test(flavor = "multi_thread")]
+async fn autoscaler_scales_by_a_metric_that_the_server_has() {
+    let text = read(&format!("{CHART}/templates/availability.yaml"));
+    let named: Vec<_> = text.split("metric: {name: ").skip(1).filter_map(|rest| rest.split('}').next()).collect();
+    assert_eq!(named.len(), 1, "{text}");
+    let server = FakeServer::start().await;
+    let told = metrics(&server).await;
+    assert!(told.lines().any(|line| line == format!("# TYPE {} gauge", named[0])), "{named:?} in\n{told}");
+    server.stop().await;
 }

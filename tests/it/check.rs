@@ -179,3 +179,22 @@ async fn a_tool_of_mcp_checks_programs_too() {
     assert!(result["content"][0]["text"].as_str().is_some_and(|text| text.starts_with("code: ")), "{result}");
     server.stop().await;
 }
+
+/// A long program that is formatted already is not part of the answer, so its problems are told.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_program_is_refused_only_where_the_answer_would_hold_it() {
+    let server = FakeServer::start().await;
+    let long = "x = 1\n".repeat(10_000);
+    server.engine.answer("by ruff", &json!({"code": long, "problems": []}).to_string());
+    let other = "x=1\n".repeat(10_000);
+    for (query, code, refused) in [("", &long, false), ("", &other, true), ("?structured=on", &long, true)] {
+        let params = json!({"name": "sandbox_check_code", "arguments": {"language": "python", "code": code}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let answer = server.post_to(query, call.to_string()).send().await.expect("an answer");
+        let result = answer.json::<Value>().await.expect("JSON")["result"].clone();
+        let text = result["content"][0]["text"].as_str().expect("a text");
+        assert_eq!((result["isError"] == true, text.starts_with("code: it is too long")), (refused, refused), "{text}");
+        assert!(refused || text.ends_with("[The program is formatted already.]"), "{text}");
+    }
+    server.stop().await;
+}

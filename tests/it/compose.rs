@@ -4,7 +4,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::Path,
     process::{Command, Output, Stdio},
     thread::sleep,
@@ -14,7 +13,10 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{docs, support::engines::docker_host};
+use crate::{
+    docs,
+    support::{engines::docker_host, free_port},
+};
 
 const TOKEN: &str = "0123456789abcdef-of-the-compose-tests";
 const PREPARE: &str = "this test needs Docker Compose and the images: run ./test.sh, which prepares both";
@@ -50,8 +52,9 @@ fn run(command: &mut Command) -> Output {
 /// What a command that must succeed prints.
 fn text(command: &mut Command) -> String {
     let output = run(command);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {stderr}; {PREPARE}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // `doctor` prints its findings also where it fails.
+    assert!(output.status.success(), "{command:?}: {stdout}{stderr}; {PREPARE}");
     String::from_utf8(output.stdout).expect("text")
 }
 
@@ -60,12 +63,14 @@ fn docker(arguments: &[&str]) -> String {
 }
 
 impl Project {
-    /// Copies the compose file into a folder, writes its settings, and starts it.
+    /// Copies the compose file, and the one that it may extend, into a folder, writes its settings, and starts it.
     fn up(file: &'static str, settings: impl FnOnce(&str) -> String) -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-compose-").tempdir().expect("a folder");
         let name = format!("sandbox-it-{}", uuid::Uuid::new_v4().simple());
         let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-        fs::copy(source.join(file), folder.path().join(file)).expect("the compose file");
+        for file in ["docker-compose.yml", file] {
+            fs::copy(source.join(file), folder.path().join(file)).expect("the compose file");
+        }
         let root = folder.path().join("root");
         fs::create_dir(&root).expect("a root");
         let skills = folder.path().join("skills");
@@ -150,10 +155,6 @@ impl Drop for Project {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
-}
-
 fn call(language: &str, code: &str) -> String {
     json!({"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {"name": "sandbox.run_code",
            "arguments": {"conversationId": "compose", "language": language, "code": code}}})
@@ -216,7 +217,26 @@ fn compose_file_serves_on_one_port() {
     let container = project.container("sandbox");
     let environment = docker(&["inspect", "-f", "{{join .Config.Env \"\\n\"}}", &container]);
     assert!(!environment.contains("of-another-service"), "the tunnel's token is none of the server's business");
+    doctor_has_no_false_finding(&container);
     project.down();
+}
+
+/// Beside the server, as `docker compose exec` starts it.
+fn doctor_has_no_false_finding(server: &str) {
+    let findings = docker(&["exec", server, "/mcp-sandbox-server", "doctor", "--json"]);
+    let findings: Value = serde_json::from_str(&findings).expect("JSON");
+    let levels = |check: &str| {
+        let all = findings.as_array().expect("a list").iter().filter(|finding| finding["check"] == check);
+        all.map(|finding| finding["level"].as_str().expect("a level")).collect::<Vec<_>>()
+    };
+    for check in ["settings", "files", "address", "links"] {
+        let levels = levels(check);
+        assert!(!levels.is_empty() && levels.iter().all(|level| *level == "ok"), "{check}: {findings:#}");
+    }
+    // The machine of the test may have an old engine, or a handler of core dumps.
+    for check in ["engine", "isolation"] {
+        assert!(levels(check).contains(&"ok"), "{check}: {findings:#}");
+    }
 }
 
 /// What a server that was taken over could reach.

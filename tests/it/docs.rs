@@ -1,7 +1,7 @@
 //! Compares the generated documents with the code. `UPDATE=1 cargo test --test it docs` rewrites them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -140,6 +140,41 @@ fn links_between_pages_lead_somewhere() {
             let elsewhere = target.is_empty() || target.contains("://");
             assert!(elsewhere || folder.join(target).exists(), "{} links to {target}", page.display());
         }
+    }
+}
+
+/// The cells of the comparison in a page, row by row.
+fn comparison(page: &str) -> Vec<Vec<&str>> {
+    let rows = page.lines().skip_while(|line| !line.contains("| Piston |")).take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.split('|').map(str::trim).collect()).collect()
+}
+
+/// README has the table of the page, which adds to each cell the number of its source.
+#[test]
+fn comparison_of_readme_has_a_source_for_each_cell() {
+    let (readme, page) = (read("README.md"), read("docs/comparison.md"));
+    let (shown, sourced) = (comparison(&readme), comparison(&page));
+    assert_eq!((shown.len(), sourced.len()), (12, 12), "a head, a rule and ten points");
+    let mut used = BTreeSet::new();
+    for (at, (shown, sourced)) in shown.iter().zip(&sourced).enumerate() {
+        let split = |cell: &&str| {
+            let (text, number) = cell.strip_suffix(']')?.rsplit_once(" [")?;
+            Some((text.to_owned(), number.to_owned()))
+        };
+        let plain: Vec<_> =
+            sourced.iter().map(|cell| split(cell).map_or_else(|| (*cell).to_owned(), |(text, _)| text)).collect();
+        assert_eq!(*shown, plain);
+        // The first is the point, and the last column has one source for all.
+        for cell in sourced[2..8].iter().filter(|cell| at > 1 && **cell != "–") {
+            let (_, number) = split(cell).unwrap_or_else(|| panic!("{cell} has no source"));
+            used.insert(number);
+        }
+    }
+    let lines = page.lines().filter_map(|line| line.split_once(". "));
+    let listed = lines.filter(|(number, _)| number.parse::<u8>().is_ok()).map(|(number, _)| number.to_owned());
+    assert_eq!(used, listed.collect::<BTreeSet<_>>());
+    for test in page.split('`').filter(|part| part.starts_with("tests/")) {
+        assert!(at_root(test).exists(), "there is no {test}");
     }
 }
 

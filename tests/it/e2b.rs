@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 
 use crate::{
     mcp_clients::{client, tool},
-    support::{FakeServer, Server, server::TOKEN},
+    support::{
+        FakeServer, Server,
+        calls::{ask, request},
+        server::TOKEN,
+    },
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,7 +54,12 @@ async fn files_have_the_names_that_they_were_given_and_errors_connects_words() {
     let folder = json!({"source": "other", "destination": "last"});
     let (status, moved) = post("filesystem.Filesystem/Move", id, folder).await;
     assert_eq!((status, &moved["entry"]["type"]), (200, &json!("FILE_TYPE_DIRECTORY")), "{moved}");
+    let (status, home) = post("filesystem.Filesystem/Stat", id, json!({"path": "/home/user"})).await;
+    let entry = &home["entry"];
+    assert_eq!((status, &entry["path"], &entry["type"]), (200, &json!("/home/user"), &json!("FILE_TYPE_DIRECTORY")));
     for (call, sandbox, body, expected) in [
+        ("filesystem.Filesystem/MakeDir", id, json!({"path": "/home/user"}), (409, "already_exists")),
+        ("filesystem.Filesystem/Remove", id, json!({"path": "/home/user"}), (400, "invalid_argument")),
         ("filesystem.Filesystem/Move", id, step, (404, "not_found")),
         ("filesystem.Filesystem/Stat", id, json!({"path": NAME}), (404, "not_found")),
         ("filesystem.Filesystem/Stat", id, json!({"path": "../x"}), (400, "invalid_argument")),
@@ -118,5 +127,29 @@ async fn a_sandbox_is_its_owners_alone() {
         refused = Some(status).filter(|status| *status != 201);
     }
     assert_eq!(refused, Some(429), "an owner holds a bounded number");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_with_a_key_makes_one_sandbox() {
+    let server = FakeServer::start().await;
+    let create = async |key: &str, body: Value| {
+        let request = request(&server, TOKEN, Method::POST, "/e2b/v2/sandboxes").header("idempotency-key", key);
+        let answer = request.json(&body).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON"))
+    };
+    let body = json!({"timeout": 60, "metadata": {"a": "b"}});
+    let both = futures_util::future::join(create("first", body.clone()), create("first", body.clone()));
+    let ((status, made), again) = both.await;
+    assert_eq!((status, &(201, made.clone())), (201, &again));
+    let (status, other) = create("first", json!({"timeout": 61})).await;
+    assert_eq!((status, &other["code"]), (422, &json!(422)), "the key is another request's: {other}");
+    let (status, second) = create("second", body.clone()).await;
+    assert_eq!(status, 201, "{second}");
+    assert_ne!(second["sandboxID"], made["sandboxID"]);
+    assert_eq!(ask(&server, Method::GET, "/e2b/v2/sandboxes", None).await.1.as_array().map(Vec::len), Some(2));
+    let path = format!("/e2b/sandboxes/{}", made["sandboxID"].as_str().expect("an id"));
+    assert_eq!(ask(&server, Method::DELETE, &path, None).await.0, 204);
+    assert_eq!(create("first", body).await.0, 404, "no second one is made when the first is gone");
     server.stop().await;
 }

@@ -14,7 +14,7 @@ use tokio::{io::AsyncWriteExt, time::timeout};
 use crate::support::engines::{World, feed_and_see, read_until, see};
 
 /// Within this everything that is at once has happened, also on a busy machine.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 async fn prints_on_both_streams_and_exits(world: &World) {
     let p = world.programs;

@@ -31,7 +31,7 @@ use tokio::{
 
 use crate::support::engines::{World, build, docker, docker_host, feed_and_see, read_until, see};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn with_limits(world: &World, change: impl FnOnce(&mut Limits)) -> SandboxSpec {
     let mut spec = world.spec();
@@ -39,15 +39,19 @@ fn with_limits(world: &World, change: impl FnOnce(&mut Limits)) -> SandboxSpec {
     spec
 }
 
+/// Of process 1 itself, which ends the control group too. With version 1 of control groups containerd reports a kill
+/// only if the group is still there when it learns of it (`process` in its `pkg/oom/v1/v1.go`), so one may be missing.
 #[tokio::test]
 async fn memory_exhaustion_by_the_program_is_reported() {
     let test = async |world: &World| {
+        let mut reported = 0;
         for _ in 0..5 {
             let spec = with_limits(world, |limits| limits.memory_bytes = 32 << 20);
             let seen = world.run_in(&spec, "exec tail /dev/zero\n").await;
-            assert!(seen.exit.oom_killed, "{seen:?}");
-            assert_eq!(seen.exit.status, 137);
+            assert_eq!(seen.exit.status, 137, "{seen:?}");
+            reported += u32::from(seen.exit.oom_killed);
         }
+        assert!(reported >= 4, "{reported} of 5");
     };
     World::docker().await.hold(test).await;
 }

@@ -1,22 +1,29 @@
-//! What only a real cluster shows: how it ends, refuses and starts sandboxes, and whether the isolation check tells a
-//! cluster that takes the network away from one that does not: `./test.sh --kubernetes`.
+//! What only a real cluster shows: how it ends, refuses and starts sandboxes: `./test.sh --kubernetes`.
 
-use std::{process::Stdio, time::Duration};
+mod isolation;
+mod outages;
 
-use futures_util::StreamExt;
+use std::time::Duration;
+
+use futures_util::{StreamExt, future::join_all};
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::PostParams;
-use mcp_sandbox_server::ports::engine::{EngineError, Exit, ImageId, Sandbox, SandboxSpec};
+use mcp_sandbox_server::ports::engine::{EngineError, Exit, ImageId, Sandbox, SandboxSpec, Volume};
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
+use tokio::{io::AsyncWriteExt, time::timeout};
 
-use crate::support::{
-    cluster::Cluster,
-    engines::{World, base_image},
+use crate::{
+    crash::{one_is_killed, one_of_two_is_killed},
+    support::{
+        cluster::Cluster,
+        engines::{World, base_image},
+    },
 };
 
 /// Within this everything that is at once has happened, also on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
+/// Within this a kubelet has seen that a volume is too full: it measures them once a minute.
+const EVICTED_MAX: Duration = Duration::from_mins(4);
 
 /// A runner on the nodes: process 1 is `sandbox-init` with Bash.
 const FRAMED_IMAGE: &str = "runner-bash:latest";
@@ -24,6 +31,22 @@ const FRAMED_IMAGE: &str = "runner-bash:latest";
 /// The world and the cluster below it.
 async fn world() -> (World, Cluster) {
     (World::kubernetes().await, Cluster::get().await)
+}
+
+/// The pod of a framed runner.
+fn framed() -> Value {
+    json!({"containers": [{"name": "any", "image": FRAMED_IMAGE, "imagePullPolicy": "Never"}]})
+}
+
+/// The settings of servers that are processes. Their files travel: the claim would have to be the root of these alone.
+fn settings<'a>(cluster: &'a Cluster, kubeconfig: &'a str) -> [(&'static str, &'a str); 5] {
+    [
+        ("KUBECONFIG", kubeconfig),
+        ("SANDBOX_ENGINE__KIND", "kubernetes"),
+        ("SANDBOX_ENGINE__NAMESPACE", cluster.namespace.as_str()),
+        ("SANDBOX_ENGINE__RUNTIME", cluster.closed_class.as_deref().unwrap_or_default()),
+        ("SANDBOX_ENGINE__FILES", "streamed"),
+    ]
 }
 
 fn container(fields: &Value) -> Value {
@@ -52,6 +75,61 @@ async fn memory_that_is_too_much_is_told_as_such() {
             assert_eq!(seen.exit, Exit { status: 137, oom_killed: true, process_limit_hit: false, broke_off: false });
         })
         .await;
+}
+
+/// More than one node takes them, and each folder of the claim is this machine's.
+#[tokio::test]
+async fn fifty_at_once_have_their_own_output_files_and_status() {
+    let (world, _) = world().await;
+    world
+        .hold(async |world: &World| {
+            let runs = (1..=50_u8).map(|n| async move {
+                let mut spec = world.spec();
+                spec.limits.memory_bytes = 64 << 20;
+                let seen = world.run_in(&spec, &format!("echo {n} > own; cat own; exit {n}\n")).await;
+                assert_eq!((seen.stdout, seen.exit.status), (format!("{n}\n"), i32::from(n)));
+                let own = std::fs::read_to_string(world.folder(&spec).join("own")).expect("written");
+                assert_eq!(own, format!("{n}\n"));
+            });
+            join_all(runs).await;
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_program_whose_pod_is_evicted_is_lost() {
+    let (world, _) = world().await;
+    world
+        .hold(async |world: &World| {
+            let spec = SandboxSpec { data: Volume::Streamed { bytes: 4 << 20 }, ..world.spec() };
+            let mut sandbox = world.engine.start(&spec).await.expect("started");
+            let program = b"head -c 64M /dev/zero > /data/much; sleep 1000000\n";
+            sandbox.stdin.write_all(program).await.expect("written");
+            sandbox.stdin.shutdown().await.expect("closed");
+            let lost = timeout(EVICTED_MAX, sandbox.exit).await.expect("an end").expect_err("lost");
+            assert!(matches!(lost, EngineError::Lost { id } if id == spec.id), "{lost:?}");
+            world.engine.destroy(spec.id).await.expect("destroyed");
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_leaves_no_pod_and_loses_no_file() {
+    let (world, cluster) = world().await;
+    cluster.runner("contract-killed", "killed", framed()).await;
+    let kubeconfig = std::env::var("KUBECONFIG").expect("a cluster");
+    one_is_killed(world, "killed", &settings(&cluster, &kubeconfig)).await;
+    cluster.remove_template("contract-killed").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_servers_of_a_cluster_one_is_killed_and_the_other_goes_on() {
+    let (world, cluster) = world().await;
+    // The name of Bash is another test's.
+    cluster.runner("contract-pair", "pair", framed()).await;
+    let kubeconfig = std::env::var("KUBECONFIG").expect("a cluster");
+    one_of_two_is_killed(world, "pair", &settings(&cluster, &kubeconfig)).await;
+    cluster.remove_template("contract-pair").await;
 }
 
 #[tokio::test]
@@ -110,8 +188,7 @@ async fn next_frame(sandbox: &mut Sandbox, seen: &mut Vec<u8>) -> (u8, String) {
 #[tokio::test]
 async fn a_standby_reports_that_it_is_ready_and_runs_a_program() {
     let (world, cluster) = world().await;
-    let spec = json!({"containers": [{"name": "any", "image": FRAMED_IMAGE, "imagePullPolicy": "Never"}]});
-    let image = cluster.template("contract-framed", spec).await;
+    let image = cluster.template("contract-framed", framed()).await;
     // Past the adapter for lines: a framed runner needs no end of its input.
     let engine = cluster.engine().await;
     world
@@ -136,41 +213,4 @@ async fn a_standby_reports_that_it_is_ready_and_runs_a_program() {
             engine.destroy(spec.id).await.expect("destroyed");
         })
         .await;
-}
-
-/// What `doctor` says of the cluster, with a runtime class or none.
-async fn doctor(cluster: &Cluster, class: &str) -> String {
-    let root = tempfile::tempdir_in(&cluster.claim.mount).expect("a folder of the claim");
-    let output = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
-        .arg("doctor")
-        .env("MCP_API_TOKEN", "0123456789abcdef0123456789abcdef")
-        .env("FILE_SECRET", "fedcba9876543210fedcba9876543210")
-        .env("MCP_HTTP_ADDR", "127.0.0.1:0")
-        .env("SANDBOX_ROOT", &cluster.claim.mount)
-        .env("SANDBOX_ENGINE__KIND", "kubernetes")
-        .env("SANDBOX_ENGINE__NAMESPACE", &cluster.namespace)
-        .env("SANDBOX_ENGINE__CLAIM", &cluster.claim.claim)
-        .env("SANDBOX_ENGINE__RUNTIME", class)
-        .current_dir(root.path())
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .expect("doctor");
-    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
-}
-
-#[tokio::test]
-async fn the_isolation_check_refuses_a_cluster_whose_pods_reach_the_network() {
-    let cluster = Cluster::get().await;
-    let closed = cluster.closed_class.clone().expect("CLUSTER_CLOSED_CLASS: a runtime class without a network");
-    let spec = json!({"containers": [{"name": "any", "image": FRAMED_IMAGE, "imagePullPolicy": "Never"}]});
-    cluster.runner("contract-bash", "bash", spec).await;
-    let open = doctor(&cluster, "").await;
-    assert!(open.contains("FAIL  isolation: bash"), "{open}");
-    assert!(open.contains("programs can reach the network"), "{open}");
-    assert!(open.contains("install a network plugin that enforces NetworkPolicy"), "{open}");
-    let closed = doctor(&cluster, &closed).await;
-    assert!(!closed.contains("programs can reach the network"), "{closed}");
-    assert!(closed.contains("ok    isolation"), "{closed}");
-    cluster.remove_template("contract-bash").await;
 }

@@ -23,7 +23,7 @@ struct Offered {
 
 impl Offered {
     async fn from(fixture: &str) -> Self {
-        let settings = [("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
+        let settings = [("SANDBOX_LIMITS__WALL_MS", "8000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
         let (server, image) = (Server::with(&settings).await, Image::new("kernel"));
         image.build(fixture);
         let language = image.language.parse().expect("a language");

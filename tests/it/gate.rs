@@ -113,11 +113,23 @@ async fn one_conversation_cannot_fill_the_queue() {
         let body = json!({"conversationId": conversation, "language": "python", "code": code, "wait": wait});
         server.http.post(&url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer")
     };
+    let mut greedy = Vec::new();
     for _ in 0..3 {
-        assert_eq!(begin("greedy", "sleep 100ms", 0).await.status(), 202);
+        let answer = begin("greedy", "hang", 0).await;
+        assert_eq!(answer.status(), 202);
+        let answer: Value = answer.json().await.expect("JSON");
+        greedy.push(answer["runId"].as_str().expect("an id").to_owned());
     }
     let refused = begin("greedy", "print x", 0).await;
     assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()), (429, &b"2"[..]));
-    assert_eq!(begin("other", "print x", 60).await.status(), 200);
+    let other = begin("other", "print x", 0).await;
+    assert_eq!(other.status(), 202);
+    let other: Value = other.json().await.expect("JSON");
+    for run in greedy {
+        server.http.post(format!("{url}/{run}/cancel")).bearer_auth(TOKEN).send().await.expect("an answer");
+    }
+    let other = format!("{url}/{}?wait=30", other["runId"].as_str().expect("an id"));
+    let other = server.http.get(other).bearer_auth(TOKEN).send().await.expect("an answer");
+    assert_eq!(other.json::<Value>().await.expect("JSON")["result"]["stdout"], "x\n");
     server.stop().await;
 }

@@ -23,8 +23,10 @@ use mcp_sandbox_server::{
 use tempfile::TempDir;
 
 use self::{
-    recorder::{lines_of_a_killed_writer_are_whole, old_lines_are_removed},
-    slowest::{lines_are_counted_and_the_oldest_passed_over, slowest_runs_agree_with_a_model},
+    recorder::{
+        lines_of_a_killed_writer_are_whole, old_lines_are_removed, the_oldest_lines_are_removed_for_their_size,
+    },
+    slowest::{lines_are_counted_and_the_oldest_passed_over, slowest_runs_agree_with_a_model, the_newest_are_measured},
 };
 use crate::support::{dice::Dice, postgres::Postgres, scale::how_many};
 
@@ -84,9 +86,11 @@ on_both! {
     keys_are_kept_for_a_day
     lines_of_a_killed_writer_are_whole
     old_lines_are_removed
+    the_oldest_lines_are_removed_for_their_size
     a_page_of_many_lines_is_found
     slowest_runs_agree_with_a_model
     lines_are_counted_and_the_oldest_passed_over
+    the_newest_are_measured
 }
 
 fn key(owner: &str, conversation: &str) -> ConversationKey {
@@ -250,8 +254,10 @@ async fn an_end_is_kept_once(base: Base) {
     database.beat(open.instance, 7).await.expect("a beat");
     assert_eq!(database.open().await.expect("an answer"), [(open.instance, Some(7))]);
     let lost = LineEnd { figures: Figures::default(), files: Vec::new(), ..ended("server_lost", BEGAN) };
-    assert_eq!(database.close_lost(InstanceId::new(), &lost).await.expect("an answer"), 0, "of another server");
-    assert_eq!(database.close_lost(open.instance, &lost).await.expect("an answer"), 1);
+    let close = async |instance, before| database.close_lost(instance, before, &lost).await.expect("an answer");
+    assert_eq!(close(InstanceId::new(), i64::MAX).await, 0, "of another server");
+    assert_eq!(close(open.instance, BEGAN).await, 0, "it began at that moment");
+    assert_eq!(close(open.instance, BEGAN + 1).await, 1);
     assert_eq!(word().await, Some("server_lost"));
     assert!(database.usage(&UsageFilter::default(), 10).await.expect("sums").is_empty());
     // The server lived, and could not reach the database for a while.

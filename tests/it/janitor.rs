@@ -5,13 +5,15 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mcp_sandbox_server::{
     adapters::engine::fake::FakeEngine,
     domain::{
-        clock::{Clock as _, ManualClock},
+        clock::{Clock as _, ManualClock, SETTLING},
         id::{InstanceId, SandboxId},
     },
     ports::engine::{Engine as _, Listed},
     services::janitor::Janitor,
 };
 use tokio::time::{Instant, timeout};
+
+use crate::support::stepping::SteppingClock;
 
 /// More than the janitor destroys at once.
 const STUCK: usize = 5;
@@ -95,6 +97,44 @@ async fn exited_sandboxes_of_another_server_are_destroyed_when_it_does_not() {
     janitor.drain(Duration::from_secs(1)).await;
 }
 
+/// Every combination of what a list tells of a sandbox without a lease.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_is_destroyed_exactly_when_its_server_must_be_gone() {
+    const NOW: i64 = 1_000_000;
+    let all = [true, false].into_iter().flat_map(|ours| [(ours, true), (ours, false)]);
+    let all = all.flat_map(|known| [-1000, 0, 60, 61, 100_000].map(|age_s| (known, age_s)));
+    for (((ours, running), age_s), left_s) in
+        all.flat_map(|known| [-100_000, -1, 0, 1800].map(|left_s| (known, left_s)))
+    {
+        let (engine, instance) = (FakeEngine::default(), InstanceId::new());
+        let clock = Arc::new(ManualClock::at(NOW));
+        let janitor = Janitor::new(Arc::new(engine.clone()), instance, clock.clone());
+        engine.plant(Listed {
+            id: SandboxId::new(),
+            instance: if ours { instance } else { InstanceId::new() },
+            created_unix_s: NOW - age_s,
+            deadline_unix_s: NOW + left_s,
+            running,
+        });
+        let mut released = Vec::new();
+        for round in 0..4 {
+            // Deadlines count from the third round on.
+            if round == 2 {
+                clock.set(NOW + 600);
+                tokio::time::advance(SETTLING).await;
+            }
+            released.push(janitor.reconcile().await.expect("a list"));
+        }
+        // An exited one has to be seen so by two rounds, a minute or more after it was made.
+        let exited = if age_s > 60 { Some(1) } else { Some(3).filter(|_| age_s >= 0) };
+        let exited = exited.filter(|_| !running);
+        let abandoned = Some(2).filter(|_| left_s < 0);
+        let first = if ours { Some(0) } else { exited.into_iter().chain(abandoned).min() };
+        let expected: Vec<_> = (0..4).map(|round| usize::from(Some(round) == first)).collect();
+        assert_eq!(released, expected, "ours: {ours}, running: {running}, age: {age_s}, left: {left_s}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn janitor_leaves_sandboxes_of_other_servers_alone_after_a_step_of_the_clock() {
     const AT_ONCE: usize = 16;
@@ -104,6 +144,8 @@ async fn janitor_leaves_sandboxes_of_other_servers_alone_after_a_step_of_the_clo
         let (id, instance) = (SandboxId::new(), InstanceId::new());
         engine.plant(Listed { id, instance, created_unix_s: 0, deadline_unix_s: now + 60, running: true });
     }
+    let within = Janitor::new(Arc::new(engine.clone()), InstanceId::new(), Arc::new(SteppingClock::at(now)));
+    assert_eq!(within.reconcile().await.expect("a list"), 0, "a step within the round");
     assert_eq!(janitor.reconcile().await.expect("a list"), 0);
     clock.set(now + 365 * 24 * 3600);
     assert_eq!(janitor.reconcile().await.expect("a list"), 0);

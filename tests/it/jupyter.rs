@@ -5,13 +5,18 @@ mod contents;
 mod direct;
 mod figures;
 mod shared;
+mod waiting;
 
 use std::{
     io::Write,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use mcp_sandbox_server::domain::{error::Code, owner::Principal};
+use mcp_sandbox_server::{
+    adapters::engine::fake::StartFault,
+    domain::{error::Code, owner::Principal},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -19,6 +24,7 @@ use crate::support::{
     FakeServer,
     server::TOKEN,
     socket::{Socket, V1},
+    until,
 };
 
 /// An answer: its status, its `Location` and its body.
@@ -125,6 +131,70 @@ async fn sessions_name_the_kernels_of_documents() {
     assert_eq!(call(&server, Method::DELETE, &path, None).await.0, 204);
     assert_eq!(get(&server, "/api/kernels").await, json!([]));
     assert_eq!(call(&server, Method::GET, &path, None).await.0, 404);
+    let long = json!({"path": "x".repeat(5000), "type": "notebook", "kernel": {"name": "python"}});
+    assert_eq!(call(&server, Method::POST, "/api/sessions", Some(long)).await.0, 413);
+    assert_eq!(get(&server, "/api/kernels").await, json!([]), "no kernel was started for it");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_at_once_for_the_session_of_a_path_get_one_kernel() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let create = async |path: &str| {
+        let asked = json!({"path": path, "type": "notebook", "kernel": {"name": "python"}});
+        call(&server, Method::POST, "/api/sessions", Some(asked)).await
+    };
+    let kernels = async || get(&server, "/api/kernels").await.as_array().map(Vec::len);
+    assert_eq!(create("other.ipynb").await.0, 201);
+    server.engine.delay_starts(Duration::from_millis(500));
+    let (first, second) = tokio::join!(create("a.ipynb"), create("a.ipynb"));
+    assert_eq!((first.0, second.0, &first.2["id"]), (201, 201, &second.2["id"]));
+    assert_eq!(kernels().await, Some(2));
+
+    // Where one fails, the other starts the kernel.
+    server.engine.fail_next_start(StartFault::Refused);
+    let (first, second) = tokio::join!(create("b.ipynb"), create("b.ipynb"));
+    let made: Vec<_> = [&first, &second].into_iter().filter(|answer| answer.0 == 201).collect();
+    assert_eq!(made.len(), 1, "{first:?} {second:?}");
+    assert_eq!(create("b.ipynb").await.2["id"], made[0].2["id"]);
+    assert_eq!(kernels().await, Some(3));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_for_a_session_that_is_removed_meanwhile_ends() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let asked = json!({"path": "a.ipynb", "type": "notebook", "kernel": {"name": "python"}});
+    let (_, location, _) = call(&server, Method::POST, "/api/sessions", Some(asked)).await;
+    let path = location.strip_prefix("/jupyter").expect("a path");
+    server.engine.delay_starts(Duration::from_secs(2));
+    let before = server.engine.attempts();
+    let changed = call(&server, Method::PATCH, path, Some(json!({"kernel": {"name": "python"}})));
+    let removed = async {
+        until("its kernel is starting", async || server.engine.attempts() > before).await;
+        call(&server, Method::DELETE, path, None).await
+    };
+    let (changed, removed) = tokio::join!(changed, removed);
+    assert_eq!((changed.0, removed.0), (404, 204));
+    assert_eq!(get(&server, "/api/kernels").await, json!([]));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_gets_two_kernels_at_once_keeps_one() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let asked = json!({"path": "a.ipynb", "type": "notebook", "kernel": {"name": "python"}});
+    let (_, location, _) = call(&server, Method::POST, "/api/sessions", Some(asked)).await;
+    let path = location.strip_prefix("/jupyter").expect("a path");
+    server.engine.delay_starts(Duration::from_millis(500));
+    let change = async || call(&server, Method::PATCH, path, Some(json!({"kernel": {"name": "python"}}))).await.0;
+    tokio::join!(change(), change());
+    until("one kernel is left", async || {
+        let (session, kernels) = (get(&server, path).await, get(&server, "/api/kernels").await);
+        let kernels: Vec<_> = kernels.as_array().expect("a list").iter().map(|kernel| &kernel["id"]).collect();
+        kernels == [&session["kernel"]["id"]]
+    })
+    .await;
     server.stop().await;
 }
 

@@ -33,7 +33,7 @@ async fn nbclient_executes_notebooks_through_a_gateway_manager() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn papermill_sets_parameters() {
+async fn papermill_sets_parameters_and_executes_notebooks() {
     check("papermill").await;
 }
 

@@ -25,6 +25,12 @@ async fn waiting(server: &Server, language: &str) -> u64 {
     ready["standbys"][language]["kernel"].as_u64().unwrap_or(0)
 }
 
+/// How long the machine is up, in the unit of the starts of processes in `/proc`.
+fn machine_age() -> u64 {
+    let uptime = fs::read_to_string("/proc/uptime").expect("of the kernel");
+    uptime.split(' ').next().expect("two numbers").replace('.', "").parse().expect("a number")
+}
+
 async fn one_waits(server: &Server, language: &str) {
     assert!(within(PATIENCE, async || waiting(server, language).await == 1).await.is_ok(), "no kernel waits");
 }
@@ -36,9 +42,11 @@ async fn new_conversation_gets_the_kernel_that_waits_with_its_own_folder() {
     assert_eq!(said(&server, &first, "mark=first; pwd").await, "/data");
     one_waits(&server, "bash").await;
 
-    let taken = server.standbys.taken();
+    let (taken, before) = (server.standbys.taken(), machine_age());
     let second = open_session(&server, TOKEN, json!({"conversationId": "second", "language": "bash"})).await;
-    assert_eq!(waiting(&server, "bash").await, 0, "it was taken");
+    let begun: u64 =
+        said(&server, &second, "read -ra s < /proc/$$/stat; echo ${s[21]}").await.parse().expect("when it began");
+    assert!(begun <= before, "{begun} and {before}: it was not taken");
     assert_eq!(server.standbys.taken(), taken);
     assert_eq!(
         said(&server, &second, "echo \"[$mark]\"; echo 1 > f; stat -c %u f; id -u").await.split('\n').count(),

@@ -139,6 +139,16 @@ async fn stdio_transport_takes_batches_of_2025_03_26_only() {
         let expected =
             if takes { vec![(Some(1), None), (Some(2), refused), (Some(3), None)] } else { vec![(None, refused)] };
         assert_eq!(found, expected, "{version}");
+        let long = json!({"jsonrpc": "2.0", "id": "x".repeat(129), "method": "ping"});
+        for unbounded in [Value::from(vec![ping(5); 33]), long] {
+            send(unbounded).await;
+            let answer = answer().await;
+            assert_eq!(
+                (&answer["id"], &answer["error"]["code"]),
+                (&Value::Null, &json!(-32600)),
+                "{version}: {answer}"
+            );
+        }
         // What follows is read as before.
         send(ping(4)).await;
         assert_eq!(answer().await["id"], 4, "{version}");
@@ -206,9 +216,12 @@ async fn stdio_transport_serves_a_client() {
     let read = json!({"uri": format!("file://{link}")});
     let read = ask(json!({"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": read})).await;
     assert_eq!(read["result"]["contents"][0]["text"], "Hello!\n", "{read}");
-    for (line, code) in [("nonsense", -32700), ("{\"a\":", -32700), ("[]", -32600), ("{\"id\":7}", -32600)] {
+    let long = "x".repeat(17 << 20);
+    for (line, code) in
+        [("nonsense", -32700), (&*long, -32600), ("{\"a\":", -32700), ("[]", -32600), ("{\"id\":7}", -32600)]
+    {
         let answer = ask_line(line, true).await;
-        assert_eq!(answer["error"]["code"], code, "{line}: {answer}");
+        assert_eq!(answer["error"]["code"], code, "{line:.80}: {answer}");
     }
     drop(input);
     let status = timeout(CLIENT_TIME_MAX, process.wait()).await.expect("it ends with its input").expect("a status");

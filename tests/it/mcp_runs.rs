@@ -75,7 +75,7 @@ async fn running(server: &FakeServer, conversation: &str) {
 async fn run_that_outlasts_the_wait_is_fetched_by_id() {
     let server = FakeServer::start().await;
     let gif = "GIF89a\u{1}\u{1}\u{1}\u{1}end";
-    let left = begun(&server, &format!("print first\nsleep 1s\nwrite a.gif {gif}\nstderr oh\nprint last")).await;
+    let left = begun(&server, &format!("print first\nsleep 3s\nwrite a.gif {gif}\nstderr oh\nprint last")).await;
     let report = &left["structuredContent"];
     let id = report["runId"].as_str().expect("an id");
     assert!(matches!(report["state"].as_str(), Some("queued" | "running")), "{left}");
@@ -170,7 +170,7 @@ async fn disconnect_follows_the_setting_and_the_detach_argument() {
         ("detach", Some(false), "cancelled"),
     ] {
         let server = FakeServer::with(&[("SANDBOX_RUNS__ON_DISCONNECT", setting)]).await;
-        let code = if verdict == "exited" { "sleep 500ms\nprint done" } else { "hang" };
+        let code = if verdict == "exited" { "sleep 2s\nprint done" } else { "hang" };
         let mut arguments = json!({"code": code});
         if let Some(detach) = detach {
             arguments["detach"] = json!(detach);
@@ -209,7 +209,7 @@ async fn cancelled_notification_stops_a_detached_run() {
         drop(stream);
     }
     // The end of a session is a disconnect: it does not stop a detached run.
-    let message = call(1, &json!({"code": "sleep 500ms\nprint done", "detach": true}));
+    let message = call(1, &json!({"code": "sleep 2s\nprint done", "detach": true}));
     let stream = server.in_session(&session, &message).send().await.expect("a stream");
     running(&server, "c1").await;
     let url = format!("http://{}/mcp", server.address);
@@ -251,7 +251,7 @@ impl Stream {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_sent_as_progress_while_the_program_runs() {
     let server = FakeServer::start().await;
-    let code = "print one\nsleep 300ms\nstderr two\nsleep 300ms\nprint three\nflood 100000\nsleep 300ms";
+    let code = "print one\nsleep 1s\nstderr two\nsleep 1s\nprint three\nflood 100000\nsleep 2s";
     let mut message = call(1, &json!({"code": code}));
     message["params"]["_meta"] = json!({"progressToken": "p"});
     let session = server.open_session().await;

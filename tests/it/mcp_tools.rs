@@ -349,7 +349,7 @@ async fn disconnect_without_a_session_ends_the_program() {
 async fn progress_is_sent_for_a_long_run_on_request() {
     let server = FakeServer::start().await;
     let mut call = hang(1);
-    call["params"]["arguments"]["code"] = json!("sleep 6s\nprint done");
+    call["params"]["arguments"]["code"] = json!("sleep 10s\nprint done");
     call["params"]["_meta"] = json!({"progressToken": "p"});
     let received =
         messages(server.post(call.to_string()).header("accept", BOTH).send().await.expect("an answer")).await;

@@ -4,13 +4,22 @@
 use std::{fs, os::fd::OwnedFd, path::Path, time::Duration};
 
 use futures_util::future::join_all;
+use reqwest::Method;
 use rustix::fs::{CWD, Mode, OFlags};
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::support::{
+    FakeServer,
+    alone::is_alone,
+    calls::{post, request},
+    server::TOKEN,
+    until,
+};
 
 /// The largest answer beside the program's output, in bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// The largest list of the interfaces of other products, which has no pages in bytes.
+const LIST_BYTES_MAX: usize = 1 << 20;
 /// Each byte of such a name is six characters where it is shown, seven in JSON, three in a link.
 const NAME: [u8; 244] = [0x1b; 244];
 
@@ -21,11 +30,10 @@ fn memory() -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 
-/// Only where each test has a process of its own does the memory say something about one test.
 fn assert_grew_at_most(mib: u64, before: u64) {
     let grew = memory().saturating_sub(before) >> 20;
     println!("the server grew by {grew} MiB");
-    assert!(std::env::var_os("NEXTEST").is_none() || grew <= mib, "the server grew by {grew} MiB");
+    assert!(grew <= mib, "the server grew by {grew} MiB");
 }
 
 /// Fourteen folders in each other, and in the last so many files and half as many links.
@@ -61,6 +69,9 @@ async fn tool(server: &FakeServer, name: &str, arguments: Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn costly_names_leave_answers_and_memory_small() {
+    if !is_alone("names::costly_names_leave_answers_and_memory_small") {
+        return;
+    }
     let server = FakeServer::start().await;
     let run = json!({"conversationId": "c", "language": "python", "code": "print 1\nhang", "wait": 0});
     let begun = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN).json(&run);
@@ -91,7 +102,7 @@ async fn costly_names_leave_answers_and_memory_small() {
     let mut after = String::new();
     for _ in 0..5 {
         let page = get(&server, &format!("/v1/conversations/c/files{after}")).await;
-        assert!(page.len() < ANSWER_BYTES_MAX, "{} bytes", page.len());
+        assert!(page.len() < LIST_BYTES_MAX, "{} bytes", page.len());
         let page: Value = serde_json::from_str(&page).expect("JSON");
         assert!(page["files"].as_array().is_some_and(|files| files.len() > 1), "{page}");
         after = format!("?after={}", page["after"].as_str().expect("more").replace('%', "%25"));
@@ -99,8 +110,57 @@ async fn costly_names_leave_answers_and_memory_small() {
     server.stop().await;
 }
 
+/// Lists of the interfaces of other products.
+#[tokio::test(flavor = "multi_thread")]
+async fn costly_names_leave_lists_of_other_products_small() {
+    let server = FakeServer::start().await;
+    let sandbox = post(&server, "/e2b/sandboxes", json!({})).await;
+    let container = post(&server, "/openai/v1/containers", json!({"name": "a"})).await;
+    let (sandbox, container) = (&sandbox["sandboxID"], &container["id"]);
+    let (sandbox, container) = (sandbox.as_str().expect("an id"), container.as_str().expect("an id"));
+    let session = "s".repeat(21);
+    for id in ["c", sandbox, container, &session] {
+        let put = request(&server, TOKEN, Method::PUT, &format!("/v1/conversations/{id}/files/0")).body("x");
+        assert_eq!(put.send().await.expect("an answer").status(), 201, "{id}");
+        hostile_tree(&server.root.join(id).join("files"), 200);
+    }
+    let deepest = vec!["%1B".repeat(NAME.len()); 14].join("/");
+    let contents = request(&server, TOKEN, Method::GET, &format!("/jupyter/c/c/api/contents/{deepest}"));
+    let folder = request(&server, TOKEN, Method::POST, "/e2b/filesystem.Filesystem/ListDir");
+    let folder = folder.header("E2b-Sandbox-Id", sandbox).json(&json!({"path": "/home/user", "depth": 20}));
+    let files = request(&server, TOKEN, Method::GET, &format!("/librechat/v1/files/{session}"));
+    for (member, list) in [("/content", contents), ("/entries", folder), ("", files)] {
+        let answer = list.send().await.expect("an answer");
+        let truncated = answer.headers().contains_key("sandbox-truncated");
+        assert_eq!((answer.status().as_u16(), truncated), (200, true), "{member}");
+        let text = answer.text().await.expect("a body");
+        assert!(text.len() < LIST_BYTES_MAX, "{member}: {} bytes", text.len());
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        let items = list.pointer(member).and_then(Value::as_array).expect("items");
+        assert!(items.len() > 1, "{member}: {text}");
+    }
+    let (mut after, mut listed) = (String::new(), Vec::new());
+    for _ in 0..3 {
+        let path = format!("/openai/v1/containers/{container}/files?limit=100{after}");
+        let page = get(&server, &path).await;
+        assert!(page.len() < LIST_BYTES_MAX, "{} bytes", page.len());
+        let page: Value = serde_json::from_str(&page).expect("JSON");
+        assert_eq!(page["has_more"], true, "{page}");
+        listed.extend(page["data"].as_array().expect("files").iter().map(|file| file["id"].to_string()));
+        after = format!("&after={}", page["last_id"].as_str().expect("an id"));
+    }
+    let files = listed.len();
+    listed.sort_unstable();
+    listed.dedup();
+    assert!(files > 3 && listed.len() == files, "{listed:?}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn archives_of_costly_names_take_little_memory_unread() {
+    if !is_alone("names::archives_of_costly_names_take_little_memory_unread") {
+        return;
+    }
     let server = FakeServer::start().await;
     let url = format!("http://{}/v1/conversations/c", server.address);
     let put = server.http.put(format!("{url}/files/0")).bearer_auth(TOKEN).body("x");

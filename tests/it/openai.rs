@@ -1,5 +1,9 @@
 //! OpenAI's containers with OpenAI's own client.
 
+use mcp_sandbox_server::{
+    domain::owner::{ConversationKey, Principal},
+    services::containers::{Container, Maker},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -71,5 +75,36 @@ async fn errors_have_the_members_of_openais() {
         assert_eq!(error["type"], "invalid_request_error", "{path}: {answer}");
         assert!(error["message"].is_string() && error["code"].is_string(), "{path}: {answer}");
     }
+    server.stop().await;
+}
+
+/// Programs take the place of a clock: they last longer than an unused container lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_and_calls_on_its_files_are_uses_of_a_container() {
+    let server = FakeServer::start().await;
+    let (_, made) = ask(&server, Method::POST, "/openai/v1/containers", json!({"name": "a"})).await;
+    let id = made["id"].as_str().expect("an id");
+    let key = ConversationKey::new(Principal::default(), id.parse().expect("an id"));
+    let brief = |container: &mut Container| container.idle_s = Some(6);
+    server.containers.change(&key, Maker::OpenAi, brief).expect("a container");
+    let run = async |conversation: &str, code: &str| {
+        let run = json!({"language": "python", "code": code, "conversationId": conversation});
+        let (status, answer) = ask(&server, Method::POST, "/v1/runs", run).await;
+        assert_eq!(status, 200, "{answer}");
+    };
+    let is_listed = async || {
+        let (_, page) = ask(&server, Method::GET, "/openai/v1/containers", None).await;
+        page["data"].as_array().is_some_and(|all| all.iter().any(|one| one["id"] == id))
+    };
+    run(id, "sleep 6500ms\nwrite out.txt text").await;
+    assert!(is_listed().await, "a program was in it");
+    for _ in 0..7 {
+        run("other", "sleep 1s").await;
+        let path = format!("/v1/conversations/{id}/files");
+        assert_eq!(ask(&server, Method::GET, &path, None).await.0, 200);
+    }
+    assert!(is_listed().await, "its files were listed");
+    run("other", "sleep 6500ms").await;
+    assert!(!is_listed().await, "it was not used");
     server.stop().await;
 }

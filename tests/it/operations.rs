@@ -1,6 +1,9 @@
 //! What an operator sees: metrics and the audit log, on the fake engine.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
 
 use mcp_sandbox_server::{
     api::http::json,
@@ -11,11 +14,11 @@ use mcp_sandbox_server::{
 };
 use reqwest::Method;
 use serde_json::Value;
-use tokio::net::TcpListener;
 
 use crate::support::{
     calls::{metrics, request, value},
     fake_server::FakeServer,
+    free_port,
     server::TOKEN,
     until,
 };
@@ -95,16 +98,46 @@ async fn another_image_of_a_language_is_counted() {
     server.engine.set_runners(images.clone());
     until("it is back", async || value(&metrics(&server).await, "sandbox_languages") == 2).await;
     assert!(!metrics(&server).await.contains(counted), "the same image is no change");
-    images.iter_mut().filter(|image| is_python(image)).for_each(|image| image.id = ImageId("sha256:other".to_owned()));
-    server.engine.set_runners(images);
-    until("the change is counted", async || metrics(&server).await.contains(counted)).await;
+    // Only another id of the newest is a change: no date, no name, no older image beside it and no other language.
+    let python = images.iter().find(|image| is_python(image)).expect("Python").clone();
+    images.retain(|image| !is_python(image));
+    for (step, (dated, changes)) in [
+        (vec![("a", 10)], 1),
+        (vec![("a", 20)], 1),
+        (vec![("b", 15), ("a", 20)], 1),
+        (vec![("a", 20), ("b", 25)], 2),
+        (vec![("a", 30), ("b", 25)], 3),
+        (vec![("b", 1)], 4),
+        (vec![("a", -1), ("b", 1)], 4),
+        (vec![("a", -1)], 5),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // The other language comes and goes, which shows that the step was taken.
+        let others = &images[..if step % 2 == 0 { 0 } else { images.len() }];
+        let of_python = dated.into_iter().map(|(id, created_unix_s)| RunnerImage {
+            id: ImageId(format!("sha256:{id}")),
+            reference: Some(format!("runner-{step}")),
+            created_unix_s,
+            ..python.clone()
+        });
+        server.engine.set_runners(of_python.chain(others.iter().cloned()).collect());
+        let counted = format!(r#"sandbox_runner_changes_total{{language="python"}} {changes}"#);
+        until("the step is taken", async || {
+            let now = metrics(&server).await;
+            value(&now, "sandbox_languages") == 1 + others.len() as u64 && now.contains(&counted)
+        })
+        .await;
+    }
+    let text = metrics(&server).await;
+    assert_eq!(text.lines().filter(|line| line.starts_with("sandbox_runner_changes_total{")).count(), 1, "{text}");
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_require_the_token_or_a_separate_address() {
-    // Free a moment ago; another process that takes it makes the start fail, which says so.
-    let free = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+    let free = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let server = FakeServer::with(&[("SANDBOX_METRICS__HTTP_ADDR", &free.to_string())]).await;
     let here = |address| server.http.get(format!("http://{address}/metrics"));
     let refused = here(server.address).send().await.expect("an answer");
@@ -144,6 +177,48 @@ async fn audit_log_has_a_line_for_each_run_and_is_complete_at_shutdown() {
     assert!(!text.contains("print hello") && !text.contains(TOKEN));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn audit_verify_says_by_its_exit_status_whether_the_chain_is_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("audit.jsonl");
+    let file = path.to_str().expect("text");
+    let server = FakeServer::with(&[("SANDBOX_AUDIT__FILE", file)]).await;
+    for _ in 0..3 {
+        server.run("mine", "print hello").await;
+    }
+    server.stop().await;
+    let verify = |files: &[&str], settings: &[(&str, &str)]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+            .args(["audit", "verify"])
+            .args(files)
+            .current_dir(folder.path())
+            .env_clear()
+            .envs(settings.iter().copied())
+            .output()
+            .expect("a process");
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+        (output.status.code(), stdout, stderr)
+    };
+    let is_refused = |files: &[&str], settings: &[(&str, &str)], why: &str| {
+        let (status, stdout, stderr) = verify(files, settings);
+        assert!(status == Some(1) && stdout.is_empty() && stderr.contains(why), "{status:?}: {stdout}{stderr}");
+    };
+    let whole = (Some(0), "The chain is unbroken: 3 lines, from number 1.\n".to_owned(), String::new());
+    assert_eq!(verify(&[file], &[]), whole, "it needs no settings");
+    let secrets = [("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", "another-secret-of-this-test")];
+    assert_eq!(verify(&[], &[&secrets[..], &[("SANDBOX_AUDIT__FILE", file)]].concat()), whole, "the default file");
+    is_refused(&[], &secrets, "SANDBOX_AUDIT__FILE");
+    is_refused(&["nowhere"], &[], "nowhere cannot be read");
+    let text = std::fs::read_to_string(&path).expect("the log");
+    std::fs::write(&path, text.replacen("\"mine\"", "\"ours\"", 1)).expect("changed");
+    is_refused(&[file], &[], "audit.jsonl, line 2: the line with number 1 was changed");
+    let (older, newer) = text.split_at(text.find('\n').expect("a line") + 1);
+    std::fs::write(folder.path().join("audit.jsonl.1"), older).expect("rotated");
+    std::fs::write(&path, newer).expect("rotated");
+    assert_eq!(verify(&["audit.jsonl.1", file], &[]), whole);
+    is_refused(&[file, "audit.jsonl.1"], &[], "audit.jsonl.1, line 1: its number is 1 where 4 must follow");
+}
+
 /// What a test's own thread logs, as JSON.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -174,6 +249,7 @@ async fn log_lines_have_each_key_once_and_say_what_was_wrong() {
     };
     get("/readyz").await;
     assert_eq!(get("/v1/runs?limit=0").await.status(), 422);
+    server.call("sandbox_run_code", serde_json::json!({"language": "python"})).await;
     server.stop().await;
     drop(guard);
     let text = String::from_utf8(lines.0.lock().expect("not poisoned").clone()).expect("text");
@@ -184,24 +260,30 @@ async fn log_lines_have_each_key_once_and_say_what_was_wrong() {
     let refused = all.iter().find(|line| line["message"] == "request refused").expect("a line");
     assert_eq!((&refused["code"], &refused["status"]), (&"invalid_argument".into(), &422.into()));
     assert!(refused["why"].as_str().is_some_and(|why| why.contains("limit")), "{refused}");
+    let failed = all.iter().find(|line| line["message"] == "a tool call failed").expect("a line");
+    assert_eq!((&failed["tool"], &failed["code"]), (&"sandbox.run_code".into(), &"invalid_argument".into()));
+    assert!(failed["why"].as_str().is_some_and(|why| why.contains("code")), "{failed}");
 }
 
 #[test]
 fn a_fatal_error_has_the_format_of_the_log() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
-        .arg("serve")
-        .current_dir(folder.path())
-        .env_clear()
-        .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", "another-secret-of-this-test")])
-        .envs([("DOCKER_HOST", "unix:///nonexistent/engine.sock"), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
-        .env("SANDBOX_ROOT", folder.path().join("root"))
-        .env("SANDBOX_LOG__FORMAT", "json")
-        .output()
-        .expect("a process");
-    assert!(!output.status.success());
-    let text = String::from_utf8(output.stderr).expect("text");
-    let last: Value = serde_json::from_str(text.lines().last().expect("a line")).expect(&text);
-    assert_eq!(last["level"], "ERROR", "{text}");
-    assert!(last["fields"]["error"].as_str().is_some_and(|error| error.contains("engine")), "{text}");
+    let engine = ("DOCKER_HOST", "unix:///nonexistent/engine.sock");
+    for (wrong, part) in [(engine, "engine"), (("SANDBOX_LIMITS__WALLMS", "1"), "SANDBOX_LIMITS__WALLMS")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+            .arg("serve")
+            .current_dir(folder.path())
+            .env_clear()
+            .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", "another-secret-of-this-test")])
+            .envs([("MCP_HTTP_ADDR", "127.0.0.1:0"), wrong])
+            .env("SANDBOX_ROOT", folder.path().join("root"))
+            .env("SANDBOX_LOG__FORMAT", "json")
+            .output()
+            .expect("a process");
+        assert!(!output.status.success());
+        let text = String::from_utf8(output.stderr).expect("text");
+        let last: Value = serde_json::from_str(text.lines().last().expect("a line")).expect(&text);
+        assert_eq!(last["level"], "ERROR", "{text}");
+        assert!(last["fields"]["error"].as_str().is_some_and(|error| error.contains(part)), "{text}");
+    }
 }

@@ -9,8 +9,10 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream};
+use reqwest::Body;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::support::{FakeServer, Server, process::Process, server::TOKEN, until};
 
@@ -258,4 +260,39 @@ async fn idle_disk_is_unmounted_and_mounted_again_on_use() {
     assert_eq!(listed["structuredContent"]["files"].as_array().expect("files").len(), 41, "{listed}");
     assert!(image.exists());
     server.stop().await;
+}
+
+/// The conversation has another disk then, and the deleted one is gone with the upload.
+#[tokio::test(flavor = "multi_thread")]
+async fn upload_whose_conversation_is_deleted_meanwhile_is_written_to_a_new_one() {
+    let server = FakeServer::with(&OWN).await;
+    let url = format!("http://{}/v1/conversations/c", server.address);
+    let (deleted, is_deleted) = oneshot::channel();
+    let last = stream::once(async move {
+        is_deleted.await.expect("a deletion");
+        Ok::<_, std::io::Error>(b"end".to_vec())
+    });
+    let body = Body::wrap_stream(stream::iter([Ok(vec![1_u8; 3 << 20])]).chain(last));
+    let upload = server.http.put(format!("{url}/files/d/f")).bearer_auth(TOKEN).body(body).send();
+    let delete = async {
+        let incoming = server.root.join("c/disk/.incoming");
+        until("the upload has begun", async || {
+            fs::read_dir(&incoming)
+                .is_ok_and(|names| names.flatten().any(|name| name.metadata().is_ok_and(|file| file.len() > 0)))
+        })
+        .await;
+        let answer = server.http.delete(&url).bearer_auth(TOKEN).send().await.expect("an answer");
+        deleted.send(()).expect("the upload goes on");
+        answer.status()
+    };
+    let (uploaded, gone) = tokio::join!(upload, delete);
+    assert_eq!((uploaded.expect("an answer").status().as_u16(), gone.as_u16()), (201, 204));
+    let there = fs::read(server.root.join("c/disk/files/d/f")).expect("the file");
+    assert!(there.len() == (3 << 20) + 3 && there.ends_with(b"end"), "{} bytes", there.len());
+    until("the deleted disk is gone", async || devices(&server.root).len() == 1).await;
+    let left = fs::read_dir(server.root.join("c/disk/.incoming")).expect("a folder").count();
+    assert_eq!((mounted(&server.root).len(), left), (1, 0));
+    let root = server.root.clone();
+    server.stop().await;
+    left_alone(&root).await;
 }

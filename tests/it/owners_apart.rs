@@ -1,6 +1,8 @@
 //! Two owners with the same conversation ids, over every surface: random operations against a model, and a table of
 //! what one owner tries with the ids of the other.
 
+mod audited;
+mod browser;
 mod containers;
 mod others;
 mod products;
@@ -60,7 +62,7 @@ impl World {
     async fn start(seed: u64, more: &[(&str, &str)]) -> Self {
         // No session ends for another one.
         let settings = [("SANDBOX_RUNS__KEPT_MAX", "100000"), ("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", "17179869184")];
-        let server = FakeServer::with_kernel(&[&settings, more].concat()).await;
+        let server = FakeServer::with_kernels(&["python", "browser"], &[&settings, more].concat()).await;
         let tools = Upstream::start(json!([tool("look")])).await;
         let mut owners = Vec::new();
         for mark in ["ann-", "bob-"] {
@@ -127,7 +129,7 @@ impl World {
         let file = format!("/v1/conversations/{conversation}/files/{name}");
         let known = self.owners[who].conversations.get(conversation).cloned();
         let have = known.as_ref().and_then(|files| files.get(name)).cloned();
-        match self.dice.below(27) {
+        match self.dice.below(28) {
             0 => {
                 let put = self.server.http.put(format!("http://{}{file}", self.server.address));
                 let put = put.bearer_auth(&self.owners[who].token).body(text.clone());
@@ -204,8 +206,11 @@ impl World {
     }
 
     async fn tool(&self, who: usize, name: &str, arguments: Value) -> String {
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-            "params": {"name": name, "arguments": arguments}});
+        self.mcp(who, "tools/call", json!({"name": name, "arguments": arguments})).await
+    }
+
+    async fn mcp(&self, who: usize, method: &str, params: Value) -> String {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         self.send(who, Method::POST, "/mcp", Some(body)).await.1
     }
 }
@@ -231,6 +236,7 @@ async fn owners_with_the_same_ids_see_their_own_only_whatever_they_do() {
     let mut world = World::start(14, &[]).await;
     let database = format!("sqlite://{}/.state/sandbox.db", world.server.root.display());
     world.ask(&database).await;
+    world.allow_browser().await;
     for number in 0..how_many(1000, 10_000) {
         world.step(number).await;
     }

@@ -1,5 +1,8 @@
-//! Owners share one server fairly: its memory for sessions, the finished runs that it keeps, its disk. Each stays
-//! within its own quota.
+//! Owners share one server fairly: its memory for sessions, the finished runs that it keeps, its disk, its standbys.
+//! Each stays within its own quota.
+
+mod mcp_sessions;
+mod standbys;
 
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::support::{
     FakeServer,
-    calls::{call, create, metrics, value},
+    calls::{call, create, metrics, request, value},
     until,
 };
 
@@ -169,6 +172,61 @@ async fn bodies_of_one_owner_leave_memory_to_others() {
     let (status, answered) = run(&bob).await;
     assert_eq!(status, 200, "{answered}");
     drop(sockets);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_one_owner_that_wait_leave_memory_to_others() {
+    let bodies = [("SANDBOX_SERVER__BODY_BYTES_MAX", "65536"), ("SANDBOX_SERVER__BODIES_BYTES_MAX", "262144")];
+    let server = FakeServer::with(&[bodies[0], bodies[1], ("SANDBOX_ADMISSION__SLOTS", "1")]).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let begin = async |owner: &Owner<'_>, code: &str| {
+        let body = json!({"language": "python", "code": code, "wait": 0});
+        owner.call(Method::POST, "/v1/runs", Some(body)).await
+    };
+    let long = format!("print {}", "x".repeat(60 << 10));
+    let (status, running) = begin(&ann, "hang").await;
+    assert_eq!(status, 202, "{running}");
+    let running = format!("/v1/runs/{}", running["runId"].as_str().expect("an id"));
+    until("it runs", async || ann.call(Method::GET, &running, None).await.1["state"] == "running").await;
+    for _ in 0..2 {
+        let (status, waiting) = begin(&ann, &long).await;
+        assert_eq!(status, 202, "{waiting}");
+    }
+    let (status, why) = begin(&ann, &long).await;
+    assert_eq!((status, &why["code"]), (429, &json!("queue_full")), "{why}");
+    let (status, of_bob) = begin(&bob, &long).await;
+    assert_eq!(status, 202, "{of_bob}");
+    assert_eq!(ann.call(Method::POST, &format!("{running}/cancel"), None).await.0, 200);
+    until("those that waited are over", async || begin(&ann, &long).await.0 == 202).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_for_their_runs_hold_no_memory_for_bodies() {
+    let bodies = [("SANDBOX_SERVER__BODY_BYTES_MAX", "65536"), ("SANDBOX_SERVER__BODIES_BYTES_MAX", "131072")];
+    let server = FakeServer::with(&[bodies[0], bodies[1], ("SANDBOX_ADMISSION__SLOTS", "4")]).await;
+    let ann = Owner::new(&server, "ann").await;
+    let piston = |code: &str| json!({"language": "python", "version": "*", "files": [{"content": code}]});
+    let own = |code: &str| json!({"language": "python", "code": code});
+    for (path, hang, print) in
+        [("/v1/runs", own("hang"), own("print x")), ("/api/v2/execute", piston("hang"), piston("print x"))]
+    {
+        // Two of them are more than one owner may have sent at once; the programs are short.
+        let send = |body: &Value| {
+            let body = format!("{}{body}", " ".repeat(60 << 10));
+            let post = request(&server, &ann.token, Method::POST, path).header("content-type", "application/json");
+            post.body(body).send()
+        };
+        let waiting = tokio::spawn(send(&hang));
+        let newest = async || ann.call(Method::GET, "/v1/runs?limit=1", None).await.1["runs"][0].clone();
+        until("it runs", async || newest().await["state"] == "running").await;
+        let run = newest().await["runId"].as_str().expect("an id").to_owned();
+        let answer = send(&print).await.expect("an answer");
+        assert_eq!(answer.status(), 200, "{path}: {}", answer.text().await.expect("text"));
+        assert_eq!(ann.call(Method::POST, &format!("/v1/runs/{run}/cancel"), None).await.0, 200);
+        waiting.await.expect("a task").expect("an answer");
+    }
     server.stop().await;
 }
 

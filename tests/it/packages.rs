@@ -171,6 +171,20 @@ async fn programs_install_by_pip_and_npm_and_use_what_they_installed() {
     server.stop().await;
 }
 
+/// Without it neither runs: `attacks::what_cannot`, `installed_packages`.
+#[tokio::test(flavor = "multi_thread")]
+async fn setting_lets_packages_run_programs_of_their_own_while_they_are_installed() {
+    let index = Index::start().await;
+    let server = server(&index, &[("SANDBOX_PACKAGES__BUILDS", "true")]).await;
+    assert_eq!(installed(&server, "b", PYTHON, &["built"]).await, (vec!["built==1.0".to_owned()], false));
+    let (stdout, stderr) = printed(&server, "b", PYTHON, "import built; print(built.BY)").await;
+    assert_eq!(stdout, "its backend\n", "{stderr}");
+    installed(&server, "b", JAVASCRIPT, &["scripted"]).await;
+    let (stdout, stderr) = printed(&server, "b", JAVASCRIPT, "console.log(require('scripted'))").await;
+    assert_eq!(stdout, "true\n", "its script has run: {stderr}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_of_a_token_with_one_at_once_gets_what_it_asks_for() {
     let index = Index::start().await;

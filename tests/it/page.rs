@@ -51,6 +51,7 @@ async fn examples_run_and_files_are_uploaded_downloaded_and_deleted() {
     file_is_uploaded(browser, &server).await;
     too_large_upload_shows_its_failure(browser).await;
     files_of_any_name_are_deleted(&sheet, &server).await;
+    runner_is_described(&sheet).await;
     printed_markup_has_no_effect(&sheet).await;
     take_screenshots(&sheet).await;
 
@@ -153,6 +154,15 @@ async fn too_large_upload_shows_its_failure(browser: &Browser) {
         })
         .await;
     }
+}
+
+/// Its packages and the limits of its programs.
+async fn runner_is_described(sheet: &Sheet) {
+    sheet.write("python", "").await;
+    sheet.click("runner-info").await;
+    let parts = ["Python 3.13", "pandas", "ffmpeg", "5 min 0 s", "256 MiB", "0.5 of a core", "16.0 MiB"];
+    sheet.says("runner-dialog", |text| parts.iter().all(|part| text.contains(part))).await;
+    sheet.click("runner-close").await;
 }
 
 async fn printed_markup_has_no_effect(sheet: &Sheet) {

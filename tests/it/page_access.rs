@@ -6,7 +6,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
-use crate::support::{FakeServer, browser::Browser, server::TOKEN, sheet::Sheet, until};
+use crate::{
+    page_files::PARQUET,
+    support::{FakeServer, browser::Browser, server::TOKEN, sheet::Sheet, until},
+};
 
 /// The findings of axe in what is on the page now.
 pub(crate) async fn findings(browser: &Browser, what: &str) -> Vec<Value> {
@@ -43,10 +46,13 @@ impl Tour<'_> {
     async fn escape(&self) {
         let here = self.sheet.browser.driver.active_element().await.expect("a focused element");
         here.send_keys(Key::Escape + "").await.expect("typed");
-        until("no dialog", async || {
-            self.sheet.browser.script("return document.querySelector('dialog[open]') === null").await == true
-        })
-        .await;
+        self.until("document.querySelector('dialog[open]') === null").await;
+    }
+
+    /// Waits until this is true on the page.
+    async fn until(&self, condition: &str) {
+        let script = format!("return {condition}");
+        until(condition, async || self.sheet.browser.script(&script).await == true).await;
     }
 
     /// Every state that a user meets.
@@ -72,22 +78,17 @@ impl Tour<'_> {
         sheet.click("stop").await;
         assert_eq!(sheet.ended().await, "cancelled");
         self.look("ended").await;
-        until("the files", async || {
-            sheet.browser.script("return document.querySelectorAll('[data-testid=file-row]').length").await == 3
-        })
-        .await;
-        for path in ["a.md", "t.csv", "p.html"] {
+        self.until("document.querySelectorAll('[data-testid=file-row]').length === 6").await;
+        for path in ["a.md", "t.csv", "p.html", "s.svg", "t.parquet", "d.pdf"] {
             sheet
                 .browser
                 .script(&format!("document.querySelector('li[data-key=\"{path}\"] .file-open').click()"))
                 .await;
-            until("the view", async || {
-                sheet.browser.script("return document.querySelector('.viewer-body').childElementCount > 0").await
-                    == true
-            })
-            .await;
+            self.until("document.querySelector('.viewer-body').childElementCount > 0").await;
             self.look(path).await;
-            self.escape().await;
+            // The browser's view of a PDF may have the focus, and Escape then.
+            sheet.click("viewer-close").await;
+            self.until("document.querySelector('dialog[open]') === null").await;
         }
         sheet.browser.script("document.querySelector('[data-testid=file-delete]').click()").await;
         self.look("question").await;
@@ -96,6 +97,56 @@ impl Tour<'_> {
         let editor = sheet.browser.driver.find(By::Css(".cm-content")).await.expect("the editor");
         editor.send_keys(Key::Control + "f").await.expect("typed");
         self.look("search").await;
+        self.walk_on().await;
+    }
+
+    /// Vim's keys, a run in another conversation, a program with a problem, a lost connection, an upload.
+    async fn walk_on(&mut self) {
+        let sheet = self.sheet;
+        sheet.click("vim").await;
+        self.until("document.querySelector('.cm-vim-panel') !== null").await;
+        self.look("vim").await;
+        sheet.click("vim").await;
+        let first = sheet.conversation().await;
+        sheet.write("python", "print up\nhang").await;
+        sheet.start().await;
+        sheet.says("terminal", |text| text == "up\n").await;
+        sheet.click("new-conversation").await;
+        sheet.says("elsewhere", |text| text.contains(&first)).await;
+        self.look("elsewhere").await;
+        sheet.click("elsewhere-stop").await;
+        until("nothing runs elsewhere", async || sheet.attribute("elsewhere", "hidden").await == "").await;
+        sheet.write("python", "x=1").await;
+        // The notice of the run that has ended may be over the button.
+        sheet.browser.script("document.querySelector('[data-testid=format]').click()").await;
+        self.until("document.querySelector('.cm-lintRange-warning') !== null").await;
+        self.look("problem").await;
+
+        // The notice of the run that has ended may be over the buttons.
+        let away = "document.getElementById('toast').hidden = true; window.realFetch = window.fetch; \
+                    window.fetch = (path, init) => path.includes('/events') \
+                    ? Promise.reject(new TypeError('away')) : window.realFetch(path, init); return null";
+        sheet.browser.script(away).await;
+        sheet.write("python", "print up\nhang").await;
+        sheet.start().await;
+        self.until("!document.querySelector('[data-testid=link]').hidden").await;
+        self.look("lost").await;
+        sheet.browser.script("window.fetch = window.realFetch; dispatchEvent(new Event('online')); return null").await;
+        sheet.says("terminal", |text| text == "up\n").await;
+        sheet.click("stop").await;
+        assert_eq!(sheet.ended().await, "cancelled");
+
+        let upload = "XMLHttpRequest.prototype.send = function () { window.upload = this; }; \
+                      const data = new DataTransfer(); data.items.add(new File(['x'], 'a.bin')); \
+                      const drop = new Event('drop', {bubbles: true, cancelable: true}); \
+                      Object.defineProperty(drop, 'dataTransfer', {value: data}); \
+                      document.body.dispatchEvent(drop); return null";
+        sheet.browser.script(upload).await;
+        self.until("document.querySelector('[data-upload=sending] progress') !== null && Boolean(window.upload)").await;
+        self.look("upload").await;
+        sheet.browser.script("window.upload.dispatchEvent(new ProgressEvent('abort')); return null").await;
+        self.until("document.querySelector('[data-upload=failed]') !== null").await;
+        self.look("failed upload").await;
     }
 }
 
@@ -103,6 +154,9 @@ impl Tour<'_> {
 async fn axe_finds_nothing_in_any_state() {
     // A busy machine takes its time between a start and a stop.
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let problem = json!({"line": 1, "column": 1, "endLine": 1, "endColumn": 2, "rule": "F841", "message": "unused",
+        "severity": "warning"});
+    server.engine.answer("by ruff", &json!({"code": "x = 1\n", "problems": [problem]}).to_string());
     let browser = Browser::at(&format!("http://{}/", server.address)).await;
     browser.state("needs-token").await;
     let mut found = findings(&browser, "needs-token").await;
@@ -110,6 +164,14 @@ async fn axe_finds_nothing_in_any_state() {
     browser.element("token-save").await.click().await.expect("clicked");
     browser.state("ready").await;
     let sheet = Sheet { browser };
+    let files = [
+        (
+            "s.svg",
+            b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><rect width='9' height='9'/></svg>".to_vec(),
+        ),
+        ("t.parquet", PARQUET.to_vec()),
+        ("d.pdf", b"%PDF-1.4\n%%EOF\n".to_vec()),
+    ];
     let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
     // Without transitions, which axe and clicks would catch halfway.
     let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
@@ -122,6 +184,11 @@ async fn axe_finds_nothing_in_any_state() {
         }
         sheet.reload("ready").await;
         sheet.click("new-conversation").await;
+        let url = format!("http://{}/v1/conversations/{}/files", server.address, sheet.conversation().await);
+        for (path, content) in &files {
+            let put = server.http.put(format!("{url}/{path}")).bearer_auth(TOKEN).body(content.clone());
+            assert!(put.send().await.expect("an answer").status().is_success(), "{path}");
+        }
         let mut tour = Tour { sheet: &sheet, what, found: Vec::new() };
         tour.walk().await;
         found.extend(tour.found);
@@ -206,6 +273,35 @@ async fn everything_is_reached_by_keyboard() {
         })
         .await;
         assert!(focused(&sheet).await.starts_with("file-"), "the focus is back: {}", focused(&sheet).await);
+    }
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn panes_are_dragged_and_their_sizes_stay() {
+    let server = FakeServer::start().await;
+    let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
+    let share = async |edge: &str| -> i64 {
+        let now = sheet.attribute(edge, "aria-valuenow").await;
+        now.as_str().expect("a text").parse().expect("a number")
+    };
+    let mut sizes = Vec::new();
+    for (edge, x, y) in [("split-columns", -150, 0), ("split-rows", 0, 90)] {
+        let (before, handle) = (share(edge).await, sheet.browser.element(edge).await);
+        let drag = sheet.browser.driver.action_chain().drag_and_drop_element_by_offset(&handle, x, y).release();
+        drag.perform().await.expect("dragged");
+        let after = share(edge).await;
+        assert!((5..30).contains(&(after - before).abs()) && (after > before) == (y > 0), "{edge}: {before}, {after}");
+        sizes.push((edge, after));
+    }
+    sheet.reload("ready").await;
+    for (edge, kept) in sizes {
+        assert_eq!(share(edge).await, kept, "{edge}");
+        let handle = sheet.browser.element(edge).await;
+        let reset = sheet.browser.driver.action_chain().double_click_element(&handle);
+        reset.perform().await.expect("clicked twice");
+        assert_ne!(share(edge).await, kept, "{edge}");
     }
     sheet.browser.close().await;
     server.stop().await;

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 
-use crate::support::{FakeServer, sheet::Sheet, until};
+use crate::{
+    page_state::{hold, is_true},
+    support::{FakeServer, sheet::Sheet, until},
+};
 
 const TEXT: &str = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
 const VIM_IS_ON: &str = "return document.querySelector('[data-testid=editor] .cm-vim-panel') !== null";
@@ -79,6 +82,26 @@ async fn vim_keys_are_a_choice_that_stays() {
     sheet.write("bash", "").await;
     type_keys(&sheet, "dd").await;
     has_text(&sheet, "dd").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_vims_keys_escape_does_not_stop_a_program() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let sheet = open(&server).await;
+    sheet.click("vim").await;
+    until("Vim's keys", async || sheet.browser.script(VIM_IS_ON).await == true).await;
+    sheet.write("python", "print up\nhang").await;
+    sheet.start().await;
+    sheet.says("terminal", |text| text == "up\n").await;
+    hold(&sheet, "path.endsWith('/cancel')").await;
+    type_keys(&sheet, Key::Escape + Key::Escape).await;
+    assert_eq!(sheet.browser.script("return window.held").await, false);
+    type_keys(&sheet, Key::Control + ".").await;
+    is_true(&sheet, "held").await;
+    sheet.browser.script("window.release(); return null").await;
+    assert_eq!(sheet.ended().await, "cancelled");
     sheet.browser.close().await;
     server.stop().await;
 }

@@ -6,7 +6,7 @@ use thirtyfour::{By, Key};
 
 use crate::support::{FakeServer, server::TOKEN, sheet::Sheet, until};
 
-async fn open(server: &FakeServer) -> Sheet {
+pub(crate) async fn open(server: &FakeServer) -> Sheet {
     Sheet::open(&format!("http://{}/", server.address)).await
 }
 
@@ -19,6 +19,11 @@ async fn conversations(sheet: &Sheet) -> Vec<(String, String)> {
     let script = "return [...document.querySelectorAll('[data-testid=conversation-row]')].map(row => \
                   [row.dataset.conversation, row.querySelector('.conversation-facts').textContent])";
     serde_json::from_value(sheet.browser.script(script).await).expect("a list")
+}
+
+/// Whether they end with when the conversation was used.
+fn is_dated(facts: &str) -> bool {
+    facts.ends_with("just now") || facts.ends_with(" ago")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,13 +56,13 @@ async fn conversations_are_in_the_address_and_listed_and_deleted() {
     // The browser's own list is shown first, and what the server knows of each is added when it has answered.
     until("all are listed", async || {
         let listed = conversations(&sheet).await;
-        listed.len() == 3 && listed.iter().all(|(_, facts)| facts.contains("just now"))
+        listed.len() == 3 && listed.iter().all(|(_, facts)| is_dated(facts))
     })
     .await;
     // The size stands before the time.
     let listed = conversations(&sheet).await;
     let (_, facts) = listed.iter().find(|(id, _)| id == "of-an-assistant").expect("it is listed");
-    assert!(facts.ends_with("B · just now") && facts.starts_with(|c: char| c.is_ascii_digit()), "{facts}");
+    assert!(facts.contains("B · ") && facts.starts_with(|c: char| c.is_ascii_digit()), "{facts}");
     let row = |id: &str, act: &str| format!("document.querySelector('li[data-conversation=\"{id}\"] {act}').click()");
     sheet.browser.script(&row(&first, "[data-act=delete]")).await;
     sheet.click("confirm-yes").await;
@@ -133,7 +138,7 @@ async fn a_run_elsewhere_keeps_its_stop_button() {
 /// Holds the answers to requests that fulfil a condition on `path` and `init`, until `window.release()`; the page sees
 /// that of `window.answer` where there is one. `window.held` says that a request was made, `window.passed` that its
 /// answer was read.
-async fn hold(sheet: &Sheet, condition: &str) {
+pub(crate) async fn hold(sheet: &Sheet, condition: &str) {
     let script = format!(
         "window.realFetch ??= window.fetch; window.held = window.passed = false; \
          const open = new Promise((done) => (window.release = done)); \
@@ -150,7 +155,7 @@ async fn hold(sheet: &Sheet, condition: &str) {
     sheet.browser.script(&script).await;
 }
 
-async fn is_true(sheet: &Sheet, name: &str) {
+pub(crate) async fn is_true(sheet: &Sheet, name: &str) {
     until(name, async || sheet.browser.script(&format!("return window.{name}")).await == true).await;
 }
 
@@ -184,8 +189,28 @@ async fn answers_that_come_late_change_nothing_and_failures_elsewhere_are_told()
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_refused_after_cancel_is_not_asked_for_again() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.click("token").await;
+    hold(&sheet, "path === 'v1/runners' && (window.signal = init.signal)").await;
+    sheet.browser.element("token-input").await.send_keys("wrong").await.expect("typed");
+    sheet.click("token-save").await;
+    is_true(&sheet, "held").await;
+    sheet.browser.script("document.getElementById('token-cancel').click(); return null").await;
+    sheet.browser.script("window.release(); return null").await;
+    let is_done = "return !document.querySelector('[data-testid=token-save]').disabled";
+    until("the refusal is handled", async || sheet.browser.script(is_done).await == true).await;
+    assert_eq!(sheet.attribute("token-dialog", "open").await, Value::Null);
+    assert_eq!(sheet.browser.script("return window.signal.aborted").await, true, "a right one is given up too");
+    assert_eq!(sheet.run("python", "print still").await, "exited", "the former token is used");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
 /// A link to the program in the editor, as the page copies it.
-async fn link(sheet: &Sheet) -> String {
+pub(crate) async fn link(sheet: &Sheet) -> String {
     let copy = "navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }; \
                 document.querySelector('[data-testid=share]').click()";
     sheet.browser.script(copy).await;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     FakeServer,
-    calls::{ask, call},
+    calls::{ask, call, request},
     fake_server::{BOTH, OWN_ADDRESS, messages},
     postgres::Postgres,
     server::TOKEN,
@@ -147,6 +147,55 @@ async fn sessions_keep_their_variables_whichever_server_is_asked() {
     pair.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_those_of_all_servers() {
+    let pair = Pair::start().await;
+    let mut made: [Vec<Value>; 5] = Default::default();
+    for (server, conversation) in [(&pair.a, "of-a"), (&pair.b, "of-b"), (&pair.a, "of-a")] {
+        let (status, ran) = ask(server, Method::POST, "/v1/runs", Some(run(conversation, "print 1"))).await;
+        assert_eq!(status, 200, "{ran}");
+        made[0].push(ran["runId"].clone());
+    }
+    for (server, conversation) in [(&pair.a, "of-a"), (&pair.b, "of-b")] {
+        let asked = json!({"conversationId": conversation});
+        made[1].push(ask(server, Method::POST, "/v1/sessions", Some(asked)).await.1["sessionId"].clone());
+        made[2].push(ask(server, Method::POST, "/e2b/v2/sandboxes", Some(json!({}))).await.1["sandboxID"].clone());
+        made[3].push(ask(server, Method::POST, "/jupyter/api/kernels", None).await.1["id"].clone());
+        let asked = json!({"name": conversation});
+        made[4].push(ask(server, Method::POST, "/openai/v1/containers", Some(asked)).await.1["id"].clone());
+    }
+    let ids = |all: &Value, id: &str| all.as_array().expect("a list").iter().map(|one| one[id].clone()).collect();
+    for server in [&pair.a, &pair.b] {
+        let list = async |path: &str| ask(server, Method::GET, path, None).await.1;
+        let runs: Vec<Value> = ids(&list("/v1/runs").await["runs"], "runId");
+        assert!(runs.iter().eq(made[0].iter().rev()), "newest first: {runs:?}, {:?}", made[0]);
+        let mut page = list("/v1/runs?limit=1").await;
+        for run in &runs {
+            assert_eq!(ids(&page["runs"], "runId"), vec![run.clone()], "{page}");
+            let Some(after) = page["after"].as_str() else { break };
+            page = list(&format!("/v1/runs?limit=1&after={after}")).await;
+        }
+        assert_eq!(page.get("after"), None, "{page}");
+        assert_eq!(ids(&list("/v1/runs?conversationId=of-b").await["runs"], "runId"), made[0][1..2]);
+        let sessions: Vec<Value> = ids(&list("/v1/sessions").await["sessions"], "sessionId");
+        let sandboxes: Vec<Value> = ids(&list("/e2b/v2/sandboxes").await, "sandboxID");
+        let kernels: Vec<Value> = ids(&list("/jupyter/api/kernels").await, "id");
+        let containers: Vec<Value> = ids(&list("/openai/v1/containers").await["data"], "id");
+        for (all, listed) in made[1..].iter().zip([sessions, sandboxes, kernels, containers]) {
+            assert!(all.iter().all(|id| listed.contains(id)), "{all:?}: {listed:?}");
+        }
+        assert_eq!(ids(&list("/openai/v1/containers?name=of-b").await["data"], "id"), made[4][1..]);
+        assert_eq!(ask(server, Method::GET, "/openai/v1/containers?after=none", None).await.0, 400);
+    }
+    // Each page by another server.
+    let (_, first) = ask(&pair.a, Method::GET, "/openai/v1/containers?limit=1", None).await;
+    let after = format!("/openai/v1/containers?limit=1&after={}", first["last_id"].as_str().expect("an id"));
+    let (_, second) = ask(&pair.b, Method::GET, &after, None).await;
+    assert_eq!((&first["has_more"], &second["has_more"]), (&json!(true), &json!(false)), "{first}, {second}");
+    assert_ne!(first["last_id"], second["last_id"]);
+    pair.stop().await;
+}
+
 /// Where containers are made, the member that names one, and the status of removing it.
 const CONTAINERS: [(&str, &str, u16); 2] = [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)];
 
@@ -190,6 +239,20 @@ async fn containers_are_removed_with_their_files_through_any_server() {
             assert_eq!(ask(server, Method::DELETE, &path, None).await.0, 404, "{path}");
         }
     }
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_makes_one_sandbox_of_e2b_whichever_server_is_asked() {
+    let pair = Pair::start().await;
+    let mut made = Vec::new();
+    for server in [&pair.a, &pair.b] {
+        let create = request(server, TOKEN, Method::POST, "/e2b/v2/sandboxes").header("idempotency-key", "k");
+        let answer = create.json(&json!({"timeout": 60})).send().await.expect("an answer");
+        assert_eq!(answer.status(), 201);
+        made.push(answer.json::<Value>().await.expect("JSON"));
+    }
+    assert_eq!(made[0], made[1]);
     pair.stop().await;
 }
 

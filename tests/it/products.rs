@@ -141,3 +141,15 @@ async fn browser_session_of_coderunner_whose_viewport_is_not_set_is_closed() {
     assert_eq!((status, &opened["status"]), (200, &json!("active")), "{opened}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn librechat_repeats_a_bounded_part_of_names_that_it_does_not_find() {
+    let server = FakeServer::start().await;
+    let files = json!([{"id": "f", "name": "\u{1b}".repeat(100_000)}, {"id": "g"}]);
+    let program = json!({"lang": "py", "code": "print x", "files": files});
+    let (status, answer) = ask(&server, Method::POST, "/librechat/v1/exec", program).await;
+    assert_eq!((status, &answer["stdout"]), (200, &json!("x\n")), "{answer:.300}");
+    let told = answer["stderr"].as_str().expect("a text");
+    assert!(told.len() < 2000 && told.contains("\"g\" is no longer there"), "{told:.300}");
+    server.stop().await;
+}

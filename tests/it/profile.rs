@@ -3,8 +3,11 @@
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _};
 
+use serde_json::json;
+
 use crate::support::{
     Server,
+    calls::{cell, open_session, streams},
     server::{FILE_SECRET, TOKEN},
 };
 
@@ -92,6 +95,21 @@ async fn program_sees_exactly_the_profile() {
         assert_ne!(fact(&format!("namespace {kind}")), ours.to_string_lossy(), "{kind}");
     }
     mounts_are_these(&facts);
+    server.stop().await;
+}
+
+/// But for the names of its namespaces and its variables, which are the kernel's.
+#[tokio::test(flavor = "multi_thread")]
+async fn cell_sees_the_profile_of_a_program() {
+    const LOOK: &str = "bash facts.sh | grep -v -e ^environment -e ^namespace";
+    let server = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let program = format!("cat > facts.sh <<'END_OF_FACTS'\n{FACTS}\nEND_OF_FACTS\n{LOOK} > program.txt");
+    let result = server.run("facts", "bash", &program).await;
+    assert_eq!(result["isError"], false, "{result}");
+    let session = open_session(&server, TOKEN, json!({"conversationId": "facts", "language": "bash"})).await;
+    let code = format!("{LOOK} > cell.txt; grep -q '^Seccomp: 2' cell.txt && diff program.txt cell.txt && echo same");
+    let (seen, _) = streams(&cell(&server, TOKEN, &session, &code).await);
+    assert_eq!(seen.trim(), "same", "{seen}");
     server.stop().await;
 }
 

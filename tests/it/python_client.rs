@@ -49,6 +49,13 @@ async fn interrupted_client_leaves_no_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn typed_cells_share_variables() {
+    let server = Process::start(&[]).await;
+    check(&server, "repl").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn session_examples_print_what_they_say() {
     let server = Process::start(&[]).await;
     check(&server, "sessions").await;

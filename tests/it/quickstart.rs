@@ -12,6 +12,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::support::free_port;
+
 const PREPARE: &str =
     "this test needs an engine, Docker Compose and what build.sh makes: run ./test.sh, which has them";
 const FILES: [&str; 12] = [
@@ -107,7 +109,7 @@ fn quickstart_prints_a_programs_output_on_every_run() {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && message.contains("is taken"), "{message}");
 
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port().to_string();
+    let port = free_port().to_string();
     let first = copy.well(&["--port", &port]);
     let page = format!("http://localhost:{port}/");
     let paste = format!("claude mcp add --transport http sandbox {page}mcp --header");
@@ -194,4 +196,33 @@ fn compose_mounts_the_socket_of_the_engine_that_docker_uses() {
     let wanted = "/run/user/7/docker.sock\n/var/run/docker.sock\n/srv/engine.sock\n/run/user/8/docker.sock\n\
                   /var/run/docker.sock\n";
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
+}
+
+/// Makes .env, and notes the arguments of every program that is started for it.
+const SECRETS: &str = r#"
+. ./functions.sh
+unset DOCKER_HOST DOCKER_SOCKET SANDBOX_ROOT
+docker() { return 1; }
+mkdir bin
+for name in sed od tr ln rm mktemp; do
+  printf '#!/bin/sh\necho "$@" >>"%s/arguments"\nexec %s "$@"\n' "$PWD" "$(command -v "$name")" >"bin/$name"
+done
+chmod +x bin/*
+PATH=$PWD/bin:$PATH
+write_env 8080
+"#;
+
+#[test]
+fn secrets_are_in_no_list_of_processes() {
+    let folder = functions();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(".env.example");
+    fs::copy(example, folder.path().join(".env.example")).expect("copied");
+    let output = Command::new("bash").args(["-c", SECRETS]).current_dir(folder.path()).output().expect("bash");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a file");
+    let (settings, arguments) = (read(".env"), read("arguments"));
+    for name in ["MCP_API_TOKEN=", "FILE_SECRET="] {
+        let secret = settings.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        assert!(secret.len() == 64 && !arguments.contains(secret), "{name}{secret}: {arguments}");
+    }
 }

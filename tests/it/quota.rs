@@ -6,14 +6,18 @@ use std::{fs, sync::Arc, time::Duration};
 use mcp_sandbox_server::{
     domain::{
         clock::{Clock, ManualClock, SETTLING, SystemClock},
+        outcome::Ended,
         owner::Principal,
     },
-    services::retention::{DELETED_MAX, Retention, RetentionOptions},
+    services::{
+        retention::{DELETED_MAX, Retention, RetentionOptions},
+        runs::RunState,
+    },
 };
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{FakeServer, Server, server::TOKEN, until};
+use crate::support::{FakeServer, Server, server::TOKEN, stepping::SteppingClock, until};
 
 const KIB: usize = 1 << 10;
 const SMALL: [(&str, &str); 2] = [("SANDBOX_QUOTA__BYTES_MAX", "1048576"), ("SANDBOX_QUOTA__ENTRIES_MAX", "20")];
@@ -149,6 +153,35 @@ async fn program_that_exceeds_the_quota_at_its_end_ends_with_disk_limit() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled_program_over_quota_is_cancelled_and_the_next_is_refused() {
+    const TRIES: usize = 10;
+    let server = FakeServer::with(&SMALL).await;
+    let mut ended = None;
+    for number in 0..TRIES {
+        let conversation = format!("c{number}");
+        let hang = json!({"conversationId": conversation, "language": "python", "code": "hang", "wait": 0});
+        let call = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN);
+        let begun: Value = call.json(&hang).send().await.expect("an answer").json().await.expect("JSON");
+        let id = begun["runId"].as_str().expect("an id").parse().expect("an id");
+        let run = server.mcp.runs.get(&Principal::default(), id).expect("a run");
+        until("it runs", async || run.view().state == RunState::Running).await;
+        let data = server.root.join(&conversation).join("files");
+        (0..21).for_each(|name| fs::write(data.join(name.to_string()), "x").expect("a file"));
+        run.cancel();
+        ended = Some(run.finished().await.expect("a report").outcome.ended);
+        let next = server.run(&conversation, "print 1").await;
+        let text = next["content"][0]["text"].as_str().expect("a text");
+        assert!(next["isError"] == true && text.contains("may take 20,"), "{ended:?}: {next}");
+        // A look at the files may have come before the cancellation.
+        if ended == Some(Ended::Cancelled) {
+            break;
+        }
+    }
+    assert_eq!(ended, Some(Ended::Cancelled));
+    server.stop().await;
+}
+
 /// Files without names are seen by no walk; they get names as the last act.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_are_linked_at_the_very_end_count() {
@@ -229,7 +262,7 @@ async fn least_recently_used_conversations_are_deleted_first_unless_in_use() {
     let run_id = run["runId"].as_str().expect("an id").parse().expect("an id");
     until("it runs", async || {
         let view = server.mcp.runs.get(&owner, run_id).expect("a run").view();
-        view.state == mcp_sandbox_server::services::runs::RunState::Running
+        view.state == RunState::Running
     })
     .await;
     for (conversation, days) in [("busy", 9), ("old", 3), ("middle", 2)] {
@@ -262,23 +295,27 @@ async fn retention_deletes_nothing_after_a_step_of_the_clock_and_few_at_once() {
     let names: Vec<_> = (0..DELETED_MAX + 5).map(|number| server.root.join(format!("c{number}"))).collect();
     for name in &names {
         fs::create_dir_all(name.join("files")).expect("a conversation");
+        fs::write(name.join(".mark"), "").expect("a mark");
     }
     let clock = Arc::new(ManualClock::at(SystemClock.unix_s()));
-    let retention = || {
+    let retention = |clock: Arc<dyn Clock>| {
         let unused_max = Some(Duration::from_hours(24 * 30));
         let (total_bytes_max, in_use) = (Some(0), Duration::from_mins(10));
         let options = RetentionOptions { unused_max, total_bytes_max, in_use, own_disks: false };
-        Retention::new(Arc::clone(&server.mcp.files), server.mcp.runs.clone(), clock.clone(), options)
+        Retention::new(Arc::clone(&server.mcp.files), server.mcp.runs.clone(), clock, options)
     };
     let left = || names.iter().filter(|name| name.exists()).count();
-    let stepped = retention();
+    let stepped = retention(clock.clone());
     assert_eq!(stepped.round().await, Ok(0));
+    let stepped_within = retention(Arc::new(SteppingClock::at(SystemClock.unix_s())));
+    assert_eq!((stepped_within.round().await, left()), (Ok(0), DELETED_MAX + 5));
+    (0..names.len()).for_each(|number| server.used_ago(&format!("c{number}"), Duration::from_hours(24 * 31)));
     clock.set(clock.unix_s() + 365 * 24 * 3600);
     for _ in 0..3 {
         assert_eq!((stepped.round().await, left()), (Ok(0), DELETED_MAX + 5));
     }
     // The clock may have been wrong when the server started, and is set right soon after.
-    let started = retention();
+    let started = retention(clock.clone());
     for running in [Duration::ZERO, SETTLING / 2] {
         assert_eq!((started.round_after(running).await, left()), (Ok(0), DELETED_MAX + 5));
     }
@@ -286,9 +323,31 @@ async fn retention_deletes_nothing_after_a_step_of_the_clock_and_few_at_once() {
     assert_eq!((started.round_after(SETTLING).await, left()), (Ok(0), DELETED_MAX + 5));
     clock.set(clock.unix_s() + 365 * 24 * 3600);
     // A year later in fact.
-    let later = retention();
+    let later = retention(clock.clone());
     assert_eq!((later.round_after(Duration::ZERO).await, left()), (Ok(0), DELETED_MAX + 5));
     assert_eq!((later.round_after(SETTLING).await, left()), (Ok(DELETED_MAX), 5));
     assert_eq!((later.round().await, left()), (Ok(5), 0));
+    server.stop().await;
+}
+
+/// As on a network, where a file server writes the times of use.
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_keeps_what_was_just_used_by_the_clock_of_the_disk() {
+    let server = FakeServer::start().await;
+    let conversation = server.root.join("c");
+    fs::create_dir_all(conversation.join("files")).expect("a conversation");
+    let unused_max = Some(Duration::from_mins(30));
+    let options =
+        RetentionOptions { unused_max, total_bytes_max: None, in_use: Duration::from_mins(10), own_disks: false };
+    let retention = |ahead_s: i64| {
+        let clock = Arc::new(ManualClock::at(SystemClock.unix_s() + ahead_s));
+        Retention::new(Arc::clone(&server.mcp.files), server.mcp.runs.clone(), clock, options)
+    };
+    for ahead_s in [-3600, 0, 3600, 24 * 3600] {
+        assert_eq!((retention(ahead_s).round().await, conversation.exists()), (Ok(0), true), "{ahead_s}");
+    }
+    fs::write(conversation.join(".mark"), "").expect("a mark");
+    server.used_ago("c", Duration::from_hours(1));
+    assert_eq!((retention(3600).round().await, conversation.exists()), (Ok(1), false), "in fact");
     server.stop().await;
 }

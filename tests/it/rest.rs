@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{FakeServer, server::TOKEN, until};
 
 mod archive;
+mod busy;
 mod examples;
 mod moves;
 mod real;
@@ -119,10 +120,8 @@ async fn idempotency_key_creates_one_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_streamed_live_and_resumed_from_any_number() {
     let server = FakeServer::start().await;
-    let left = create(
-        &server,
-        json!({"language": "python", "code": "print one\nsleep 700ms\nbytes ff\nprint two", "wait": 0}),
-    );
+    let left =
+        create(&server, json!({"language": "python", "code": "print one\nsleep 3s\nbytes ff\nprint two", "wait": 0}));
     let left: Value = left.await.json().await.expect("JSON");
     let path = format!("/v1/runs/{}/events", left["runId"].as_str().expect("an id"));
     let live = call(&server, Method::GET, &path).send().await.expect("a stream");
@@ -302,6 +301,8 @@ async fn foreign_pages_may_use_the_api_only_where_the_setting_says_so() {
     };
     let server = FakeServer::start().await;
     assert_eq!(ask(&server, Method::GET).await, (403, None));
+    let refused = call(&server, Method::GET, "/v1/runners").header("origin", PAGE).send().await.expect("an answer");
+    assert!(refused.text().await.expect("text").contains("SANDBOX_SERVER__CORS_ORIGINS"));
     assert_eq!(ask(&server, Method::OPTIONS).await.1, None);
     server.stop().await;
     let server =
@@ -342,6 +343,14 @@ async fn docs_page_shows_every_operation() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
     std::fs::create_dir_all(&folder).expect("a folder");
     browser.screenshot(&folder.join("docs.png")).await;
+    // Some operations with all that can be opened. The whole would take axe too long.
+    let some = "[...document.querySelectorAll('section.card')].slice(12).forEach((card) => card.remove()); \
+                document.querySelectorAll('details').forEach((one) => (one.open = true))";
+    browser.script(some).await;
+    for theme in ["light", "dark"] {
+        browser.script(&format!("document.documentElement.dataset.theme = '{theme}'")).await;
+        assert_eq!(crate::page_access::findings(&browser, theme).await, Vec::<Value>::new());
+    }
     browser.close().await;
     server.stop().await;
 }

@@ -44,7 +44,7 @@ impl Sent<'_> {
 #[expect(clippy::too_many_lines, reason = "a table")]
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_requests_are_refused_with_status_and_code() {
-    let patience = [("SANDBOX_SERVER__BODY_READ_MS", "500"), ("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", "1000")];
+    let patience = [("SANDBOX_SERVER__BODY_READ_MS", "3000"), ("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", "1000")];
     let server = FakeServer::with(&patience).await;
     let host = server.address.to_string();
     let sent = Sent { host: &host, authorization: format!("Authorization: Bearer {TOKEN}\r\n") };

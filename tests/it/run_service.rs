@@ -63,7 +63,7 @@ async fn ended(runs: &Runs, run: RunId) -> Ended {
 async fn events_are_streamed_live_and_again_from_any_number() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
-    let handle = begin(runs, "events", "print first\nsleep 200ms\nstderr oh\nwrite a.txt x");
+    let handle = begin(runs, "events", "print first\nsleep 2s\nstderr oh\nwrite a.txt x");
     let mut live = handle.events(0);
     let mut events = Vec::new();
     while let Some(event) = live.next().await {
@@ -179,7 +179,7 @@ async fn finished_runs_are_kept_within_bounds() {
     ended(runs, large.id()).await;
     until("the small ones made room", async || runs.list(&owner(), None, None, 100).runs.len() == 2).await;
     assert!(runs.get(&owner(), large.id()).is_ok(), "the newest stays, however large");
-    assert_eq!(runs.under_way(), 1);
+    until("one goes on", async || runs.under_way() == 1).await;
     server.stop().await;
 }
 
@@ -283,7 +283,7 @@ async fn cancel_ends_a_run_that_waits_for_a_starting_standby() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conversation_stays_locked_while_a_killed_program_may_live() {
-    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300")]).await;
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "3000")]).await;
     let runs = &server.mcp.runs;
     let stuck = begin(runs, "stuck", "hang");
     until("it has begun", async || server.engine.started().len() == 1).await;

@@ -172,6 +172,7 @@ async fn doctor_reports_that_this_engine_isolates() {
         .current_dir(std::env::temp_dir())
         .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", crate::support::server::FILE_SECRET)])
         .envs([("SANDBOX_ROOT", root.as_str()), ("MCP_HTTP_ADDR", "127.0.0.1:0")])
+        .envs(server.engine_settings())
         .output()
         .await
         .expect("doctor");

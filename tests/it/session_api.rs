@@ -132,6 +132,8 @@ async fn rest_refuses_what_is_wrong() {
         (&cells, json!({"code": "x", "limits": {"memoryBytes": 1}}), 422),
         (&cells, json!({"code": "x", "limits": {"wallMs": 0}}), 422),
         (&format!("{session}/complete"), json!({}), 422),
+        (&format!("{session}/complete"), json!({"code": "x".repeat((256 << 10) + 1)}), 413),
+        (&format!("{session}/inspect"), json!({"code": "x".repeat((256 << 10) + 1)}), 413),
         (&format!("{unknown}/cells"), json!({"code": "x"}), 404),
         (&format!("{unknown}/complete"), json!({"code": "x"}), 404),
         ("/v1/sessions/x/cells", json!({"code": "x"}), 422),
@@ -180,6 +182,13 @@ async fn mcp_cells_share_variables_in_a_conversation() {
     let kept = server.call("sandbox_run_cell", json!({"conversationId": id, "code": "get x"})).await;
     assert!(text(&kept).starts_with("41\n"), "{kept}");
 
+    let show = json!({"conversationId": id, "code": "show text/markdown *rich*\nshow image/svg+xml <svg/>"});
+    let shown = server.call("sandbox_run_cell", show).await;
+    assert!(text(&shown).starts_with("*rich*\n") && text(&shown).contains("-1.svg"), "{shown}");
+    let blocks = shown["content"].as_array().expect("blocks").iter();
+    let kinds: Vec<_> = blocks.filter_map(|block| block["type"].as_str()).collect();
+    assert!(kinds.contains(&"resource_link") && !kinds.contains(&"image"), "a drawing is a file: {shown}");
+
     let hang = json!({"conversationId": id, "code": "hang", "waitSeconds": 0});
     let left = server.call("sandbox_run_cell", hang).await;
     assert!(text(&left).contains("sandbox_get_run"), "{left}");
@@ -212,9 +221,12 @@ async fn mcp_tools_of_coderunner_and_ipybox_keep_variables() {
     assert!(text(&never).contains("timeout") && never["isError"] == true, "{never}");
     let many = format!("print {}", "y".repeat(5000));
     let cut = server.call("execute_ipython_cell", json!({"code": many, "max_output_chars": 100})).await;
-    assert!(text(&cut).len() < 200 && text(&cut).contains("left out"), "{cut}");
+    assert!(text(&cut).len() < 300 && text(&cut).contains("left out here: sandbox_get_run"), "{cut}");
+    let wide = json!({"code": format!("print {}", "é".repeat(99)), "max_output_chars": 100});
+    let wide = server.call("execute_ipython_cell", wide).await;
+    assert_eq!(text(&wide), "é".repeat(99) + "\n", "100 characters, which are more bytes");
     let install = server.call("install_package", json!({"package_name": "x"})).await;
-    assert!(text(&install).contains("no network") && install["isError"] == true, "{install}");
+    assert!(text(&install).contains("no index of packages") && install["isError"] == true, "{install}");
     assert!(text(&server.call("reset", json!({})).await).starts_with("All variables are gone"));
     let gone = server.call("execute_python_code", json!({"command": "get x"})).await;
     assert!(text(&gone).contains("NameError") && gone["isError"] == true, "{gone}");
@@ -316,6 +328,9 @@ async fn real_cells_remember_on_every_surface() {
     }
     tool("execute_bash_code", json!({"command": "b=41"})).await;
     assert_eq!(text(&tool("execute_bash_code", json!({"command": "echo $((b + 1))"})).await).trim_end(), "42");
+
+    let alone = ask(Method::POST, "/v1/execute", json!({"code": "a = 41\na + 1"})).await;
+    assert_eq!(alone["stdout"], "42\n", "{alone}");
 
     let session = ask(Method::POST, "/v1/sessions", json!({})).await;
     let session = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));

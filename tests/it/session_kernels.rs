@@ -50,7 +50,7 @@ async fn cell(server: &Server, language: &str, code: &str) -> Report {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_language_remembers_and_survives_its_time_limit() {
-    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "4000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "8000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     for (language, set, get, expected, hang) in [
         ("python", "a = 41", "a + 1", "42\n", "while True: pass"),
         ("bash", "a=41", "echo $((a + 1))", "42\n", "while :; do :; done"),
@@ -97,6 +97,12 @@ async fn python_shows_errors_tables_pictures_and_asks() {
     assert!(report(&server, asks).await.stdout.text.contains("'Ada'"));
     let none = cell(&server, "python", "input('who? ')").await;
     assert!(none.stderr.text.contains("StdinNotImplementedError"), "{}", none.stderr.text);
+    let handled =
+        cell(&server, "python", "try:\n    import fitz\nexcept ImportError as error:\n    print(error.name)").await;
+    assert_eq!((handled.stdout.text.as_str(), handled.stderr.text.as_str()), ("fitz\n", ""));
+    let missing = cell(&server, "python", "import fitz").await.stderr.text;
+    let (_, hint) = missing.split_once("ModuleNotFoundError: No module named 'fitz'").expect("a traceback");
+    assert!(hint.contains("what is here instead: pypdf, pdfplumber. Installed beside"), "{missing}");
     let network = cell(&server, "python", "import socket\nsocket.create_connection(('1.1.1.1', 80), 2)").await;
     assert_eq!(network.outcome.ended, Ended::Exited { code: 1 });
     server.stop().await;
@@ -104,7 +110,7 @@ async fn python_shows_errors_tables_pictures_and_asks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_kernel_ends_in_each_way_and_says_so() {
-    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "5000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "10000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     for (code, ended, said) in [
         ("import os\nos._exit(3)", Ended::Exited { code: 3 }, "status 3"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", Ended::Signaled { signal: 11 }, "signal 11"),
@@ -251,5 +257,13 @@ async fn page_shows_tables_plots_and_interactive_plots() {
     assert_eq!(sheet.run("python", plot).await, "exited");
     assert_eq!(sheet.text("terminal").await, "The figure is figure-1.html.\n");
     sheet.says("files", |text| text.contains("figure-1.html")).await;
+    assert_eq!(sheet.run("python", "a = 41").await, "exited");
+    assert_eq!(sheet.run("python", "a + 1").await, "exited");
+    assert_eq!(sheet.text("terminal").await, "42\n");
+    assert_eq!(sheet.run("python", "1/0").await, "exited");
+    let traceback = sheet.text("terminal").await;
+    assert_eq!(traceback.matches("Traceback (most recent call last)").count(), 1, "{traceback}");
+    let has_colours = sheet.browser.script("return document.querySelector('#terminal .fg1') !== null").await;
+    assert_eq!(has_colours, true, "{traceback}");
     server.stop().await;
 }

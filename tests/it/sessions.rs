@@ -295,14 +295,16 @@ async fn two_callers_open_one_session_and_take_turns() {
     let server = FakeServer::with_kernel(&[]).await;
     let opened = join_all((0..8).map(|_| open(&server, "a"))).await;
     assert!(opened.iter().all(|session| *session == opened[0]));
-    let cells = join_all((0..8).map(|n| {
+    let work = join_all((0..8).map(|n| {
         let server = &server;
         let code = format!("append log {n}\nsleep 10ms\nappend log {n}");
-        async move { cell(server, "a", &code).await }
+        // Cells and programs by turns.
+        let session = (n % 2 == 0).then_some(CellSession::Any);
+        async move { begin(server, RunRequest { session, ..request("a", &code) }).finished().await }
     }));
-    cells.await;
+    assert!(work.await.iter().all(|report| report.as_ref().is_ok_and(|report| report.outcome.ended == OK)));
     let log = std::fs::read_to_string(server.root.join("a/files/log")).expect("a log");
-    assert!(log.as_bytes().chunks(2).all(|pair| pair[0] == pair[1]), "{log}");
+    assert!(log.len() == 16 && log.as_bytes().chunks(2).all(|pair| pair[0] == pair[1]), "{log}");
     server.stop().await;
 }
 
@@ -360,7 +362,23 @@ async fn a_deleted_conversation_has_no_session() {
     server.stop().await;
 }
 
-/// A session takes what stands by, and its memory over many cells stays what it was.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_opened_while_its_conversation_is_deleted_ends() {
+    let server = FakeServer::with_kernel(&[]).await;
+    open(&server, "other").await;
+    server.engine.delay_starts(Duration::from_secs(1));
+    let before = server.engine.attempts();
+    let deleted = async {
+        until("its kernel is starting", async || server.engine.attempts() > before).await;
+        drop(server.mcp.runs.lock_if_idle(&conversation("a")).expect("nothing runs"));
+    };
+    let key = conversation("a");
+    let (opened, ()) = tokio::join!(async { server.sessions.open(&key, &python()).await }, deleted);
+    assert_eq!(opened.expect_err("its files are gone").code, Code::SessionEnded);
+    assert_eq!(server.sessions.list(&owner(), None).len(), 1);
+    server.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_standby_becomes_a_session_and_serves_many_cells() {
     let settings = [("SANDBOX_STANDBY__TOTAL_MAX", "2"), ("SANDBOX_STANDBY__NAMELESS_MAX", "1")];

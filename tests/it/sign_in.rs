@@ -5,6 +5,7 @@ mod attacks;
 mod away;
 mod clients;
 mod documents;
+mod incomplete;
 mod issuer;
 mod issuer_rsa;
 mod openid;
@@ -23,11 +24,14 @@ use reqwest::{Client, RequestBuilder, Response, header::HeaderMap, redirect::Pol
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::support::{
-    FakeServer,
-    fake_server::{Kind, on_each_database},
-    server::TOKEN,
-    until::until,
+use crate::{
+    admin::administered,
+    support::{
+        FakeServer,
+        fake_server::{Kind, on_each_database},
+        server::TOKEN,
+        until::until,
+    },
 };
 
 on_each_database! {
@@ -205,8 +209,12 @@ async fn off_means_that_nothing_is_there(kind: Kind) {
         "/.well-known/oauth-protected-resource",
         "/.well-known/oauth-protected-resource/mcp",
         "/.well-known/oauth-authorization-server",
+        "/.well-known/oauth-authorization-server/mcp",
         "/.well-known/openid-configuration",
+        "/.well-known/openid-configuration/mcp",
+        "/mcp/.well-known/openid-configuration",
         "/authorize",
+        "/authorize/callback",
     ] {
         assert_eq!(visitor.get(path).await.status(), 404, "{path}");
     }
@@ -221,29 +229,49 @@ async fn metadata_leads_from_the_challenge_to_the_endpoints(kind: Kind) {
     let server = FakeServer::by(kind, &[ON]).await;
     let visitor = Visitor::of(&server).await;
     let base = &visitor.base;
-    let refused = visitor.get("/mcp?names=dotted&x=%22&tools=run").await;
-    assert_eq!(refused.status(), 401);
     let known = format!("{base}/.well-known/oauth-protected-resource/mcp?names=dotted&tools=run");
     let challenge = format!("Bearer resource_metadata=\"{known}\", scope=\"run files\"");
-    assert_eq!(text(&refused, "www-authenticate"), challenge);
+    for path in ["/mcp", "/mcp/"] {
+        let refused = visitor.get(&format!("{path}?names=dotted&x=%22&tools=run")).await;
+        assert_eq!((refused.status().as_u16(), text(&refused, "www-authenticate")), (401, &*challenge), "{path}");
+    }
     let wrong = visitor.http.get(format!("{base}/mcp")).bearer_auth("wrong").send().await.expect("an answer");
     assert!(text(&wrong, "www-authenticate").starts_with("Bearer error=\"invalid_token\", resource_metadata="));
-    for (path, resource) in [("", "/mcp"), ("/mcp", "/mcp"), ("/mcp?names=dotted", "/mcp?names=dotted")] {
-        let (_, found) = read(visitor.get(&format!("/.well-known/oauth-protected-resource{path}")).await).await;
-        assert_eq!(found["resource"], format!("{base}{resource}"));
+    for (path, query) in [("", ""), ("/mcp", ""), ("/mcp/", ""), ("/mcp", "?names=dotted")] {
+        let (_, found) = read(visitor.get(&format!("/.well-known/oauth-protected-resource{path}{query}")).await).await;
+        assert_eq!(found["resource"], format!("{base}/mcp{query}"));
         assert_eq!(found["authorization_servers"], json!([base]));
+        assert_eq!(found["scopes_supported"], json!(["run", "files"]));
     }
     let (_, found) = read(visitor.get("/.well-known/oauth-authorization-server").await).await;
     assert_eq!(found["issuer"], *base);
     assert_eq!(found["code_challenge_methods_supported"], json!(["S256"]));
-    assert_eq!(found["token_endpoint"], format!("{base}/token"));
+    for (name, path) in [
+        ("authorization_endpoint", "/authorize"),
+        ("token_endpoint", "/token"),
+        ("registration_endpoint", "/register"),
+        ("revocation_endpoint", "/revoke"),
+    ] {
+        assert_eq!(found[name], format!("{base}{path}"));
+    }
+    // Clients that ask for a refresh token by a scope look for it here, and it is no scope of the resource.
+    assert_eq!(found["scopes_supported"], json!(["run", "files", "offline_access"]));
+    // Assistants in the cloud name themselves by a document only where both of these are there.
+    assert_eq!(found["client_id_metadata_document_supported"], true);
+    assert_eq!(found["token_endpoint_auth_methods_supported"], json!(["none", "client_secret_post"]));
+    assert_eq!(found["authorization_response_iss_parameter_supported"], true);
     server.stop().await;
 }
 
 async fn pages_elsewhere_may_use_what_needs_no_cookie(kind: Kind) {
     let server = FakeServer::by(kind, &[ON, ("SANDBOX_SERVER__CORS_ORIGINS", "https://app.example.org")]).await;
     let visitor = Visitor::of(&server).await;
-    for path in ["/.well-known/oauth-protected-resource/mcp", "/register", "/token", "/revoke"] {
+    let get = async |path: &str, origin: &str| {
+        let request = visitor.http.get(format!("{}{path}", visitor.base)).header("origin", origin);
+        request.send().await.expect("an answer")
+    };
+    let described = ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"];
+    for path in described.into_iter().chain(["/register", "/token", "/revoke"]) {
         let request = visitor.http.request(reqwest::Method::OPTIONS, format!("{}{path}", visitor.base));
         let request = request.header("origin", "http://inspector.example:6274");
         let request = request.header("access-control-request-method", "POST");
@@ -253,9 +281,13 @@ async fn pages_elsewhere_may_use_what_needs_no_cookie(kind: Kind) {
         assert_eq!(text(&response, "access-control-allow-origin"), "*", "{path}");
         assert_eq!(text(&response, "access-control-allow-headers"), "mcp-protocol-version", "{path}");
         assert!(!response.headers().contains_key("access-control-allow-credentials"), "{path}");
+        let response = get(path, "http://inspector.example:6274").await;
+        assert_eq!(text(&response, "access-control-expose-headers"), "www-authenticate", "{path}");
     }
-    let request = visitor.http.get(format!("{}/authorize", visitor.base)).header("origin", "http://inspector.example");
-    assert_eq!(request.send().await.expect("an answer").status(), 403);
+    let challenged = get("/mcp", "https://app.example.org").await;
+    assert_eq!(challenged.status(), 401);
+    assert!(text(&challenged, "access-control-expose-headers").contains("www-authenticate"));
+    assert_eq!(get("/authorize", "http://inspector.example").await.status(), 403);
     server.stop().await;
 }
 
@@ -303,7 +335,9 @@ async fn client_signs_in_refreshes_and_signs_out(kind: Kind) {
 }
 
 async fn operator_ends_a_connection_and_its_stream(kind: Kind) {
-    let server = FakeServer::by(kind, &[ON]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let audit = folder.path().join("audit.log");
+    let server = FakeServer::by(kind, &[ON, ("SANDBOX_AUDIT__FILE", audit.to_str().expect("text"))]).await;
     let visitor = Visitor::of(&server).await;
     let (client, tokens) = visitor.signed_in(TOKEN).await;
     let access = tokens["access_token"].as_str().expect("a token");
@@ -313,7 +347,8 @@ async fn operator_ends_a_connection_and_its_stream(kind: Kind) {
     let url = format!("{}/v1/connections", visitor.base);
     let listed: Value =
         visitor.http.get(&url).bearer_auth(TOKEN).send().await.expect("sent").json().await.expect("JSON");
-    let url = format!("{url}/{}", listed["connections"][0]["id"].as_str().expect("an id"));
+    let id = listed["connections"][0]["id"].as_str().expect("an id");
+    let url = format!("{url}/{id}");
     for status in [204, 404] {
         let response = visitor.http.delete(&url).bearer_auth(TOKEN).send().await.expect("an answer");
         assert_eq!(response.status(), status);
@@ -323,6 +358,8 @@ async fn operator_ends_a_connection_and_its_stream(kind: Kind) {
     let refresh = tokens["refresh_token"].as_str().expect("a token");
     assert_eq!(visitor.refresh(&client, refresh, &[]).await.0, 400);
     server.stop().await;
+    let told = ("connection_ended".to_owned(), String::new(), "default".to_owned(), id.to_owned());
+    assert_eq!(administered(&audit), [told]);
 }
 
 /// The requests that assistants in the cloud and an editor are reported to send.

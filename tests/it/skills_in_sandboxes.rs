@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use zip::{ZipWriter, write::SimpleFileOptions};
 
 use crate::support::{
-    calls::{call, create, get, request, streams},
+    calls::{call, cell, create, get, open_session, request, streams},
     server::{Server, TOKEN},
     until,
 };
@@ -184,6 +184,13 @@ async fn shared_folders_of_owners_are_seen_by_them_alone() {
         );
         assert_eq!(seen, ("/mnt/all: all\n".to_owned(), "/mnt/all: all /mnt/hers: hers\n".to_owned()), "{name}");
         until("two stand by", stands).await;
+    }
+    // A session begins afresh for the first, and a kernel is started ahead, which shows the second owner too little.
+    for (token, seen) in [(TOKEN, "/mnt/all: all"), (ann.as_str(), "/mnt/all: all /mnt/hers: hers")] {
+        let session = open_session(&server, token, json!({"conversationId": "third", "language": "bash"})).await;
+        assert_eq!(streams(&cell(&server, token, &session, look.trim()).await).0.trim(), seen);
+        let waits = async || get(&server, "/readyz").await["standbys"]["bash"]["kernel"] == 1;
+        until("a kernel waits", waits).await;
     }
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
     for (token, is_told) in [(TOKEN, false), (ann.as_str(), true)] {

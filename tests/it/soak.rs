@@ -20,10 +20,11 @@ use tokio::{
 use crate::{
     hostile::corpus::{self, Attack},
     support::{
+        calls::{cell, open_session, streams},
         dice::Dice,
         engines::{containers, docker},
         process::Process,
-        scale::long,
+        scale::{how_many, long},
         server::TOKEN,
         until::within,
     },
@@ -42,6 +43,9 @@ const TOLERANCE: u64 = 5;
 /// The shortest that an allocator's arenas and one connection differ by from one moment to another.
 const SLACK: [(&str, u64); 5] =
     [("memory KiB", 2048), ("descriptors", 4), ("threads", 2), ("sandboxes", 0), ("folders", 0)];
+
+/// What the server's memory may grow by while one session executes its cells, in KiB.
+const CELLS_SLACK_KIB: u64 = 16 << 10;
 
 const PROGRAMS: [(&str, &str); 4] = [
     ("bash", "echo $RANDOM > note.txt; cat note.txt"),
@@ -78,6 +82,25 @@ async fn load_of_an_hour_leaves_the_server_as_after_the_first_minute() {
     assert!(differences(&first, &last).is_empty(), "{:?}", differences(&first, &last));
     drop(load);
     Arc::into_inner(server).expect("no request is left").stop().await;
+}
+
+/// 10 000 of them with `LONG=1`.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_cells_of_a_session_leave_the_servers_memory_as_it_was() {
+    let server = Process::start(&[("SANDBOX_RUNS__KEPT_MAX", "32"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let session = open_session(&server, TOKEN, json!({"language": "python"})).await;
+    let memory_after = async |cells: usize| {
+        for number in 0..cells {
+            let result = cell(&server, TOKEN, &session, &format!("x = {number}\nx")).await;
+            assert_eq!(streams(&result).0, format!("{number}\n"));
+        }
+        server.proc_status()("VmRSS")
+    };
+    // What is kept and cached is full after the first ones.
+    let before = memory_after(200).await;
+    let after = memory_after(how_many(300, 10_000)).await;
+    assert!(after <= before + CELLS_SLACK_KIB, "{before} KiB, and then {after} KiB");
+    server.stop().await;
 }
 
 fn duration() -> Duration {

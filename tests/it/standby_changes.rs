@@ -3,7 +3,6 @@
 use std::{
     collections::HashSet,
     io::Write as _,
-    net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -11,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    Server,
+    Server, free_port,
     server::{FILE_SECRET, TOKEN},
     until,
 };
@@ -77,7 +76,7 @@ struct Process {
 
 impl Process {
     fn start(root: &Path) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+        let port = free_port();
         let url = format!("http://127.0.0.1:{port}");
         let child = Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
             .arg("serve")

@@ -4,6 +4,7 @@ mod database;
 mod failing;
 mod followed;
 mod installs;
+mod races;
 mod scopes;
 mod sessions;
 mod usage;
@@ -170,7 +171,7 @@ async fn revocation_ends_streams_programs_and_sessions_at_once(kind: Kind) {
 
 async fn a_token_ends_at_its_time(kind: Kind) {
     let server = FakeServer::by(kind, &[]).await;
-    let (_, token) = create(&server, json!({"name": "a", "expiresInSeconds": 3})).await;
+    let (_, token) = create(&server, json!({"name": "a", "expiresInSeconds": 6})).await;
     assert!(is_listed(&server, &token).await);
     let mut events = send(&server, &token, Method::GET, "/mcp/events", None).await;
     assert_eq!(events.status(), 200);

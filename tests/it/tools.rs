@@ -9,7 +9,7 @@ mod sandboxed;
 mod stored;
 pub mod upstream;
 
-use std::{net::TcpListener, path::PathBuf, process::Stdio};
+use std::{path::PathBuf, process::Stdio};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use crate::{
     mcp_clients::{client, tool},
     support::{
         calls::{call, create, streams},
-        http,
+        free_port, http,
         server::{Server, TOKEN},
         until,
     },
@@ -35,9 +35,7 @@ struct Sdk {
 
 impl Sdk {
     async fn start(generation: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
+        let port = free_port();
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = Command::new(tool(&format!("{generation}/bin/python")));
         command.arg(script()).arg(port.to_string()).arg(folder.path().join("deleted"));

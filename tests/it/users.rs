@@ -100,7 +100,8 @@ async fn conversation_that_began_with_one_user_for_all_keeps_it() {
 
 /// Whether a program gets an inotify instance while one of another conversation has taken all that it can.
 async fn neighbour_gets_one(range: &str) -> String {
-    let settings = [("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_ENGINE__RUNNER_UIDS", range)];
+    let wall = ("SANDBOX_LIMITS__WALL_MS", "120000");
+    let settings = [("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_ENGINE__RUNNER_UIDS", range), wall];
     let server = Server::with(&settings).await;
     let taken = server.root.join("greedy/files/taken");
     let neighbour = async {

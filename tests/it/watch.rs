@@ -239,7 +239,7 @@ async fn shutdown_refuses_new_runs_waits_and_then_cancels() {
 async fn output_lines_arrive_live_with_figures_at_the_end() {
     let server = Server::with(&[NO_STANDBY]).await;
     let code = "import time\nopen('a.txt', 'w').write('a')\nfor i in range(5):\n    print(i, time.time(), flush=True)\n\
-                \x20   time.sleep(0.3)\nimport sys; sys.stdout.buffer.write(b'\\xff\\xfe'); sys.stdout.flush()";
+                \x20   time.sleep(1)\nimport sys; sys.stdout.buffer.write(b'\\xff\\xfe'); sys.stdout.flush()";
     let run = begin(&server, json!({"code": code})).await;
     let mut events = Events::open(&server.http, &base(&server), &run).await;
     for expected in 0..5 {

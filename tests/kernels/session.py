@@ -54,7 +54,8 @@ def decode(text):
 
 
 class Session:
-    def __init__(self, image, warm=True, kernel=None, data=None, paused=False):
+    def __init__(self, image, warm=1, kernel=None, data=None, paused=False):
+        """`warm`: how often the interpreter reports that it is, before the session begins."""
         self.image = PREFIX + image
         kernel = kernel or label(self.image, "sandbox.kernel")
         memory = label(self.image, "sandbox.memory-bytes") or "256m"
@@ -72,7 +73,9 @@ class Session:
         self.reads = threading.Event()
         self.reads.set()
         threading.Thread(target=self._read, daemon=True).start()
-        self.loaded = self._until_warm() if warm else None
+        self.loaded = None
+        for _ in range(warm):
+            self.loaded = self._until_warm()
         self.began = time.monotonic()
         self.frame(0x01, json.dumps({"kernel": kernel, "wallMs": 600_000}).encode())
         self.frame(0x03)

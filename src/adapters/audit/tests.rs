@@ -157,6 +157,22 @@ fn a_line_is_counted_as_lost_when_the_queue_is_full() {
 }
 
 #[test]
+fn queue_is_bounded_in_bytes_with_the_longest_names() {
+    let (_folder, path) = log();
+    let audit = Audit::open(&path).expect("a log");
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("a folder");
+    let name = "\u{1f600}".repeat(60);
+    while audit.counts().lost == 0 {
+        report_named(&audit, Ok(Ended::OutOfMemory), &[name.as_str(); 4].join("/"));
+    }
+    let (waiting, most) = (audit.counts.waiting_bytes.load(Ordering::Relaxed) as u64, QUEUE_BYTES_MAX as u64);
+    assert!(waiting <= most && waiting > most - TAIL_BYTES, "{waiting} bytes wait");
+    audit.close();
+    assert_eq!(audit.counts.waiting_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn links_and_devices_are_refused() {
     let (folder, _) = log();
     let link = folder.path().join("link");

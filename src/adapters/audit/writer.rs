@@ -24,6 +24,7 @@ impl Writer {
         let mut failing = false;
         while let Ok(line) = self.lines.recv() {
             failing = self.write(&line, failing);
+            self.counts.waiting_bytes.fetch_sub(line.len(), Ordering::Relaxed);
         }
     }
 
@@ -35,11 +36,11 @@ impl Writer {
                     if failing {
                         info!("the audit log is written again");
                     }
-                    self.counts.written.fetch_add(1, Ordering::Relaxed);
+                    self.counts.counted.lock().written += 1;
                     return false;
                 }
                 Err(error) => {
-                    self.counts.errors.fetch_add(1, Ordering::Relaxed);
+                    self.counts.counted.lock().errors += 1;
                     if !failing {
                         error!(%error, "the audit log cannot be written; lines wait: free space, or repair its folder");
                     }
@@ -47,7 +48,7 @@ impl Writer {
                 }
             }
             if self.counts.closing.load(Ordering::SeqCst) {
-                self.counts.lost.fetch_add(1, Ordering::Relaxed);
+                self.counts.counted.lock().lost += 1;
                 error!("a line of the audit log is lost: the server stops and cannot write it");
                 return true;
             }

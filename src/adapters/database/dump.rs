@@ -37,7 +37,7 @@ impl DumpStore for Database {
     }
 
     async fn state(&self) -> Result<DumpState, DatabaseError> {
-        self.migrate_to(0).await?;
+        self.migrate(Some(0)).await?;
         let row = sqlx::query("SELECT MAX(version) AS version FROM _sqlx_migrations").fetch_one(&self.pool).await?;
         let version = row.try_get::<Option<i64>, _>("version")?.unwrap_or_default();
         let mut is_empty = true;
@@ -73,7 +73,7 @@ impl DumpStore for Database {
     }
 
     async fn load(&self, version: i64, replace: bool, mut rows: mpsc::Receiver<Loading>) -> Result<(), DatabaseError> {
-        self.migrate_to(version).await?;
+        self.migrate(Some(version)).await?;
         let mut present: Vec<&str> = Vec::new();
         for table in TABLES.iter().chain(&LIVE_TABLES).filter(|_| replace) {
             // A table of a later version may not be there yet.
@@ -95,12 +95,6 @@ impl DumpStore for Database {
         }
         transaction.commit().await?;
         self.prepare().await
-    }
-}
-
-impl Database {
-    async fn migrate_to(&self, version: i64) -> Result<(), DatabaseError> {
-        MIGRATIONS.run_to(version, &self.pool).await.map_err(|error| DatabaseError(error.to_string()))
     }
 }
 

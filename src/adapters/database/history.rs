@@ -133,15 +133,16 @@ impl HistoryStore for Database {
         rows.iter().map(|row| Ok((parsed(row, "instance")?, row.try_get("beat")?))).collect()
     }
 
-    async fn close_lost(&self, instance: InstanceId, end: &LineEnd) -> Result<u64, DatabaseError> {
+    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> Result<u64, DatabaseError> {
         let statement = "UPDATE history SET ended_ms = $1, ended = $2, failure = $3, sentence = $4 \
-            WHERE ended IS NULL AND instance = $5";
+            WHERE ended IS NULL AND instance = $5 AND begun_ms < $6";
         let query = sqlx::query(statement)
             .bind(end.unix_ms)
             .bind(end.word.as_str())
             .bind(end.failure.map(Code::as_str))
             .bind(&end.sentence)
-            .bind(instance.to_string());
+            .bind(instance.to_string())
+            .bind(before_unix_ms);
         self.execute(query).await
     }
 
@@ -154,6 +155,17 @@ impl HistoryStore for Database {
         let statement = "SELECT begun_ms FROM history ORDER BY begun_ms LIMIT 1 OFFSET $1";
         let row = sqlx::query(statement).bind(whole(count)).fetch_optional(self.pool()?).await?;
         Ok(row.map(|row| row.try_get("begun_ms")).transpose()?)
+    }
+
+    async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> Result<Option<(i64, u64)>, DatabaseError> {
+        let statement = "SELECT MIN(begun_ms) AS oldest, CAST(SUM(bytes) AS BIGINT) AS bytes FROM (\
+            SELECT begun_ms, 1024 + COALESCE(OCTET_LENGTH(source), 0) + COALESCE(OCTET_LENGTH(files), 0) \
+            + COALESCE(OCTET_LENGTH(sentence), 0) AS bytes \
+            FROM history WHERE begun_ms < $1 ORDER BY begun_ms DESC LIMIT $2) AS newest";
+        let row = sqlx::query(statement).bind(before_unix_ms).bind(whole(limit)).fetch_one(self.pool()?).await?;
+        let oldest: Option<i64> = row.try_get("oldest")?;
+        let bytes: Option<i64> = row.try_get("bytes")?;
+        Ok(oldest.zip(bytes.and_then(|bytes| u64::try_from(bytes).ok())))
     }
 
     async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError> {

@@ -14,6 +14,9 @@ use crate::{
     },
 };
 
+/// Attempts to take a conversation while other servers take it and give it back.
+const TRIES: usize = 2;
+
 #[async_trait]
 impl PeerStore for Database {
     async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
@@ -50,14 +53,20 @@ impl PeerStore for Database {
              (SELECT 1 FROM peers WHERE peers.instance = conversation_places.instance{is_dead})"
         );
         let (owner, id) = (conversation.owner.name(), conversation.id.as_str());
-        let query = sqlx::query(AssertSqlSafe(statement)).bind(owner).bind(id).bind(by.to_string()).bind(stamp);
-        let query = dead.iter().fold(query, |query, (instance, beat)| query.bind(instance.to_string()).bind(*beat));
-        if self.execute(query).await? > 0 {
-            return Ok(by);
+        for _ in 0..TRIES {
+            let query = sqlx::query(AssertSqlSafe(statement.clone())).bind(owner).bind(id);
+            let query = query.bind(by.to_string()).bind(stamp);
+            let query = dead.iter().fold(query, |query, (instance, beat)| query.bind(instance.to_string()).bind(*beat));
+            if self.execute(query).await? > 0 {
+                return Ok(by);
+            }
+            let statement = "SELECT instance FROM conversation_places WHERE owner = $1 AND conversation = $2";
+            let query = sqlx::query(statement).bind(owner).bind(id);
+            if let Some(row) = query.fetch_optional(self.pool()?).await? {
+                return parsed(&row, "instance");
+            }
         }
-        let statement = "SELECT instance FROM conversation_places WHERE owner = $1 AND conversation = $2";
-        let found = sqlx::query(statement).bind(owner).bind(id).fetch_one(self.pool()?).await?;
-        parsed(&found, "instance")
+        Err(DatabaseError("a conversation was taken and given back again and again".to_owned()))
     }
 
     async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
@@ -104,5 +113,22 @@ mod tests {
         let statement = "DELETE FROM peers WHERE instance = $1";
         sqlx::query(statement).bind(a.to_string()).execute(&database.pool).await.expect("removed");
         assert_eq!(take(b, 6, &[(other, 7)]).await, b, "of no server");
+    }
+    #[tokio::test]
+    async fn a_conversation_that_is_given_back_meanwhile_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
+        database.prepare().await.expect("tables");
+        // In place of another server: a conversation that is there when one is to be taken is given back.
+        let trigger = "CREATE TRIGGER given_back BEFORE INSERT ON conversation_places \
+            WHEN EXISTS (SELECT 1 FROM conversation_places WHERE conversation = NEW.conversation) \
+            BEGIN DELETE FROM conversation_places WHERE conversation = NEW.conversation; SELECT RAISE(IGNORE); END";
+        database.execute(sqlx::query(trigger)).await.expect("a trigger");
+        let key = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
+        let [a, b] = std::array::from_fn(|_| InstanceId::new());
+        for (by, stamp) in [(a, 1), (b, 2)] {
+            assert_eq!(database.take(&key, by, stamp, &[]).await.expect("a place"), by);
+        }
+        database.close().await;
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{Row as _, any::AnyRow};
 
-use super::Database;
+use super::{Database, tokens::parsed};
 use crate::{
     domain::{
         owner::ConversationKey,
@@ -11,9 +11,6 @@ use crate::{
     },
     ports::database::{ApprovalStore, DatabaseError, ToolServerStore},
 };
-
-const COLUMNS: &str = "id, owner, conversation, server, tool, definition, arguments, asked_ms, answer, answered_ms, \
-                       answered_by, expires_ms";
 
 #[async_trait]
 impl ToolServerStore for Database {
@@ -46,19 +43,15 @@ impl ToolServerStore for Database {
 }
 
 fn read(row: &AnyRow) -> Result<Approval, DatabaseError> {
-    let unusable = |what: &str| DatabaseError(format!("an approval has a {what} that cannot be read"));
-    let text = |column: &str| row.try_get::<String, _>(column);
-    let owner = text("owner")?.parse().map_err(|_| unusable("owner"))?;
-    let id = text("conversation")?.parse().map_err(|_| unusable("conversation"))?;
     let answer: Option<String> = row.try_get("answer")?;
     Ok(Approval {
-        id: ApprovalId::parse(&text("id")?).ok_or_else(|| unusable("id"))?,
+        id: parsed(row, "id")?,
         call: ProposedCall {
-            conversation: ConversationKey { owner, id },
-            server: text("server")?,
-            tool: text("tool")?,
-            definition: text("definition")?,
-            arguments: text("arguments")?,
+            conversation: ConversationKey::new(parsed(row, "owner")?, parsed(row, "conversation")?),
+            server: row.try_get("server")?,
+            tool: row.try_get("tool")?,
+            definition: row.try_get("definition")?,
+            arguments: row.try_get("arguments")?,
         },
         asked_unix_ms: row.try_get("asked_ms")?,
         answered: answer.as_deref().and_then(Answered::parse),
@@ -88,8 +81,8 @@ impl ApprovalStore for Database {
     }
 
     async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> Result<Option<Approval>, DatabaseError> {
-        let statement = format!("SELECT {COLUMNS} FROM approvals WHERE id = $1 AND (owner = $2 OR $3 = 1)");
-        let query = sqlx::query(sqlx::AssertSqlSafe(statement))
+        let statement = "SELECT * FROM approvals WHERE id = $1 AND (owner = $2 OR $3 = 1)";
+        let query = sqlx::query(statement)
             .bind(id.to_string())
             .bind(owner.unwrap_or_default())
             .bind(i64::from(owner.is_none()));
@@ -102,11 +95,9 @@ impl ApprovalStore for Database {
         open_at: Option<i64>,
         limit: u32,
     ) -> Result<Vec<Approval>, DatabaseError> {
-        let statement = format!(
-            "SELECT {COLUMNS} FROM approvals WHERE (owner = $1 OR $2 = 1) \
-             AND ($3 = 1 OR (answer IS NULL AND expires_ms > $4)) ORDER BY asked_ms DESC, id DESC LIMIT $5"
-        );
-        let query = sqlx::query(sqlx::AssertSqlSafe(statement))
+        let statement = "SELECT * FROM approvals WHERE (owner = $1 OR $2 = 1) \
+            AND ($3 = 1 OR (answer IS NULL AND expires_ms > $4)) ORDER BY asked_ms DESC, id DESC LIMIT $5";
+        let query = sqlx::query(statement)
             .bind(owner.unwrap_or_default())
             .bind(i64::from(owner.is_none()))
             .bind(i64::from(open_at.is_none()))
@@ -147,12 +138,8 @@ impl ApprovalStore for Database {
             .bind(definition)
             .bind(now)
             .bind(conversation.id.to_string());
-        let id = |row: &AnyRow| {
-            let id = ApprovalId::parse(&row.try_get::<String, _>("id")?);
-            id.ok_or_else(|| DatabaseError("an approval has an id that cannot be read".to_owned()))
-        };
         if let Some(row) = query.fetch_optional(self.pool()?).await? {
-            return Ok(Some(Grant::Standing(id(&row)?)));
+            return Ok(Some(Grant::Standing(parsed(&row, "id")?)));
         }
         // One statement, so that of two callers one gets it.
         let once = "UPDATE approvals SET used_ms = $1 WHERE used_ms IS NULL AND id = (SELECT id FROM approvals \
@@ -169,7 +156,7 @@ impl ApprovalStore for Database {
             .bind(arguments)
             .bind(now);
         let row = query.fetch_optional(self.pool()?).await?;
-        row.as_ref().map(id).transpose().map(|id| id.map(Grant::Once))
+        row.map(|row| parsed(&row, "id").map(Grant::Once)).transpose()
     }
 
     async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError> {

@@ -74,7 +74,6 @@ pub struct DockerOptions {
     /// The parent of all folders of skills, as this process sees it, and as the engine's host does.
     pub skills_root: Option<PathBuf>,
     pub skills_host_root: Option<PathBuf>,
-    pub seccomp: Seccomp,
     pub images: AllowedImages,
     /// The mount point of the engine's control groups, if this process can see them.
     pub cgroup_root: PathBuf,
@@ -92,22 +91,11 @@ impl DockerOptions {
             host_root: None,
             skills_root: None,
             skills_host_root: None,
-            seccomp: Seccomp::Own,
             images: AllowedImages::default(),
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
             time: TimeLimits::default(),
         }
     }
-}
-
-/// Which system calls a program may make.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Seccomp {
-    /// Our own list, which is narrower than the engine's.
-    #[default]
-    Own,
-    /// The engine's default list.
-    EngineDefault,
 }
 
 /// How long each kind of call may take.
@@ -166,7 +154,10 @@ pub enum ConnectError {
         source: std::io::Error,
     },
     /// This process runs in a container and its root is on none of that container's mounts.
-    #[error("{root} is inside this container only: mount a folder of the host there, or set the host's path")]
+    #[error(
+        "{root} is inside this container only: mount a folder of the host there, or set SANDBOX_ENGINE__HOST_ROOT (for \
+         skills SANDBOX_SKILLS__HOST_ROOT) to its path on the host"
+    )]
     RootNotMounted { root: PathBuf },
 }
 
@@ -210,7 +201,6 @@ impl DockerEngine {
         let mounts = mounts::HostPaths::find(&docker, folders, options.time.answer).await?;
         let profile = convert::Profile {
             runtime: None,
-            own_seccomp: options.seccomp == Seccomp::Own,
             cgroup_v1: about::is_cgroup_v1(&info),
             podman: podman::is_it(&version).then(|| podman::Podman::prepare(&root, &mounts)).transpose()?,
         };

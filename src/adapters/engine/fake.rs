@@ -46,9 +46,7 @@ use crate::{
         users::RunnerUsers,
     },
     ports::{
-        engine::{
-            Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal, Volume, VolumeKind,
-        },
+        engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal, Volume},
         runner::RunnerImage,
     },
 };
@@ -182,7 +180,13 @@ impl FakeEngine {
         if state.candidates.refuses() {
             return Err(EngineError::refused("create", "the candidate does not work here"));
         }
-        if !matches!(&spec.data, Volume::HostFolder(folder) if folder.is_dir()) {
+        let has_data = match &spec.data {
+            Volume::HostFolder(folder) => folder.is_dir(),
+            Volume::Claim { .. } => false,
+            // Its process 1 does not answer frames of files.
+            Volume::Streamed { .. } => true,
+        };
+        if !has_data {
             state.violations.push(format!("{} was started without its data folder", spec.id));
             return Err(EngineError::refused("create", "the data folder is not there"));
         }
@@ -247,7 +251,6 @@ impl Engine for FakeEngine {
             platform: "test/test".to_owned(),
             cpus: 2,
             memory_bytes: 4 << 30,
-            volumes: vec![VolumeKind::HostFolder],
             details: Vec::new(),
             warnings: Vec::new(),
         })

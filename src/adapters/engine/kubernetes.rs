@@ -9,6 +9,7 @@
 //! call      one call with its time limit, its errors     watch     the states of one pod, one after another
 //! templates runners and their changes                    ending    how a sandbox ended
 //! isolation what a sandbox must show from inside         client    the connections to the API server
+//! rights    which rights are missing
 //! ```
 //!
 //! No task is spawned here or in the children: everything runs in the caller's future and ends when that is dropped.
@@ -22,6 +23,7 @@ mod client;
 mod ending;
 mod isolation;
 mod pod;
+mod rights;
 mod start;
 mod state;
 mod templates;
@@ -38,11 +40,12 @@ use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams},
 };
+use tokio::sync::OnceCell;
 
 use crate::{
     domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
     ports::{
-        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal, VolumeKind},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,
     },
 };
@@ -50,8 +53,12 @@ use crate::{
 /// From this minor version on, the input of an attached container can be closed alone.
 const HALF_CLOSE_MINOR: u32 = 30;
 
-/// The grace period of a kill, in seconds: with one, a pod is there until its kubelet has seen the container end.
+/// The grace period of a kill and of any other deletion, in seconds: with one, a pod is there until its kubelet
+/// has seen the container end.
 const KILL_GRACE_S: u32 = 1;
+
+/// Pods that are listed at once, each of some 10 KB.
+const PAGE_PODS: u32 = 500;
 
 /// The cluster's settings.
 #[derive(Debug, Clone)]
@@ -133,7 +140,7 @@ pub enum ConnectError {
 }
 
 /// One namespace of a cluster. Cheap to clone; every clone is the same engine.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct KubernetesEngine(Arc<Inner>);
 
 struct Inner {
@@ -142,17 +149,13 @@ struct Inner {
     profile: pod::Profile,
     templates: templates::Templates,
     lives: ending::OwnEndings,
+    /// Asked for once: readiness probes every few seconds.
+    missing_rights: OnceCell<Option<String>>,
     /// Where a sandbox must not get to.
     forbidden: Vec<SocketAddr>,
     cpus: u32,
     memory_bytes: u64,
     time: TimeLimits,
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KubernetesEngine").field("namespace", &self.namespace).finish_non_exhaustive()
-    }
 }
 
 impl KubernetesEngine {
@@ -182,6 +185,7 @@ impl KubernetesEngine {
             profile: pod::Profile { runtime_class, seccomp },
             templates: templates::Templates::default(),
             lives: ending::OwnEndings::default(),
+            missing_rights: OnceCell::new(),
             forbidden,
             cpus,
             memory_bytes,
@@ -195,7 +199,8 @@ impl Engine for KubernetesEngine {
     async fn probe(&self) -> Result<Probe, EngineError> {
         let inner = &*self.0;
         let version = call::within("probe", inner.time.answer, inner.client.apiserver_version()).await?;
-        let mut warnings = Vec::new();
+        let missing = inner.missing_rights.get_or_init(|| rights::missing(inner)).await;
+        let mut warnings: Vec<_> = missing.iter().cloned().collect();
         if minor(&version.minor) < HALF_CLOSE_MINOR {
             warnings.push(
                 "Runners without the label sandbox.protocol do not work before Kubernetes 1.30, which cannot close \
@@ -216,7 +221,6 @@ impl Engine for KubernetesEngine {
             platform: version.platform,
             cpus: inner.cpus,
             memory_bytes: inner.memory_bytes,
-            volumes: vec![VolumeKind::Claim, VolumeKind::Streamed],
             details: vec![format!("namespace {}", inner.namespace)],
             warnings,
         })
@@ -272,9 +276,16 @@ impl Engine for KubernetesEngine {
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        let params = ListParams::default().labels(super::labels::SELECTOR);
-        let listed = call::within("list", self.0.time.answer, self.0.pods().list(&params)).await?;
-        Ok(listed.items.iter().filter_map(pod::listed).collect())
+        let mut params = ListParams::default().labels(super::labels::SELECTOR).limit(PAGE_PODS);
+        let mut all = Vec::new();
+        loop {
+            let page = call::within("list", self.0.time.answer, self.0.pods().list(&params)).await?;
+            all.extend(page.items.iter().filter_map(pod::listed));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(all),
+            }
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub(super) fn refuse(refusal: &Refusal) -> Answer {
         Refusal::Malformed | Refusal::OtherHost(_) => StatusCode::BAD_REQUEST,
         Refusal::TooMany => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::TooFast { .. } => StatusCode::TOO_MANY_REQUESTS,
+        Refusal::Idle(_) => StatusCode::GATEWAY_TIMEOUT,
         Refusal::NotFound(_) | Refusal::Unreachable(_) | Refusal::Untrusted(_) | Refusal::Unsearchable(_) => {
             StatusCode::BAD_GATEWAY
         }
@@ -55,10 +56,20 @@ pub(super) fn search(answer: Response<Incoming>, patterns: &[Pattern]) -> Option
     if !is_whole || !is_plain(header::CONTENT_ENCODING, "identity") || !is_plain(header::TRANSFER_ENCODING, "chunked") {
         return None;
     }
-    let mut headers = HeaderMap::with_capacity(head.headers.len());
-    for (name, value) in &head.headers {
-        // A header whose name has the text is left out.
-        if redactor(patterns).whole(name.as_str().as_bytes()).is_some() {
+    head.headers = search_headers(&head.headers, patterns);
+    head.headers.remove(header::CONTENT_LENGTH);
+    let body = Searched { body, redactor: redactor(patterns), has_ended: false };
+    Some(Response::from_parts(head, Either::Right(Either::Left(body))))
+}
+
+/// A header whose name has a text is left out.
+fn search_headers(all: &HeaderMap, patterns: &[Pattern]) -> HeaderMap {
+    // Names are in lower case, however the host writes them.
+    let lower: Vec<_> = patterns.iter().map(Pattern::in_lower_case).collect();
+    let mut headers = HeaderMap::with_capacity(all.len());
+    for (name, value) in all {
+        let has = |patterns: &[Pattern]| redactor(patterns).whole(name.as_str().as_bytes()).is_some();
+        if has(patterns) || has(&lower) {
             continue;
         }
         let searched = redactor(patterns).whole(value.as_bytes()).map(|bytes| HeaderValue::from_bytes(&bytes));
@@ -66,10 +77,7 @@ pub(super) fn search(answer: Response<Incoming>, patterns: &[Pattern]) -> Option
             headers.append(name, value);
         }
     }
-    headers.remove(header::CONTENT_LENGTH);
-    head.headers = headers;
-    let body = Searched { body, redactor: redactor(patterns), has_ended: false };
-    Some(Response::from_parts(head, Either::Right(Either::Left(body))))
+    headers
 }
 
 fn redactor(patterns: &[Pattern]) -> Redactor {
@@ -106,5 +114,32 @@ impl Body for Searched {
             }
         }
         Poll::Ready(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::HeaderName;
+
+    use super::*;
+    use crate::domain::network::{Policy, PolicyText, SecretRule, SecretText};
+
+    #[test]
+    fn header_whose_name_has_the_value_is_left_out_in_any_case() {
+        let hosts = vec!["a.example".to_owned()];
+        let policy = PolicyText { hosts: hosts.clone(), ..PolicyText::default() };
+        let policy = Policy::parse("web", &policy).expect("a policy");
+        let rule = SecretRule::parse("api", &SecretText { hosts, ..SecretText::default() }).expect("a rule");
+        let secret = Arc::new(rule.with("Canary-Of_The.API42".to_owned().into()).expect("a secret"));
+        let patterns = secret.for_sandbox(&[&policy]).expect("it is given").patterns();
+        let mut headers = HeaderMap::new();
+        for name in ["X-Canary-Of_The.API42-Y", "canary-of_the.api42", "Canary%2DOf_The%2eAPI42", "x-other"] {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            headers.append(name, HeaderValue::from_static("1"));
+        }
+        let searched = search_headers(&headers, &patterns);
+        assert_eq!(searched.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-other"]);
     }
 }

@@ -14,7 +14,7 @@ use super::{
     READ_BYTES, Sandbox, http, messages, request, socks,
     stream::{ChannelStream, read_rest},
 };
-use crate::domain::network::{NetworkUse, Refusal};
+use crate::domain::network::Refusal;
 
 /// A program's end of a channel. What was read ahead is in the buffer.
 pub(super) type Client = BufReader<ChannelStream>;
@@ -39,10 +39,10 @@ pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>, is_full: b
     match first {
         SOCKS_5 => socks::serve(client, &sandbox, is_full).boxed().await,
         messages::FIRST | request::FIRST if is_full => {
-            sandbox.gate.over(NetworkUse::of(String::new(), Some(Refusal::TooMany)));
+            sandbox.refused(String::new(), Refusal::TooMany);
             return;
         }
-        messages::FIRST => messages::serve(client, &sandbox.gate).await,
+        messages::FIRST => messages::serve(client, &sandbox).await,
         request::FIRST => request::serve(client, &sandbox.gate).await,
         _ => http::serve(client, sandbox, is_full).boxed().await,
     }

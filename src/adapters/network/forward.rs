@@ -23,7 +23,7 @@ use tracing::debug;
 use super::{
     HEAD_BYTES_MAX, Sandbox,
     answer::{self, Answer},
-    upstream::Upstream,
+    upstream::{Activity, Awaited, ProgramEnd, Upstream},
 };
 use crate::domain::network::{Host, Pattern, Refusal, RequestLine, SandboxSecret, Target};
 
@@ -71,20 +71,30 @@ impl Scheme {
     }
 }
 
+/// A connection to a host, for its next request.
+type Connected = (SendRequest<Incoming>, Activity);
+
 /// Forwards the requests of one connection of a client, to one host at a time.
 pub(super) struct Forwarder {
     sandbox: Arc<Sandbox>,
     scheme: Scheme,
+    pub(super) program_ended: ProgramEnd,
     /// A connection that was made for the next request.
     made: Mutex<Option<Upstream>>,
     /// The host of the last request, for the next one.
-    host: Mutex<Option<(Target, SendRequest<Incoming>)>>,
+    host: Mutex<Option<(Target, Connected)>>,
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Forwarder {
-    pub(super) fn new(sandbox: Arc<Sandbox>, scheme: Scheme, made: Option<Upstream>) -> Self {
-        Self { sandbox, scheme, made: Mutex::new(made), host: Mutex::default(), tasks: Mutex::default() }
+    pub(super) fn new(
+        sandbox: Arc<Sandbox>,
+        scheme: Scheme,
+        program_ended: ProgramEnd,
+        made: Option<Upstream>,
+    ) -> Self {
+        let (made, host, tasks) = (Mutex::new(made), Mutex::default(), Mutex::default());
+        Self { sandbox, scheme, program_ended, made, host, tasks }
     }
 
     /// No request follows; waits for the connections to end.
@@ -150,16 +160,30 @@ impl Forwarder {
         rewrite(&mut request, &target, self.scheme)?;
         // After what `Connection` names was removed, so that it cannot name what is put in.
         patterns.extend(fill(request.headers_mut(), &secrets));
-        let unreachable = || self.sandbox.refused(target.to_string(), Refusal::Unreachable(target.clone()));
         let mut host = self.host.lock().await;
-        let kept = host.take().filter(|(last, sender)| *last == target && !sender.is_closed());
-        let mut sender = match kept {
-            Some((_, sender)) => sender,
-            None => self.connect(&target).await?,
+        let kept = host.take().filter(|(last, (sender, _))| *last == target && !sender.is_closed());
+        let mut kept = kept.map(|(_, connected)| connected);
+        let (answer, connected) = loop {
+            let is_kept = kept.is_some();
+            let ((mut sender, activity), awaited) = match kept.take() {
+                Some(connected) => {
+                    let awaited = connected.1.awaited();
+                    (connected, awaited)
+                }
+                None => self.connect(&target).await?,
+            };
+            let sent = match sender.ready().await {
+                Ok(()) => sender.try_send_request(request).await.map_err(|mut error| error.take_message()),
+                Err(_) => Err(Some(request)),
+            };
+            match sent {
+                Ok(answer) => break (answer, (sender, activity)),
+                // The host has closed the connection, and nothing of the request was sent.
+                Err(Some(unsent)) if is_kept => request = unsent,
+                Err(_) => return Err(awaited.fail()),
+            }
         };
-        sender.ready().await.map_err(|_| unreachable())?;
-        let answer = sender.send_request(request).await.map_err(|_| unreachable())?;
-        *host = Some((target.clone(), sender));
+        *host = Some((target.clone(), connected));
         let (mut head, body) = answer.into_parts();
         head.extensions.clear();
         if patterns.is_empty() {
@@ -186,15 +210,17 @@ impl Forwarder {
         Ok(())
     }
 
-    async fn connect(&self, target: &Target) -> Result<SendRequest<Incoming>, Refusal> {
+    /// A new connection, already awaited: a host may end it before the request is sent.
+    async fn connect(&self, target: &Target) -> Result<(Connected, Awaited), Refusal> {
         let made = self.made.lock().await.take();
         let upstream = match made {
             Some(upstream) => upstream,
-            None => Upstream::connect(target, &self.sandbox.gate).await?,
+            None => Upstream::connect(target, &self.sandbox.gate, &self.program_ended).await?,
         };
-        let idle = upstream.idle();
+        let activity = upstream.activity();
+        let awaited = activity.awaited();
         match self.scheme {
-            Scheme::Http => self.begin(upstream, idle, target).await,
+            Scheme::Http => self.begin(upstream, activity, awaited).await,
             Scheme::Opened => {
                 let name = match &target.host {
                     Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| Refusal::Malformed)?,
@@ -202,7 +228,7 @@ impl Forwarder {
                 };
                 let connector = TlsConnector::from(Arc::clone(&self.sandbox.trust));
                 match timeout(TLS_MAX, connector.connect(name, upstream).into_fallible()).await {
-                    Ok(Ok(stream)) => self.begin(stream, idle, target).await,
+                    Ok(Ok(stream)) => self.begin(stream, activity, awaited).await,
                     Ok(Err((error, upstream))) => {
                         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
                         let is_distrust = matches!(inner, Some(rustls::Error::InvalidCertificate(_)));
@@ -210,7 +236,7 @@ impl Forwarder {
                         upstream.refuse(why.clone());
                         Err(why)
                     }
-                    Err(_) => Err(self.sandbox.refused(target.to_string(), Refusal::Unreachable(target.clone()))),
+                    Err(_) => Err(awaited.fail()),
                 }
             }
         }
@@ -219,13 +245,12 @@ impl Forwarder {
     async fn begin(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        idle: impl Future<Output = ()> + Send + 'static,
-        target: &Target,
-    ) -> Result<SendRequest<Incoming>, Refusal> {
+        activity: Activity,
+        awaited: Awaited,
+    ) -> Result<(Connected, Awaited), Refusal> {
         let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
-        let unreachable = |_| self.sandbox.refused(target.to_string(), Refusal::Unreachable(target.clone()));
-        let (sender, connection) = handshake.map_err(unreachable)?;
-        // A program that gives up on a silent host may look like one that has ended its half.
+        let Ok((sender, connection)) = handshake else { return Err(awaited.fail()) };
+        let idle = activity.clone().idle();
         self.spawn(async move {
             tokio::select! {
                 ended = connection => {
@@ -237,7 +262,7 @@ impl Forwarder {
             }
         })
         .await;
-        Ok(sender)
+        Ok(((sender, activity), awaited))
     }
 }
 

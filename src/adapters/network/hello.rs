@@ -1,5 +1,9 @@
 //! The first bytes of a tunnel: when they are TLS, their server name must be the host of the tunnel, since a server of
 //! many hosts at one address chooses the host by that name.
+//!
+//! The message that follows a `HelloRetryRequest` is not read. It must have the same name (RFC 8446, section 4.1.2). A
+//! server that accepts another one there does not choose its hosts by this name, and requests within the TLS, which
+//! pass unread, could name another host as well. What holds is that it is a server at an address of the host.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -17,7 +21,7 @@ const HELLO_MAX: Duration = Duration::from_secs(5);
 /// The first byte of TLS.
 const HANDSHAKE: u8 = 0x16;
 /// Where nothing but TLS is expected.
-const TLS_PORT: u16 = 443;
+pub(super) const TLS_PORT: u16 = 443;
 
 /// Reads until the host is known; what was read.
 ///
@@ -58,4 +62,77 @@ pub(super) async fn read(client: &mut (impl AsyncBufRead + Unpin), target: &Targ
         (Host::Address(address), name) => name.is_none_or(|name| name.parse::<IpAddr>().ok() == Some(*address)),
     };
     if is_same { Ok(head) } else { Err(other()) }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use rustls::{ClientConnection, pki_types::ServerName};
+    use tokio::io::{AsyncWriteExt as _, BufReader, duplex};
+
+    use super::{super::trust, *};
+
+    /// The first message of a client that asks for a host. An address is in it under no name.
+    pub(in super::super) fn hello(host: &str) -> Vec<u8> {
+        let name = ServerName::try_from(host.to_owned()).expect("a host");
+        let mut client = ClientConnection::new(trust::client(None).expect("roots"), name).expect("a client");
+        let mut bytes = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut bytes).expect("written");
+        }
+        bytes
+    }
+
+    fn target(text: &str) -> Target {
+        Target::parse(text, None).expect(text)
+    }
+
+    /// What is passed on of bytes that come in pieces, or the word of the refusal.
+    async fn passed(bytes: &[u8], piece: usize, host: &str) -> Result<Vec<u8>, &'static str> {
+        let mut client = BufReader::with_capacity(piece, bytes);
+        read(&mut client, &target(host)).await.map_err(|why| why.word())
+    }
+
+    #[tokio::test]
+    async fn server_name_must_be_the_host_of_the_tunnel() {
+        let other = Some("other_server_name");
+        for (asked, host, refused) in [
+            ("a.example.com", "a.example.com:443", None),
+            ("a.example.com", "A.Example.com.:8443", None),
+            ("b.example.com", "a.example.com:443", other),
+            ("example.com", "a.example.com:443", other),
+            ("a.example.com.example.net", "a.example.com:443", other),
+            ("127.0.0.2", "a.example.com:443", other),
+            ("127.0.0.2", "127.0.0.2:443", None),
+            ("a.example.com", "127.0.0.2:443", other),
+        ] {
+            let bytes = hello(asked);
+            for piece in [1, 100, 1 << 16] {
+                let want = refused.map_or_else(|| Ok(bytes.clone()), Err);
+                assert_eq!(passed(&bytes, piece, host).await, want, "{asked} at {host}, pieces of {piece}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn anything_but_a_whole_first_message_is_refused_at_the_port_of_tls() {
+        let whole = hello("a.example.com");
+        // A record of 16 KiB, whose message is longer.
+        let long = [&[HANDSHAKE, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff][..], &vec![0; 1 << 15]].concat();
+        let (http, garbage) = (b"GET / HTTP/1.1\r\n\r\n".as_slice(), [HANDSHAKE; 100]);
+        for (bytes, host, want) in [
+            (http, "a.example.com:443", Err("no_tls")),
+            (http, "a.example.com:8080", Ok(Vec::new())),
+            (b"", "a.example.com:443", Ok(Vec::new())),
+            (&whole[..whole.len() - 1], "a.example.com:443", Err("no_tls")),
+            (&garbage, "a.example.com:8080", Err("no_tls")),
+            (&long, "a.example.com:443", Err("no_tls")),
+        ] {
+            assert_eq!(passed(bytes, 1 << 10, host).await, want, "{} at {host}", bytes.len());
+        }
+        // Without the rest it is given up.
+        let (near, mut far) = duplex(whole.len());
+        far.write_all(&whole[..20]).await.expect("written");
+        let read = read(&mut BufReader::new(near), &target("a.example.com:443")).await;
+        assert_eq!(read.map_err(|why| why.word()), Err("no_tls"));
+    }
 }

@@ -27,21 +27,26 @@ struct Proxy {
 
 /// Serves the requests of one client until it closes the connection or makes it a tunnel.
 pub(super) async fn serve(client: Client, sandbox: Arc<Sandbox>, is_full: bool) {
-    let forwarder = Forwarder::new(Arc::clone(&sandbox), Scheme::Http, None);
+    let ended = client.get_ref().ended();
+    let forwarder = Forwarder::new(Arc::clone(&sandbox), Scheme::Http, ended, None);
     let proxy = Arc::new(Proxy { sandbox, forwarder, is_full });
     let service = service_fn(|request| {
         let proxy = Arc::clone(&proxy);
         async move { Ok::<_, Infallible>(proxy.answer(request).await.unwrap_or_else(|refusal| refuse(&refusal))) }
     });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX).half_close(true);
-    builder.keep_alive(!is_full);
-    let connection = builder.serve_connection(TokioIo::new(client), service).with_upgrades();
+    let connection = server().keep_alive(!is_full).serve_connection(TokioIo::new(client), service).with_upgrades();
     if let Err(error) = connection.await {
         debug!(%error, "a program's connection to the proxy ended");
     }
     // A tunnel goes on after the connection that it was.
     proxy.forwarder.end().await;
+}
+
+/// Speaks HTTP with programs.
+pub(super) fn server() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX).half_close(true);
+    builder
 }
 
 impl Proxy {
@@ -59,7 +64,7 @@ impl Proxy {
     }
 
     async fn tunnel(&self, request: Request<Incoming>, target: Target) -> Result<Answer, Refusal> {
-        let connected = tunnel::connect(&target, &self.sandbox).await?;
+        let connected = tunnel::connect(&target, &self.sandbox, &self.forwarder.program_ended).await?;
         let sandbox = Arc::clone(&self.sandbox);
         let carried = async move {
             match upgrade::on(request).await {

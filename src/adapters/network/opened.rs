@@ -4,8 +4,8 @@
 use std::{convert::Infallible, io::Cursor, sync::Arc, time::Duration};
 
 use http::{Method, Request};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
 use tokio::{
     io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader},
@@ -15,10 +15,11 @@ use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
 use super::{
-    HEAD_BYTES_MAX, HEAD_MAX, READ_BYTES, Sandbox,
+    HEAD_MAX, READ_BYTES, Sandbox,
     answer::{Answer, refuse},
     forward::{Forwarder, Scheme},
     hello,
+    http::server,
     upstream::Upstream,
 };
 use crate::domain::network::{Refusal, Target};
@@ -49,16 +50,15 @@ pub(super) async fn carry(
         Ok(Err(error)) => return debug!(%error, "a program did not agree on TLS with the server"),
         Err(_) => return debug!("a program was too slow to agree on TLS with the server"),
     };
-    let forwarder = Arc::new(Forwarder::new(Arc::clone(sandbox), Scheme::Opened, Some(upstream)));
+    let ended = upstream.program_ended();
+    let forwarder = Arc::new(Forwarder::new(Arc::clone(sandbox), Scheme::Opened, ended, Some(upstream)));
     let service = service_fn(|request| {
         let (forwarder, target) = (Arc::clone(&forwarder), target.clone());
         async move {
             Ok::<_, Infallible>(answer(&forwarder, request, target).await.unwrap_or_else(|refusal| refuse(&refusal)))
         }
     });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX).half_close(true);
-    if let Err(error) = builder.serve_connection(TokioIo::new(client), service).await {
+    if let Err(error) = server().serve_connection(TokioIo::new(client), service).await {
         debug!(%error, "a program's connection to an opened host ended");
     }
     forwarder.end().await;

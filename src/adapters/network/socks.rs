@@ -5,10 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use tokio::io::{self, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::{
+    io::{self, AsyncReadExt as _, AsyncWriteExt as _},
+    time::timeout,
+};
 
-use super::{Sandbox, channel::Client, tunnel};
-use crate::domain::network::{Host, NetworkUse, Refusal, Target};
+use super::{HEAD_MAX, Sandbox, channel::Client, tunnel};
+use crate::domain::network::{Host, Refusal, Target};
 
 const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
@@ -27,22 +30,23 @@ const NO_ADDRESS: u8 = 8;
 
 /// Serves one client; with `is_full` there is no room for its connection.
 pub(super) async fn serve(mut client: Client, sandbox: &Arc<Sandbox>, is_full: bool) {
-    // A client that breaks off has made no connection.
-    let Ok(asked) = ask(&mut client).await else { return };
+    // A client that breaks off, or takes too long, has made no connection.
+    let Ok(Ok(asked)) = timeout(HEAD_MAX, ask(&mut client)).await else { return };
     let target = match asked {
         Ok(target) => target,
         Err((reply, text)) => {
-            sandbox.gate.over(NetworkUse::of(text, Some(Refusal::Malformed)));
+            sandbox.refused(text, Refusal::Malformed);
             let _ = answer(&mut client, reply).await;
             return;
         }
     };
     if is_full {
-        sandbox.gate.over(NetworkUse::of(target.to_string(), Some(Refusal::TooMany)));
+        sandbox.refused(target.to_string(), Refusal::TooMany);
         let _ = answer(&mut client, FAILED).await;
         return;
     }
-    match tunnel::connect(&target, sandbox).await {
+    let ended = client.get_ref().ended();
+    match tunnel::connect(&target, sandbox, &ended).await {
         Ok(connected) => {
             if answer(&mut client, GRANTED).await.is_ok() {
                 tunnel::carry(client, connected, &target, sandbox).await;

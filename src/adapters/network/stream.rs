@@ -6,6 +6,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -14,12 +15,12 @@ use futures_util::AsyncReadExt as _;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::oneshot,
-    time::{Sleep, sleep, timeout},
+    time::{Instant, Sleep, sleep, timeout},
 };
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
 use yamux::Stream;
 
-use super::READ_BYTES;
+use super::{READ_BYTES, upstream::ProgramEnd};
 
 /// How long a program that has ended its half may take nothing of what is written to it.
 const STALLED_MAX: Duration = Duration::from_mins(1);
@@ -36,13 +37,20 @@ pub(super) struct ChannelStream {
     reader: Option<Waker>,
     /// While a write waits for room.
     stalled: Option<Pin<Box<Sleep>>>,
+    ended: ProgramEnd,
 }
 
 impl ChannelStream {
     /// The stream comes back when all that was done with it is over.
     pub(super) fn new(stream: Stream) -> (Self, oneshot::Receiver<Stream>) {
         let (back, returned) = oneshot::channel();
-        (Self { stream: Some(stream.compat()), back: Some(back), reader: None, stalled: None }, returned)
+        let (stream, ended) = (Some(stream.compat()), ProgramEnd::default());
+        (Self { stream, back: Some(back), reader: None, stalled: None, ended }, returned)
+    }
+
+    /// Holds when the program ended its half, once a flush or a write without room has found that.
+    pub(super) fn ended(&self) -> ProgramEnd {
+        Arc::clone(&self.ended)
     }
 
     fn stream(&mut self) -> Pin<&mut Compat<Stream>> {
@@ -65,7 +73,12 @@ impl ChannelStream {
     fn has_ended(&mut self, cx: &mut Context<'_>) -> bool {
         // A read of no bytes is ready then alone. It leaves a waker, which has to be that of who reads.
         let waker = self.reader.clone().unwrap_or_else(|| cx.waker().clone());
-        self.stream().poll_read(&mut Context::from_waker(&waker), &mut ReadBuf::new(&mut [])).is_ready()
+        let mut context = Context::from_waker(&waker);
+        let has_ended = self.stream().poll_read(&mut context, &mut ReadBuf::new(&mut [])).is_ready();
+        if has_ended {
+            self.ended.get_or_init(Instant::now);
+        }
+        has_ended
     }
 }
 

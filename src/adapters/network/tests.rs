@@ -18,7 +18,7 @@ use crate::{
     ports::network::Pace,
 };
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_mins(1);
 
 struct Refuses;
 
@@ -218,6 +218,27 @@ async fn sandbox_gets_one_channel_for_each_byte_up_to_its_number() {
     assert!(head.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:443\r\n"), "{}", head.escape_ascii());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn flood_of_channels_that_are_reset_at_once_leaves_room_for_as_many_as_before() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox(&carrier).channels().await;
+    let mut held = Vec::new();
+    for round in 0..=50 {
+        first.write_all(&[1; CHANNELS_MAX]).await.expect("written");
+        first.flush().await.expect("flushed");
+        for _ in 0..CHANNELS_MAX {
+            let channel = timeout(LONG, all.recv()).await.expect("in time").expect("the channels live");
+            // Its half has not ended, so that its drop resets it.
+            if round == 50 {
+                held.push(channel);
+            }
+        }
+    }
+    for channel in &mut held {
+        timeout(LONG, channel.read_exact(&mut [0])).await.expect("in time").expect("its first byte");
+    }
+}
+
 /// Returns when no task can go on. Where time is paused, it passes then alone.
 async fn idle() {
     sleep(Duration::from_millis(1)).await;
@@ -275,6 +296,20 @@ async fn programs_that_end_their_half_and_go_away_leave_room() {
     }
     let next = timeout(Duration::from_hours(1), all.recv()).await.expect("there is room again");
     next.expect("a channel").read_exact(&mut [0]).await.expect("its first byte");
+}
+
+#[tokio::test(start_paused = true)]
+async fn program_that_begins_to_speak_socks_and_says_no_more_loses_its_connection() {
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox(&carrier).channels().await;
+    first.write_all(&[1]).await.expect("written");
+    first.flush().await.expect("flushed");
+    let mut channel = all.recv().await.expect("a channel");
+    channel.write_all(b"\x05\x01").await.expect("written");
+    channel.flush().await.expect("flushed");
+    let mut answer = Vec::new();
+    drop(timeout(2 * HEAD_MAX, channel.read_to_end(&mut answer)).await.expect("it ends"));
+    assert_eq!(answer, b"\0");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,9 +4,17 @@
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use tokio::io::{self, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::{
+    io::{self, AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader},
+    sync::oneshot,
+};
 
-use super::{PIECE_BYTES, READ_BYTES, Sandbox, hello, opened, upstream::Upstream};
+use super::{
+    PIECE_BYTES, READ_BYTES, Sandbox,
+    hello::{self, TLS_PORT},
+    opened,
+    upstream::{ProgramEnd, Upstream},
+};
 use crate::domain::network::{Refusal, Target};
 
 /// A connection for a tunnel. Whether its TLS is opened is decided once: policies may change before its first byte.
@@ -20,20 +28,16 @@ pub(super) struct Tunnel {
 ///
 /// # Errors
 /// Why there is no tunnel. It is recorded.
-pub(super) async fn connect(target: &Target, sandbox: &Sandbox) -> Result<Tunnel, Refusal> {
+pub(super) async fn connect(target: &Target, sandbox: &Sandbox, ended: &ProgramEnd) -> Result<Tunnel, Refusal> {
     let opening = if sandbox.gate.opens(target) {
-        Some(server_config(target, sandbox)?)
+        // The authority of a sandbox has the hosts that were opened when the sandbox began.
+        let config = sandbox.leaves.as_ref().and_then(|leaves| leaves.server(&target.host));
+        Some(config.ok_or_else(|| sandbox.refused(target.to_string(), Refusal::PolicyChanged(target.clone())))?)
     } else {
         sandbox.gate.admit(target, None)?;
         None
     };
-    Ok(Tunnel { upstream: Upstream::connect(target, &sandbox.gate).await?, opening })
-}
-
-/// The authority of a sandbox has the hosts that were opened when the sandbox began.
-fn server_config(target: &Target, sandbox: &Sandbox) -> Result<Arc<ServerConfig>, Refusal> {
-    let config = sandbox.leaves.as_ref().and_then(|leaves| leaves.server(&target.host));
-    config.ok_or_else(|| sandbox.refused(target.to_string(), Refusal::PolicyChanged(target.clone())))
+    Ok(Tunnel { upstream: Upstream::connect(target, &sandbox.gate, ended).await?, opening })
 }
 
 /// Carries both ways until both have ended, one of them breaks, or nothing has passed for too long.
@@ -46,9 +50,8 @@ pub(super) async fn carry(
     if let Some(config) = opening {
         return opened::carry(client, upstream, config, target, sandbox).await;
     }
-    match both_ways(client, upstream, target).await {
-        Ok(()) => {}
-        Err((upstream, refusal)) => upstream.refuse(refusal),
+    if let Err((upstream, refusal)) = both_ways(client, upstream, target).await {
+        upstream.refuse(refusal);
     }
 }
 
@@ -57,21 +60,28 @@ async fn both_ways(
     mut upstream: Upstream,
     target: &Target,
 ) -> Result<(), (Upstream, Refusal)> {
-    let idle = upstream.idle();
+    let activity = upstream.activity();
     let (from_client, mut to_client) = io::split(client);
     let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
+    let (checked, speaks_tls) = oneshot::channel();
     let refusal = {
         let (from_host, mut to_host) = io::split(&mut upstream);
         let mut from_host = BufReader::with_capacity(PIECE_BYTES, from_host);
         let up = async {
             let head = hello::read(&mut from_client, target).await.map_err(Some)?;
+            // There may be no receiver.
+            let _ = checked.send(!head.is_empty());
             to_host.write_all(&head).await.map_err(|_| None)?;
             io::copy_buf(&mut from_client, &mut to_host).await.map_err(|_| None)?;
             to_host.shutdown().await.map_err(|_| None)
         };
-        // At once: the host may speak first.
+        // At once: the host may speak first. Not so in TLS, where its first bytes are held until the program's are
+        // known to be TLS; an end is no byte.
         let down = async {
-            io::copy_buf(&mut from_host, &mut to_client).await.map_err(|_| None)?;
+            let is_held = target.port == TLS_PORT && !from_host.fill_buf().await.map_err(|_| None)?.is_empty();
+            if !is_held || matches!(speaks_tls.await, Ok(true)) {
+                io::copy_buf(&mut from_host, &mut to_client).await.map_err(|_| None)?;
+            }
             to_client.shutdown().await.map_err(|_| None)
         };
         tokio::select! {
@@ -79,7 +89,8 @@ async fn both_ways(
                 Ok(_) | Err(None) => return Ok(()),
                 Err(Some(refusal)) => refusal,
             },
-            () = idle => Refusal::Idle(target.clone()),
+            // Its drop records that.
+            () = activity.idle() => return Ok(()),
         }
     };
     Err((upstream, refusal))
@@ -90,29 +101,44 @@ mod tests {
     use std::time::Duration;
 
     use tokio::{
-        io::{AsyncReadExt as _, duplex},
-        net::TcpListener,
+        io::{AsyncReadExt as _, DuplexStream, duplex},
+        net::{TcpListener, TcpStream},
+        task::JoinHandle,
         time::{pause, resume, timeout},
     };
 
     use super::{
-        super::{tests::AllowingGate, trust},
+        super::{hello::tests::hello, tests::AllowingGate, trust},
         *,
     };
 
-    #[tokio::test]
-    async fn tunnel_that_carries_nothing_for_ten_minutes_ends_and_is_recorded() {
+    type Ends = (Arc<AllowingGate>, DuplexStream, TcpStream, JoinHandle<()>);
+
+    /// A tunnel over which nothing has passed.
+    async fn unused(target: &str) -> Ends {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
         let trust = trust::client(None).expect("roots");
-        let sandbox = Arc::new(Sandbox { gate: gate.clone(), trust, leaves: None });
-        let target = Target::parse("a.example:5432", None).expect("a target");
-        let connected = connect(&target, &sandbox).await.expect("a tunnel");
-        let (mut host, _) = listener.accept().await.expect("a connection");
-        let (near, mut program) = duplex(64);
-        let mut carried = tokio::spawn(async move { carry(near, connected, &target, &sandbox).await });
+        let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
+        let target = Target::parse(target, None).expect("a target");
+        let connected = connect(&target, &sandbox, &ProgramEnd::default()).await.expect("a tunnel");
+        let (host, _) = listener.accept().await.expect("a connection");
+        let (near, program) = duplex(64);
+        let carried = tokio::spawn(async move { carry(near, connected, &target, &sandbox).await });
+        (gate, program, host, carried)
+    }
+
+    /// A tunnel over which its program has sent a byte.
+    async fn tunnel() -> Ends {
+        let (gate, mut program, mut host, carried) = unused("a.example:5432").await;
         program.write_all(b"x").await.expect("written");
         assert_eq!(host.read_u8().await.expect("a byte"), b'x');
+        (gate, program, host, carried)
+    }
+
+    #[tokio::test]
+    async fn tunnel_that_carries_nothing_for_ten_minutes_ends_and_is_recorded() {
+        let (gate, mut program, mut host, mut carried) = tunnel().await;
         for byte in [b'y', b'z'] {
             host.write_all(&[byte]).await.expect("written");
             assert_eq!(program.read_u8().await.expect("a byte"), byte);
@@ -127,5 +153,70 @@ mod tests {
         let used = gate.used.lock().clone();
         assert_eq!((used.len(), used[0].sent_bytes, used[0].received_bytes), (1, 1, 2));
         assert_eq!(used[0].refusal.as_ref().map(Refusal::word), Some("idle"));
+    }
+
+    async fn pass(from: &mut (impl AsyncWrite + Unpin), to: &mut (impl AsyncRead + Unpin)) {
+        from.write_all(b"y").await.expect("written");
+        assert_eq!(to.read_u8().await.expect("a byte"), b'y');
+    }
+
+    #[tokio::test]
+    async fn tunnel_of_which_one_half_has_ended_ends_after_two_minutes_without_a_byte() {
+        for is_program in [true, false] {
+            let (gate, mut program, mut host, mut carried) = tunnel().await;
+            let ended = if is_program { program.shutdown().await } else { host.shutdown().await };
+            ended.expect("a half has ended");
+            for _ in 0..2 {
+                pause();
+                assert!(timeout(Duration::from_secs(110), &mut carried).await.is_err(), "each byte counts");
+                resume();
+                if is_program {
+                    pass(&mut host, &mut program).await;
+                } else {
+                    pass(&mut program, &mut host).await;
+                }
+            }
+            pause();
+            timeout(Duration::from_secs(130), carried).await.expect("it ends").expect("without a panic");
+            assert_eq!(gate.used.lock()[0].refusal.as_ref().map(Refusal::word), Some("idle"));
+            resume();
+        }
+    }
+
+    #[tokio::test]
+    async fn host_at_the_port_of_tls_says_nothing_to_a_program_that_does_not_speak_tls() {
+        let first = hello("a.example");
+        for (sent, passes, refused) in
+            [(first.as_slice(), true, None), (b"QUIT\r\n", false, Some("no_tls")), (b"", false, None)]
+        {
+            let (gate, mut program, mut host, carried) = unused("a.example:443").await;
+            host.write_all(b"220 ready").await.expect("written");
+            pause();
+            for _ in 0..3 {
+                let said = timeout(Duration::from_secs(1), program.read_u8()).await;
+                assert!(said.is_err(), "the program has sent nothing yet");
+            }
+            resume();
+            program.write_all(sent).await.expect("written");
+            program.shutdown().await.expect("its half has ended");
+            let mut got = Vec::new();
+            if passes {
+                host.read_exact(&mut vec![0; sent.len()]).await.expect("the first message");
+            }
+            drop(host);
+            program.read_to_end(&mut got).await.expect("its end");
+            assert_eq!(got, if passes { b"220 ready".as_slice() } else { b"" });
+            carried.await.expect("without a panic");
+            assert_eq!(gate.used.lock()[0].refusal.as_ref().map(Refusal::word), refused);
+        }
+    }
+
+    #[tokio::test]
+    async fn host_at_another_port_may_speak_first_and_an_end_at_the_port_of_tls_passes() {
+        let (_gate, mut program, mut host, _carried) = unused("a.example:25").await;
+        pass(&mut host, &mut program).await;
+        let (_gate, mut program, host, _carried) = unused("a.example:443").await;
+        drop(host);
+        program.read_u8().await.expect_err("its end");
     }
 }

@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     num::NonZeroU32,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -25,20 +25,136 @@ use crate::{
 /// How long one address may take to answer, and how many are tried.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const ADDRESSES_MAX: usize = 4;
-/// How long a connection may carry nothing.
+/// How long a connection may carry nothing, and how long once one of its halves has ended: a program that gives up on a
+/// host looks like one that has ended its half and waits for the answer.
 const IDLE_MAX: Duration = Duration::from_mins(10);
+const HALF_CLOSED_MAX: Duration = Duration::from_mins(2);
+
+/// When a program ended its half of a channel; empty until that is known.
+pub(super) type ProgramEnd = Arc<OnceLock<Instant>>;
 
 /// A connection to a host.
 pub(super) struct Upstream {
     stream: TcpStream,
-    gate: Arc<dyn Gate>,
-    used: NetworkUse,
-    since: Instant,
     pace: Option<Arc<dyn Pace>>,
     /// Until the bytes that have passed are allowed, no more do. Both directions are polled by one task.
     paying: Option<BoxFuture<'static, ()>>,
+    activity: Activity,
+}
+
+/// What has passed over a connection: it decides when that was nothing for too long, and is recorded once.
+#[derive(Clone)]
+pub(super) struct Activity {
+    target: Target,
+    gate: Arc<dyn Gate>,
+    since: Instant,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    /// `None` once it is recorded.
+    used: Option<NetworkUse>,
     /// When something passed; `None` while more waits until it is allowed.
-    passed_at: Arc<Mutex<Option<Instant>>>,
+    passed_at: Option<Instant>,
+    /// When a half of the connection to the host ended.
+    half_ended_at: Option<Instant>,
+    program_ended: ProgramEnd,
+    /// Whether something waits for the host, which records a connection that ends meanwhile.
+    is_awaited: bool,
+    is_gone: bool,
+}
+
+/// Held while a request waits for its answer, so that one record tells of both the connection and its failure.
+pub(super) struct Awaited {
+    activity: Activity,
+    failure: Option<Refusal>,
+}
+
+impl Awaited {
+    /// The host has not answered. It is recorded.
+    pub(super) fn fail(mut self) -> Refusal {
+        let target = self.activity.target.clone();
+        let why = if self.activity.is_over() { Refusal::Idle(target) } else { Refusal::Unreachable(target) };
+        self.failure = Some(why.clone());
+        why
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let is_gone = {
+            let mut state = self.activity.state.lock();
+            state.is_awaited = false;
+            state.is_gone
+        };
+        let failure = self.failure.take();
+        if is_gone || failure.is_some() {
+            self.activity.record(failure);
+        }
+    }
+}
+
+impl Activity {
+    fn new(target: &Target, gate: &Arc<dyn Gate>, since: Instant, program_ended: &ProgramEnd) -> Self {
+        let state = State {
+            used: Some(NetworkUse::of(target.to_string(), None)),
+            passed_at: Some(Instant::now()),
+            half_ended_at: None,
+            program_ended: Arc::clone(program_ended),
+            is_awaited: false,
+            is_gone: false,
+        };
+        Self { target: target.clone(), gate: Arc::clone(gate), since, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// From now on something waits for the host.
+    pub(super) fn awaited(&self) -> Awaited {
+        self.state.lock().is_awaited = true;
+        Awaited { activity: self.clone(), failure: None }
+    }
+
+    /// Records the connection, unless that was done.
+    fn record(&self, refusal: Option<Refusal>) {
+        let Some(mut used) = self.state.lock().used.take() else { return };
+        used.refusal = refusal.or_else(|| self.is_over().then(|| Refusal::Idle(self.target.clone())));
+        used.took = self.since.elapsed();
+        self.gate.over(used);
+    }
+
+    fn over_at(&self) -> Instant {
+        let state = self.state.lock();
+        let passed_at = state.passed_at.unwrap_or_else(Instant::now);
+        let ended_at = state.half_ended_at.or_else(|| state.program_ended.get().copied());
+        ended_at.map_or(passed_at + IDLE_MAX, |ended_at| passed_at.max(ended_at) + HALF_CLOSED_MAX)
+    }
+
+    /// Whether it has carried nothing for too long, though it was allowed to.
+    fn is_over(&self) -> bool {
+        self.over_at() <= Instant::now()
+    }
+
+    /// Returns when it has carried nothing for too long, though it was allowed to.
+    pub(super) async fn idle(self) {
+        while !self.is_over() {
+            // A half may end meanwhile.
+            sleep_until(self.over_at().min(Instant::now() + HALF_CLOSED_MAX)).await;
+        }
+    }
+
+    fn passed(&self, at: Option<Instant>) {
+        self.state.lock().passed_at = at;
+    }
+
+    /// Counts bytes.
+    fn count(&self, counted: impl FnOnce(&mut NetworkUse)) {
+        if let Some(used) = &mut self.state.lock().used {
+            counted(used);
+        }
+    }
+
+    fn half_ended(&self) {
+        self.state.lock().half_ended_at.get_or_insert_with(Instant::now);
+    }
 }
 
 impl Upstream {
@@ -46,7 +162,11 @@ impl Upstream {
     ///
     /// # Errors
     /// Why there is no connection.
-    pub(super) async fn connect(target: &Target, gate: &Arc<dyn Gate>) -> Result<Self, Refusal> {
+    pub(super) async fn connect(
+        target: &Target,
+        gate: &Arc<dyn Gate>,
+        program_ended: &ProgramEnd,
+    ) -> Result<Self, Refusal> {
         let since = Instant::now();
         let addresses = gate.decide(target).await?;
         let Some(stream) = first(&addresses).await else {
@@ -57,16 +177,15 @@ impl Upstream {
             });
             return Err(refusal);
         };
-        let (used, pace) = (NetworkUse::of(target.to_string(), None), gate.pace(target));
-        let passed_at = Arc::new(Mutex::new(Some(Instant::now())));
-        Ok(Self { stream, gate: Arc::clone(gate), used, since, pace, paying: None, passed_at })
+        let (pace, activity) = (gate.pace(target), Activity::new(target, gate, since, program_ended));
+        Ok(Self { stream, pace, paying: None, activity })
     }
 
     /// Ready when what has passed is allowed.
     fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(paying) = &mut self.paying {
             let paid = paying.as_mut().poll(cx);
-            self.note(paid.is_ready().then(Instant::now));
+            self.activity.passed(paid.is_ready().then(Instant::now));
             ready!(paid);
             self.paying = None;
         }
@@ -76,33 +195,22 @@ impl Upstream {
     fn passed(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new);
         if bytes.is_some() {
-            self.note(Some(Instant::now()));
+            self.activity.passed(Some(Instant::now()));
         }
         self.paying = self.pace.as_ref().zip(bytes).map(|(pace, bytes)| pace.pay(bytes));
     }
 
-    fn note(&self, passed_at: Option<Instant>) {
-        *self.passed_at.lock() = passed_at;
+    pub(super) fn activity(&self) -> Activity {
+        self.activity.clone()
     }
 
-    /// Returns when it has carried nothing for too long, though it was allowed to.
-    pub(super) fn idle(&self) -> impl Future<Output = ()> + Send + use<> {
-        let passed_at = Arc::clone(&self.passed_at);
-        async move {
-            loop {
-                let passed_at = *passed_at.lock();
-                let until = passed_at.unwrap_or_else(Instant::now) + IDLE_MAX;
-                if until <= Instant::now() {
-                    return;
-                }
-                sleep_until(until).await;
-            }
-        }
+    pub(super) fn program_ended(&self) -> ProgramEnd {
+        Arc::clone(&self.activity.state.lock().program_ended)
     }
 
     /// Ends it because of what the program sent, or did not.
-    pub(super) fn refuse(mut self, refusal: Refusal) {
-        self.used.refusal = Some(refusal);
+    pub(super) fn refuse(self, refusal: Refusal) {
+        self.activity.record(Some(refusal));
     }
 }
 
@@ -118,8 +226,14 @@ async fn first(addresses: &[SocketAddr]) -> Option<TcpStream> {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        self.used.took = self.since.elapsed();
-        self.gate.over(self.used.clone());
+        let is_awaited = {
+            let mut state = self.activity.state.lock();
+            state.is_gone = true;
+            state.is_awaited
+        };
+        if !is_awaited {
+            self.activity.record(None);
+        }
     }
 }
 
@@ -133,7 +247,10 @@ impl AsyncRead for Upstream {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let count = buffer.filled().len() - before;
-        self.used.received_bytes += count as u64;
+        self.activity.count(|used| used.received_bytes += count as u64);
+        if read.is_ready() && count == 0 && buffer.remaining() > 0 {
+            self.activity.half_ended();
+        }
         self.passed(count);
         read
     }
@@ -144,7 +261,7 @@ impl AsyncWrite for Upstream {
         ready!(self.poll_paid(cx));
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
-            self.used.sent_bytes += count as u64;
+            self.activity.count(|used| used.sent_bytes += count as u64);
             self.passed(count);
         }
         written
@@ -155,6 +272,7 @@ impl AsyncWrite for Upstream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.activity.half_ended();
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
@@ -190,7 +308,7 @@ mod tests {
         let pace: Arc<dyn Pace> = Arc::new(ManualPace(Arc::clone(&allowed)));
         let gate: Arc<dyn Gate> = Arc::new(AllowingGate { pace: Some(pace), ..AllowingGate::at(address) });
         let target = Target::parse("a.example:80", None).expect("a target");
-        let upstream = Upstream::connect(&target, &gate).await.expect("a connection");
+        let upstream = Upstream::connect(&target, &gate, &ProgramEnd::default()).await.expect("a connection");
         let (host, _) = listener.accept().await.expect("a connection");
         (upstream, host, allowed)
     }
@@ -219,7 +337,7 @@ mod tests {
         upstream.write_all(b"0123").await.expect("the first piece passes");
         assert!(upstream.write(b"4").now_or_never().is_none(), "it is not allowed yet");
         tokio::time::pause();
-        let mut idle = pin!(upstream.idle());
+        let mut idle = pin!(upstream.activity().idle());
         assert!(timeout(3 * IDLE_MAX, idle.as_mut()).await.is_err(), "the program does not keep it from passing");
         allowed.add_permits(4);
         upstream.write_all(b"4").await.expect("it is allowed");

@@ -9,7 +9,7 @@
 
 use std::{
     collections::VecDeque,
-    fmt, io,
+    io,
     os::fd::OwnedFd,
     sync::{
         Arc,
@@ -31,16 +31,10 @@ enum Job {
 }
 
 /// A handle on the thread. A clone is the same one.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Background {
     jobs: Sender<Job>,
     stop: Arc<AtomicBool>,
-}
-
-impl fmt::Debug for Background {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Background")
-    }
 }
 
 impl Background {

@@ -6,7 +6,7 @@
 //! A caller waits for a bounded part of that work. The rest, which has lost its name, is deleted in the background.
 
 use std::{
-    ffi::CStr,
+    ffi::{CStr, CString},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
@@ -103,27 +103,38 @@ impl Folder {
             }
             other => other?,
         }
-        purge_or_post(&self.trash, &trash_name, &self.background)
+        purge_or_post(&self.trash, &trash_name, &self.background);
+        Ok(())
     }
 }
 
-/// Deletes a folder in the trash for as many steps as a caller waits, and posts the rest.
-pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Background) -> Result<(), Errno> {
+/// Deletes a folder in the trash for as many steps as a caller waits, and posts the rest, also after an error: for the
+/// caller it is gone.
+pub(super) fn purge_or_post(trash: &Arc<OwnedFd>, name: &str, background: &Background) {
     let mut effort = StepBudget { steps: STEPS_AT_ONCE, until: Instant::now() + TIME_AT_ONCE, stop: None };
-    if purge(trash, name.as_bytes(), &mut effort)? == Deleted::Begun {
+    if purge(trash, name.as_bytes(), &mut effort) != Ok(Deleted::Wholly) {
         background.empty(trash);
     }
-    Ok(())
 }
 
 /// Deletes a folder (or file) in the trash. Correct also while a surviving program adds to the folder, and while
 /// another process deletes it too.
 fn purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Result<Deleted, Errno> {
-    match try_purge(trash, name, effort) {
-        // Another process removed the last of it.
-        Ok(()) | Err(Errno::NOENT) => Ok(Deleted::Wholly),
-        Err(Errno::CANCELED) => Ok(Deleted::Begun),
-        Err(errno) => Err(errno),
+    try_purge(trash, name, effort).map_or_else(|errno| interrupted(trash, name, errno), |()| Ok(Deleted::Wholly))
+}
+
+/// How far a deletion has come that ended with an error.
+fn interrupted(trash: &OwnedFd, name: &[u8], errno: Errno) -> Result<Deleted, Errno> {
+    match errno {
+        Errno::CANCELED => Ok(Deleted::Begun),
+        // Another process removed the last of it, or a program moved or replaced something in it.
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => {
+            match rustix::fs::statat(trash, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => Ok(Deleted::Wholly),
+                there => there.map(|_| Deleted::Begun),
+            }
+        }
+        errno => Err(errno),
     }
 }
 
@@ -168,7 +179,10 @@ fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut 
         let entry = entry?;
         effort.step()?;
         if !remove(folder.fd()?, entry.file_name())? {
-            hoist(folder.fd()?, entry.file_name(), top, hoisted)?;
+            match hoist(folder.fd()?, entry.file_name(), top, hoisted) {
+                Err(Errno::NOSPC | Errno::DQUOT) => remove_bottom(folder.fd()?, entry.file_name(), effort)?,
+                other => other?,
+            }
         }
     }
     // When a program added to it meanwhile, it stays for the next round.
@@ -207,6 +221,26 @@ fn hoist(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, hoisted: &mut u
     }
 }
 
+/// Removes a folder at the bottom of a tree. That needs no room, which a full disk has only afterwards.
+fn remove_bottom(from: BorrowedFd<'_>, name: &CStr, effort: &mut StepBudget<'_>) -> Result<(), Errno> {
+    let (mut way, mut name): (Option<Dir>, CString) = (None, name.to_owned());
+    loop {
+        let parent = way.as_ref().map_or(Ok(from), Dir::fd)?;
+        let mut folder = Dir::new(open_to_empty(parent, name.to_bytes())?)?;
+        let mut below = None;
+        while let Some(entry) = next_entry(&mut folder) {
+            let entry = entry?;
+            effort.step()?;
+            if !remove(folder.fd()?, entry.file_name())? {
+                below = Some(entry.file_name().to_owned());
+                break;
+            }
+        }
+        let Some(next) = below else { return remove(parent, &name).map(|_| ()) };
+        (way, name) = (Some(folder), next);
+    }
+}
+
 /// Opens a folder whose entries are to be removed, and ends synchronous updates, which a program can ask for and which
 /// make that several times slower.
 pub(super) fn open_to_empty(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
@@ -242,4 +276,21 @@ pub(super) fn unlock(folder: &OwnedFd) -> Result<(), Errno> {
 pub(super) fn set_mode(handle: &OwnedFd, mode: Mode) -> Result<(), Errno> {
     use std::os::fd::AsRawFd as _;
     rustix::fs::chmodat(CWD, format!("/proc/self/fd/{}", handle.as_raw_fd()), mode, AtFlags::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_deleted_wholly_only_when_the_folder_is_gone() {
+        let root = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(root.path().join("there")).expect("a folder");
+        let trash = OwnedFd::from(std::fs::File::open(root.path()).expect("opened"));
+        for errno in [Errno::NOENT, Errno::NOTDIR, Errno::LOOP] {
+            assert_eq!(interrupted(&trash, b"there", errno), Ok(Deleted::Begun), "{errno}");
+            assert_eq!(interrupted(&trash, b"gone", errno), Ok(Deleted::Wholly), "{errno}");
+        }
+        assert_eq!(interrupted(&trash, b"there", Errno::IO), Err(Errno::IO));
+    }
 }

@@ -55,6 +55,7 @@ struct Unvisited {
     level: usize,
 }
 
+#[derive(Default)]
 struct Walk {
     bounds: ListBounds,
     since: Option<Mark>,
@@ -82,20 +83,8 @@ struct Found {
 
 impl Walk {
     fn new(bounds: ListBounds) -> Self {
-        Self {
-            bounds,
-            since: None,
-            after: None,
-            visits: 0,
-            folders: vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }],
-            found: BTreeMap::new(),
-            found_bytes: 0,
-            skipped_bytes: 0,
-            files: 0,
-            listing: Listing::default(),
-            tally: Tally::default(),
-            unseen: false,
-        }
+        let folders = vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }];
+        Self { bounds, folders, ..Self::default() }
     }
 
     fn run(&mut self, conversation: &Folder) -> Result<(), Errno> {

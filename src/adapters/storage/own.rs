@@ -9,7 +9,7 @@ use rustix::{
 };
 use tracing::debug;
 
-use super::{Background, DiskStorage, delete::purge_or_post, next_entry};
+use super::{Background, DiskStorage, delete::purge_or_post, fresh_name, next_entry};
 
 /// Opens a folder whose parent only we can change. It may be a mount of its own.
 pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errno> {
@@ -63,11 +63,54 @@ pub(super) fn read_text(parent: &OwnedFd, name: &str) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&text[..read]).into_owned())
 }
 
-/// Moves a folder to a name. What had the name gets the folder's old one.
-pub(super) fn exchange(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE) {
-        Err(Errno::EXIST) => rustix::fs::renameat_with(from, old, to, new, RenameFlags::EXCHANGE),
+/// Moves a folder to a name, and says whether something had the name, which then gets the folder's old one.
+pub(super) fn exchange(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<bool, Errno> {
+    let renamed = match rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) => rustix::fs::renameat_with(from, old, to, new, RenameFlags::EXCHANGE).map(|()| true),
+        other => other.map(|()| false),
+    };
+    match renamed {
+        // File systems on a network have neither call, such as NFS, or the first one alone, such as SMB.
+        Err(Errno::INVAL) => exchange_in_steps(from, old, to, new),
         other => other,
+    }
+}
+
+fn exchange_in_steps(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<bool, Errno> {
+    let aside = fresh_name();
+    match rustix::fs::renameat(to, new, from, &aside) {
+        Err(Errno::NOENT) => return rustix::fs::renameat(from, old, to, new).map(|()| false),
+        other => other?,
+    }
+    let Err(errno) = rustix::fs::renameat(from, old, to, new) else {
+        return rustix::fs::renameat(from, &aside, from, old).map(|()| true);
+    };
+    if rustix::fs::renameat(from, &aside, to, new).is_err() {
+        // A program was faster. The caller discards the folder, with what had the name in it.
+        rustix::fs::renameat(from, &aside, open_own(from, old)?, &aside)?;
+    }
+    Err(errno)
+}
+
+/// Gives a folder of ours a name; `false` when something has it.
+pub(super) fn assign(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<bool, Errno> {
+    match rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL) => assign_by_rename(from, old, to, new),
+        renamed => was_free(renamed),
+    }
+}
+
+/// As [`assign`] on a file system without that call. A rename replaces an empty folder and nothing else; a
+/// conversation's is empty only until the server that makes it has made `files`, and then it is made again.
+pub(super) fn assign_by_rename(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<bool, Errno> {
+    was_free(rustix::fs::renameat(from, old, to, new))
+}
+
+fn was_free(renamed: Result<(), Errno>) -> Result<bool, Errno> {
+    match renamed {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -89,6 +132,15 @@ pub(super) fn clear_incoming(incoming: &OwnedFd, trash: &OwnedFd) -> Result<(), 
     Ok(())
 }
 
+/// Moves everything in a folder to the trash.
+pub(super) fn move_all(from: &OwnedFd, trash: &OwnedFd) -> Result<(), Errno> {
+    let mut entries = Dir::read_from(from)?;
+    while let Some(entry) = next_entry(&mut entries) {
+        rustix::fs::renameat(from, entry?.file_name(), trash, fresh_name())?;
+    }
+    Ok(())
+}
+
 /// Removes a folder that belongs to no conversation, with its content and its disk.
 pub(super) fn discard(
     parent: &OwnedFd,
@@ -97,7 +149,8 @@ pub(super) fn discard(
     background: &Background,
 ) -> Result<(), Errno> {
     rustix::fs::renameat(parent, name, &**trash, name)?;
-    purge_or_post(trash, name, background)
+    purge_or_post(trash, name, background);
+    Ok(())
 }
 
 impl DiskStorage {
@@ -109,5 +162,44 @@ impl DiskStorage {
                 debug!(%errno, name, "a folder is left to the next start");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    type Exchange = fn(&OwnedFd, &str, &OwnedFd, &str) -> Result<bool, Errno>;
+
+    #[test]
+    fn exchange_is_the_same_in_one_step_and_in_several() {
+        let ways: [Exchange; 2] = [exchange, exchange_in_steps];
+        for way in ways {
+            let root = tempfile::tempdir().expect("a folder");
+            let text = |name: &str| fs::read_to_string(root.path().join(name)).ok();
+            let folder = |name: &str| {
+                let path = root.path().join(name);
+                fs::create_dir_all(&path).expect("a folder");
+                OwnedFd::from(fs::File::open(path).expect("opened"))
+            };
+            let (from, to) = (folder("from"), folder("to"));
+            let make = |text: &str| {
+                drop(folder("from/old"));
+                fs::write(root.path().join("from/old/x"), text).expect("written");
+            };
+            make("one");
+            assert_eq!(way(&from, "old", &to, "new"), Ok(false));
+            assert_eq!((text("to/new/x").as_deref(), text("from/old/x")), (Some("one"), None));
+            make("two");
+            assert_eq!(way(&from, "old", &to, "new"), Ok(true));
+            assert_eq!((text("to/new/x").as_deref(), text("from/old/x").as_deref()), (Some("two"), Some("one")));
+            assert_eq!(fs::read_dir(root.path().join("from")).expect("a folder").count(), 1);
+            for name in ["other", "new"] {
+                assert_eq!(way(&from, "absent", &to, name), Err(Errno::NOENT));
+            }
+            assert_eq!(text("to/new/x").as_deref(), Some("two"), "what had the name keeps it");
+        }
     }
 }

@@ -29,7 +29,7 @@ use super::{
     handover::HandoverMethod,
     look, next_entry, open_beneath,
     own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},
-    usage::{Tally, usage_below},
+    usage::{BLOCK_BYTES, Tally, usage_below},
 };
 use crate::{
     domain::{
@@ -170,7 +170,7 @@ impl DiskStorage {
             Copying { links, ceiling: Usage { bytes: u64::MAX, entries: u64::MAX }, tally: Tally::default() };
         let placed = copy.folder(&tree, &made, DEPTH_MAX).and_then(|()| {
             let parent = there.folder(FOLDER.as_bytes())?;
-            exchange(&there.incoming, &name, &parent, tool.folder())
+            exchange(&there.incoming, &name, &parent, tool.folder()).map(drop)
         });
         // What was there before, or what is not whole.
         match discard(&there.incoming, &there.trash, &name, &there.background) {
@@ -267,7 +267,10 @@ impl Copying {
         while let Some(entry) = next_entry(&mut entries) {
             let entry = entry?;
             let name = entry.file_name();
-            let stat = look(from, name, StatxFlags::BASIC_STATS)?;
+            let mut stat = look(from, name, StatxFlags::BASIC_STATS)?;
+            // A copy has no holes, and each name is a file of its own.
+            stat.stx_blocks = stat.stx_blocks.max(stat.stx_size.div_ceil(BLOCK_BYTES));
+            stat.stx_nlink = 1;
             self.tally.add(&stat);
             if !self.tally.usage().fits(&self.ceiling) {
                 return Err(Errno::DQUOT);

@@ -3,7 +3,6 @@
 //! Everything directly in the root and directly in a conversation's folder is ours alone; programs reach only `files`.
 
 use std::{
-    fmt,
     io::{self, Read as _, Write as _},
     os::{
         fd::OwnedFd,
@@ -14,7 +13,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags},
+    fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
@@ -23,7 +22,7 @@ use super::{
     delete::purge_or_post,
     fresh_name,
     handover::HandoverMethod,
-    own::{clear_incoming, discard, make_folder, open_own, own_folder},
+    own::{assign, clear_incoming, discard, make_folder, move_all, open_own, own_folder},
     own_disk::OwnDisks,
 };
 use crate::domain::{
@@ -32,10 +31,13 @@ use crate::domain::{
     users::RunnerUsers,
 };
 
+/// The folders of isolation checks, which are conversations of no owner.
+const CHECKS: &str = ".checks";
 /// Processes that may share one root.
 pub(super) const SERVERS_MAX: usize = 16;
 
 /// The files of all conversations.
+#[derive(Debug)]
 pub struct DiskStorage {
     pub(super) root: OwnedFd,
     incoming: Arc<OwnedFd>,
@@ -50,16 +52,7 @@ pub struct DiskStorage {
     pub(super) own_disks: Option<OwnDisks>,
     pub(super) background: Background,
     /// Holds the lock.
-    _lock: std::fs::File,
-}
-
-impl fmt::Debug for DiskStorage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DiskStorage")
-            .field("path", &self.path)
-            .field("instance", &self.instance)
-            .finish_non_exhaustive()
-    }
+    pub(super) lock: std::fs::File,
 }
 
 impl DiskStorage {
@@ -113,9 +106,11 @@ impl DiskStorage {
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
         let unassigned = own(".nameless")
             .and_then(|parent| own_folder(&parent, &instance.to_string()).map_err(|errno| unwritable(errno.into())))?;
+        let checks = own(CHECKS)?;
         // Another server beside this one may be writing there now.
         if alone {
-            clear_incoming(&incoming, &trash).map_err(|errno| unwritable(errno.into()))?;
+            let cleared = clear_incoming(&incoming, &trash).and_then(|()| move_all(&checks, &trash));
+            cleared.map_err(|errno| unwritable(errno.into()))?;
         }
         let (method, users) = Self::users_of(users);
         let background = Background::start().map_err(unopened)?;
@@ -130,7 +125,7 @@ impl DiskStorage {
             users,
             own_disks: None,
             background,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -147,7 +142,9 @@ impl DiskStorage {
                 made?;
             }
         }
-        self.make(&self.root, &folder(id), &self.path.join(folder(id)))
+        let make = || self.make(&self.root, &folder(id), &self.path.join(folder(id)));
+        // Another server gave the name to a folder of its own while this one was empty (`assign_by_rename`).
+        make().or_else(|errno| if matches!(errno, Errno::NOENT | Errno::STALE) { make() } else { Err(errno) })
     }
 
     /// The folder of an owner's conversations. Those of the default owner lie at the top.
@@ -161,11 +158,7 @@ impl DiskStorage {
     /// Makes an unassigned folder a conversation's; `false` when it has one.
     pub(super) fn name(&self, unassigned: &str, id: &ConversationKey) -> Result<bool, Errno> {
         self.make_owner_folder(id)?;
-        match rustix::fs::renameat_with(&*self.unassigned, unassigned, &self.root, folder(id), RenameFlags::NOREPLACE) {
-            Ok(()) => Ok(true),
-            Err(Errno::EXIST | Errno::NOTEMPTY) => Ok(false),
-            Err(errno) => Err(errno),
-        }
+        assign(&self.unassigned, unassigned, &self.root, &folder(id))
     }
 
     /// A conversation's folder with this name in `parent`, made if it does not exist. `path` is the folder's.
@@ -216,17 +209,23 @@ impl DiskStorage {
         }
         let name = fresh_name();
         match rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name) {
-            Ok(()) => purge_or_post(&self.trash, &name, &self.background).map(|()| true),
+            Ok(()) => {
+                purge_or_post(&self.trash, &name, &self.background);
+                Ok(true)
+            }
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(errno),
         }
     }
 }
 
-/// The folder of an owner's conversations below the root. The default owner's conversations, and those of the isolation
-/// check, lie at the top. No conversation id begins with `@`.
+/// The folder of an owner's conversations below the root. The default owner's conversations lie at the top. No
+/// conversation id begins with `@` or a dot.
 pub(super) fn owner_folder(owner: &Principal) -> Option<String> {
-    (!owner.is_default() && !owner.is_self_test()).then(|| format!("@{}", owner.name()))
+    if owner.is_self_test() {
+        return Some(CHECKS.to_owned());
+    }
+    (!owner.is_default()).then(|| format!("@{}", owner.name()))
 }
 
 /// The folder of a conversation, relative to the root.

@@ -19,7 +19,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, Dir, FileType, Mode, OFlags, RenameFlags, StatxFlags},
+    fs::{CWD, Dir, FileType, Mode, OFlags, StatxFlags},
     io::Errno,
 };
 use tracing::warn;
@@ -27,7 +27,7 @@ use tracing::warn;
 use super::{
     error::{RootError, errno_of},
     failed, fresh_name, look, next_entry, open_beneath,
-    own::{make_folder, new_file, open_own},
+    own::{exchange, make_folder, new_file, open_own},
 };
 use crate::{
     domain::{
@@ -150,11 +150,7 @@ impl DiskSkills {
         let folder = self.made_source(source)?;
         let incoming = self.incoming()?;
         let staged = self.stage(&incoming, files)?;
-        let moved = |flags| rustix::fs::renameat_with(&incoming, &staged, &folder, name.as_str(), flags);
-        let placed = match moved(RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) => moved(RenameFlags::EXCHANGE).map(|()| true),
-            other => other.map(|()| false),
-        };
+        let placed = exchange(&incoming, &staged, &folder, name.as_str());
         if placed != Ok(false) {
             self.discard(&staged);
         }

@@ -1,7 +1,8 @@
 //! Storage against the files that hostile programs create.
 
 mod disk;
-pub(crate) mod hold;
+mod hold;
+pub(crate) mod holder;
 mod list;
 mod packages;
 mod race;

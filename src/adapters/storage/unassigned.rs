@@ -5,9 +5,9 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use rustix::{fs::Dir, io::Errno};
+use rustix::io::Errno;
 
-use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, next_entry};
+use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, own::move_all};
 use crate::{domain::owner::ConversationKey, ports::storage::DataFolder};
 
 #[derive(Debug)]
@@ -38,10 +38,7 @@ impl DiskStorage {
 
     /// The folder is empty at once; its earlier content is deleted in the background.
     pub(super) fn clear_unassigned(&self) -> Result<(), Errno> {
-        let mut entries = Dir::read_from(&*self.unassigned)?;
-        while let Some(entry) = next_entry(&mut entries) {
-            rustix::fs::renameat(&*self.unassigned, entry?.file_name(), &*self.trash, fresh_name())?;
-        }
+        move_all(&self.unassigned, &self.trash)?;
         self.background.empty(&self.trash);
         Ok(())
     }
@@ -75,7 +72,10 @@ impl Drop for Unassigned {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::own::{assign, assign_by_rename},
+        *,
+    };
     use crate::{domain::users::RunnerUsers, ports::storage::Storage as _};
 
     fn storage(root: &std::path::Path) -> Arc<DiskStorage> {
@@ -102,6 +102,50 @@ mod tests {
         storage.drain();
         assert!(!unassigned.exists() && root.path().join("new/files/x").exists());
         assert_eq!(std::fs::read_dir(root.path().join(".trash")).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn assign_replaces_nothing_with_either_call() {
+        for assign in [assign, assign_by_rename] {
+            let root = tempfile::tempdir().expect("a folder");
+            let handle = std::os::fd::OwnedFd::from(std::fs::File::open(root.path()).expect("opened"));
+            let at = |name: &str| root.path().join(name);
+            for made in ["free/files", "other/files", "taken/files"] {
+                std::fs::create_dir_all(at(made)).expect("a folder");
+            }
+            std::fs::write(at("taken/files/x"), "1").expect("written");
+            std::fs::write(at("file"), "1").expect("written");
+            std::os::unix::fs::symlink("nowhere", at("link")).expect("a link");
+            assert_eq!(assign(&handle, "free", &handle, "new"), Ok(true));
+            for name in ["taken", "file", "link", "new"] {
+                assert_eq!(assign(&handle, "other", &handle, name), Ok(false), "{name}");
+            }
+            assert!(at("new/files").exists() && at("other/files").exists() && at("taken/files/x").exists());
+            assert_eq!(assign(&handle, "absent", &handle, "c"), Err(Errno::NOENT));
+        }
+    }
+
+    /// As on a file system of a network: the other server's folder is replaced while it is still empty.
+    #[test]
+    fn two_servers_that_make_one_conversation_without_the_call_both_have_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (one, other) = (storage(root.path()), storage(root.path()));
+        for number in 0..300 {
+            let key: ConversationKey = format!("c{number}").parse().expect("a key");
+            let mut folder = Arc::clone(&other).try_create_unassigned().expect("a folder");
+            std::fs::write(folder.data.path.join("x"), "1").expect("written");
+            let id = key.id.to_string();
+            std::thread::scope(|scope| {
+                let made = scope.spawn(|| one.create(&key).map(drop));
+                folder.assigned =
+                    assign_by_rename(&other.unassigned, &folder.name, &other.root, &id).expect("an answer");
+                made.join().expect("it ends").expect("made");
+            });
+            let files = root.path().join(&id).join("files");
+            assert!(files.is_dir() && files.join("x").exists() == folder.assigned, "{id}");
+        }
+        one.drain();
+        other.drain();
     }
 
     /// What is in the way of the removal must not be in the way of the thread that drops the folder.

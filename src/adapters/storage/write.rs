@@ -5,12 +5,12 @@ use std::{
     any::Any,
     borrow::Borrow,
     fs::File,
-    io::{Seek as _, SeekFrom, Write as _},
+    io::{self, Seek as _, SeekFrom, Write as _},
     os::fd::OwnedFd,
 };
 
 use rustix::{
-    fs::{AtFlags, OFlags, StatxFlags},
+    fs::{AtFlags, Mode, OFlags, StatxFlags},
     io::Errno,
 };
 
@@ -141,6 +141,17 @@ impl<F: Borrow<Folder>> Incoming<F> {
     }
 }
 
+impl Incoming<Folder> {
+    /// The same in the folder of another disk. A deleted disk is there as long as a file of it is open.
+    fn copied_to(&self, there: Folder) -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let whole = rustix::fs::openat(&self.conversation.incoming, &self.name, flags, Mode::empty())?;
+        let mut copy = Self::file(there)?;
+        io::copy(&mut File::from(whole), &mut copy.handle).map_err(|error| errno_of(&error))?;
+        Ok(copy)
+    }
+}
+
 impl IncomingFile for Incoming<Folder> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         Incoming::append(self, bytes).map_err(not_written)
@@ -167,7 +178,11 @@ impl IncomingFile for Incoming<Folder> {
     ) -> Result<Box<dyn IncomingFile>, StorageError> {
         let there: Box<dyn Any> = there;
         // This storage has no other folders.
-        self.conversation = *there.downcast::<Folder>().map_err(|_| StorageError::NotFound)?;
+        let there = *there.downcast::<Folder>().map_err(|_| StorageError::NotFound)?;
+        if self.conversation.on_own_disk || there.on_own_disk {
+            return Ok(Box::new(self.copied_to(there).map_err(not_written)?));
+        }
+        self.conversation = there;
         Ok(Box::new((*self).handed_over(0o644).map_err(not_written)?))
     }
 

@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::{
-    domain::text::chain,
+    domain::{path::misleads, text::chain},
     ports::tools::{Transport, UpstreamError},
 };
 
@@ -46,7 +46,7 @@ impl Secrets {
             text = text.replace(secret.expose_secret(), "…");
         }
         let shown = text.trim().chars().take(TEXT_CHARS_MAX);
-        shown.map(|c| if c.is_control() || is_bidirectional(c) { ' ' } else { c }).collect()
+        shown.map(|c| if misleads(c) { ' ' } else { c }).collect()
     }
 
     pub(super) fn away(&self, error: &io::Error) -> UpstreamError {
@@ -112,11 +112,6 @@ fn of_address(url: &Url) -> impl Iterator<Item = String> {
     texts.chain(values)
 }
 
-/// Marks that change the order in which text is shown.
-fn is_bidirectional(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,8 +121,8 @@ mod tests {
         let url = Url::parse("https://u:pass-word@example.com/mcp?key=hidden-1").expect("a URL");
         let headers = vec![("Authorization".to_owned(), SecretString::from("Bearer token-1"))];
         let secrets = Secrets::of(&Transport::Http { url, headers });
-        let text = "bad token-1, Bearer token-1, hidden-1, pass-word\n\u{202e}end";
-        assert_eq!(secrets.clean(text), "bad …, …, …, …  end");
+        let text = "bad token-1, Bearer token-1, hidden-1, pass-word\n\u{202e}\u{200b}end";
+        assert_eq!(secrets.clean(text), "bad …, …, …, …   end");
         assert_eq!(secrets.clean(&"x".repeat(100_000)).len(), TEXT_CHARS_MAX);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
@@ -79,18 +79,14 @@ struct Open {
 }
 
 impl Sinks {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
-    }
-
     /// Keeps progress of unknown calls until the call that is being sent is registered.
     pub(super) fn starting(self: &Arc<Self>) -> Starting {
-        self.state().starting += 1;
+        self.0.lock().starting += 1;
         Starting(Arc::clone(self))
     }
 
     fn report(&self, token: &ProgressToken, progress: Progress) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let sink = match state.open.get_mut(token) {
             // rmcp has a task for each notification, so they can overtake each other.
             Some(open) if progress.progress > open.last => {
@@ -118,7 +114,7 @@ impl Starting {
     pub(super) fn register(self, token: ProgressToken, sink: ProgressSink) -> Registered {
         let sinks = Arc::clone(&self.0);
         let early = {
-            let mut state = sinks.state();
+            let mut state = sinks.0.lock();
             state.open.insert(token.clone(), Open { sink, last: f64::NEG_INFINITY });
             let (own, others) = std::mem::take(&mut state.early).into_iter().partition(|(of, _)| *of == token);
             state.early = others;
@@ -134,7 +130,7 @@ impl Starting {
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.0.lock();
         state.starting -= 1;
         if state.starting == 0 {
             state.early.clear();
@@ -149,7 +145,7 @@ pub(super) struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.sinks.state().open.remove(&self.token);
+        self.sinks.0.lock().open.remove(&self.token);
     }
 }
 
@@ -180,6 +176,6 @@ mod tests {
         drop(registered);
         sinks.report(&token(1), progress(6.0));
         assert_eq!(*seen.lock(), [1.0, 3.0, 5.0]);
-        assert!(sinks.state().open.is_empty() && sinks.state().early.is_empty());
+        assert!(sinks.0.lock().open.is_empty() && sinks.0.lock().early.is_empty());
     }
 }

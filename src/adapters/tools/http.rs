@@ -97,27 +97,16 @@ async fn without_address<T>(answer: impl Future<Output = Result<T, Failed>>) -> 
 impl StreamableHttpClient for HttpClient {
     type Error = reqwest::Error;
 
+    // The methods that take a size call these by default: the one of each connection is that of `config`.
     async fn post_message(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        auth_header: Option<String>,
-        headers: Headers,
-    ) -> Result<StreamableHttpPostResponse, Failed> {
-        let max = MESSAGE_BYTES_MAX;
-        self.post_message_with_max_sse_event_size(uri, message, session_id, auth_header, headers, max).await
-    }
-
-    async fn post_message_with_max_sse_event_size(
         &self,
         uri: Arc<str>,
         message: ClientJsonRpcMessage,
         session: Option<Arc<str>>,
         auth: Option<String>,
         headers: Headers,
-        max: usize,
     ) -> Result<StreamableHttpPostResponse, Failed> {
+        let max = MESSAGE_BYTES_MAX;
         let post = self.client.post_message_with_max_sse_event_size(uri, message, session, auth, headers, max);
         without_address(post).await
     }
@@ -141,18 +130,6 @@ impl StreamableHttpClient for HttpClient {
         headers: Headers,
     ) -> Result<BoxedSseResponse, Failed> {
         let max = MESSAGE_BYTES_MAX;
-        self.get_stream_with_max_sse_event_size(uri, session, last_event, auth, headers, max).await
-    }
-
-    async fn get_stream_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        session: Option<Arc<str>>,
-        last_event: Option<String>,
-        auth: Option<String>,
-        headers: Headers,
-        max: usize,
-    ) -> Result<BoxedSseResponse, Failed> {
         {
             let mut next = self.next_stream.lock().await;
             sleep_until(*next).await;

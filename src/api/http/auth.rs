@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{body, coderunner, e2b, error::ApiError, health, librechat, sign_in};
+use super::{Reply, body, coderunner, e2b, error::ApiError, health, librechat, parts::single, sign_in};
 use crate::{
     domain::{
         address::network,
@@ -44,7 +44,12 @@ const CONNECTING: HeaderName = HeaderName::from_static("cf-connecting-ip");
 
 /// Among a request's extensions: the listener has no room to answer it.
 #[derive(Debug, Clone, Copy)]
-pub struct NoAnswerPermit;
+pub enum NoAnswerPermit {
+    /// It was not carried out, or has only read.
+    Repeatable,
+    /// It may have changed something, such as run a program.
+    CarriedOut,
+}
 
 /// The class of a request's sender, which decides about room.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,14 +65,21 @@ pub enum Class {
 }
 
 impl Class {
-    pub fn of(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Self {
+    /// Of a request whose sender is known from here on: `bearer` does not look it up again.
+    pub fn of<B>(tokens: &Tokens, request: &mut Request<B>) -> Self {
+        let (path, headers) = (request.uri().path(), request.headers());
+        let (is_probe, found) = (health::PATHS.contains(&path), caller(tokens, path, headers));
         // An assertion of Cloudflare Access becomes the token of its request later.
         let asserted = || sign_in::assertion(headers).and_then(|assertion| tokens.caller(assertion.as_bytes()));
-        match caller(tokens, path, headers).or_else(asserted) {
-            _ if health::PATHS.contains(&path) => Self::Probe,
+        let class = match found.clone().or_else(asserted) {
+            _ if is_probe => Self::Probe,
             Some(Caller { owner, token }) => Self::Holder { owner, token: token.record.id },
             None => Self::Guest,
+        };
+        if let Some(caller) = found {
+            request.extensions_mut().insert(caller);
         }
+        class
     }
 }
 
@@ -75,10 +87,7 @@ impl Class {
 /// LibreChat's clients also `X-API-Key` and the password of HTTP Basic.
 pub(super) fn caller(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option<Caller> {
     // Of two headers one could be a proxy's and the other an attacker's.
-    let only = |name: HeaderName| {
-        let mut all = headers.get_all(name).iter();
-        all.next().filter(|_| all.next().is_none()).map(HeaderValue::as_bytes)
-    };
+    let only = |name: HeaderName| single(headers, &name).ok().flatten().map(HeaderValue::as_bytes);
     let takes_keys = coderunner::takes_keys(path) || librechat::is_own(path) || e2b::is_own(path);
     // E2B's SDK names a user of the sandbox in `Authorization`.
     if e2b::is_own(path)
@@ -103,11 +112,18 @@ fn password(value: &[u8]) -> Option<Vec<u8>> {
 
 /// Refuses a request for which there is no room.
 pub async fn turn(request: Request, next: Next) -> Response {
-    if request.extensions().get::<NoAnswerPermit>().is_none() {
-        return next.run(request).await;
+    let Some(room) = request.extensions().get::<NoAnswerPermit>().copied() else { return next.run(request).await };
+    match room {
+        NoAnswerPermit::Repeatable => {
+            let why = "The server has no room for another request of this sender: send it again in a moment.";
+            ApiError::new(Code::QueueFull, why).into_response()
+        }
+        NoAnswerPermit::CarriedOut => {
+            let why = "The request was carried out. Its long answer is lost, since this sender has not read others: \
+                       do not send it again, but look at what it did.";
+            ApiError::new(Code::TooLarge, why).into_response()
+        }
     }
-    let why = "The server has no room for another request of this sender: send it again in a moment.";
-    ApiError::new(Code::QueueFull, why).into_response()
 }
 
 /// Takes the address of a client from a proxy that is trusted.
@@ -116,8 +132,7 @@ pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, nex
     // Of IPv6 only the network of the peer is known.
     let is_trusted = |peer: IpAddr| proxies.iter().any(|net| net.contains(&peer) || network(net.network()) == peer);
     if peer.is_some_and(is_trusted) {
-        let mut all = request.headers().get_all(CONNECTING).iter();
-        let only = all.next().filter(|_| all.next().is_none()).and_then(|value| value.to_str().ok());
+        let only = single(request.headers(), &CONNECTING).ok().flatten().and_then(|value| value.to_str().ok());
         if let Some(client) = only.and_then(|text| text.trim().parse().ok()) {
             request.extensions_mut().insert(ClientAddress(network(client)));
         }
@@ -128,29 +143,29 @@ pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, nex
 /// Passes a request with a valid token on with its principal and its token, if the token has the scope; any other is
 /// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly. What is
 /// under way ends when the token does.
-pub async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Response {
-    let mut found = caller(&tokens, request.uri().path(), request.headers());
+pub(super) async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Reply {
+    // Its token may have ended since.
+    let found = request.extensions_mut().remove::<Caller>().filter(|found| !found.token.expired().is_cancelled());
+    let mut found = found.or_else(|| caller(&tokens, request.uri().path(), request.headers()));
     // One that another process has just made.
     let may_be_new = found.is_none() && tried(&request).is_some();
     if may_be_new && tokens.catch_up().await {
         found = caller(&tokens, request.uri().path(), request.headers());
     }
     let Some(Caller { owner, token }) = found else {
-        return refuse(&tokens, tried(&request)).await.into_response();
+        return Err(refuse(&tokens, tried(&request)).await);
     };
-    if let Err(failure) = scopes::check(&token, request.method(), request.uri().path()) {
-        return ApiError::from(failure).into_response();
-    }
+    scopes::check(&token, request.method(), request.uri().path())?;
     request.extensions_mut().insert(owner.clone());
     request.extensions_mut().insert(Arc::clone(&token));
     // Who only listens can do so again with a new token; the answer of anything else would be lost.
     let end = if request.method() == Method::GET { token.expired() } else { token.ended() }.clone();
     let answer = tokio::select! {
         answer = body::counted_for(owner, next.run(request)) => answer,
-        () = end.cancelled() => return ended().into_response(),
+        () = end.cancelled() => return Err(ended()),
     };
     // A whole body is on its way already.
-    if answer.body().size_hint().exact().is_some() { answer } else { answer.map(|body| until_ended(body, end)) }
+    Ok(if answer.body().size_hint().exact().is_some() { answer } else { answer.map(|body| until_ended(body, end)) })
 }
 
 /// Where a request with a wrong token comes from; `None` for one without a token.
@@ -184,6 +199,19 @@ fn until_ended(body: Body, end: CancellationToken) -> Body {
 
 #[cfg(test)]
 mod tests {
+    use std::{convert::Infallible, time::Duration};
+
+    use axum::{
+        Router,
+        body::{Bytes, to_bytes},
+        http::StatusCode,
+        middleware,
+        routing::get,
+    };
+    use futures_util::stream;
+    use tokio::time::timeout;
+    use tower::ServiceExt as _;
+
     use super::*;
     use crate::{
         domain::{
@@ -197,9 +225,9 @@ mod tests {
     #[test]
     fn person_of_cloudflare_access_is_a_holder_once_the_assertion_is_known() {
         let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
-        let mut headers = HeaderMap::new();
-        headers.insert("cf-access-jwt-assertion", HeaderValue::from_static("a.b.c"));
-        assert_eq!(Class::of(&tokens, "/v1/runs", &headers), Class::Guest);
+        let mut request = Request::new(Body::empty());
+        request.headers_mut().insert("cf-access-jwt-assertion", HeaderValue::from_static("a.b.c"));
+        assert_eq!(Class::of(&tokens, &mut request), Class::Guest);
         let record = TokenRecord {
             owner: "ann".parse().expect("an owner"),
             prefix: SUBJECT_MARK.to_owned(),
@@ -209,6 +237,45 @@ mod tests {
         tokens.learn(vec![record.clone()]);
         let (owner, token) = (record.owner, record.id);
         tokens.accept_as(digest(b"a.b.c"), record.digest, i64::MAX, owner.clone(), vec![Scope::Run]);
-        assert_eq!(Class::of(&tokens, "/v1/runs", &headers), Class::Holder { owner, token });
+        assert_eq!(Class::of(&tokens, &mut request), Class::Holder { owner, token });
+        assert!(request.extensions().get::<Caller>().is_none(), "it is not verified for this request");
+    }
+
+    #[tokio::test]
+    async fn sender_is_looked_up_once_and_refused_if_the_token_has_ended_since() {
+        let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
+        let record = TokenRecord { prefix: "mcps_".to_owned(), digest: digest(b"secret"), ..blank_record() };
+        tokens.learn(vec![record.clone()]);
+        let layer = middleware::from_fn_with_state(Arc::clone(&tokens), bearer);
+        let router = Router::new().route("/v1/runners", get(|| async {})).layer(layer);
+        let arrived = || {
+            let request = axum::http::Request::get("/v1/runners").header(header::AUTHORIZATION, "Bearer secret");
+            let mut request = request.body(Body::empty()).expect("a request");
+            let token = record.id;
+            assert_eq!(Class::of(&tokens, &mut request), Class::Holder { owner: record.owner.by(token), token });
+            request.headers_mut().remove(header::AUTHORIZATION);
+            request
+        };
+        let (early, late) = (arrived(), arrived());
+        assert_eq!(router.clone().oneshot(early).await.expect("an answer").status(), StatusCode::OK);
+        tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record.clone() }]);
+        assert_eq!(router.oneshot(late).await.expect("an answer").status(), StatusCode::UNAUTHORIZED);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn stream_of_a_token_that_ends_while_it_is_opened_ends() {
+        let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
+        let record = TokenRecord { prefix: "mcps_".to_owned(), digest: digest(b"secret"), ..blank_record() };
+        tokens.learn(vec![record.clone()]);
+        let (ending, ended) = (Arc::clone(&tokens), TokenRecord { revoked_unix_ms: Some(1), ..record });
+        let opens = move || {
+            ending.learn(vec![ended.clone()]);
+            async { Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()) }
+        };
+        let layer = middleware::from_fn_with_state(tokens, bearer);
+        let router = Router::new().route("/v1/runners", get(opens)).layer(layer);
+        let request = axum::http::Request::get("/v1/runners").header(header::AUTHORIZATION, "Bearer secret");
+        let answer = router.oneshot(request.body(Body::empty()).expect("a request")).await.expect("an answer");
+        let read = timeout(Duration::from_mins(1), to_bytes(answer.into_body(), usize::MAX)).await;
+        assert!(read.is_ok(), "it does not end");
     }
 }

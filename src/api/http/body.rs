@@ -28,7 +28,7 @@ use tokio::{
 };
 
 pub(super) use self::request::RequestBody;
-use super::json;
+use super::{json, parts::single};
 use crate::{
     api::schema::parse::by_size,
     domain::{
@@ -326,12 +326,7 @@ fn paused() -> Failure {
 /// # Errors
 /// [`Code::InvalidRequest`] when two are announced.
 pub fn media_type(headers: &HeaderMap) -> Result<String, Failure> {
-    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter();
-    let kind = kinds.next().map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default();
-    if kinds.next().is_some() {
-        let why = "The header `content-type` is there twice: send it once.";
-        return Err(Failure::new(Code::InvalidRequest, why));
-    }
+    let kind = single(headers, &header::CONTENT_TYPE)?.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     Ok(kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 

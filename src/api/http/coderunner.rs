@@ -16,7 +16,7 @@ use axum::{
     extract::{Request, State},
     http::{HeaderName, HeaderValue, Method, header},
     middleware::{self, Next},
-    response::{IntoResponse, Response},
+    response::Response,
     routing::{get, post},
 };
 use serde_json::{Map, Value};
@@ -24,9 +24,8 @@ use serde_json::{Map, Value};
 pub use self::answer::CodeRunnerRefusal;
 pub(super) use self::answer::stderr;
 use super::{
-    ApiParts,
+    ApiParts, Reply,
     body::{Bodies, RequestBody},
-    error::ApiError,
     json,
 };
 use crate::domain::error::{Code, Failure};
@@ -96,22 +95,19 @@ pub fn router(parts: ApiParts) -> Router {
 }
 
 /// The vendor's SDK sends its token in the body when it opens a session: moves it to where tokens are looked for.
-pub async fn key_from_body(State(bodies): State<Bodies>, request: Request, next: Next) -> Response {
+pub(super) async fn key_from_body(State(bodies): State<Bodies>, request: Request, next: Next) -> Reply {
     let has_key = request.headers().contains_key(header::AUTHORIZATION) || request.headers().contains_key(KEY);
     if has_key || request.uri().path() != OPEN || request.method() != Method::POST {
-        return next.run(request).await;
+        return Ok(next.run(request).await);
     }
     let (mut head, body) = request.into_parts();
-    let bytes = match bodies.at_most(KEY_BODY_BYTES_MAX).read(&head.headers, body).await {
-        Ok(bytes) => bytes,
-        Err(failure) => return ApiError::from(failure).into_response(),
-    };
+    let bytes = bodies.at_most(KEY_BODY_BYTES_MAX).read(&head.headers, body).await?;
     let members = json::read(&bytes, KEY_BODY_VALUES_MAX).ok();
     let key = members.as_ref().and_then(|members| members["api_key"].as_str());
     if let Some(key) = key.and_then(|key| HeaderValue::from_str(key).ok()) {
         head.headers.insert(KEY, key);
     }
-    next.run(Request::from_parts(head, Body::from(bytes))).await
+    Ok(next.run(Request::from_parts(head, Body::from(bytes))).await)
 }
 
 /// The members of a body in JSON or, as the SDK sends some, in the form of a page.

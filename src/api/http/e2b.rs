@@ -16,14 +16,9 @@ use axum::{
     routing::{delete, get, post},
 };
 
-use super::{ApiParts, error::ApiError, peers::MayBeElsewhere};
+use super::{ApiParts, error::ApiError, parts::ApiCall, peers::MayBeElsewhere};
 use crate::{
-    domain::{
-        error::Failure,
-        owner::{ConversationKey, Principal},
-        path::SafePath,
-        trace::TraceContext,
-    },
+    domain::{error::Failure, owner::ConversationKey, path::SafePath},
     services::{
         containers::{Container, Maker},
         sessions::Setup,
@@ -95,25 +90,23 @@ pub fn router(parts: ApiParts) -> Router {
 
 /// The sandbox that a request names.
 struct InSandbox {
-    parts: ApiParts,
+    call: ApiCall,
     key: ConversationKey,
     setup: Setup,
-    trace: Option<TraceContext>,
 }
 
 impl FromRequestParts<ApiParts> for InSandbox {
     type Rejection = ApiError;
 
     async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
-        let who = Principal::from_request_parts(head, parts).await?;
-        let id = head.headers.get("e2b-sandbox-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
+        let call = ApiCall::from_request_parts(head, parts).await?;
+        let id = call.headers.get("e2b-sandbox-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
         let id = id.ok_or_else(|| Failure::argument("E2b-Sandbox-Id", "it is missing: name the sandbox"))?;
         // The SDK tells a sandbox that is gone by this status. While another server may have it, it is not gone.
         let status = head.extensions.get::<MayBeElsewhere>().is_none().then_some(StatusCode::BAD_GATEWAY);
         let gone = |failure| ApiError { status, ..ApiError::from(failure) };
-        let Container { key, setup, .. } =
-            parts.containers.get(&ConversationKey::new(who, id), Maker::E2b).map_err(gone)?;
-        Ok(Self { parts: parts.clone(), key, setup, trace: head.extensions.get().copied() })
+        let Container { key, setup, .. } = parts.containers.get(&call.key(id), Maker::E2b).map_err(gone)?;
+        Ok(Self { call, key, setup })
     }
 }
 
@@ -137,7 +130,11 @@ fn below_data(path: &str) -> Result<Option<SafePath>, Failure> {
 }
 
 fn a_file(path: &str) -> Result<SafePath, Failure> {
-    below_data(path)?.ok_or_else(|| Failure::argument("path", "it names the folder of all files"))
+    below_data(path)?.ok_or_else(all_files)
+}
+
+fn all_files() -> Failure {
+    Failure::argument("path", "it names the folder of all files: name what is in it")
 }
 
 #[cfg(test)]

@@ -29,8 +29,17 @@ use crate::{
 /// How long a refused client should wait when nothing better is known, in seconds.
 const RETRY_AFTER_S: u64 = 2;
 
-/// An answer in JSON, or why there is none.
-pub type Answer<T> = Result<Json<T>, ApiError>;
+/// What a handler answers, or why there is no answer.
+pub type Reply<T = Response> = Result<T, ApiError>;
+
+/// An answer in JSON.
+pub type Answer<T> = Reply<Json<T>>;
+
+/// The answer of an operation that says nothing but that it is done.
+pub(super) fn no_content<T>(done: Result<T, Failure>) -> Reply<StatusCode> {
+    done?;
+    Ok(StatusCode::NO_CONTENT)
+}
 
 /// A request that fails.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,48 +136,35 @@ impl ApiError {
             let error = json!({"code": rpc, "message": message, "data": data});
             return (status, Json(json!({"jsonrpc": "2.0", "id": id, "error": error}))).into_response();
         }
-        match surface {
+        let body = match surface {
             Surface::V1 => {
                 let title = status.canonical_reason().unwrap_or("Error");
-                let (kind, param) = ("about:blank", failure.argument);
-                let problem =
-                    Problem { kind, title, status: status.as_u16(), detail: message, code, request_id, param };
-                (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(problem)).into_response()
+                let (kind, status, param) = ("about:blank", status.as_u16(), failure.argument);
+                json!(Problem { kind, title, status, detail: message, code, request_id, param })
             }
             Surface::Piston => {
                 let (code, request_id) = (Some(code.to_owned()), Some(request_id));
-                (status, Json(PistonRefusal { message, code, request_id })).into_response()
+                json!(PistonRefusal { message, code, request_id })
             }
-            Surface::CodeRunner => (status, Json(CodeRunnerRefusal::new(code, message, request_id))).into_response(),
-            Surface::Jupyter => {
-                let body = json!({"message": message, "reason": null, "code": code, "requestId": request_id});
-                (status, Json(body)).into_response()
-            }
-            Surface::LibreChat => {
+            Surface::CodeRunner => json!(CodeRunnerRefusal::new(code, message, request_id)),
+            Surface::Jupyter => json!({"message": message, "reason": null, "code": code, "requestId": request_id}),
+            Surface::LibreChat if status == StatusCode::TOO_MANY_REQUESTS => {
                 // The word that its clients know; they show the wait to the model.
-                let error = if status == StatusCode::TOO_MANY_REQUESTS { "rate_limited" } else { code };
-                let wait = failure.retry_after_s.unwrap_or(RETRY_AFTER_S);
-                let mut body = json!({"error": error, "message": message, "requestId": request_id});
-                if status == StatusCode::TOO_MANY_REQUESTS {
-                    body["retry_after_seconds"] = wait.into();
-                }
-                (status, Json(body)).into_response()
+                let (error, wait) = ("rate_limited", failure.retry_after_s.unwrap_or(RETRY_AFTER_S));
+                json!({"error": error, "message": message, "requestId": request_id, "retry_after_seconds": wait})
             }
-            Surface::Connect => {
-                let code = e2b::connect_code(status);
-                (status, Json(json!({"code": code, "message": message, "requestId": request_id}))).into_response()
-            }
-            Surface::E2b => {
-                let body = json!({"code": status.as_u16(), "message": message, "requestId": request_id});
-                (status, Json(body)).into_response()
-            }
-            Surface::OpenAi => {
-                let error = json!({"message": message, "type": openai::error_type(status), "param": failure.argument,
-                    "code": code, "requestId": request_id});
-                (status, Json(json!({"error": error}))).into_response()
-            }
-            Surface::Other => (status, Json(ErrorResult::new(failure.code, message, request))).into_response(),
+            Surface::LibreChat => json!({"error": code, "message": message, "requestId": request_id}),
+            Surface::Connect => json!({"code": e2b::connect_code(status), "message": message, "requestId": request_id}),
+            Surface::E2b => json!({"code": status.as_u16(), "message": message, "requestId": request_id}),
+            Surface::OpenAi => json!({"error": {"message": message, "type": openai::error_type(status),
+                "param": failure.argument, "code": code, "requestId": request_id}}),
+            Surface::Other => json!(ErrorResult::new(failure.code, message, request)),
+        };
+        let mut answer = (status, Json(body)).into_response();
+        if surface == Surface::V1 {
+            answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         }
+        answer
     }
 }
 

@@ -77,7 +77,7 @@ async fn serve(
             link => files.open_signed(link).await.map(|file| answer(request.method(), request.headers(), file)),
         },
         Method::PUT if takes_upload => upload(&files, &bodies, link, request).await,
-        _ => Ok(not_allowed()),
+        _ => Ok(not_allowed(takes_upload)),
     };
     let mut response = answered.unwrap_or_else(|failure| ApiError::from(failure).into_response());
     for (name, value) in ALWAYS {
@@ -111,10 +111,14 @@ async fn upload(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn not_allowed() -> Response {
-    let why = "A link downloads its file with GET or HEAD: files are changed through the API.";
+fn not_allowed(takes_upload: bool) -> Response {
+    let (why, allowed) = if takes_upload {
+        ("This link takes its file with PUT, as the body alone: use `curl -T FILE URL`.", "PUT")
+    } else {
+        ("A link downloads its file with GET or HEAD: files are changed through the API.", "GET, HEAD")
+    };
     let mut response = ApiError::new(Code::MethodNotAllowed, why).into_response();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
 }
 

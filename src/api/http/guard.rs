@@ -13,7 +13,7 @@ use axum::{
 };
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
-use super::error::ApiError;
+use super::{Reply, error::ApiError, parts::single};
 use crate::domain::error::{Code, Failure};
 
 /// What pages of other origins may read of an answer beside its body.
@@ -126,15 +126,8 @@ impl Names {
     }
 
     fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
-        let one = |name: header::HeaderName| {
-            let mut values = headers.get_all(&name).iter();
-            match (values.next(), values.next()) {
-                (value, None) => Ok(value.map(|v| v.to_str().unwrap_or("\u{fffd}"))),
-                _ => Err(Failure::new(
-                    Code::InvalidRequest,
-                    format!("The header `{name}` is there twice: send it once."),
-                )),
-            }
+        let one = |name: HeaderName| {
+            single(headers, &name).map(|value| value.map(|value| value.to_str().unwrap_or("\u{fffd}")))
         };
         let host = one(header::HOST)?
             .ok_or_else(|| Failure::new(Code::InvalidRequest, "The header `Host` is missing: send it."))?;
@@ -149,7 +142,8 @@ impl Names {
         match one(header::ORIGIN)? {
             Some(origin) if !self.origin_is_ours(origin) => Err(Failure::new(
                 Code::Forbidden,
-                "Pages of that origin may not use this server: set PUBLIC_BASE_URL to the page's address.",
+                "Pages of that origin may not use this server: set PUBLIC_BASE_URL to the page's address, or name the \
+                 page's origin in SANDBOX_SERVER__CORS_ORIGINS.",
             )),
             _ => Ok(()),
         }
@@ -157,13 +151,11 @@ impl Names {
 }
 
 /// Lets requests pass that are addressed to us and come from no foreign page.
-pub async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Response {
-    match names.check(request.uri(), request.headers()) {
-        Ok(()) => match names.elsewhere(&request) {
-            Some(answer) => answer,
-            None => next.run(request).await,
-        },
-        Err(failure) => ApiError::from(failure).into_response(),
+pub(super) async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Reply {
+    names.check(request.uri(), request.headers())?;
+    match names.elsewhere(&request) {
+        Some(answer) => Ok(answer),
+        None => Ok(next.run(request).await),
     }
 }
 

@@ -1,4 +1,5 @@
-//! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start; with a valid token, the standbys.
+//! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start; with the scope `admin`, the standbys,
+//! whose number follows from what all owners do.
 
 use std::sync::Arc;
 
@@ -12,9 +13,12 @@ use axum::{
 use serde_json::{Map, json};
 
 use super::auth::caller;
-use crate::services::{
-    readiness::{Readiness, Ready},
-    tokens::Tokens,
+use crate::{
+    domain::token::Scope,
+    services::{
+        readiness::{Readiness, Ready},
+        tokens::Tokens,
+    },
 };
 
 pub(super) const PATHS: [&str; 3] = ["/healthz", "/readyz", "/health"];
@@ -48,7 +52,7 @@ async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> 
         _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
     let mut body = json!({"status": word, "reason": reason});
-    if caller(&tokens, "", &headers).is_some() {
+    if caller(&tokens, "", &headers).is_some_and(|caller| caller.token.record.grant.has(Scope::Admin)) {
         let mut standbys = Map::new();
         for (language, stage, count) in readiness.standing_by() {
             standbys.entry(language.to_string()).or_insert_with(|| json!({}))[stage] = json!(count);

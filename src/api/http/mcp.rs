@@ -49,6 +49,7 @@ use crate::{
         http::{
             body::{self, Bodies},
             error::ApiError,
+            parts::single,
             peers::Relay,
         },
         mcp::{Client, McpParts, McpServer, ToolName, View},
@@ -283,10 +284,7 @@ fn check_method(headers: &HeaderMap, envelope: &Envelope) -> Result<(), ApiError
 
 fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
     for name in ONCE.map(HeaderName::from_static) {
-        if headers.get_all(&name).iter().nth(1).is_some() {
-            let why = format!("The header `{name}` is there twice: send it once.");
-            return Err(refusal(INVALID_REQUEST, None, why));
-        }
+        single(headers, &name).map_err(failed)?;
     }
     let unsupported = |Failure { message, .. }| {
         let error = refusal(INVALID_REQUEST, None, message);

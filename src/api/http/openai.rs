@@ -5,7 +5,7 @@ mod files;
 
 use axum::{
     Json, Router,
-    http::StatusCode,
+    http::{StatusCode, Uri},
     routing::{get, post},
 };
 use schemars::JsonSchema;
@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 use super::{
     Answer, ApiParts,
     body::RequestBody,
-    parts::{Path, Query},
+    error::ApiError,
+    listed::Room,
+    parts::{ApiCall, Path, Query},
 };
 use crate::{
     domain::{
         error::{Code, Failure},
-        id::ConversationId,
-        owner::{ConversationKey, Principal},
+        id::{ConversationId, RunId},
     },
     services::containers::{Container, Maker},
 };
@@ -86,7 +87,7 @@ struct PageQuery {
     name: Option<String>,
 }
 
-async fn create(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
+async fn create(call: ApiCall, body: RequestBody) -> Answer<Value> {
     let body = body.at_most(BODY_BYTES_MAX);
     let Create { name, expires_after, file_ids, network_policy, skills } = body.lenient().await?;
     let minutes = expires_after.map_or(MINUTES_MAX, |after| after.minutes);
@@ -102,39 +103,46 @@ async fn create(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Va
             return Err(Failure::argument(argument, why).into());
         }
     }
-    let key = ConversationKey::new(who, ConversationId::random("cntr_"));
-    parts.containers.create(&key, Maker::OpenAi, minutes * 60)?;
-    let container = parts.containers.change(&key, Maker::OpenAi, |container| {
+    let key = call.key(ConversationId::of_run("cntr_", RunId::new()));
+    let container = call.parts.containers.create(&key, Maker::OpenAi, minutes * 60, |container| {
         container.name = name;
         container.idle_s = Some(minutes * 60);
     })?;
     Ok(Json(shown(&container)))
 }
 
-async fn list(parts: ApiParts, who: Principal, Query(query): Query<PageQuery>) -> Answer<Value> {
-    let mut all = parts.containers.list(&who, Maker::OpenAi);
-    all.retain(|one| query.name.as_ref().is_none_or(|name| one.name == *name));
-    Ok(Json(query.page(all.iter().map(shown).collect())?))
+async fn list(call: ApiCall, Query(query): Query<PageQuery>) -> Answer<Value> {
+    Ok(Json(query.containers(call.parts.containers.list(&call.who, Maker::OpenAi).iter().map(shown).collect())?))
 }
 
-async fn retrieve(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<Value> {
-    Ok(Json(shown(&named(&parts, who, &id)?)))
+/// The page that an address asks for, of the containers of several servers.
+pub(super) fn page_of(uri: &Uri, all: Vec<Value>) -> Result<Value, ApiError> {
+    Ok(Query::<PageQuery>::of(uri)?.0.containers(all)?)
 }
 
-async fn remove(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<Value> {
-    let key = named(&parts, who, &id)?.key;
-    parts.containers.remove(&key, Maker::OpenAi).await?;
+async fn retrieve(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
+    Ok(Json(shown(&named(&call, &id)?)))
+}
+
+async fn remove(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
+    let key = named(&call, &id)?.key;
+    call.parts.containers.remove(&key, Maker::OpenAi).await?;
     Ok(Json(json!({"id": id, "object": "container.deleted", "deleted": true})))
 }
 
-fn named(parts: &ApiParts, who: Principal, id: &str) -> Result<Container, Failure> {
+fn named(call: &ApiCall, id: &str) -> Result<Container, Failure> {
     let missing = || Failure::new(Code::ConversationNotFound, "There is no such container, or it expired.");
     let id = id.parse().map_err(|_| missing())?;
-    parts.containers.get(&ConversationKey::new(who, id), Maker::OpenAi).map_err(|_| missing())
+    call.parts.containers.get(&call.key(id), Maker::OpenAi).map_err(|_| missing())
 }
 
 impl PageQuery {
-    /// Of items that are newest first.
+    fn containers(&self, mut all: Vec<Value>) -> Result<Value, Failure> {
+        all.retain(|one| self.name.as_ref().is_none_or(|name| one["name"] == *name));
+        self.page(all)
+    }
+
+    /// Of items that are newest first, as many as one answer holds.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for `after`, since an empty page would be taken for the end of the list.
@@ -148,8 +156,10 @@ impl PageQuery {
             items.drain(..=at);
         }
         let limit = self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-        let has_more = items.len() > limit;
-        items.truncate(limit);
+        let mut room = Room::default();
+        let fits = items.iter().take(limit).take_while(|item| room.takes(item)).count();
+        let has_more = items.len() > fits;
+        items.truncate(fits);
         let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
         Ok(json!({"object": "list", "first_id": id(items.first()), "last_id": id(items.last()), "has_more": has_more,
             "data": items}))

@@ -4,20 +4,39 @@
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
-    extract::{self, FromRef, FromRequestParts, OptionalFromRequestParts},
-    http::request::Parts,
+    extract::{self, FromRef, FromRequestParts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, request::Parts},
 };
 use serde::de::DeserializeOwned;
 
 use super::{body::Bodies, error::ApiError};
 use crate::{
-    domain::{error::Code, owner::Principal, trace::TraceContext},
+    domain::{
+        error::{Code, Failure},
+        id::ConversationId,
+        owner::{ConversationKey, Principal},
+        trace::TraceContext,
+    },
     services::{
-        admin::Admin, check::Checker, containers::Containers, conversations::Conversations, files::Files,
-        history::History, idempotency::Idempotency, kernels::Kernels, network::Network, packages::Packages, runs::Runs,
-        sessions::Sessions, skills::Skills, tokens::Tokens, tools::Tools,
+        admin::Admin,
+        check::Checker,
+        containers::Containers,
+        conversations::Conversations,
+        files::Files,
+        history::History,
+        idempotency::Idempotency,
+        kernels::Kernels,
+        network::Network,
+        packages::Packages,
+        runs::{Report, RunRequest, Runs},
+        sessions::Sessions,
+        skills::Skills,
+        tokens::Tokens,
+        tools::Tools,
     },
 };
+
+const KEY_CHARS_MAX: usize = 255;
 
 /// The services, and how bodies are read.
 #[derive(Clone, FromRef)]
@@ -70,15 +89,41 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
 /// The arguments of a query. Unknown ones are ignored.
 pub struct Query<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        match <extract::Query<T> as FromRequestParts<S>>::from_request_parts(head, state).await {
+impl<T: DeserializeOwned> Query<T> {
+    pub(super) fn of(uri: &Uri) -> Result<Self, ApiError> {
+        match extract::Query::try_from_uri(uri) {
             Ok(extract::Query(arguments)) => Ok(Self(arguments)),
             Err(rejection) => Err(ApiError::new(Code::InvalidArgument, format!("{}.", rejection.body_text()))),
         }
     }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        Self::of(&head.uri)
+    }
+}
+
+/// A header that is there once or not at all.
+pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, Failure> {
+    let mut all = headers.get_all(name).iter();
+    let (value, None) = (all.next(), all.next()) else {
+        return Err(Failure::new(Code::InvalidRequest, format!("The header `{name}` is there twice: send it once.")));
+    };
+    Ok(value)
+}
+
+/// The key by which a repeated request is known.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+    let repeated = |_| Failure::argument("Idempotency-Key", "it is there twice: send it once");
+    let key = single(headers, &HeaderName::from_static("idempotency-key")).map_err(repeated)?;
+    let Some(key) = key else { return Ok(None) };
+    let text = key.to_str().ok().map(str::trim).filter(|text| (1..=KEY_CHARS_MAX).contains(&text.len()));
+    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+    let why = format!("it must be 1 to {KEY_CHARS_MAX} visible characters");
+    text.map(|text| Some(text.to_owned())).ok_or_else(|| Failure::argument("Idempotency-Key", why))
 }
 
 impl FromRequestParts<ApiParts> for ApiParts {
@@ -98,10 +143,33 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
     }
 }
 
-impl<S: Send + Sync> OptionalFromRequestParts<S> for TraceContext {
-    type Rejection = Infallible;
+/// A request to a surface that another project defined.
+pub struct ApiCall {
+    pub parts: ApiParts,
+    pub who: Principal,
+    pub method: Method,
+    pub headers: HeaderMap,
+    pub trace: Option<TraceContext>,
+}
 
-    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-        Ok(head.extensions.get::<Self>().copied())
+impl FromRequestParts<ApiParts> for ApiCall {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
+        let who = Principal::from_request_parts(head, parts).await?;
+        let (method, headers) = (head.method.clone(), head.headers.clone());
+        Ok(Self { parts: parts.clone(), who, method, headers, trace: head.extensions.get().copied() })
+    }
+}
+
+impl ApiCall {
+    pub fn key(&self, id: ConversationId) -> ConversationKey {
+        ConversationKey::new(self.who.clone(), id)
+    }
+
+    /// Runs a program to its end; a client that disconnects cancels it.
+    pub async fn finished(&self, request: RunRequest) -> Result<Arc<Report>, Failure> {
+        let run = self.parts.runs.begin(RunRequest { detach: Some(false), within: self.trace, ..request })?;
+        run.finished().await
     }
 }

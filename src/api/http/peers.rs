@@ -4,6 +4,7 @@
 //! ```text
 //! request ─ answered here ─┬─ begins something in a conversation that is not held ─ take it ─┬─ here: answered again
 //!                          │                                                                └─ sent to who has it
+//!                          ├─ lists what is in memory ─ each of the others is asked for its part
 //!                          └─ does not know a run, a session, a container ─ sent to each of the others, until one does
 //! ```
 //!
@@ -11,7 +12,9 @@
 //! hops: to the server that has the client's MCP session, and from there to the one that has the conversation. Without
 //! other servers this middleware does nothing.
 
-use std::time::Duration;
+mod lists;
+
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, HttpBody as _},
@@ -33,14 +36,18 @@ use hyper_util::{
 use tokio::{io::copy_bidirectional, time::timeout};
 use tracing::{debug, warn};
 
-use super::{body::Bodies, error::ApiError};
+use self::lists::List;
+use super::{Reply, body::Bodies, error::ApiError};
 use crate::{
     domain::{
         error::{Code, Failure},
         id::RunId,
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
     },
-    services::peers::{DEAD_AFTER, Peer, Peers},
+    services::{
+        peers::{DEAD_AFTER, Peer, Peers},
+        shares::Shares,
+    },
 };
 
 /// How often a request was sent on. A client that sends this header itself gains nothing: its request is only refused
@@ -61,8 +68,10 @@ const HOPS_MAX: u8 = 2;
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// The silence of a connection after which its other end is asked for a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// How long each server may take to tell whether it knows a run.
+/// How long each server may take to tell whether it knows a run, and what it has of a list.
 const FIND_MAX: Duration = Duration::from_secs(3);
+/// Lists of one owner that are put together at once: those of all servers are in memory then. More wait.
+const LISTS_MAX: usize = 4;
 /// When to try again while a server does not answer, in seconds.
 const RETRY_AFTER_S: u64 = 5;
 
@@ -77,6 +86,7 @@ pub struct Relay {
     peers: Peers,
     bodies: Bodies,
     client: Client<HttpConnector, Body>,
+    lists: Arc<Shares<Principal>>,
 }
 
 /// What an answer asks for.
@@ -103,7 +113,8 @@ impl Relay {
         connector.set_keepalive_retries(Some(3));
         #[cfg(target_os = "linux")]
         connector.set_tcp_user_timeout(Some(DEAD_AFTER));
-        Self { peers, bodies, client: Client::builder(TokioExecutor::new()).build(connector) }
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        Self { peers, bodies, client, lists: Arc::new(Shares::new(LISTS_MAX)) }
     }
 
     pub fn is_alone(&self) -> bool {
@@ -199,45 +210,49 @@ impl Relay {
         }
         let (mut head, body) = answer.into_parts();
         head.headers = kept;
-        Ok(Response::from_parts(head, Body::new(body)))
+        // A stream: its length is announced, but its bytes are not here yet.
+        Ok(Response::from_parts(head, Body::from_stream(Body::new(body).into_data_stream())))
     }
 }
 
 impl std::fmt::Debug for Relay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.peers.fmt(f)
+        f.debug_struct("Relay").finish_non_exhaustive()
     }
 }
 
 /// Answers a request here, or sends it to the server that has its conversation, run or session.
-pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -> Response {
+pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -> Reply {
     if relay.is_alone() || !can_be_repeated(&request, relay.bodies.bytes_max()) {
-        return next.run(request).await;
+        return Ok(next.run(request).await);
     }
     let (mut head, body) = request.into_parts();
-    let body = match relay.bodies.read(&head.headers, body).await {
-        Ok(body) => body,
-        Err(failure) => return ApiError::from(failure).into_response(),
-    };
+    let body = relay.bodies.read(&head.headers, body).await?;
     let (sent_on, others) = (hops(&head.headers) > 0, relay.peers.others());
     if sent_on || !others.is_empty() {
         head.extensions.insert(MayBeElsewhere);
     }
     let again = |head: &Parts| Request::from_parts(head.clone(), Body::from(body.clone()));
+    if let Some(list) = List::of(&head).filter(|_| !sent_on && !others.is_empty()) {
+        let who = head.extensions.get::<Principal>().cloned().unwrap_or_default();
+        let _turn = relay.lists.of(&who).acquire_owned().await;
+        let asked = list.asked(&head);
+        let own = next.run(again(&asked)).await;
+        return Ok(list.united(&relay, (&head, &asked), &others, own).await);
+    }
     let answer = next.clone().run(again(&head)).await;
     // It may name a conversation, which the client may then ask another server for.
     relay.peers.stored().await;
     match missing(&head, &answer) {
-        Some(Missing::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await {
-            Ok(Place::Here) => next.run(again(&head)).await,
-            Ok(Place::At(peer)) => relay.send(&peer, &head, body.clone()).await.unwrap_or_else(refused),
-            Err(failure) => refused(failure),
+        Some(Missing::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await? {
+            Place::Here => Ok(next.run(again(&head)).await),
+            Place::At(peer) => Ok(relay.send(&peer, &head, body.clone()).await?),
         },
         Some(Missing::Unknown) if !sent_on && !others.is_empty() => {
             let mut unanswered = None;
             for peer in others {
                 match relay.send(&peer, &head, body.clone()).await {
-                    Ok(answer) if answer.status() != StatusCode::NOT_FOUND => return answer,
+                    Ok(answer) if answer.status() != StatusCode::NOT_FOUND => return Ok(answer),
                     // It may have done what was asked, unless one of the rest knows what the request is about.
                     Err(failure) if failure.code == Code::ServerLost => unanswered = Some(failure),
                     // What a dead server had is told by the history.
@@ -245,12 +260,12 @@ pub async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -
                 }
             }
             if let Some(failure) = unanswered {
-                return refused(failure);
+                return Err(failure.into());
             }
             head.extensions.remove::<MayBeElsewhere>();
-            next.run(again(&head)).await
+            Ok(next.run(again(&head)).await)
         }
-        _ => answer,
+        _ => Ok(answer),
     }
 }
 
@@ -278,10 +293,6 @@ fn missing(head: &Parts, answer: &Response) -> Option<Missing> {
 fn hops(headers: &HeaderMap) -> u8 {
     let value = headers.get(SENT_ON).map(|hops| hops.to_str().ok().and_then(|hops| hops.parse().ok()));
     value.map_or(0, |hops| hops.unwrap_or(HOPS_MAX))
-}
-
-fn refused(failure: Failure) -> Response {
-    ApiError::from(failure).into_response()
 }
 
 fn silent(peer: &Peer) -> Failure {

@@ -17,15 +17,10 @@ use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{answer::Executed, request::Execute, selector::version};
-use super::{Answer, ApiParts, body::RequestBody, error::ApiError};
+use super::{Answer, ApiParts, body::RequestBody, error::ApiError, parts::ApiCall};
 use crate::{
     api::schema::parse::by_size,
-    domain::{
-        error::Code,
-        id::ConversationId,
-        owner::{ConversationKey, Principal},
-        trace::TraceContext,
-    },
+    domain::{error::Code, id::ConversationId},
     ports::runner::Runner,
     services::runs::{RunRequest, Runs},
 };
@@ -114,33 +109,35 @@ async fn no_packages() -> ApiError {
     request_body(content = Execute),
     responses((status = 200, description = "The result.", body = Executed)),
 )]
-async fn execute(
-    State(runs): State<Runs>,
-    who: Principal,
-    trace: Option<TraceContext>,
-    body: RequestBody,
-) -> Answer<Executed> {
+async fn execute(call: ApiCall, body: RequestBody) -> Answer<Executed> {
+    let runs = &call.parts.runs;
     // Without capacity the body is not read.
-    runs.check_capacity(&who)?;
+    runs.check_capacity(&call.who)?;
     let (members, bytes) = body.members().await?;
+    let length = bytes.len();
+    // Its memory is for others while the run is waited for; admission counts what the run keeps.
+    drop(bytes);
     let mut execute = Execute::parse(members)?;
     let limits = execute.limits(runs.limits())?;
-    let (execute, files) = by_size(bytes.len(), move || {
+    let (mut execute, files) = by_size(length, move || {
         let files = execute.take_files();
         (execute, files)
     })
     .await;
     let (program, files) = files?;
     let runner = execute.runtime(&runs.runners())?;
+    let (args, stdin) = (execute.args.take(), execute.stdin.take());
+    // The rest may be long too: it is ignored.
+    drop(execute);
     let request = RunRequest {
-        args: execute.args.unwrap_or_default(),
-        stdin: execute.stdin.unwrap_or_default().into(),
+        args: args.unwrap_or_default(),
+        stdin: stdin.unwrap_or_default().into(),
         limits: Some(limits),
         files,
         throw_away: true,
         detach: Some(false),
-        within: trace,
-        ..RunRequest::new(ConversationKey::new(who, ConversationId::fresh()), runner.language.clone(), program)
+        within: call.trace,
+        ..RunRequest::new(call.key(ConversationId::fresh()), runner.language.clone(), program)
     };
     let handle = runs.begin(request)?;
     let report = handle.finished().await?;

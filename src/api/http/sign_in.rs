@@ -81,8 +81,9 @@ pub fn open(parts: SignInParts) -> Router {
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([header::WWW_AUTHENTICATE])
         .max_age(Duration::from_hours(1));
-    let described =
-        Router::new().route(RESOURCE, get(resource)).route(&format!("{RESOURCE}/mcp"), get(resource)).with_state(parts);
+    let described = ["", "/mcp", "/mcp/"].map(|path| format!("{RESOURCE}{path}"));
+    let described = described.iter().fold(Router::new(), |router, path| router.route(path, get(resource)));
+    let described = described.with_state(parts);
     server.map_or_else(Router::new, endpoints).merge(described).layer(cors)
 }
 

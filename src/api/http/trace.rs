@@ -6,14 +6,14 @@ use std::sync::Arc;
 use axum::{
     body::HttpBody as _,
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderValue, Method},
+    http::{HeaderMap, HeaderName, HeaderValue, Method},
     middleware::Next,
     response::Response,
 };
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::error::Refused;
+use super::{error::Refused, parts::single};
 use crate::{
     domain::{id::RequestId, trace::TraceContext},
     ports::observer::{AnswerFacts, Observer},
@@ -39,9 +39,8 @@ pub async fn identify(mut request: Request, next: Next) -> Response {
 
 /// The caller's place in a trace. A repeated header is ignored, as the standard requires.
 fn caller(headers: &HeaderMap) -> Option<TraceContext> {
-    let mut values = headers.get_all("traceparent").iter();
-    let (Some(one), None) = (values.next(), values.next()) else { return None };
-    one.to_str().ok().and_then(TraceContext::parse)
+    let only = single(headers, &HeaderName::from_static("traceparent")).ok()??;
+    only.to_str().ok().and_then(TraceContext::parse)
 }
 
 /// One line for each request, once it is answered.

@@ -1,24 +1,25 @@
 //! The tools that browse: a call is a run of the browser's session, waited for to its end. A page's text is shown as
-//! text, its screenshots as pictures, its downloads as links, as every run's files are.
+//! text, its screenshots as pictures, its downloads as links, as every run's files are. What is left out of a page's
+//! texts is in the run's output, which is one line of JSON.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
 
 use rmcp::model::ContentBlock;
 
 use super::{
-    McpParts,
+    Caller, McpParts,
     caller::{ToolCall, ToolResult},
     compatible::own_conversation,
-    content::{REST_BYTES, answer, link, listed, plain, section},
+    content::{REST_BYTES, answer, link, listed, output_mark, plain, section},
     picture::{self, Pictures},
-    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, left_out, shorten},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, shorten},
 };
 use crate::{
     api::schema::{
         browse::{Browse, NavigateText, PageResult},
         json_len,
     },
-    domain::{error::Failure, id::ConversationId, owner::ConversationKey},
+    domain::id::ConversationId,
     services::{
         browser::{self, Part},
         runs::Report,
@@ -32,9 +33,11 @@ impl McpParts {
     pub(super) async fn browse(&self, call: ToolCall<'_>, browse: Browse) -> ToolResult {
         let is_new = browse.conversation.is_none();
         let conversation = call.caller.key(browse.conversation.clone().unwrap_or_else(ConversationId::fresh));
-        let report = self.browsed(call, conversation, &browse.into_call()).await?;
+        let request = browser::request(&self.runs, conversation, &browse.into_call())?;
+        let report = self.whole(call, request).await?;
         let page = PageResult::new(&report, browser::page(&report));
-        let mut blocks = vec![ContentBlock::text(page_text(&page, is_new))];
+        let rest = rest_of(call.caller, &report);
+        let mut blocks = vec![ContentBlock::text(page_text(&page, is_new, &rest))];
         let links: Vec<_> = page.files.iter().map(link).collect();
         let used = json_len(&blocks) + json_len(&links) + if call.caller.view.structured { json_len(&page) } else { 0 };
         let Pictures { blocks: pictures, .. } =
@@ -47,44 +50,44 @@ impl McpParts {
     pub(super) async fn navigate_text(&self, call: ToolCall<'_>, NavigateText { url }: NavigateText) -> ToolResult {
         let browse = browser::Browse { url: Some(url), read: vec![Part::Text], ..browser::Browse::default() };
         let conversation = call.caller.key(own_conversation(call.caller)?);
-        let report = self.browsed(call, conversation, &browse).await?;
+        let report = self.whole(call, browser::request(&self.runs, conversation, &browse)?).await?;
         let page = browser::page(&report);
-        let mut text = shorten(&page.text, OUTPUT_BYTES_MAX, left_out);
+        let mut text = visible(&page.text, page.text_truncated, &rest_of(call.caller, &report));
         if let Some(error) = &page.error {
-            section(&mut text, &format!("[{}]", error.sentence));
+            section(&mut text, &format!("[{}]", error.message));
             section(&mut text, &page.notes.join("\n"));
         }
         Ok(plain(text, page.error.is_some()))
     }
-
-    async fn browsed(
-        &self,
-        call: ToolCall<'_>,
-        conversation: ConversationKey,
-        browse: &browser::Browse,
-    ) -> Result<Arc<Report>, Failure> {
-        let request = browser::request(&self.runs, conversation, browse)?;
-        self.whole(call, request).await
-    }
 }
 
-fn page_text(page: &PageResult, is_new: bool) -> String {
+fn rest_of(caller: &Caller, report: &Report) -> impl Fn(usize, usize) -> String {
+    let mark = output_mark(caller, report.run, true);
+    move |_, left| mark(0, left)
+}
+
+fn visible(page: &str, is_truncated: bool, rest: &dyn Fn(usize, usize) -> String) -> String {
+    let mut text = shorten(page, OUTPUT_BYTES_MAX, rest);
+    if is_truncated {
+        section(&mut text, "[The text goes on, but no more of it is read.]");
+    }
+    text
+}
+
+fn page_text(page: &PageResult, is_new: bool, rest: &dyn Fn(usize, usize) -> String) -> String {
     let mut text = String::new();
     if let Some(error) = &page.error {
         section(&mut text, &format!("[Not all was done: {}]", error.message));
     }
     let status = page.status.map(|status| format!(", HTTP status {status}")).unwrap_or_default();
-    section(&mut text, &shorten(&format!("[{} ({}{status})]", page.title, page.url), LIST_BYTES_MAX, left_out));
-    section(&mut text, &shorten(&page.text, OUTPUT_BYTES_MAX, left_out));
-    if page.text_truncated {
-        section(&mut text, "[The text goes on.]");
-    }
+    section(&mut text, &shorten(&format!("[{} ({}{status})]", page.title, page.url), LIST_BYTES_MAX, rest));
+    section(&mut text, &visible(&page.text, page.text_truncated, rest));
     let mut links = String::new();
     for link in &page.links {
         // Writing to a text does not fail.
         let _ = writeln!(links, "- {}: {}", link.text, link.url);
     }
-    list(&mut text, "Links", &links, page.links_more);
+    list(&mut text, "Links", &links, page.links_more, rest);
     let mut controls = String::new();
     for one in &page.controls {
         let value = one.value.as_ref().map(|value| format!(" = \"{value}\"")).unwrap_or_default();
@@ -92,7 +95,7 @@ fn page_text(page: &PageResult, is_new: bool) -> String {
         let disabled = if one.disabled { " (disabled)" } else { "" };
         let _ = writeln!(controls, "- {} \"{}\"{value}{options}{disabled}: {}", one.role, one.name, one.selector);
     }
-    list(&mut text, "Controls, with their selectors", &controls, page.controls_more);
+    list(&mut text, "Controls, with their selectors", &controls, page.controls_more, rest);
     for note in &page.notes {
         section(&mut text, &format!("[{note}]"));
     }
@@ -109,13 +112,29 @@ fn page_text(page: &PageResult, is_new: bool) -> String {
     text
 }
 
-fn list(text: &mut String, name: &str, lines: &str, more: u64) {
+fn list(text: &mut String, name: &str, lines: &str, more: u64, rest: &dyn Fn(usize, usize) -> String) {
     if lines.is_empty() && more == 0 {
         return;
     }
     section(text, &format!("[{name}:]"));
-    section(text, &shorten(lines.trim_end(), LIST_BYTES_MAX, left_out));
+    section(text, &shorten(lines.trim_end(), LIST_BYTES_MAX, rest));
     if more > 0 {
         section(text, &format!("[{more} more are not listed.]"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_page_says_what_is_left_out_and_what_was_not_read() {
+        let rest = |_: usize, left: usize| format!("<{left}>");
+        assert_eq!(visible("all", false, &rest), "all");
+        let cut = visible(&"é".repeat(OUTPUT_BYTES_MAX), true, &rest);
+        assert!(
+            cut.contains(&format!("<{OUTPUT_BYTES_MAX}>")) && cut.ends_with("no more of it is read.]"),
+            "{cut:.99}"
+        );
     }
 }

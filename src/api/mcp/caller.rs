@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use rmcp::{RoleServer, model::CallToolResult, service::RequestContext};
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{CallToolResponse, CallToolResult, PaginatedRequestParams},
+    service::RequestContext,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{cancellation::Call, describe::ToolName, view::View};
@@ -33,11 +37,18 @@ pub(super) struct Caller {
     pub conversation: Option<ConversationId>,
 }
 
+pub(super) type Context = RequestContext<RoleServer>;
+pub(super) type PageRequest = Option<PaginatedRequestParams>;
+pub(super) type McpResult<T> = Result<T, ErrorData>;
+
 /// The call without its arguments.
-pub(super) type ToolContext<'a> = &'a RequestContext<RoleServer>;
+pub(super) type ToolContext<'a> = &'a Context;
 
 /// The answer of a tool, or a failure of ours. A program that fails is an answer.
-pub(super) type ToolResult = Result<CallToolResult, Failure>;
+pub(super) type ToolResult<T = CallToolResult> = Result<T, Failure>;
+
+/// The same of a tool whose run may become a task or may ask for input.
+pub(super) type ToolResponse = ToolResult<CallToolResponse>;
 
 /// One call of a tool.
 #[derive(Clone, Copy)]
@@ -57,6 +68,12 @@ impl Caller {
 
     pub fn key(&self, id: ConversationId) -> ConversationKey {
         ConversationKey::new(self.principal.clone(), id)
+    }
+
+    /// Whether the caller is pointed to a tool: its list has the tool's group, or there are no routes to name instead,
+    /// as over standard streams. Every tool can be called, listed or not.
+    pub fn has(&self, tool: ToolName) -> bool {
+        self.token.is_none() || self.view.lists(tool.group())
     }
 
     /// A tool's name as the caller's list has it.

@@ -18,8 +18,10 @@ impl McpParts {
     pub(super) async fn check_code(&self, caller: &Caller, arguments: CheckProgram) -> ToolResult {
         let CheckProgram { language, code } = arguments;
         let report = CheckReport::from(self.checker.check(&caller.principal, &language, &code.0).await?);
-        // A part of a program is of no use.
-        if report.code.as_ref().is_some_and(|formatted| fitting(formatted, OUTPUT_BYTES_MAX) < formatted.len()) {
+        // A part of a program is of no use. One that is formatted already is not repeated in a text.
+        let is_shown = |formatted: &str| caller.view.structured || formatted.as_bytes() != &code.0[..];
+        let is_long = |formatted: &str| fitting(formatted, OUTPUT_BYTES_MAX) < formatted.len();
+        if report.code.as_deref().is_some_and(|formatted| is_shown(formatted) && is_long(formatted)) {
             return Err(Failure::argument(
                 "code",
                 "it is too long for one answer when it is formatted: send a part of it",

@@ -30,7 +30,7 @@ impl McpParts {
     ) -> ToolResult {
         let ExecuteCommand { command } = arguments;
         let request = cell(call.caller, command, Some(language))?;
-        Ok(content::plain_run(&*self.whole(call, request).await?, usize::MAX))
+        Ok(content::plain_run(call.caller, &*self.whole(call, request).await?, usize::MAX))
     }
 
     pub(super) fn kernel_status(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {
@@ -43,7 +43,7 @@ impl McpParts {
         let limits = timeout.map(|seconds| time_limit("timeout", seconds)).transpose()?;
         let request = RunRequest { limits, ..cell(call.caller, code, None)? };
         let shown = max_output_chars.map_or(usize::MAX, |chars| usize::try_from(chars).unwrap_or(usize::MAX));
-        Ok(content::plain_run(&*self.whole(call, request).await?, shown))
+        Ok(content::plain_run(call.caller, &*self.whole(call, request).await?, shown))
     }
 
     pub(super) fn reset(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {

@@ -14,7 +14,7 @@ use super::{
     Caller,
     describe::ToolName,
     figures::size,
-    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten, shorten_to},
 };
 use crate::{
     api::schema::{
@@ -22,7 +22,13 @@ use crate::{
         report::RunReport,
         session::{SessionList, SessionStatus, SessionsChanged},
     },
-    domain::{error::Failure, file::Change, id::ConversationId, outcome::Ended, text::json_bytes},
+    domain::{
+        error::Failure,
+        file::Change,
+        id::{ConversationId, RunId},
+        outcome::Ended,
+        text::json_bytes,
+    },
     services::runs::{CapturedOutput, Report, RunState, RunView},
 };
 
@@ -76,28 +82,20 @@ impl RunAnswer<'_> {
     fn shown(&self) -> (String, String) {
         let (stdout, stderr) = (self.output.0.text.as_str(), self.output.1.text.as_str());
         let whole = printed(stdout, stderr);
+        let mark = output_mark(self.caller, self.view.run, self.view.state == RunState::Finished);
         if let Some(offset) = self.offset {
             let start = whole.floor_char_boundary(usize::try_from(offset).unwrap_or(usize::MAX).min(whole.len()));
             let end = start + fitting(&whole[start..], OUTPUT_BYTES_MAX);
-            let more = if end < whole.len() { self.mark(end, whole.len() - end) } else { String::new() };
+            let more = if end < whole.len() { mark(end, whole.len() - end) } else { String::new() };
             return ([&whole[start..end], &more].concat(), String::new());
         }
         let err = stderr.len().min(OUTPUT_BYTES_MAX / 3);
         let out = stdout.len().min(OUTPUT_BYTES_MAX - err);
         let before = whole.len() - stderr.len();
         (
-            shorten(stdout, OUTPUT_BYTES_MAX - err, |at, left| self.mark(at, left)),
-            shorten(stderr, OUTPUT_BYTES_MAX - out, |at, left| self.mark(before + at, left)),
+            shorten(stdout, OUTPUT_BYTES_MAX - err, &mark),
+            shorten(stderr, OUTPUT_BYTES_MAX - out, |at, left| mark(before + at, left)),
         )
-    }
-
-    fn mark(&self, at: usize, left: usize) -> String {
-        let get_run = self.caller.tool(ToolName::GetRun);
-        let how = match self.view.state {
-            RunState::Finished => format!("{get_run} {{\"runId\": \"{}\", \"outputOffset\": {at}}}", self.view.run),
-            _ => format!("{get_run}, when the program has ended,"),
-        };
-        format!("\n[… {left} bytes are left out here: {how} shows them …]\n")
     }
 
     fn hints(&self) -> Vec<String> {
@@ -106,9 +104,8 @@ impl RunAnswer<'_> {
             Some(Ok(report)) => {
                 let (all, made) = (report.files.files.len() as u64, report.files.changed);
                 let listed = report.files.files.iter().filter(|file| file.change != Change::Unchanged).count() as u64;
-                let list = self.caller.tool(ToolName::ListFiles);
                 if made > listed {
-                    hints.push(format!("{} more files were created or changed: {list} lists them", made - listed));
+                    hints.push(more_files(self.caller, &self.view.conversation.id, made - listed));
                 }
                 let others = all - listed;
                 if others > 0 {
@@ -137,13 +134,40 @@ impl RunAnswer<'_> {
             RunState::Queued { position: None } => "The run's sandbox is being started.".to_owned(),
             RunState::Running | RunState::Finished => format!("The program still runs, for {} now.", took(*wall)),
         };
-        format!(
-            "{state} It goes on: call {} {{\"runId\": \"{run}\", \"afterEvent\": {newest}}} to see what comes, or {} \
-             {{\"runId\": \"{run}\"}} to stop it.",
-            self.caller.tool(ToolName::GetRun),
-            self.caller.tool(ToolName::CancelRun),
-        )
+        let (again, stop) = if self.caller.has(ToolName::GetRun) {
+            let [get, cancel] = [ToolName::GetRun, ToolName::CancelRun].map(|tool| self.caller.tool(tool));
+            let again = format!("{get} {{\"runId\": \"{run}\", \"afterEvent\": {newest}}}");
+            (again, format!("{cancel} {{\"runId\": \"{run}\"}}"))
+        } else {
+            (format!("GET /v1/runs/{run}?wait=30"), format!("POST /v1/runs/{run}/cancel"))
+        };
+        format!("{state} It goes on: call {again} to see what comes, or {stop} to stop it.")
     }
+}
+
+/// The mark of output that is left out: where in the whole it begins, and how much it is. It names the call that shows
+/// it, which is a route for a client whose list has no such tool.
+pub(super) fn output_mark(caller: &Caller, run: RunId, is_over: bool) -> impl Fn(usize, usize) -> String {
+    let tool = caller.has(ToolName::GetRun).then(|| caller.tool(ToolName::GetRun));
+    move |at, left| {
+        let call = match tool {
+            Some(tool) if is_over => format!("{tool} {{\"runId\": \"{run}\", \"outputOffset\": {at}}}"),
+            Some(tool) => tool.to_owned(),
+            None => format!("GET /v1/runs/{run}"),
+        };
+        let when = if is_over { "" } else { ", when the program has ended," };
+        format!("\n[… {left} bytes are left out here: {call}{when} shows them …]\n")
+    }
+}
+
+/// The hint about files that an answer does not list.
+fn more_files(caller: &Caller, conversation: &ConversationId, files: u64) -> String {
+    let list = if caller.has(ToolName::ListFiles) {
+        format!("{} {{\"conversationId\": \"{conversation}\"}}", caller.tool(ToolName::ListFiles))
+    } else {
+        format!("GET /v1/conversations/{conversation}/files")
+    };
+    format!("{files} more files were created or changed: {list} lists them")
 }
 
 /// A run of the history.
@@ -172,21 +196,23 @@ fn failed(report: &RunReport) -> bool {
 }
 
 /// A run as text alone, for tools of others: what it printed, what stopped it, its files.
-pub(super) fn plain_run(report: &Report, bytes_max: usize) -> CallToolResult {
+pub(super) fn plain_run(caller: &Caller, report: &Report, chars_max: usize) -> CallToolResult {
     let outcome = &report.outcome;
-    let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
-    let mut text = shorten(&printed(&report.stdout.text, &report.stderr.text), bytes_max, left_out);
+    let mark = output_mark(caller, report.run, true);
+    let all = printed(&report.stdout.text, &report.stderr.text);
+    let mut text = shorten_to(&all, (OUTPUT_BYTES_MAX, chars_max), mark);
     if !outcome.ended.is_success() && (text.is_empty() || !matches!(outcome.ended, Ended::Exited { .. })) {
         section(&mut text, &format!("[{}]", outcome.sentence()));
     }
-    let mut left = OUTPUT_BYTES_MAX;
+    let (mut left, mut more) = (OUTPUT_BYTES_MAX, report.files.changed);
     for file in report.files.files.iter().filter(|file| file.change != Change::Unchanged) {
         let line = listed(&File::from(file), file.change.word());
-        match left.checked_sub(json_bytes(&line)) {
-            Some(rest) => left = rest,
-            None => break,
-        }
+        let Some(rest) = left.checked_sub(json_bytes(&line)) else { break };
+        (left, more) = (rest, more.saturating_sub(1));
         section(&mut text, &line);
+    }
+    if more > 0 {
+        section(&mut text, &format!("[{}]", more_files(caller, &report.conversation.id, more)));
     }
     plain(text, !outcome.ended.is_success())
 }
@@ -278,8 +304,13 @@ pub(super) fn listing(caller: &Caller, conversation: &ConversationId, list: &Fil
     said(caller, text, list)
 }
 
-/// A file's content, once: in the text, as a picture or as bytes; for a client with `structuredContent`, there.
-pub(super) fn file(caller: &Caller, file: FileResult, picture: Option<ContentBlock>) -> CallToolResult {
+/// A file's content from an offset, once: in the text, as a picture or as bytes; for a client with `structuredContent`,
+/// there.
+pub(super) fn file(
+    caller: &Caller,
+    (file, offset): (FileResult, u64),
+    picture: Option<ContentBlock>,
+) -> CallToolResult {
     let about = format!("{} ({}, {})", file.path, file.media_type, size(file.size));
     let more = file
         .next_offset
@@ -288,21 +319,21 @@ pub(super) fn file(caller: &Caller, file: FileResult, picture: Option<ContentBlo
     let (text, is_picture) = (file.encoding == "utf-8", picture.is_some());
     let shown = match &file.content {
         _ if is_picture => format!("{about} is this picture."),
-        content if content.is_empty() => format!("{about} has nothing there."),
+        _ if file.size == 0 => format!("{about} is empty."),
+        content if content.is_empty() => format!("{about} has nothing at offset {offset}: it ends at {}.", file.size),
         _ if caller.view.structured => format!("{about}: see content."),
         content if text => content.clone(),
-        _ => format!("{about} is not text: its bytes follow in base64. A program can read them in /data."),
+        _ => format!("These bytes of {about} are not text: they follow in base64. A program can read them in /data."),
     };
     let bytes = (!text && !is_picture && !caller.view.structured).then(|| file.content.clone());
     let blocks = [Some(shown), more, bytes].into_iter().flatten().map(ContentBlock::text).chain(picture).collect();
-    let content = if is_picture { String::new() } else { file.content };
-    answer(caller, blocks, &FileResult { content, ..file }, false)
+    answer(caller, blocks, &if is_picture { file.without_content() } else { file }, false)
 }
 
 /// A picture, for a client that takes none.
 pub(super) fn picture_link(caller: &Caller, file: FileResult, url: &str) -> CallToolResult {
     let text = format!("{} ({}, {}) is a picture: {url}", file.path, file.media_type, size(file.size));
-    said(caller, text, &FileResult { content: String::new(), ..file })
+    said(caller, text, &file.without_content())
 }
 
 /// A file that was written.

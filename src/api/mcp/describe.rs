@@ -184,9 +184,13 @@ impl ToolName {
         self.facts().underscored
     }
 
+    pub(super) fn group(self) -> Group {
+        self.facts().group
+    }
+
     /// What a token needs to use it.
     pub fn scope(self) -> Scope {
-        if matches!(self.facts().group, Group::Files | Group::Skills) { Scope::Files } else { Scope::Run }
+        if matches!(self.group(), Group::Files | Group::Skills) { Scope::Files } else { Scope::Run }
     }
 
     /// The tool of either name.
@@ -203,7 +207,7 @@ impl ToolName {
     }
 
     pub fn names_no_conversation(self) -> bool {
-        matches!(self.facts().group, Group::CodeRunner | Group::Ipybox)
+        matches!(self.group(), Group::CodeRunner | Group::Ipybox)
     }
 
     fn browses(self) -> bool {
@@ -221,7 +225,7 @@ impl ToolName {
             match name.as_str() {
                 "waitSeconds" => property["default"] = options.wait_default.as_secs().into(),
                 "timeoutSeconds" => property["maximum"] = options.limits.wall_ms.div_ceil(1000).into(),
-                "limit" => property["default"] = options.read_bytes().into(),
+                "limit" if self == Self::ReadFile => property["default"] = options.read_bytes().into(),
                 "env" => append(property, &variables(options)),
                 "content" => append(property, &format!("At most {}.", size(options.write_bytes_max))),
                 _ => {}
@@ -288,14 +292,14 @@ pub fn tools(
         }
     };
     let has_kernels = runners.iter().any(|runner| runner.kernel.is_some());
-    let is_there = |tool: ToolName| match tool.facts().group {
+    let is_there = |tool: ToolName| match tool.group() {
         _ if tool.browses() => offered.browses,
         Group::Session => has_kernels,
         Group::Skills => offered.skills,
         Group::Tools => offered.tools,
         _ => true,
     };
-    let listed = |tool: &ToolName| view.lists(tool.facts().group) && is_there(*tool) && may(*tool);
+    let listed = |tool: &ToolName| view.lists(tool.group()) && is_there(*tool) && may(*tool);
     ToolName::ALL.iter().zip(OUTPUTS.iter()).filter(|(tool, _)| listed(tool)).map(one).collect()
 }
 

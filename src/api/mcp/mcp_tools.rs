@@ -34,9 +34,9 @@ impl McpParts {
             let _ = writeln!(text, "{server}/{tool}{asks}: {about}\n  from {module} import run, Params  # {signature}");
         }
         let list = |states: &[ServerState]| {
-            let one = |state: &ServerState| match &state.tools {
-                Ok(count) => format!("{}: {count} tools", state.name),
-                Err(why) => format!("{}: {}", state.name, one_line(why)),
+            let one = |ServerState { name, tools, error, .. }: &ServerState| match tools {
+                Some(count) => format!("{name}: {count} tools"),
+                None => format!("{name}: {}", one_line(error.as_deref().unwrap_or_default())),
             };
             states.iter().map(one).collect::<Vec<_>>().join("; ")
         };
@@ -55,7 +55,7 @@ impl McpParts {
     pub(super) async fn tool_source(&self, caller: &Caller, arguments: GetToolSource) -> ToolResult {
         let GetToolSource { server, tool, language } = arguments;
         let language = language.unwrap_or(ModuleLanguage::Python);
-        let source = self.tools.source(&caller.principal, &server, Some(&tool), language).await?;
+        let source = self.tools.source(&caller.principal, &server, &tool, language).await?;
         let text = source.types.unwrap_or(source.text);
         Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "\n…\n".to_owned()), false))
     }

@@ -25,7 +25,9 @@ impl McpParts {
         let wanted = InstallRequest { conversation, language: Language::default(), tool: None, packages };
         match self.packages.install(wanted, |_| {}).await {
             Ok(installed) => Ok(content::plain(sentence(&installed), false)),
-            Err(failure) if failure.code == Code::PackagesOff => Ok(content::plain(self.what_is_there(), true)),
+            Err(failure) if failure.code == Code::PackagesOff => {
+                Ok(content::plain(failure.message + self.what_is_there().as_str(), true))
+            }
             Err(failure) => Err(failure),
         }
     }
@@ -34,8 +36,7 @@ impl McpParts {
         let runners = self.runs.runners();
         let python = runners.iter().find(|runner| runner.language == Language::default());
         let about = python.and_then(|runner| runner.description.as_deref());
-        let installed = about.map(|about| format!(" Installed: {about}")).unwrap_or_default();
-        format!("Nothing can be installed: a sandbox has no network. Use what is there.{installed}")
+        about.map(|about| format!(" Installed: {about}")).unwrap_or_default()
     }
 }
 

@@ -4,6 +4,7 @@
 mod smaller;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use imagesize::{ImageSize, ImageType};
 use rmcp::model::ContentBlock;
 use tracing::debug;
 
@@ -16,7 +17,7 @@ use crate::{
 };
 
 /// The longest side that model APIs take, in pixels.
-const SIDE_PIXELS_MAX: u32 = 8000;
+const SIDE_PIXELS_MAX: usize = 8000;
 const KINDS: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// The pictures of an answer.
@@ -44,34 +45,44 @@ pub(super) async fn of_run(parts: &McpParts, view: View, report: &Report, mut by
         }
         let (conversation, path) = (&report.conversation, &file.path);
         let fits = fits(file.size, &parts.options, bytes_left);
-        let whole = if fits { whole(parts, conversation, path, file.size).await } else { None };
-        let picture = match whole {
-            Some(whole) => Some(whole),
-            None => smaller(parts, conversation, path, file.size, bytes_left).await.inspect(|_| pictures.smaller += 1),
+        let whole = if fits { whole(parts, conversation, path, file.size).await } else { Err(Unshown::Picture) };
+        let picture = if whole.is_ok() {
+            None
+        } else {
+            smaller(parts, conversation, path, file.size, bytes_left).await.inspect(|_| pictures.smaller += 1)
         };
-        match picture {
-            Some((block, bytes)) => {
+        match whole.or_else(|why| picture.ok_or(why)) {
+            Ok((block, bytes)) => {
                 bytes_left -= base64_len(bytes);
                 pictures.blocks.push(block);
             }
-            None if fits => {}
-            None => pictures.left_out += 1,
+            Err(Unshown::Picture) => pictures.left_out += 1,
+            Err(Unshown::Other) => {}
         }
     }
     pictures
 }
 
-/// The block and the number of its bytes; nothing of a file that is gone, or grown since it was listed.
+/// Why a file with the name of a picture is not shown as it is.
+enum Unshown {
+    /// A picture that models do not take, or too large.
+    Picture,
+    /// No picture, gone, or grown since it was listed.
+    Other,
+}
+
+/// The block and the number of its bytes.
 async fn whole(
     parts: &McpParts,
     conversation: &ConversationKey,
     path: &SafePath,
     size: u64,
-) -> Option<(ContentBlock, usize)> {
+) -> Result<(ContentBlock, usize), Unshown> {
     let read = parts.files.read(conversation, path, 0, size).await;
-    let content = read.inspect_err(|failure| debug!(code = %failure.code, "a picture is not shown")).ok()?;
-    let content = Some(content).filter(|content| !content.truncated)?;
-    Some((block(&content.bytes)?, content.bytes.len()))
+    let content = read.inspect_err(|failure| debug!(code = %failure.code, "a picture is not shown"));
+    let bytes = content.ok().filter(|content| !content.truncated).ok_or(Unshown::Other)?.bytes;
+    let why = if has_bytes_of_one(&bytes) { Unshown::Picture } else { Unshown::Other };
+    Ok((block(&bytes).ok_or(why)?, bytes.len()))
 }
 
 /// The same of a picture that is too large, made smaller.
@@ -114,20 +125,27 @@ pub(super) fn block(bytes: &[u8]) -> Option<ContentBlock> {
 }
 
 /// The media type by the bytes themselves, if they are a picture that models can look at.
-pub(super) fn kind(bytes: &[u8]) -> Option<&'static str> {
-    let big = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
-    let little = |at: usize| bytes.get(at..at + 2)?.try_into().ok().map(|b| u32::from(u16::from_le_bytes(b)));
-    let fits = |side: Option<u32>| side.is_some_and(|side| (1..=SIDE_PIXELS_MAX).contains(&side));
-    if bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.get(12..16)? == b"IHDR" {
-        return (fits(big(16)) && fits(big(20))).then_some("image/png");
-    }
-    if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") {
-        return (fits(little(6)) && fits(little(8))).then_some("image/gif");
-    }
-    if bytes.starts_with(b"\xff\xd8\xff") {
-        return Some("image/jpeg");
-    }
-    (bytes.starts_with(b"RIFF") && bytes.get(8..12)? == b"WEBP").then_some("image/webp")
+fn kind(bytes: &[u8]) -> Option<&'static str> {
+    let (kind, sides) = recognized(bytes)?;
+    sides.iter().all(|side| (1..=SIDE_PIXELS_MAX).contains(side)).then_some(kind)
+}
+
+/// Whether the bytes are those of a picture, of whatever size.
+pub(super) fn has_bytes_of_one(bytes: &[u8]) -> bool {
+    recognized(bytes).is_some()
+}
+
+/// The media type and the sides in pixels.
+fn recognized(bytes: &[u8]) -> Option<(&'static str, [usize; 2])> {
+    let kind = match imagesize::image_type(bytes).ok()? {
+        ImageType::Gif => "image/gif",
+        ImageType::Jpeg => "image/jpeg",
+        ImageType::Png => "image/png",
+        ImageType::Webp => "image/webp",
+        _ => return None,
+    };
+    let ImageSize { width, height } = imagesize::blob_size(bytes).ok()?;
+    Some((kind, [width, height]))
 }
 
 #[cfg(test)]
@@ -141,15 +159,46 @@ mod tests {
         bytes
     }
 
+    fn jpeg(width: u32, height: u32) -> Vec<u8> {
+        let mut bytes = std::io::Cursor::new(Vec::new());
+        image::GrayImage::new(width, height).write_to(&mut bytes, image::ImageFormat::Jpeg).expect("a picture");
+        bytes.into_inner()
+    }
+
+    /// The head of a picture whose first chunk holds these bytes.
+    fn webp(chunk: [u8; 4], head: &[u8]) -> Vec<u8> {
+        [&b"RIFF\0\0\0\0WEBP"[..], &chunk, b"\0\0\0\0", head].concat()
+    }
+
     #[test]
     fn picture_type_is_read_from_its_bytes() {
         assert_eq!(kind(&png(640, 480)), Some("image/png"));
-        assert_eq!(kind(b"GIF89a\x01\0\x01\0"), Some("image/gif"));
-        assert_eq!(kind(b"\xff\xd8\xff\xe0"), Some("image/jpeg"));
-        assert_eq!(kind(b"RIFF\0\0\0\0WEBPVP8 "), Some("image/webp"));
-        for other in [&b""[..], b"\x89PNG\r\n\x1a\n", &png(8001, 1), &png(0, 1), b"<svg/>", b"GIF89a", b"RIFF", b"text"]
-        {
-            assert_eq!(kind(other), None, "{other:?}");
+        assert_eq!(kind(b"GIF89a\x01\0\x01\0\0\0"), Some("image/gif"));
+        assert_eq!(kind(&jpeg(640, 480)), Some("image/jpeg"));
+        assert_eq!(recognized(&jpeg(640, 480)), Some(("image/jpeg", [640, 480])));
+        for (chunk, head) in [
+            (*b"VP8X", &b"\0\0\0\0\x7f\x02\0\xdf\x01\0"[..]),
+            (*b"VP8L", &b"\x2f\x7f\xc2\x77\0"[..]),
+            (*b"VP8 ", &b"\0\0\0\x9d\x01\x2a\x80\x02\xe0\x01"[..]),
+        ] {
+            assert_eq!(recognized(&webp(chunk, head)), Some(("image/webp", [640, 480])), "{chunk:?}");
+            assert_eq!(kind(&webp(chunk, &head[..head.len() - 1])), None, "the head is cut off");
+        }
+    }
+
+    #[test]
+    fn what_models_refuse_is_no_picture() {
+        let wide = webp(*b"VP8X", b"\0\0\0\0\x40\x1f\0\0\0\0");
+        let pictures = [png(8001, 1), png(0, 1), jpeg(8001, 1), jpeg(1, 8001), wide];
+        for (number, picture) in pictures.iter().enumerate() {
+            assert!(kind(picture).is_none() && has_bytes_of_one(picture), "{number}");
+        }
+        for other in [&b""[..], b"\x89PNG\r\n\x1a\n", b"<svg/>", b"GIF89a", b"RIFF", b"text", b"\xff\xd8\xff"] {
+            assert!(!has_bytes_of_one(other), "{other:?}");
+        }
+        let endless = [&b"\xff\xd8"[..], &[0xff; 99]].concat();
+        for broken in [&b"\xff\xd8\xff\xe0\0\0"[..], b"\xff\xd8\xff\xe0\0\x02text", &endless] {
+            assert!(!has_bytes_of_one(broken), "{broken:?}");
         }
     }
 }

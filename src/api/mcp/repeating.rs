@@ -42,7 +42,7 @@ impl Returned {
             let (run, event) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
             let approval = match parts.next()? {
                 LINE => None,
-                id => Some(ApprovalId::parse(id)?),
+                id => Some(id.parse().ok()?),
             };
             parts.next().is_none().then_some((run, event, approval))
         };
@@ -90,7 +90,7 @@ mod tests {
             request.request_state = Some(state.to_owned());
             Returned::of(&request)
         };
-        let (run, id) = (RunId::new(), ApprovalId::random());
+        let (run, id) = (RunId::new(), ApprovalId::new());
         let of = |state: &str| call(state).expect("a state").expect("there is one");
         assert_eq!((of(&format!("{run} 5 line")).run, of(&format!("{run} 5 {id}")).approval), (run, Some(id)));
         for wrong in [

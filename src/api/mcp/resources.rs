@@ -101,9 +101,12 @@ impl Sink {
 
 /// Tells the client when the languages have changed, until it is gone.
 pub(super) async fn follow_languages(runs: &Runs, sink: &Sink) {
-    // The list of runners is replaced whenever an image changes; the tools name only these parts.
+    // The list of runners is replaced whenever an image changes; the list of tools depends only on these parts.
     let shown = |runners: &[Runner]| -> Vec<_> {
-        let one = |runner: &Runner| (runner.language.clone(), runner.version.clone(), runner.description.clone());
+        let one = |runner: &Runner| {
+            let Runner { language, version, description, kernel, .. } = runner;
+            (language.clone(), version.clone(), description.clone(), kernel.is_some())
+        };
         runners.iter().map(one).collect()
     };
     let mut changes = runs.runner_changes();
@@ -125,7 +128,7 @@ pub(super) struct FileChanges {
 
 impl FileChanges {
     pub(super) fn new(parts: &McpParts, who: &Principal) -> Self {
-        Self { runs: parts.runs.feed(who), clients: parts.files.changes() }
+        Self { runs: parts.runs.feed(who), clients: parts.files.changes(who) }
     }
 
     /// Tells the client when a file that it follows has changed, until it is gone. Where changes were missed, each of

@@ -12,7 +12,12 @@ const JSON_PER_BYTE: usize = 3;
 
 /// Where the longest beginning ends that has at most so many bytes, also in JSON.
 pub(super) fn fitting(text: &str, bytes_max: usize) -> usize {
-    prefix(text.char_indices().map(|(at, c)| (at + c.len_utf8(), c)), bytes_max).unwrap_or(0)
+    beginning(text, bytes_max, usize::MAX)
+}
+
+fn beginning(text: &str, bytes_max: usize, chars_max: usize) -> usize {
+    let ends = text.char_indices().map(|(at, c)| (at + c.len_utf8(), c));
+    prefix(ends.take(chars_max), bytes_max).unwrap_or(0)
 }
 
 /// The last of the ends that is within the bounds.
@@ -27,11 +32,20 @@ fn prefix(ends: impl Iterator<Item = (usize, char)>, bytes_max: usize) -> Option
 
 /// The text, or its beginning and its end around `mark(where the beginning ends, how much is left out)`.
 pub(super) fn shorten(text: &str, bytes_max: usize, mark: impl FnOnce(usize, usize) -> String) -> String {
-    if fitting(text, bytes_max) == text.len() {
+    shorten_to(text, (bytes_max, usize::MAX), mark)
+}
+
+/// The same with a bound in characters too.
+pub(super) fn shorten_to(
+    text: &str,
+    (bytes_max, chars_max): (usize, usize),
+    mark: impl FnOnce(usize, usize) -> String,
+) -> String {
+    if beginning(text, bytes_max, chars_max) == text.len() {
         return text.to_owned();
     }
-    let head = fitting(text, bytes_max / 2);
-    let tail = prefix(text.char_indices().rev(), bytes_max / 2).unwrap_or(text.len()).max(head);
+    let head = beginning(text, bytes_max / 2, chars_max / 2);
+    let tail = prefix(text.char_indices().rev().take(chars_max / 2), bytes_max / 2).unwrap_or(text.len()).max(head);
     [&text[..head], &mark(head, tail - head), &text[tail..]].concat()
 }
 
@@ -58,6 +72,9 @@ mod tests {
         assert_eq!(shorten("abcdef", 6, mark), "abcdef");
         assert_eq!(shorten("abcdefgh", 6, mark), "abc<2>fgh");
         assert_eq!(shorten("€€€€", 6, mark), "€<6>€");
+        assert_eq!(shorten_to("€€€€", (100, 4), mark), "€€€€", "characters are not bytes");
+        assert_eq!(shorten_to("€€€abc", (100, 4), mark), "€€<4>bc");
+        assert_eq!(shorten_to("ab", (100, 0), mark), "<2>");
         for worst in ["\u{1}", "\"", "€", "x", "\u{1b}[31m"] {
             let short = shorten(&worst.repeat(100_000), 1000, |head, left| format!("<{head},{left}>"));
             assert!(short.len() <= 1020 && json_bytes(&short) <= 3020, "{worst:?}");

@@ -13,7 +13,7 @@ use rmcp::{
 
 use super::{
     Caller, McpParts,
-    caller::ToolResult,
+    caller::{McpResult, ToolResult},
     content::{self, REST_BYTES},
     resources::unread,
     shown::{ANSWER_BYTES_MAX, shorten},
@@ -101,11 +101,7 @@ impl McpParts {
 
     /// Entries in the order of names, public ones first. A skill that is larger than any that can be uploaded has no
     /// entry, nor one whose entry is too long for an answer.
-    pub(super) async fn skill_page(
-        &self,
-        caller: &Caller,
-        cursor: Option<String>,
-    ) -> Result<ListSkillsResult, ErrorData> {
+    pub(super) async fn skill_page(&self, caller: &Caller, cursor: Option<String>) -> McpResult<ListSkillsResult> {
         let invalid = |failure: Failure| ErrorData::invalid_request(failure.message, None);
         caller.check_scope(Scope::Files).map_err(invalid)?;
         let all = self.skills.list(&caller.principal).await.map_err(invalid)?;
@@ -131,7 +127,7 @@ impl McpParts {
         Ok(result)
     }
 
-    pub(super) async fn skill_entry(&self, caller: &Caller, uri: &str) -> Result<GetSkillResult, ErrorData> {
+    pub(super) async fn skill_entry(&self, caller: &Caller, uri: &str) -> McpResult<GetSkillResult> {
         caller.check_scope(Scope::Files).map_err(|failure| ErrorData::invalid_request(failure.message, None))?;
         let invalid = |why: String| ErrorData::invalid_params(why, None);
         let none = || invalid("uri: there is no such skill: skills/list names all there are".to_owned());
@@ -157,11 +153,7 @@ impl McpParts {
         Ok(entry)
     }
 
-    pub(super) async fn read_skill_resource(
-        &self,
-        caller: &Caller,
-        uri: &str,
-    ) -> Result<ReadResourceResult, ErrorData> {
+    pub(super) async fn read_skill_resource(&self, caller: &Caller, uri: &str) -> McpResult<ReadResourceResult> {
         let not_found = |why: String| ErrorData::resource_not_found(why, None);
         caller.check_scope(Scope::Files).map_err(|failure| ErrorData::invalid_request(failure.message, None))?;
         let (source, name, path) = named(uri).ok_or_else(|| not_found(NO_FILE.to_owned()))?;

@@ -3,6 +3,7 @@
 //! A message is a line. rmcp's own transport for this ignores what is not JSON and knows no batch.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     io,
     sync::{
@@ -23,7 +24,7 @@ use rmcp::{
 use serde_json::{Value, error::Category};
 use tokio::{io::AsyncWriteExt as _, sync::Mutex, task::JoinError};
 use tokio_util::{
-    codec::{AnyDelimiterCodec, FramedRead},
+    codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead},
     sync::CancellationToken,
 };
 
@@ -31,9 +32,15 @@ use super::{McpParts, McpServer, Transport};
 
 /// The longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Messages in one batch, over HTTP too.
+pub const BATCH_MESSAGES_MAX: usize = 32;
+/// The longest id of a message, in characters, over HTTP too.
+pub const ID_CHARS_MAX: usize = 128;
 
 /// The answer to a line that is no message.
 type Refusal = Box<ServerJsonRpcMessage>;
+
+const TOO_LONG: &str = "The line is longer than 16 MiB: send less at once, or share a folder by --mount.";
 
 /// Why serving ended, unless the client or the operator ended it.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +69,8 @@ pub async fn serve_stdio(parts: McpParts, shutdown: CancellationToken) -> Result
 
 struct Lines {
     input: FramedRead<StdioReader, AnyDelimiterCodec>,
+    /// A line was too long. The codec skips the rest of it, and after an error the reader ends once.
+    skips: bool,
     /// What is left of a batch.
     batch: VecDeque<Value>,
     /// The client's revision of the protocol has batches.
@@ -76,6 +85,7 @@ impl Lines {
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), b"\n".to_vec(), MESSAGE_BYTES_MAX);
         Self {
             input: FramedRead::new(input, codec),
+            skips: false,
             batch: VecDeque::new(),
             batches: Arc::default(),
             output: Arc::new(Mutex::new(output)),
@@ -86,6 +96,11 @@ impl Lines {
     fn parse(&mut self, line: &[u8]) -> Result<ClientJsonRpcMessage, Refusal> {
         let message = match serde_json::from_slice(line) {
             Ok(Value::Array(messages)) if self.batches.load(Ordering::Relaxed) => {
+                if !(1..=BATCH_MESSAGES_MAX).contains(&messages.len()) {
+                    let count = messages.len();
+                    let why = format!("The line is a batch of {count}: send 1 to {BATCH_MESSAGES_MAX} messages.");
+                    return Err(refused(ErrorCode::INVALID_REQUEST, why, None));
+                }
                 self.batch = messages.into();
                 self.batch.pop_front().unwrap_or_default()
             }
@@ -104,12 +119,17 @@ impl Lines {
 }
 
 fn one(message: Value) -> Result<ClientJsonRpcMessage, Refusal> {
-    let id = message.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+    let id = message.get("id");
+    if id.and_then(Value::as_str).is_some_and(|id| id.chars().count() > ID_CHARS_MAX) {
+        let why = format!("id: it must be a string of at most {ID_CHARS_MAX} characters or a whole number.");
+        return Err(refused(ErrorCode::INVALID_REQUEST, why, None));
+    }
+    let id = id.and_then(|id| serde_json::from_value(id.clone()).ok());
     let why = "The line is no JSON-RPC message that this server knows: see the MCP specification.";
     serde_json::from_value(message).map_err(|_| refused(ErrorCode::INVALID_REQUEST, why, id))
 }
 
-fn refused(code: ErrorCode, why: &'static str, id: Option<RequestId>) -> Refusal {
+fn refused(code: ErrorCode, why: impl Into<Cow<'static, str>>, id: Option<RequestId>) -> Refusal {
     Box::new(JsonRpcMessage::error(ErrorData::new(code, why, None), id))
 }
 
@@ -140,6 +160,11 @@ impl RmcpTransport<RoleServer> for Lines {
                 None => match self.input.next().await {
                     Some(Ok(line)) if line.trim_ascii().is_empty() => continue,
                     Some(Ok(line)) => self.parse(&line),
+                    Some(Err(AnyDelimiterCodecError::MaxChunkLengthExceeded)) => {
+                        self.skips = true;
+                        Err(refused(ErrorCode::INVALID_REQUEST, TOO_LONG, None))
+                    }
+                    None if std::mem::take(&mut self.skips) => continue,
                     Some(Err(error)) => {
                         tracing::warn!(%error, "standard input cannot be read");
                         return None;

@@ -10,7 +10,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::{Caller, McpParts, caller::ToolContext, describe::ToolName};
+use super::{Caller, McpParts, caller::ToolContext, describe::ToolName, waiting::OutputPart};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -76,7 +76,7 @@ impl McpParts {
             None => TaskPayload::Working,
             Some(Err(failure)) => failed(caller, failure),
             Some(Ok(report)) if report.outcome.ended == Ended::Cancelled => TaskPayload::Cancelled,
-            Some(Ok(_)) => match self.result_of(caller, run, view).await {
+            Some(Ok(_)) => match self.answer(caller, run, view, OutputPart::default()).await {
                 Ok(result) => completed(&result),
                 Err(failure) => failed(caller, &failure),
             },
@@ -86,7 +86,7 @@ impl McpParts {
     /// A run that is no longer in memory.
     async fn recorded_task(&self, caller: &Caller, id: &str) -> Result<DetailedTask, ErrorData> {
         let run = id.parse::<RunId>().map_err(|_| refused(&none()))?;
-        let line = self.history.run(&caller.principal, run).await.map_err(|_| refused(&none()))?;
+        let line = self.history.run(&caller.principal, run).await.map_err(|failure| refused(&failure))?;
         let begun = run.unix_ms();
         let updated = line.end.as_ref().map_or(begun, |end| end.unix_ms);
         let task = Task::new(id, TaskStatus::Working, rfc3339(begun / 1000), rfc3339(updated / 1000));
@@ -121,9 +121,32 @@ fn object(value: Value) -> JsonObject {
 }
 
 fn none() -> Failure {
-    Failure::new(Code::RunNotFound, "taskId: there is no such task, or it is no longer kept.")
+    Failure::new(Code::RunNotFound, "There is no such task.")
 }
 
+/// Clients forget a task that is not known, so a fault of ours says something else.
 fn refused(failure: &Failure) -> ErrorData {
-    ErrorData::invalid_params(failure.message.clone(), None)
+    match failure.code {
+        Code::RunNotFound => ErrorData::invalid_params("taskId: there is no such task, or it is no longer kept.", None),
+        Code::DatabaseUnavailable | Code::Internal => ErrorData::internal_error(failure.message.clone(), None),
+        _ => ErrorData::invalid_params(failure.message.clone(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_unknown_only_where_there_is_no_run() {
+        for (code, expected) in [
+            (Code::RunNotFound, ErrorCode::INVALID_PARAMS),
+            (Code::InsufficientScope, ErrorCode::INVALID_PARAMS),
+            (Code::DatabaseUnavailable, ErrorCode::INTERNAL_ERROR),
+            (Code::Internal, ErrorCode::INTERNAL_ERROR),
+        ] {
+            let error = refused(&Failure::new(code, "why"));
+            assert_eq!((error.code, error.message.contains("no such task")), (expected, code == Code::RunNotFound));
+        }
+    }
 }

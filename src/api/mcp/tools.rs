@@ -1,12 +1,12 @@
 //! Each tool: its arguments, one call of a service, its answer. Those that wait for a run are in [`super::waiting`].
 
-use rmcp::model::{CallToolResponse, CallToolResult, JsonObject};
+use rmcp::model::{CallToolResult, JsonObject};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::{
     Caller, McpParts,
-    caller::{ToolCall, ToolResult},
+    caller::{ToolCall, ToolResponse, ToolResult},
     content,
     describe::ToolName,
     picture,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::schema::{
-        File, FileListing, FileResult, RunnerList, Upload,
+        CHARACTER_BYTES_MAX, File, FileListing, FileResult, RunnerList, Upload,
         arguments::{
             Conversation, DeleteFile, EditFile, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile, one_path,
         },
@@ -33,12 +33,7 @@ impl McpParts {
     ///
     /// # Errors
     /// Arguments that break a rule, and failures of ours. A program that fails is a result.
-    pub(super) async fn call(
-        &self,
-        tool: ToolName,
-        call: ToolCall<'_>,
-        arguments: JsonObject,
-    ) -> Result<CallToolResponse, Failure> {
+    pub(super) async fn call(&self, tool: ToolName, call: ToolCall<'_>, arguments: JsonObject) -> ToolResponse {
         let caller = call.caller;
         let result = match tool {
             ToolName::RunCode => return self.run_code(call, read(arguments)?).await,
@@ -100,10 +95,10 @@ impl McpParts {
         let whole = offset == 0 && request.limit.is_none() && picture::is_picture(media_type(path.name()));
         let bytes_max = if whole { limit.max(self.options.image_bytes_max) } else { limit };
         let key = caller.key(request.conversation_id.0);
-        let file = self.files.read(&key, &path, offset, bytes_max).await?;
+        let file = self.files.read(&key, &path, offset, bytes_max.max(CHARACTER_BYTES_MAX as u64)).await?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let piece = || FileResult::new(&file, offset, limit, |text| fitting(text, limit));
-        if whole && !caller.view.images && picture::kind(&file.bytes).is_some() {
+        if whole && !caller.view.images && picture::has_bytes_of_one(&file.bytes) {
             return Ok(content::picture_link(caller, piece(), &self.files.url(&key, &path)));
         }
         let room = ANSWER_BYTES_MAX - (16 << 10);
@@ -112,7 +107,7 @@ impl McpParts {
         if whole && caller.view.images && picture.is_none() {
             picture = picture::smaller(self, &key, &path, file.size, room).await.map(|(block, _)| block);
         }
-        Ok(content::file(caller, piece(), picture))
+        Ok(content::file(caller, (piece(), offset), picture))
     }
 
     async fn write_file(&self, caller: &Caller, file: WriteFile) -> ToolResult {

@@ -5,11 +5,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rmcp::model::{CallToolResponse, InputRequiredResult};
+use rmcp::model::InputRequiredResult;
 
 use super::{
     Caller, McpParts,
-    caller::{ToolCall, ToolContext, ToolResult},
+    caller::{ToolCall, ToolContext, ToolResponse, ToolResult},
     content::{self, RunAnswer},
     picture::{self, Pictures},
     progress::Progress,
@@ -38,7 +38,7 @@ const STOP_WAIT: Duration = Duration::from_secs(15);
 
 /// Which part of a run an answer shows.
 #[derive(Default)]
-struct OutputPart {
+pub(super) struct OutputPart {
     /// While it goes on: output after this event.
     after_event: u64,
     /// When it has ended: output from this byte on.
@@ -46,7 +46,7 @@ struct OutputPart {
 }
 
 impl McpParts {
-    pub(super) async fn run_code(&self, call: ToolCall<'_>, arguments: RunCode) -> Result<CallToolResponse, Failure> {
+    pub(super) async fn run_code(&self, call: ToolCall<'_>, arguments: RunCode) -> ToolResponse {
         let RunCode { conversation, language, code, stdin, args, env, timeout_seconds, wait_seconds, detach } =
             arguments;
         let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
@@ -63,7 +63,7 @@ impl McpParts {
         self.begin(call, request, wait_seconds).await
     }
 
-    pub(super) async fn run_cell(&self, call: ToolCall<'_>, arguments: RunCell) -> Result<CallToolResponse, Failure> {
+    pub(super) async fn run_cell(&self, call: ToolCall<'_>, arguments: RunCell) -> ToolResponse {
         let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } = arguments;
         let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
         let request = RunRequest {
@@ -119,12 +119,7 @@ impl McpParts {
         run.finished().await
     }
 
-    async fn begin(
-        &self,
-        call: ToolCall<'_>,
-        request: RunRequest,
-        wait: Option<Wait>,
-    ) -> Result<CallToolResponse, Failure> {
+    async fn begin(&self, call: ToolCall<'_>, request: RunRequest, wait: Option<Wait>) -> ToolResponse {
         let (run, view, question) = self.begun(call, request, (wait, true)).await?;
         if let Some(question) = question {
             // The client repeats the call, so the end of this one must not cancel the run.
@@ -186,12 +181,7 @@ impl McpParts {
         }
     }
 
-    /// The whole result of a run that has ended.
-    pub(super) async fn result_of(&self, caller: &Caller, run: &Run, view: &RunView) -> ToolResult {
-        self.answer(caller, run, view, OutputPart::default()).await
-    }
-
-    async fn answer(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
+    pub(super) async fn answer(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
         let so_far;
         let (output, offset, finished): ((&CapturedOutput, &CapturedOutput), _, _) = match &view.result {
             Some(Ok(report)) => ((&report.stdout, &report.stderr), shown.offset, Some(report)),

@@ -62,7 +62,7 @@ pub struct LiveRun {
     /// Its state.
     #[schema(value_type = StateWord)]
     pub state: &'static str,
-    /// Its place in the queue, counted from 1; only while it waits.
+    /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
     /// When it was created (RFC 3339).
@@ -202,7 +202,6 @@ pub struct ActivityResult {
 
 /// What happened in an interval.
 #[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct ActivityPart {
     /// When the interval begins (RFC 3339).
     #[schema(format = DateTime)]

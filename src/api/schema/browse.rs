@@ -8,13 +8,13 @@ use super::File;
 use crate::{
     domain::{file::Change, id::ConversationId},
     services::{
-        browser::{self, Action, ActionKind, Page, PageErrorKind, Part},
+        browser::{self, Action, Control, Page, PageError, PageLink, Part},
         runs::Report,
     },
 };
 
 /// What is read where a call does not say.
-const READ: [Reads; 3] = [Reads::Text, Reads::Links, Reads::Controls];
+const READ: [Part; 3] = [Part::Text, Part::Links, Part::Controls];
 
 /// What to do in the browser.
 #[derive(Debug, Default, Deserialize, JsonSchema, ToSchema)]
@@ -30,46 +30,14 @@ pub struct Browse {
     pub url: Option<String>,
     /// Actions on the page, in order. Those before one that fails are not undone.
     #[schema(max_items = 50)]
-    pub actions: Option<Vec<BrowseAction>>,
+    pub actions: Option<Vec<Action>>,
     /// What to read then; default text, links and controls.
     #[schema(max_items = 3)]
-    pub extract: Option<Vec<Reads>>,
+    pub extract: Option<Vec<Part>>,
     /// Time limit, below the server's.
     #[schemars(range(min = 1))]
     #[schema(minimum = 1)]
     pub timeout_seconds: Option<u64>,
-}
-
-/// One step in the page.
-#[derive(Debug, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(inline)]
-pub struct BrowseAction {
-    pub action: ActionKind,
-    /// Of an element, as an answer lists it; or any CSS selector, or text=Sign in. In a frame: the frame's selector,
-    /// ` >>> `, the element's.
-    pub selector: Option<String>,
-    /// Text to fill in or type; the key to press, such as Enter; the option to select.
-    pub text: Option<String>,
-    /// For scroll, in pixels.
-    pub x: Option<u32>,
-    /// For scroll, in pixels.
-    pub y: Option<u32>,
-    /// For wait without a selector: milliseconds.
-    pub ms: Option<u64>,
-    /// For screenshot: the whole page, not only the visible part.
-    pub full_page: Option<bool>,
-}
-
-/// A part of a page to read.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Reads {
-    Text,
-    Links,
-    /// Buttons, fields and the like, with selectors.
-    Controls,
 }
 
 /// Arguments of CodeRunner's tool.
@@ -92,100 +60,35 @@ pub struct PageResult {
     pub url: String,
     pub title: String,
     /// Its HTTP status, where the call went to an address.
-    #[schemars(with = "u16")]
     pub status: Option<u16>,
     /// The visible text, frames included.
     pub text: String,
     /// Whether the text is cut off.
     pub text_truncated: bool,
-    pub links: Vec<LinkResult>,
+    pub links: Vec<PageLink>,
     /// Number of links that are not listed.
     pub links_more: u64,
     /// What can be clicked, filled in or selected.
-    pub controls: Vec<ControlResult>,
+    pub controls: Vec<Control>,
     /// Number of controls that are not listed.
     pub controls_more: u64,
     /// What else happened: dialogs, new windows, refused connections.
     pub notes: Vec<String>,
     /// Why not all actions were done.
-    #[schemars(with = "PageErrorResult")]
-    pub error: Option<PageErrorResult>,
+    pub error: Option<PageError>,
     /// Files in /data that the call made: downloads, screenshots.
     pub files: Vec<File>,
-}
-
-/// A link of a page.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[schemars(inline)]
-pub struct LinkResult {
-    pub text: String,
-    pub url: String,
-}
-
-/// An element that can be used.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[schemars(inline)]
-pub struct ControlResult {
-    /// Its role, such as button, link or textbox.
-    pub role: String,
-    pub name: String,
-    /// Its selector, for actions.
-    pub selector: String,
-    /// Its value; never that of a password field.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub value: Option<String>,
-    /// The options that can be selected.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub options: Vec<String>,
-    /// Whether it is disabled.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub disabled: bool,
-}
-
-/// Why an action on a page failed.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[schemars(inline)]
-pub struct PageErrorResult {
-    /// A stable word for programs.
-    pub kind: PageErrorKind,
-    pub message: String,
 }
 
 impl Browse {
     /// What the service does of it.
     pub fn into_call(self) -> browser::Browse {
-        let read = self.extract.unwrap_or_else(|| READ.to_vec());
         browser::Browse {
             url: self.url,
-            actions: self.actions.into_iter().flatten().map(Action::from).collect(),
-            read: read.into_iter().map(Part::from).collect(),
+            actions: self.actions.unwrap_or_default(),
+            read: self.extract.unwrap_or_else(|| READ.to_vec()),
             timeout_ms: self.timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
             ..browser::Browse::default()
-        }
-    }
-}
-
-impl From<Reads> for Part {
-    fn from(reads: Reads) -> Self {
-        match reads {
-            Reads::Text => Self::Text,
-            Reads::Links => Self::Links,
-            Reads::Controls => Self::Controls,
-        }
-    }
-}
-
-impl From<BrowseAction> for Action {
-    fn from(step: BrowseAction) -> Self {
-        Self {
-            selector: step.selector,
-            text: step.text,
-            x: step.x,
-            y: step.y,
-            ms: step.ms,
-            full_page: step.full_page.unwrap_or(false),
-            ..Self::new(step.action)
         }
     }
 }
@@ -193,15 +96,6 @@ impl From<BrowseAction> for Action {
 impl PageResult {
     pub fn new(report: &Report, page: Page) -> Self {
         let made = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
-        let link = |link: browser::PageLink| LinkResult { text: link.text, url: link.url };
-        let control = |one: browser::Control| ControlResult {
-            role: one.role,
-            name: one.name,
-            selector: one.selector,
-            value: one.value,
-            options: one.options,
-            disabled: one.disabled,
-        };
         Self {
             run_id: report.run.to_string(),
             conversation_id: report.conversation.id.to_string(),
@@ -210,12 +104,12 @@ impl PageResult {
             status: page.status,
             text: page.text,
             text_truncated: page.text_truncated,
-            links: page.links.into_iter().map(link).collect(),
+            links: page.links,
             links_more: page.links_more,
-            controls: page.controls.into_iter().map(control).collect(),
+            controls: page.controls,
             controls_more: page.controls_more,
             notes: page.notes,
-            error: page.error.map(|error| PageErrorResult { kind: error.kind, message: error.sentence }),
+            error: page.error,
             files: made.map(File::from).collect(),
         }
     }

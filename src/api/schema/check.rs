@@ -22,7 +22,6 @@ pub struct CheckProgram {
 
 /// A program that was formatted and checked.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct CheckedProgram {
     /// The formatted program; `null` where it cannot be parsed.
     pub code: Option<String>,

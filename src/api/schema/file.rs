@@ -8,8 +8,11 @@ use utoipa::ToSchema;
 use super::{ChangeWord, rfc3339};
 use crate::{
     domain::{error::Failure, path::SafePath},
-    services::files::{FileContent, FileEntry, FileList, FileQuery, Imported, media_type},
+    services::files::{FileContent, FileEntry, FileList, FileQuery, media_type},
 };
+
+/// The longest character in UTF-8, in bytes: what [`FileResult::new`] needs at least of a file that goes on.
+pub const CHARACTER_BYTES_MAX: usize = 4;
 
 /// Which files of a conversation are asked for. `cursor` is the argument's name on the surface, and its value.
 ///
@@ -39,7 +42,6 @@ pub struct File {
     pub path: String,
     /// The exact path, percent-encoded, when `path` had to escape something: use it to read or delete the file.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub path_encoded: Option<String>,
     /// Size in bytes.
     pub size: u64,
@@ -64,9 +66,8 @@ pub struct FileListing {
     pub files: Vec<File>,
     /// Whether there are more files than are listed.
     pub truncated: bool,
-    /// Give it as `after` for the next page; absent on the last.
+    /// Give it as `after`, over MCP as `cursor`, for the next page; absent on the last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
     pub after: Option<String>,
     /// Entries that are not plain files: links, pipes, sockets, devices. They cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -93,7 +94,6 @@ pub struct FileResult {
     pub encoding: &'static str,
     /// The offset of the next piece; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u64")]
     pub next_offset: Option<u64>,
     /// Its path below /data.
     pub path: String,
@@ -144,15 +144,6 @@ pub struct ArchiveLink {
     pub url_expires_at: String,
 }
 
-/// The files that were written from an archive.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct ImportResult {
-    /// Number of files.
-    pub files: usize,
-    /// Their total size, in bytes.
-    pub bytes: u64,
-}
-
 impl From<&FileEntry> for File {
     fn from(entry: &FileEntry) -> Self {
         Self {
@@ -187,12 +178,6 @@ impl Moved {
     }
 }
 
-impl From<Imported> for ImportResult {
-    fn from(Imported { files, bytes }: Imported) -> Self {
-        Self { files, bytes }
-    }
-}
-
 impl From<&FileList> for FileListing {
     fn from(list: &FileList) -> Self {
         let skipped = list
@@ -209,14 +194,16 @@ impl From<&FileList> for FileListing {
 }
 
 impl FileResult {
-    /// A piece that starts at `offset`, of at most so many bytes. Text stays text: a character that the end of the
-    /// piece cuts is left for the next. `fitting` is how many bytes of a text fit into the answer.
+    /// A piece that starts at `offset`, of at most so many bytes, but never less than a character, so that the next
+    /// piece begins later. Text stays text: a character that the end of the piece cuts is left for the next. `fitting`
+    /// is how many bytes of a text fit into the answer.
     pub fn new(content: &FileContent, offset: u64, bytes_max: usize, fitting: impl FnOnce(&str) -> usize) -> Self {
-        let mut bytes = &content.bytes[..content.bytes.len().min(bytes_max)];
+        let first = first_character(&content.bytes);
+        let mut bytes = &content.bytes[..content.bytes.len().min(bytes_max.max(first))];
         let cut = content.truncated || bytes.len() < content.bytes.len();
         let (encoding, text) = match std::str::from_utf8(if cut { whole_characters(bytes) } else { bytes }) {
             Ok(text) => {
-                bytes = &bytes[..fitting(text)];
+                bytes = &bytes[..fitting(text).max(first)];
                 ("utf-8", String::from_utf8_lossy(bytes).into_owned())
             }
             Err(_) => ("base64", BASE64_STANDARD.encode(bytes)),
@@ -231,6 +218,19 @@ impl FileResult {
             media_type: media_type(content.path.name()).to_owned(),
         }
     }
+
+    /// Of a file that is shown whole in another way.
+    #[must_use]
+    pub fn without_content(self) -> Self {
+        Self { content: String::new(), next_offset: None, ..self }
+    }
+}
+
+/// How many bytes the first character has; one where there is no UTF-8.
+fn first_character(bytes: &[u8]) -> usize {
+    let chunk = bytes[..bytes.len().min(CHARACTER_BYTES_MAX)].utf8_chunks().next();
+    let first = chunk.and_then(|chunk| chunk.valid().chars().next());
+    first.map_or(bytes.len().min(1), char::len_utf8)
 }
 
 /// Without the beginning of a character at the end, if there is one.

@@ -30,13 +30,12 @@ pub struct CreatePackages {
     #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
     pub language: Option<Language>,
     /// Names, with or without versions: `requests`, `pandas>=2`; for npm `lodash@^4`.
-    #[schema(min_items = 1, max_items = 100, example = json!(["requests"]))]
+    #[schema(min_items = 1, max_items = 100, example = json!(["humanize"]))]
     pub packages: Vec<String>,
 }
 
 /// The packages that a conversation has now.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct InstalledPackages {
     /// The program that installed them: uv or npm.
     pub tool: &'static str,

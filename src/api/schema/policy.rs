@@ -105,7 +105,6 @@ pub struct PolicyResult {
 
 /// The policies in force.
 #[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct PolicyList {
     pub policies: Vec<PolicyResult>,
 }

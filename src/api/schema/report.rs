@@ -26,7 +26,6 @@ pub struct RunReport {
     /// What the program printed to standard error, in the same way.
     pub stderr: String,
     /// How the program ended, once it has.
-    #[schemars(with = "OutcomeResult")]
     pub outcome: Option<OutcomeResult>,
     /// Advice about the result.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -45,7 +44,6 @@ pub struct RunReport {
     /// The files in /data that this run created or changed.
     pub files: Vec<File>,
     /// The resources that the run used, once it has ended.
-    #[schemars(with = "FiguresResult")]
     pub figures: Option<FiguresResult>,
 }
 
@@ -70,8 +68,12 @@ impl From<&HistoryLine> for RunReport {
     /// A run that is no longer in memory.
     fn from(line: &HistoryLine) -> Self {
         let id = &line.conversation.id;
-        let hints = vec![format!("The output is no longer kept; files are still in /data of the conversationId {id}")];
-        Self { hints, ..RunStatus::recorded(line).into() }
+        let hint = if line.end.is_some() {
+            format!("The output is no longer kept; files are still in /data of the conversationId {id}")
+        } else {
+            "Another server runs it: ask again later how it ended".to_owned()
+        };
+        Self { hints: vec![hint], ..RunStatus::recorded(line).into() }
     }
 }
 
@@ -114,5 +116,36 @@ impl From<&FeedItem> for FeedNotice {
             },
             FeedItem::Missed { notices } => Self::Missed { notices: Some(*notices) },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::id::{InstanceId, Language, RunId},
+        ports::history::LineEnd,
+    };
+
+    #[test]
+    fn recorded_run_without_an_end_is_said_to_go_on() {
+        let mut line = HistoryLine {
+            run: RunId::new(),
+            conversation: "c".parse().expect("a key"),
+            token: None,
+            is_cell: false,
+            language: Language::default(),
+            image: String::new(),
+            program_sha256: String::new(),
+            source: None,
+            instance: InstanceId::new(),
+            end: None,
+        };
+        let report = RunReport::from(&line);
+        assert_eq!((report.state, report.outcome.is_none()), ("running", true));
+        assert!(report.hints[0].starts_with("Another server runs it"), "{:?}", report.hints);
+        line.end = Some(LineEnd::lost(0, ""));
+        let report = RunReport::from(&line);
+        assert!(report.hints[0].starts_with("The output is no longer kept"), "{:?}", report.hints);
     }
 }

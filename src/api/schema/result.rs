@@ -50,14 +50,11 @@ pub struct OutcomeResult {
     #[schema(value_type = Ending)]
     pub ended: &'static str,
     /// The exit status, when the program ended by itself.
-    #[schemars(with = "i32")]
     pub exit_code: Option<i32>,
     /// The name of the signal that ended the program, when one did.
-    #[schemars(with = "String")]
     pub signal: Option<String>,
     /// Whether a process was killed for lack of memory: the program itself when it ended `out_of_memory`, else only a
     /// child of it.
-    #[schemars(with = "bool")]
     pub oom_killed: Option<bool>,
     /// What happened and what to do about it, in one sentence.
     pub sentence: String,
@@ -71,11 +68,9 @@ pub struct FiguresResult {
     /// Running time of the program, in milliseconds.
     pub wall_ms: u64,
     /// CPU time, in milliseconds, where it is known.
-    #[schemars(with = "u64")]
     pub cpu_ms: Option<u64>,
     /// Peak memory of its sandbox since the sandbox started, in bytes, where it is known. It includes what the
     /// interpreter has loaded and, in a session, earlier cells.
-    #[schemars(with = "u64")]
     pub memory_peak_bytes: Option<u64>,
     /// Bytes printed to standard output, kept or not.
     pub stdout_bytes: u64,

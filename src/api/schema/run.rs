@@ -41,7 +41,7 @@ pub struct RunStatus {
     /// Its state.
     #[schema(value_type = StateWord)]
     pub state: &'static str,
-    /// Its place in the queue, counted from 1; only while it waits.
+    /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
     pub position: Option<u32>,
     /// When it was created (RFC 3339).
     pub created_at: String,
@@ -120,7 +120,7 @@ pub struct RunEvent {
     /// What happened.
     #[schema(value_type = EventWord)]
     pub kind: &'static str,
-    /// `queued`: its place in the queue, counted from 1.
+    /// `queued`: its place among the waiting runs of its owner, counted from 1.
     pub position: Option<u32>,
     /// `stdout`, `stderr`: what it printed, when that is UTF-8.
     pub text: Option<String>,

@@ -25,7 +25,6 @@ use crate::{
 
 /// The session to open.
 #[derive(Debug, Default, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct CreateSession {
     /// The conversation whose files are /data; a fresh one if none is named.
     #[serde(rename = "conversationId")]
@@ -80,7 +79,7 @@ pub struct CellLimits {
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CodePosition {
-    /// The code.
+    /// The code, of at most 256 KiB.
     pub code: String,
     /// The position, in characters; by default the end.
     pub cursor: Option<u64>,
@@ -90,7 +89,7 @@ pub struct CodePosition {
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InspectCode {
-    /// The code.
+    /// The code, of at most 256 KiB.
     pub code: String,
     /// A position in the name, in characters; by default the end.
     pub cursor: Option<u64>,
@@ -136,7 +135,6 @@ pub struct SessionList {
 
 /// The result of interrupting or ending sessions.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct SessionsChanged {
     /// Number of affected sessions.
     pub sessions: usize,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::services::skills::{self, SkillFile};
+use crate::{domain::path::SafePath, services::skills};
 
 /// The skill that a tool reads. The name is parsed later: an invalid name is an unknown skill.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -27,7 +27,6 @@ pub struct GetSkillFile {
 
 /// The skills that the caller's programs can read.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct SkillList {
     /// Public skills, then the caller's own, each sorted by name. A skill of the caller hides a public one of the same
     /// name.
@@ -54,7 +53,6 @@ pub struct Skill {
 
 /// A skill with its files.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct SkillDetails {
     #[serde(flatten)]
     pub skill: Skill,
@@ -85,8 +83,8 @@ impl From<&skills::Skill> for Skill {
     }
 }
 
-impl From<&SkillFile> for SkillEntry {
-    fn from(SkillFile { path, size }: &SkillFile) -> Self {
+impl From<&(SafePath, u64)> for SkillEntry {
+    fn from((path, size): &(SafePath, u64)) -> Self {
         Self { path: path.display(), path_encoded: path.to_encoded(), size: *size }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
         text::{ms, rfc3339},
         tools::{Answered, Approval, ServerText, ToolUse},
     },
-    services::tools::{Found, ModuleLanguage, SearchResult, ServerEntry, ServerState, Source},
+    services::tools::{ModuleLanguage, ServerEntry, ServerState, Source},
 };
 
 /// Tools that are found by default, and at most.
@@ -108,46 +108,9 @@ pub struct AnswerBody {
     pub answer: Answered,
 }
 
-/// A server whose tools programs may call.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ToolServerState {
-    #[schema(example = "github")]
-    pub name: String,
-    pub description: String,
-    /// How many tools it has; absent while that is not known.
-    pub tools: Option<usize>,
-    /// Why the number of tools is not known.
-    pub error: Option<String>,
-}
-
-impl From<ServerState> for ToolServerState {
-    fn from(state: ServerState) -> Self {
-        let (tools, error) = match state.tools {
-            Ok(count) => (Some(count), None),
-            Err(why) => (None, Some(why)),
-        };
-        Self { name: state.name, description: state.description, tools, error }
-    }
-}
-
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ToolServerStates {
-    pub servers: Vec<ToolServerState>,
-}
-
-/// The tools that were found, best match first.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct FoundTools {
-    pub tools: Vec<Found>,
-    /// Servers that did not list their tools in time: search again to include them.
-    pub unanswered: Vec<ToolServerState>,
-}
-
-impl From<SearchResult> for FoundTools {
-    fn from(SearchResult { tools, unanswered }: SearchResult) -> Self {
-        Self { tools, unanswered: unanswered.into_iter().map(Into::into).collect() }
-    }
+    pub servers: Vec<ServerState>,
 }
 
 /// How many tools are to be found.
@@ -178,7 +141,6 @@ pub struct SearchTools {
     #[serde(default)]
     pub query: String,
     /// Maximum, 1 to 50; default 10.
-    #[serde(default)]
     pub limit: Option<u64>,
 }
 
@@ -189,7 +151,6 @@ pub struct GetToolSource {
     pub server: String,
     pub tool: String,
     /// `python` (default) or `typescript`.
-    #[serde(default)]
     pub language: Option<ModuleLanguage>,
 }
 
@@ -247,15 +208,13 @@ pub struct RegisterMcpServer {
 #[serde(deny_unknown_fields)]
 pub struct ServerParams {
     /// Of an MCP server over Streamable HTTP.
-    #[serde(default)]
     pub url: Option<String>,
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// `streamable_http`, or nothing.
-    #[serde(default, rename = "type")]
+    #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Runs in a sandbox of its own: `npx`, `node` or `npm` in JavaScript's image, others in Python's.
-    #[serde(default)]
     pub command: Option<String>,
     #[serde(default)]
     pub args: Vec<String>,

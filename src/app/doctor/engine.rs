@@ -29,13 +29,12 @@ pub(super) async fn check(
     config: &Config,
     store: Option<Arc<dyn Storage>>,
     found: Result<(Arc<dyn Engine>, Probe), StartError>,
+    in_container: bool,
     findings: &mut Findings,
 ) {
     let (engine, probe) = match found {
         Ok(found) => found,
-        Err(error) => {
-            return findings.sentence(Level::Fail, "engine", &chain(&error));
-        }
+        Err(error) => return unusable(&error, in_container, findings),
     };
     findings
         .ok("engine", format!("{}, API {}, {}, {}", probe.engine, probe.api_version, probe.runtime, probe.platform));
@@ -50,6 +49,21 @@ pub(super) async fn check(
         && let Some(store) = store
     {
         isolation(config, store, engine, probe, findings).await;
+    }
+}
+
+/// Reports why the engine cannot be used. What a start advises is to start the engine of this machine, which a
+/// container cannot, or to run these checks.
+fn unusable(error: &StartError, in_container: bool, findings: &mut Findings) {
+    match error {
+        StartError::Connect(cause) if in_container => findings.fail(
+            "engine",
+            chain(cause),
+            "on the host, start the engine and what passes its socket on to this container (the service `engine` of \
+             the compose files, whose DOCKER_SOCKET must be the engine's socket)",
+        ),
+        StartError::Engine(cause) => findings.fail("engine", chain(cause), "start the engine, and read its log"),
+        _ => findings.sentence(Level::Fail, "engine", &chain(error)),
     }
 }
 
@@ -80,7 +94,8 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
         }
     }
     if !usable {
-        findings.fail("runners", "no image is a runner", "build them with ./build.sh runners");
+        let fix = "build them with ./build.sh runners; with Kubernetes, make their pod templates";
+        findings.fail("runners", "no image is a runner", fix);
     }
     usable
 }
@@ -121,7 +136,7 @@ async fn isolation(
         ),
         Err(_) => findings.fail("isolation", "the test took too long", "read the log of the engine"),
     }
-    parts.runs.stop(Duration::ZERO).await;
+    parts.api.runs.stop(Duration::ZERO).await;
     parts.stop.cancel();
     if let Some(check) = check {
         drop(check.await);

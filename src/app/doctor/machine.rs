@@ -1,6 +1,6 @@
 //! Checks without the engine: the root folder and its disk, addresses, the audit log, the collector of traces.
 
-use std::{path::Path, sync::Arc};
+use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatfs, open, statvfs};
 
@@ -110,6 +110,11 @@ pub(super) async fn addresses(config: &Config, in_container: bool, findings: &mu
     for (name, addr) in [("MCP_HTTP_ADDR", config.http_addr.clone())].into_iter().chain(metrics) {
         match app::bind(&addr).await {
             Ok(_) => findings.ok("address", format!("{addr} is free")),
+            Err(error) if error.kind() != ErrorKind::AddrInUse => findings.fail(
+                "address",
+                format!("{addr} cannot be listened on: {error}"),
+                format!("set {name} to an address of the server's machine or container, and to a port that it may use"),
+            ),
             Err(_) if in_container => {
                 findings.ok("address", format!("{addr} is in use, by the server of this container"));
             }

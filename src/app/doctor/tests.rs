@@ -6,12 +6,15 @@ use tempfile::TempDir;
 
 use super::{
     engine::check,
-    finding::{Findings, Level},
+    finding::{Finding, Findings, Level},
     machine,
 };
 use crate::{
     adapters::{
-        engine::fake::{FakeEngine, Offered, StartFault},
+        engine::{
+            ConnectError,
+            fake::{FakeEngine, Offered, StartFault},
+        },
         storage::DiskStorage,
     },
     app::StartError,
@@ -49,7 +52,7 @@ async fn of_engine_with(engine: &FakeEngine, config: &Config) -> Findings {
         Ok(probe) => Ok((Arc::new(engine.clone()) as Arc<dyn Engine>, probe)),
         Err(error) => Err(StartError::Engine(error)),
     };
-    check(config, Some(store(config)), found, &mut findings).await;
+    check(config, Some(store(config)), found, false, &mut findings).await;
     assert_eq!(engine.live(), [], "nothing is left behind");
     findings
 }
@@ -216,6 +219,60 @@ async fn doctor_does_not_warn_of_the_addresses_of_its_container() {
     };
     assert_eq!(found(true).await, [("address", Level::Ok), ("links", Level::Ok)]);
     assert_eq!(found(false).await, [("address", Level::Warn), ("links", Level::Warn)]);
+}
+
+/// In a container only the server can have an address, but not one of the host.
+#[tokio::test]
+async fn doctor_fails_an_address_that_this_machine_does_not_have() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Of a network for documentation (RFC 5737).
+    let config = config(&folder, &[("MCP_HTTP_ADDR", "192.0.2.1:8080")]);
+    for in_container in [false, true] {
+        let mut findings = Findings::default();
+        machine::addresses(&config, in_container, &mut findings).await;
+        assert!(line(&findings, "address", Level::Fail).starts_with("192.0.2.1:8080 cannot be listened on"));
+    }
+}
+
+#[tokio::test]
+async fn doctor_in_a_container_says_how_its_host_offers_the_engine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = config(&folder, &[]);
+    let found = async |error: StartError, in_container: bool| {
+        let mut findings = Findings::default();
+        check(&config, None, Err(error), in_container, &mut findings).await;
+        let Finding { level, check, detail, fix } = findings.0.remove(0);
+        assert_eq!((level, check), (Level::Fail, "engine"));
+        (detail, fix.expect("a fix"))
+    };
+    let away = || {
+        let source = EngineError::unavailable("ping", "no such file");
+        StartError::Connect(ConnectError::Engine { host: "unix:///run/x.sock".to_owned(), source })
+    };
+    let (detail, fix) = found(away(), true).await;
+    assert!(detail.contains("unix:///run/x.sock") && detail.contains("no such file"), "{detail}");
+    assert!(fix.contains("the service `engine`") && !fix.contains("systemctl"), "{fix}");
+    let (_, fix) = found(away(), false).await;
+    assert!(fix.contains("systemctl start docker"), "{fix}");
+    let lost = StartError::Engine(EngineError::unavailable("ping", "no such file"));
+    let (detail, fix) = found(lost, false).await;
+    assert!(detail.contains("cannot be reached") && !fix.contains("doctor"), "{detail}: {fix}");
+    let elsewhere = ConnectError::RootNotMounted { root: "/var/sandboxes".into() };
+    let (detail, fix) = found(StartError::EngineSetting(elsewhere), true).await;
+    assert_eq!(detail, "/var/sandboxes is inside this container only");
+    assert!(fix.contains("SANDBOX_ENGINE__HOST_ROOT"), "{fix}");
+}
+
+#[test]
+fn containers_of_every_engine_are_recognized() {
+    for file in [".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io/serviceaccount/token"] {
+        let root = tempfile::tempdir().expect("a folder");
+        assert!(!super::in_container(root.path()));
+        let path = root.path().join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, "").expect("written");
+        assert!(super::in_container(root.path()), "{file}");
+    }
 }
 
 #[test]

@@ -101,6 +101,11 @@ impl Busy {
         self.turn.is_some()
     }
 
+    /// Whether there is memory for an answer of this length until its client has read it.
+    pub(super) fn holds(&mut self, bytes: u64) -> bool {
+        self.turn.as_mut().is_none_or(|turn| turn.hold(bytes))
+    }
+
     /// The connection keeps its turn until its end, for another protocol.
     pub(super) fn upgrade(&mut self) {
         let mut state = self.connection.state.lock();
@@ -142,21 +147,25 @@ impl Connection {
     /// result is dropped and the answer is flushed.
     pub(super) async fn begin(self: &Arc<Self>, class: &Class) -> Busy {
         let now = Instant::now();
-        {
+        let class = {
             let mut state = self.state.lock();
-            (state.class, state.phase, state.window) = (class.clone(), Phase::Answering, None);
+            // Probes read their answers, so they need no share of the places.
+            let is_unread = state.blocked.is_some() && *class == Class::Probe;
+            state.class = if is_unread { Class::Guest } else { class.clone() };
+            (state.phase, state.window) = (Phase::Answering, None);
             state.requests = state.requests.saturating_add(1);
-        }
+            state.class.clone()
+        };
         let mut busy = Busy { connection: Arc::clone(self), turn: None };
         loop {
             let ended = self.places.ended.notified();
-            busy.turn = self.places.turn(class, self.address);
+            busy.turn = self.places.turn(&class, self.address);
             if busy.turn.is_some() {
                 self.set(Phase::Answering);
                 return busy;
             }
             self.set(Phase::Queued(now));
-            let _queued = (*class == Class::Guest).then(|| Queued::new(&self.places));
+            let _queued = (class == Class::Guest).then(|| Queued::new(&self.places));
             tokio::select! {
                 biased;
                 () = self.refuse.notified() => break,
@@ -273,7 +282,8 @@ impl Connection {
             let stalled = due(blocked + limits.write_stall_max, "its client does not read")?;
             let (since, bytes) = state.window.unwrap_or((now, 0));
             let slow = bytes < RATE_BYTES_PER_S_MIN * since.elapsed().as_secs();
-            if slow && state.class == Class::Guest && since + RATE_WINDOW <= now && self.places.are_short() {
+            let is_holder = matches!(state.class, Class::Holder { .. });
+            if slow && !is_holder && since + RATE_WINDOW <= now && self.places.are_short() {
                 return Err("its client reads slowly while places are short");
             }
             let window = if since + RATE_WINDOW <= now { (now, 0) } else { (since, bytes) };
@@ -337,3 +347,6 @@ impl Drop for Queued<'_> {
         self.0.queued.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

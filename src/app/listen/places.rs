@@ -10,6 +10,8 @@
 //! whose request waits for its turn, again guests' first. A connection is spared for a short time in which its client
 //! is likely to send a request or an answer is likely to end. One connection is asked to close at a time.
 
+mod held;
+
 use std::{
     collections::{HashMap, hash_map::Entry},
     net::IpAddr,
@@ -30,6 +32,7 @@ use super::connection::Connection;
 use crate::{
     api::http::auth::Class,
     domain::{id::TokenId, owner::Principal},
+    services::shares::{HeldMemory, SharedMemory},
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +93,7 @@ pub(super) struct Places {
     /// In the order in which they were opened.
     open: Mutex<Vec<Weak<Connection>>>,
     answers: Mutex<Answers>,
+    long_answers: SharedMemory<Sender>,
     /// Requests of guests that wait for their turn.
     pub(super) queued: AtomicUsize,
     /// Notified when a connection became idle, or stays although it was asked to make room.
@@ -103,6 +107,7 @@ pub(super) struct Places {
 pub(super) struct AnswerPermit {
     places: Arc<Places>,
     senders: Vec<Sender>,
+    held: Option<HeldMemory>,
 }
 
 impl Places {
@@ -112,6 +117,7 @@ impl Places {
             free: Arc::new(Semaphore::new(limits.connections_max)),
             open: Mutex::default(),
             answers: Mutex::default(),
+            long_answers: SharedMemory::new(held::LONG_BYTES_MAX),
             queued: AtomicUsize::new(0),
             changed: Notify::new(),
             ended: Notify::new(),
@@ -168,7 +174,7 @@ impl Places {
         for sender in &senders {
             *answers.senders.entry(sender.clone()).or_default() += 1;
         }
-        Some(AnswerPermit { places: Arc::clone(self), senders })
+        Some(AnswerPermit { places: Arc::clone(self), senders, held: None })
     }
 
     /// Asks a connection to make room, if one can. Returns when the next try makes sense.

@@ -11,11 +11,12 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{DropGuard, WaitForCancellationFutureOwned};
 
 use super::connection::Connection;
 
 pub(super) struct Watched {
+    _end: DropGuard,
     stream: TcpStream,
     connection: Arc<Connection>,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -24,18 +25,12 @@ pub(super) struct Watched {
 impl Watched {
     pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
         let over = Box::pin(connection.over.clone().cancelled_owned());
-        Self { stream, connection, over }
+        Self { _end: connection.over.clone().drop_guard(), stream, connection, over }
     }
 
     /// An error once the connection is to end. Reading and writing are polled by one task, which is woken.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.over.as_mut().poll(cx).is_ready() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.connection.over.cancel();
     }
 }
 

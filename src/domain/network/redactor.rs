@@ -28,6 +28,12 @@ impl Pattern {
         Self { text: text.to_vec(), instead: Arc::clone(instead) }
     }
 
+    /// As it is in a name whose case is not kept.
+    #[must_use]
+    pub fn in_lower_case(&self) -> Self {
+        Self::exact(&self.text.to_ascii_lowercase(), &self.instead)
+    }
+
     /// Of a value: itself, and its base64 wherever it begins in what was encoded.
     pub(super) fn of_value(value: &[u8], instead: &Arc<str>) -> Vec<Self> {
         let mut texts = vec![value.to_vec()];
@@ -102,16 +108,16 @@ impl Redactor {
             if at == bytes.len() {
                 return out;
             }
-            match self.fit(&bytes[at..]) {
+            match self.fit(&bytes[at..], is_end) {
                 (Match::Whole(length), instead) => {
                     out.extend_from_slice(instead.as_bytes());
                     at += length;
                 }
-                (Match::Begins, _) if !is_end => {
+                (Match::Begins, _) => {
                     self.held = bytes[at..].to_vec();
                     return out;
                 }
-                _ => {
+                (Match::No, _) => {
                     out.push(bytes[at]);
                     at += 1;
                 }
@@ -120,13 +126,14 @@ impl Redactor {
     }
 
     /// The longest text that begins here, and what comes in its place.
-    fn fit(&self, bytes: &[u8]) -> (Match, &str) {
+    fn fit(&self, bytes: &[u8], is_end: bool) -> (Match, &str) {
         let mut best = (Match::No, "");
         for pattern in &self.patterns {
             match (fit(&pattern.text, bytes), &best.0) {
+                // It may turn out longer than one that is whole, whose rest would pass.
+                (Match::Begins, _) if !is_end => return (Match::Begins, ""),
                 (Match::Whole(length), Match::Whole(longest)) if length <= *longest => {}
                 (found @ Match::Whole(_), _) => best = (found, &pattern.instead),
-                (Match::Begins, Match::No) => best.0 = Match::Begins,
                 _ => {}
             }
         }
@@ -253,6 +260,18 @@ mod tests {
         assert_eq!(redactor.push(b"data: event\n\n"), b"data: event\n\n", "a stream of events is not held back");
         assert_eq!(redactor.push(b"x s3c"), b"x ");
         assert_eq!(redactor.end(), b"s3c");
+    }
+
+    #[test]
+    fn value_that_begins_with_another_one_is_taken_out_whole_wherever_the_pieces_end() {
+        let patterns = [("s3cr3t-one", "[one]"), ("s3cr3t-one-more", "[more]")];
+        let patterns = patterns.map(|(value, instead)| Pattern::of_value(value.as_bytes(), &instead.into())).concat();
+        let bytes = b"s3cr3t-one-more s3cr3t-one s3cr3t-one-mo";
+        for cut in 0..bytes.len() {
+            let mut redactor = Redactor::new(patterns.clone());
+            let out = [redactor.push(&bytes[..cut]), redactor.push(&bytes[cut..]), redactor.end()].concat();
+            assert_eq!(out.escape_ascii().to_string(), "[more] [one] [one]-mo", "{cut}");
+        }
     }
 
     #[derive(Debug, Clone, TypeGenerator)]

@@ -1,30 +1,9 @@
 //! Questions to a person whether a call may be made, and their answers.
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
+pub use crate::domain::id::ApprovalId;
 use crate::domain::{owner::ConversationKey, words::words};
-
-/// Names a question. It is no secret: who may answer is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ApprovalId(pub Uuid);
-
-impl ApprovalId {
-    pub fn random() -> Self {
-        Self(Uuid::now_v7())
-    }
-
-    /// `None` for a text that is none.
-    pub fn parse(text: &str) -> Option<Self> {
-        Uuid::try_parse(text).ok().map(Self)
-    }
-}
-
-impl std::fmt::Display for ApprovalId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
 
 words! {
     /// What a person answered.

@@ -56,7 +56,7 @@ pub enum Fact {
     WritableData,
     /// No folder can be created below `/sys/fs/cgroup`.
     ReadOnlyControlGroups,
-    /// The memory of a program that crashes is not handed to a program of the host (core(5), "piping").
+    /// The memory of a program that crashes is not handed to a program of the host (core(5): "piping", sockets).
     NoCorePipe,
     /// The limit on memory, in bytes.
     MemoryLimit(u64),

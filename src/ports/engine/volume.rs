@@ -69,14 +69,3 @@ impl SharedVolume {
         }
     }
 }
-
-/// The kinds of [`Volume`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VolumeKind {
-    /// [`Volume::HostFolder`].
-    HostFolder,
-    /// [`Volume::Claim`].
-    Claim,
-    /// [`Volume::Streamed`].
-    Streamed,
-}

@@ -2,7 +2,7 @@
 //! where there are several owners, none holds more than three quarters of the places.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,13 +12,15 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::domain::owner::Principal;
+use crate::{domain::owner::Principal, services::shares::has_others};
 
-/// Of the owners that were seen since the start, which are bounded by the number of tokens.
 #[derive(Debug)]
 pub(super) struct Owners {
     places: usize,
+    /// Those that hold places.
     seen: Mutex<HashMap<Principal, Arc<Owner>>>,
+    /// Two of those that asked since the start.
+    asked: Mutex<HashSet<Principal>>,
 }
 
 #[derive(Debug)]
@@ -33,16 +35,16 @@ pub(super) struct Share(Arc<Owner>);
 
 impl Owners {
     pub(super) fn new(places: usize) -> Self {
-        Self { places, seen: Mutex::default() }
+        Self { places, seen: Mutex::default(), asked: Mutex::default() }
     }
 
     /// `None` when the owner's share is used up.
     pub(super) fn take(&self, who: &Principal) -> Option<Share> {
         let mut seen = self.seen.lock();
+        seen.retain(|_, owner| Arc::strong_count(owner) > 1);
         let fresh = || Arc::new(Owner { held: AtomicUsize::new(0), next: Arc::new(Semaphore::new(1)) });
         let owner = Arc::clone(seen.entry(who.clone()).or_insert_with(fresh));
-        let others = seen.keys().any(|other| other != who && !other.is_self_test());
-        let most = if others { (self.places * 3 / 4).max(1) } else { self.places };
+        let most = if has_others(&mut self.asked.lock(), who) { (self.places * 3 / 4).max(1) } else { self.places };
         // The lock is held, so no other thread counts up meanwhile.
         (owner.held.load(Ordering::Relaxed) < most).then(|| {
             owner.held.fetch_add(1, Ordering::Relaxed);
@@ -68,5 +70,23 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.0.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_without_places_are_forgotten_and_still_show_that_there_are_several() {
+        let owners = Owners::new(8);
+        let who = |n: usize| -> Principal { format!("owner-{n}").parse().expect("an owner") };
+        let alone: Vec<_> = (0..9).map_while(|_| owners.take(&who(0))).collect();
+        assert_eq!(alone.len(), 8);
+        drop(alone);
+        (1..100).for_each(|n| drop(owners.take(&who(n))));
+        assert!(owners.seen.lock().len() <= 3);
+        let of_several: Vec<_> = (0..9).map_while(|_| owners.take(&who(100))).collect();
+        assert_eq!(of_several.len(), 6);
     }
 }

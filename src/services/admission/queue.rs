@@ -1,11 +1,16 @@
 //! The waiting runs and their positions. Gives no right to anything.
+//!
+//! A position is that among the runs of one owner. How many runs of others wait is not for an owner to know, and says
+//! little about when its own begins, since owners alternate.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The waiting runs, in order of arrival.
+use crate::domain::owner::Principal;
+
+/// The waiting runs.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -15,7 +20,8 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     newest: u64,
-    numbers: BTreeSet<u64>,
+    /// By owner, in order of arrival.
+    runs: BTreeSet<(Principal, u64)>,
 }
 
 /// A waiting run; its drop leaves the queue.
@@ -25,21 +31,21 @@ pub(super) struct QueueEntry(QueuePosition);
 /// Reports the position of a waiting run. Reserves nothing.
 #[derive(Debug, Clone)]
 pub struct QueuePosition {
-    number: u64,
+    run: (Principal, u64),
     queue: Arc<Queue>,
 }
 
 impl Queue {
-    pub(super) fn join(queue: &Arc<Self>) -> QueueEntry {
+    pub(super) fn join(queue: &Arc<Self>, who: &Principal) -> QueueEntry {
         let mut waiting = queue.waiting.lock();
         waiting.newest += 1;
-        let number = waiting.newest;
-        waiting.numbers.insert(number);
-        QueueEntry(QueuePosition { number, queue: Arc::clone(queue) })
+        let run = (who.clone(), waiting.newest);
+        waiting.runs.insert(run.clone());
+        QueueEntry(QueuePosition { run, queue: Arc::clone(queue) })
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.lock().numbers.len()
+        self.waiting.lock().runs.len()
     }
 }
 
@@ -51,8 +57,8 @@ impl QueueEntry {
 
 impl Drop for QueueEntry {
     fn drop(&mut self) {
-        let QueuePosition { number, queue } = &self.0;
-        queue.waiting.lock().numbers.remove(number);
+        let QueuePosition { run, queue } = &self.0;
+        queue.waiting.lock().runs.remove(run);
         queue.departures.send_replace(());
     }
 }
@@ -63,11 +69,12 @@ impl QueuePosition {
         self.queue.departures.subscribe()
     }
 
-    /// The position: 1 is next. `None` once the run no longer waits. A run that waits for its own conversation may be
-    /// overtaken.
+    /// The position among the waiting runs of the owner: 1 is next. `None` once the run no longer waits. A run that
+    /// waits for its own conversation may be overtaken.
     pub fn now(&self) -> Option<u32> {
         let waiting = self.queue.waiting.lock();
-        let is_waiting = waiting.numbers.contains(&self.number);
-        is_waiting.then(|| u32::try_from(waiting.numbers.range(..=self.number).count()).unwrap_or(u32::MAX))
+        let until_this = (self.run.0.clone(), 0)..=self.run.clone();
+        let is_waiting = waiting.runs.contains(&self.run);
+        is_waiting.then(|| u32::try_from(waiting.runs.range(until_this).count()).unwrap_or(u32::MAX))
     }
 }

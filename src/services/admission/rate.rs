@@ -64,7 +64,7 @@ impl<C: Clock + Clone> Rate<C> {
 fn refusal(left: Duration) -> Failure {
     // Rounded up to whole seconds, so that a client that waits so long is admitted.
     let wait_s = left.as_secs() + u64::from(left.subsec_nanos() > 0);
-    let why = format!("This token begins programs faster than it may: try again in {wait_s} s.");
+    let why = format!("The programs of this owner begin faster than they may: try again in {wait_s} s.");
     Failure::new(Code::RateLimited, why).retry_after(wait_s)
 }
 

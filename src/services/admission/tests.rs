@@ -3,6 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
+use crate::domain::id::TokenId;
 
 fn who() -> Principal {
     Principal::default()
@@ -10,7 +11,8 @@ fn who() -> Principal {
 
 fn options(slots: usize, queue_max: usize) -> AdmissionOptions {
     let wait_max = Duration::from_secs(10);
-    AdmissionOptions { slots, queue_max, wait_max, conversation_max: 32, rate_a_minute: 0, rate_burst: 1 }
+    let (conversation_max, bytes_max) = (32, 1 << 20);
+    AdmissionOptions { slots, queue_max, wait_max, conversation_max, bytes_max, rate_a_minute: 0, rate_burst: 1 }
 }
 
 fn gate(slots: usize, queue_max: usize) -> Admission {
@@ -18,7 +20,12 @@ fn gate(slots: usize, queue_max: usize) -> Admission {
 }
 
 fn enter(gate: &Admission, conversation: &str) -> Result<Ticket, Failure> {
-    gate.enter(&conversation.parse().expect("an id"))
+    gate.enter(&conversation.parse().expect("an id"), 0)
+}
+
+/// Conversations of which something is kept.
+fn kept(gate: &Admission) -> usize {
+    gate.conversations.held() + gate.locks.held()
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,7 +59,7 @@ async fn turn_waits_for_the_same_conversation_only() {
     assert!(matches!(other, Some(Ok(_))), "another conversation has the second slot");
     drop((first, other));
     drop(second.await.expect("a slot"));
-    assert_eq!(gate.conversations.len(), 0, "no entry is left");
+    assert_eq!(kept(&gate), 0, "no entry is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +69,7 @@ async fn turn_fails_after_the_longest_wait() {
     let late = enter(&gate, "a").expect("a place").turn().await;
     assert_eq!(late.expect_err("late").code, Code::QueueTimeout);
     drop(held);
-    assert_eq!(gate.conversations.len(), 0);
+    assert_eq!(kept(&gate), 0);
 }
 
 /// The conversation with a hundred runs came first, and each other one still gets its turn.
@@ -107,7 +114,7 @@ async fn enter_refuses_a_conversation_at_its_maximum() {
     let permit = two.turn().await.expect("a slot");
     assert!(enter(&gate, "a").is_err(), "one that runs counts");
     drop((permit, again));
-    assert_eq!((gate.places.available_permits(), gate.conversations.len()), (9, 0));
+    assert_eq!((gate.places.available_permits(), kept(&gate)), (9, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,15 +123,18 @@ async fn enter_takes_no_place_when_refused_for_its_rate() {
     let held = (enter(&gate, "a").expect("one"), enter(&gate, "b").expect("two"));
     let refused = enter(&gate, "c").expect_err("too fast");
     assert_eq!((refused.code, refused.retry_after_s), (Code::RateLimited, Some(10)));
-    assert_eq!(gate.check_capacity(&who()).expect_err("known from then on").code, Code::RateLimited);
+    for same in [who(), who().by(TokenId::new())] {
+        let refused = gate.check_capacity(&same).expect_err("known from then on, for each token of the owner");
+        assert_eq!(refused.code, Code::RateLimited);
+    }
     let other = "other".parse().expect("a principal");
     assert!(gate.check_capacity(&other).is_ok());
     assert!(
-        gate.enter(&ConversationKey::new(other, "d".parse().expect("an id"))).is_ok(),
+        gate.enter(&ConversationKey::new(other, "d".parse().expect("an id")), 0).is_ok(),
         "another token has a rate of its own"
     );
     drop(held);
-    assert_eq!((gate.places.available_permits(), gate.conversations.len()), (9, 0));
+    assert_eq!((gate.places.available_permits(), kept(&gate)), (9, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +151,7 @@ async fn lock_if_idle_is_refused_while_a_run_holds_or_awaits_the_lock() {
     assert!(gate.lock_if_idle(&key).is_none());
     drop(permit);
     drop(gate.lock_if_idle(&key).expect("idle again"));
-    assert_eq!(gate.conversations.len(), 0);
+    assert_eq!(kept(&gate), 0);
 }
 
 #[test]
@@ -154,8 +164,12 @@ fn slots_for_respects_cores_and_memory() {
     }
 }
 
+fn enter_with(gate: &Admission, owner: &str, conversation: usize, bytes: usize) -> Result<Ticket, Failure> {
+    gate.enter(&format!("@{owner}/c{conversation}").parse().expect("a key"), bytes)
+}
+
 fn enter_of(gate: &Admission, owner: &str, conversation: usize) -> Result<Ticket, Failure> {
-    gate.enter(&format!("@{owner}/c{conversation}").parse().expect("a key"))
+    enter_with(gate, owner, conversation, 0)
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,6 +196,18 @@ async fn an_owner_with_many_conversations_waits_behind_one_with_few() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn position_says_nothing_of_other_owners() {
+    let gate = gate(1, 8);
+    let many: Vec<_> = (0..3).map(|n| enter_of(&gate, "ann", n).expect("a place")).collect();
+    let few: Vec<_> = (0..2).map(|n| enter_of(&gate, "bob", n).expect("a place")).collect();
+    let now = |tickets: &[Ticket]| tickets.iter().map(|ticket| ticket.position().now()).collect::<Vec<_>>();
+    assert_eq!((now(&many), now(&few)), (vec![Some(1), Some(2), Some(3)], vec![Some(1), Some(2)]));
+    assert_eq!(gate.load().waiting, 5, "operators see them all");
+    drop(many);
+    assert_eq!(now(&few), [Some(1), Some(2)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_several_owners_none_takes_the_last_quarter_of_the_places() {
     let gate = gate(1, 7);
     let alone: Vec<_> = (0..8).map(|n| enter_of(&gate, "ann", n).expect("all places, for one owner alone")).collect();
@@ -191,4 +217,23 @@ async fn of_several_owners_none_takes_the_last_quarter_of_the_places() {
     let many: Vec<_> = (0..8).filter_map(|n| enter_of(&gate, "ann", n).ok()).collect();
     assert_eq!(many.len(), 6);
     drop(enter_of(&gate, "bob", 0).expect("a place is left"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_hold_bounded_memory_until_their_runs_are_over() {
+    let gate = Admission::new(AdmissionOptions { bytes_max: 64 << 10, ..options(1, 100) });
+    let enter = |owner: &str, conversation, kib: usize| enter_with(&gate, owner, conversation, kib << 10);
+    let running = enter("ann", 0, 16).expect("room").turn().await.expect("a slot");
+    let waiting = enter("ann", 1, 16).expect("her half is used up now");
+    assert_eq!(enter("ann", 2, 1).expect_err("no room").code, Code::QueueFull);
+    drop(enter("ann", 2, 0).expect("a request without bytes needs none"));
+    let of_bob = enter("bob", 0, 32).expect("the other half");
+    assert_eq!(enter("eve", 0, 1).expect_err("no room for anyone").code, Code::QueueFull);
+    drop(running);
+    drop(enter("eve", 0, 16).expect("what the run held"));
+    drop((waiting, of_bob));
+    let large = enter("ann", 0, 1000).expect("as much as there is for one, alone");
+    assert_eq!(enter("ann", 1, 1).expect_err("no room").code, Code::QueueFull);
+    drop(large);
+    assert_eq!((gate.places.available_permits(), kept(&gate)), (101, 0));
 }

@@ -29,6 +29,7 @@ enum Kind {
 }
 
 /// What was read so far.
+#[derive(Default)]
 struct Check<'a> {
     /// Those that this server knows.
     tables: &'a [&'a str],
@@ -47,15 +48,7 @@ struct Check<'a> {
 /// # Errors
 /// [`BackupError::Refused`] when it is not whole, or holds what a backup does not.
 pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manifest, Sums, u64), BackupError> {
-    let mut check = Check {
-        tables,
-        manifest: None,
-        conversations: BTreeSet::new(),
-        paths: HashMap::new(),
-        counted: Sums::default(),
-        longest: 0,
-        told: None,
-    };
+    let mut check = Check { tables, ..Check::default() };
     let mut end = 0;
     read(file, &mut |part| {
         if let Part::Sums { at, .. } = &part {

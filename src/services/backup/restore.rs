@@ -103,7 +103,7 @@ impl Backup {
         let end = LineEnd::lost(clock.unix_s().saturating_mul(1000), sentence);
         let mut lost = 0;
         for (instance, _) in self.database.open().await? {
-            lost += self.database.close_lost(instance, &end).await?;
+            lost += self.database.close_lost(instance, i64::MAX, &end).await?;
         }
         Ok(lost)
     }

@@ -15,7 +15,7 @@ fn an_action_has_what_its_kind_needs_and_nothing_else() {
         (Press, |made| made.text = Some("Enter".to_owned())),
         (Scroll, |made| made.y = Some(0)),
         (Wait, |made| made.ms = Some(1)),
-        (Screenshot, |made| made.full_page = true),
+        (Screenshot, |made| made.full_page = Some(true)),
         (Back, |_| {}),
     ] {
         assert_eq!(with(action, set), Ok(()), "{action:?}");
@@ -32,6 +32,17 @@ fn an_action_has_what_its_kind_needs_and_nothing_else() {
     ] {
         assert_eq!(with(action, set), Err(format!("actions[3].{member}")), "{action:?}");
     }
+}
+
+#[test]
+fn members_for_coderunners_clients_are_not_read_of_a_call() {
+    let action = |call| serde_json::from_value::<Action>(call).map(|made| json!(made));
+    let call = json!({"action": "screenshot", "fullPage": true});
+    assert_eq!(action(call).expect("an action"), json!({"action": "screenshot", "fullPage": true, "force": false}));
+    for (member, value) in [("state", json!("load")), ("force", json!(true)), ("delayMs", json!(1))] {
+        assert!(action(json!({"action": "wait", member: value})).is_err(), "{member}");
+    }
+    assert!(serde_json::from_value::<Part>(json!("anchors")).is_err());
 }
 
 #[test]

@@ -11,7 +11,8 @@ problem() {
     before=$(LC_ALL=C; printf %s "${text:0:column - 1}")
     column=$((${#before} + 1))
   fi
-  jq -nc --argjson line "$line" --argjson column "${column:-1}" --argjson length "${#text}" --arg message "${3:0:500}" '{
+  jq -nc --argjson line "$line" --argjson column "${column:-1}" --argjson length "${#text}" \
+    --arg message "${3:0:500}" '{
     line: $line, column: $column, endLine: $line, endColumn: ([$column, $length + 1] | max), rule: "syntax",
     message: $message, severity: "error"}'
 }

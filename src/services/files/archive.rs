@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{
-    StreamExt as _,
+    StreamExt as _, TryStreamExt as _,
     stream::{self, BoxStream},
 };
 use tar::EntryType;
@@ -42,10 +42,13 @@ const BLOCK_BYTES: u64 = 512;
 /// The end of a tar archive: two blocks of zeros.
 static END: [u8; 1024] = [0; 1024];
 
-/// What an import wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The files that were written from an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = ImportResult)]
 pub struct Imported {
+    /// Number of files.
     pub files: usize,
+    /// Their total size, in bytes.
     pub bytes: u64,
 }
 
@@ -96,6 +99,7 @@ impl Files {
     /// [`Files::write`].
     pub async fn import(&self, conversation: &ConversationKey, archive: Bytes) -> Result<Imported, Failure> {
         debug!(%conversation, bytes = archive.len(), "write an archive");
+        let _held = self.hold(&conversation.owner, archive.len())?;
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
@@ -229,10 +233,10 @@ struct Packing {
 impl Packing {
     fn stream(self) -> Archive {
         let entries = stream::try_unfold(self, |mut packing| async move {
-            Ok(packing.next().await?.map(|(path, file)| (entry(&path, file), packing)))
+            Ok::<_, io::Error>(packing.next().await?.map(|(path, file)| (entry(&path, file), packing)))
         });
         let end = stream::once(async { Ok(Bytes::from_static(&END)) });
-        entries.map(flatten).flatten().chain(end).boxed()
+        entries.try_flatten().chain(end).boxed()
     }
 
     async fn list(&self, after: Option<SafePath>) -> Result<Listing, Failure> {
@@ -271,13 +275,6 @@ impl Packing {
             }
         }
         Ok(None)
-    }
-}
-
-fn flatten(entry: io::Result<Archive>) -> Archive {
-    match entry {
-        Ok(pieces) => pieces,
-        Err(error) => stream::once(async { Err(error) }).boxed(),
     }
 }
 

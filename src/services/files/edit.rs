@@ -2,10 +2,12 @@
 
 use std::io::Read as _;
 
-use bytes::Bytes;
 use tracing::debug;
 
-use super::{Files, write::space};
+use super::{
+    Files, no_files,
+    write::{space, written},
+};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -13,7 +15,7 @@ use crate::{
         owner::ConversationKey,
         path::SafePath,
     },
-    ports::storage::{OpenFile, StorageError},
+    ports::storage::{OpenFile, Storage, StorageError},
 };
 
 /// How a text changes.
@@ -30,10 +32,12 @@ pub enum TextChange {
 }
 
 impl TextChange {
-    fn apply(self, mut text: String) -> Result<String, Failure> {
+    /// The length is checked before the text is made, which may be a million times as long as the request.
+    fn apply(self, mut text: String, bytes_max: u64) -> Result<String, Failure> {
         let (old, new, all) = match self {
             Self::Replace { old, new, all } => (old, new, all),
             Self::Append(more) => {
+                check_length(text.len() + more.len(), bytes_max)?;
                 text.push_str(&more);
                 return Ok(text);
             }
@@ -44,14 +48,23 @@ impl TextChange {
                 let why = format!("the file holds it {many} times: give more of the text around it, or replaceAll");
                 Err(Failure::argument("oldText", why))
             }
-            _ => Ok(text.replace(&old, &new)),
+            many => {
+                let kept = text.len() - many * old.len();
+                check_length(many.saturating_mul(new.len()).saturating_add(kept), bytes_max)?;
+                Ok(text.replace(&old, &new))
+            }
         }
     }
 }
 
+fn check_length(bytes: usize, bytes_max: u64) -> Result<(), Failure> {
+    let why = || format!("The file is longer than {bytes_max} bytes: use a program.");
+    if bytes as u64 <= bytes_max { Ok(()) } else { Err(Failure::new(Code::TooLarge, why())) }
+}
+
 impl Files {
-    /// Changes a text file. A change by a program or another client after the file was read is not overwritten: the
-    /// file is compared right before it is replaced, under the lock that other writers take.
+    /// Changes a text file. Other clients that write wait meanwhile. A change by a program after the file was read is
+    /// not overwritten: the file is compared right before it is replaced.
     ///
     /// # Errors
     /// Those of [`Files::read`] and [`Files::write`]; [`Code::InvalidArgument`] for a text that does not occur as it
@@ -62,33 +75,62 @@ impl Files {
         path: &SafePath,
         change: TextChange,
     ) -> Result<FileEntry, Failure> {
+        let bytes = match &change {
+            TextChange::Replace { old, new, .. } => old.len() + new.len(),
+            TextChange::Append(more) => more.len(),
+        };
+        let _held = self.hold(&conversation.owner, bytes)?;
         debug!(%conversation, "edit a file");
         let bytes_max = self.options.write_bytes_max;
-        let wanted = path.clone();
-        let read = self.existing(conversation, move |there| {
-            let OpenFile { file, etag, .. } = there.read(&wanted)?;
+        let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
+        let writer = self.quota.writer(conversation).await;
+        // One step, so that no text is in memory while it waits for a second one.
+        let step = move |store: &dyn Storage| {
+            let OpenFile { file, etag, .. } = store.open(&id)?.ok_or_else(no_files)?.read(&path)?;
             let mut bytes = Vec::new();
             let read = file.take(bytes_max + 1).read_to_end(&mut bytes);
-            read.map(|_| (bytes, etag)).map_err(|source| StorageError::Io { act: "read", source })
-        });
-        let fits = |bytes: Vec<u8>| {
-            let why = || format!("The file is longer than {bytes_max} bytes: use a program.");
-            if bytes.len() as u64 <= bytes_max { Ok(bytes) } else { Err(Failure::new(Code::TooLarge, why())) }
+            read.map_err(|source| StorageError::Io { act: "read", source })?;
+            check_length(bytes.len(), bytes_max)?;
+            let text = String::from_utf8(bytes)
+                .map_err(|_| Failure::argument("path", "the file is not text in UTF-8: change it with a program"))?;
+            let text = change.apply(text, bytes_max)?;
+            writer.reserve(&space(&path, Some(text.len() as u64)))?;
+            let entry = written(store, &id, |there| match there.read(&path) {
+                Ok(now) if now.etag == etag => {
+                    there.write(&path, text.as_bytes()).inspect(|_| announcer.changed(Some(&path))).map(Some)
+                }
+                Ok(_) | Err(StorageError::NotFound) => Ok(None),
+                Err(error) => Err(error),
+            })?;
+            let changed = || Failure::argument("path", "the file changed while it was edited: read it again");
+            entry.ok_or_else(changed)
         };
-        let (bytes, etag) = read.await?;
-        let text = String::from_utf8(fits(bytes)?)
-            .map_err(|_| Failure::argument("path", "the file is not text in UTF-8: change it with a program"))?;
-        let bytes = Bytes::from(fits(change.apply(text)?.into_bytes())?);
-        let more = space(path, Some(bytes.len() as u64));
-        let (wanted, announcer) = (path.clone(), self.announcer(conversation));
-        let entry = self.writing(conversation, more, move |there| match there.read(&wanted) {
-            Ok(now) if now.etag == etag => {
-                there.write(&wanted, &bytes).inspect(|_| announcer.changed(Some(&wanted))).map(Some)
-            }
-            Ok(_) | Err(StorageError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        });
-        let changed = || Failure::argument("path", "the file changed while it was edited: read it again");
-        Ok(self.entry(conversation, entry.await?.ok_or_else(changed)?, self.url_expires_unix_s()))
+        let entry = self.step(conversation, step).await?;
+        Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_would_be_too_long_is_refused_before_it_is_made() {
+        let replace = |old: &str, new: &str| {
+            let (old, new) = (old.to_owned(), new.to_owned());
+            TextChange::Replace { old, new, all: true }
+        };
+        let apply = |change: TextChange, text: &str, bytes_max| {
+            change.apply(text.to_owned(), bytes_max).map_err(|failure| failure.code)
+        };
+        // A terabyte.
+        let (short, long) = ("a".repeat(1 << 20), "b".repeat(1 << 20));
+        assert_eq!(apply(replace("a", &long), &short, 8 << 20), Err(Code::TooLarge));
+        assert_eq!(apply(replace("aa", "bbb"), "aaaaa", 7), Ok("bbbbbba".to_owned()));
+        assert_eq!(apply(replace("aa", "bbb"), "aaaaa", 6), Err(Code::TooLarge));
+        assert_eq!(apply(replace("aa", ""), "aaaaa", 1), Ok("a".to_owned()));
+        let append = || TextChange::Append("bc".to_owned());
+        assert_eq!(apply(append(), "a", 3), Ok("abc".to_owned()));
+        assert_eq!(apply(append(), "a", 2), Err(Code::TooLarge));
     }
 }

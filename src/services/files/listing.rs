@@ -71,8 +71,8 @@ impl Files {
         Ok(self.file_list(conversation, listing))
     }
 
-    /// Visits the files of a conversation, or those below a folder, page by page. So many pages have room for about
-    /// ten thousand files; what follows them is left out.
+    /// Visits the files of a conversation, or those below a folder, page by page, and returns whether those are all:
+    /// so many pages have room for about ten thousand files; what follows them is left out.
     ///
     /// # Errors
     /// Those of [`Files::page`] and of `visit`.
@@ -81,17 +81,17 @@ impl Files {
         conversation: &ConversationKey,
         folder: Option<&SafePath>,
         mut visit: impl FnMut(FileEntry) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let mut after = None;
         for _ in 0..PAGES_MAX {
             let page = self.page(conversation, FileQuery { folder: folder.cloned(), after, limit: None }).await?;
             page.files.into_iter().try_for_each(&mut visit)?;
             after = page.after;
             if after.is_none() {
-                break;
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The files of a conversation that are wanted, as far as [`Files::visit`] gets.

@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 
 use self::fixture::NOW;
 use super::*;
 use crate::{
-    adapters::storage::tests::hold::Holder,
+    adapters::storage::tests::holder::Holder,
     domain::{clock::ManualClock, users::RunnerUsers},
     ports::storage::Usage,
     services::links::SignedLink,
@@ -240,6 +240,47 @@ async fn a_writer_blocks_its_own_conversation_only() {
     waits.await.expect("it ended").expect("written");
 }
 
+/// Otherwise what it frees stays counted, and other clients write before it has ended.
+#[tokio::test]
+async fn a_deletion_whose_client_has_gone_is_counted_and_ends_in_its_turn() {
+    let (_root, files) = with_quota(QuotaOptions { owner_bytes_max: Some(1 << 20), ..ROOM });
+    for name in ["f", "g"] {
+        files.write(&key("c"), &path(name), Bytes::from_static(b"text")).await.expect("written");
+    }
+    assert!(files.quota().cached(&key("c")).is_some());
+    drop(files.delete(&key("c"), &path("f"), None).now_or_never());
+    drop(files.quota().writer(&key("c")).await);
+    let gone = files.open(&key("c"), &path("f")).await.map(drop).map_err(|failure| failure.code);
+    assert_eq!((gone, files.quota().cached(&key("c"))), (Err(Code::FileNotFound), None));
+    files.quota().usage(&key("c")).expect("measured");
+    drop(files.remove(&key("c")).now_or_never());
+    // No step is under way.
+    let all = u32::try_from(STEPS_MAX).expect("few");
+    drop(files.steps.acquire_many(all).await.expect("open"));
+    assert_eq!(files.quota().cached(&key("c")), None);
+}
+
+#[tokio::test]
+async fn writes_of_one_owner_that_wait_leave_memory_to_others() {
+    let (_root, _, files) = files(FilesOptions::default());
+    let bytes = Bytes::from(vec![1; 8 << 20]);
+    let write = async |id: &str| {
+        let written = files.write(&key(id), &path("f"), bytes.clone()).await;
+        written.map(drop).map_err(|failure| failure.code)
+    };
+    let writer = files.quota().writer(&key("@ann/one")).await;
+    let mut waiting: Vec<_> = (0..16).map(|_| Box::pin(write("@ann/one"))).collect();
+    for one in &mut waiting {
+        assert_eq!(one.now_or_never(), None);
+    }
+    assert_eq!(write("@ann/two").await, Err(Code::QueueFull), "16 of 8 MiB are half of it");
+    let append = files.edit(&key("@ann/two"), &path("f"), TextChange::Append("x".to_owned())).await;
+    assert_eq!(append.map(drop).map_err(|failure| failure.code), Err(Code::QueueFull));
+    assert_eq!(write("@bob/one").await, Ok(()));
+    drop((waiting, writer));
+    assert_eq!(write("@ann/two").await, Ok(()));
+}
+
 /// Steps that stand still in these conversations, in turn, take `most` of all, and another conversation has one.
 async fn assert_steps_are_left(slow: &[&str], most: usize) {
     let (_root, _, files) = files(FilesOptions::default());
@@ -264,7 +305,7 @@ async fn assert_steps_are_left(slow: &[&str], most: usize) {
     while files.steps.available_permits() > STEPS_MAX - most {
         tokio::task::yield_now().await;
     }
-    let listed = tokio::time::timeout(Duration::from_secs(20), files.list(&key("other"))).await;
+    let listed = tokio::time::timeout(Duration::from_mins(1), files.list(&key("other"))).await;
     assert_eq!(files.steps.available_permits(), STEPS_MAX - most, "the others still wait");
     is_open.store(true, Ordering::SeqCst);
     listed.expect("it does not wait for the other").expect("a list");
@@ -282,4 +323,43 @@ async fn slow_steps_of_one_conversation_leave_steps_to_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_steps_of_one_owner_leave_steps_to_others() {
     assert_steps_are_left(&["@ann/a", "@ann/b", "@ann/c", "@ann/d"], OWNER_STEPS_MAX).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn few_long_reads_of_one_owner_are_in_memory_at_once() {
+    let (_root, _, files) = files(FilesOptions::default());
+    let read = async |id: &str, bytes_max| files.read(&key(id), &path("f"), 0, bytes_max).await.expect("read");
+    for id in ["c", "@ann/c"] {
+        files.write(&key(id), &path("f"), Bytes::from_static(b"text")).await.expect("written");
+    }
+    let mut held = Vec::new();
+    for _ in 0..OWNER_STEPS_MAX {
+        held.push(read("c", LONG_READ_BYTES + 1).await);
+    }
+    let waits = tokio::spawn({
+        let files = Arc::clone(&files);
+        async move { files.read(&key("c"), &path("f"), 0, LONG_READ_BYTES + 1).await }
+    });
+    for _ in 0..10 {
+        read("@ann/c", LONG_READ_BYTES + 1).await;
+        read("c", LONG_READ_BYTES).await;
+    }
+    assert!(!waits.is_finished(), "its bytes would be too many");
+    let first = held.remove(0).bytes.slice(1..);
+    tokio::task::yield_now().await;
+    assert!(!waits.is_finished(), "a part is still held");
+    drop(first);
+    assert_eq!(&waits.await.expect("it ended").expect("read").bytes[..], b"text");
+}
+
+#[test]
+fn changes_of_other_owners_make_no_reader_miss_any() {
+    let (_root, _, files) = files(FilesOptions::default());
+    let [ann, bob] = ["@ann/c", "@bob/c"].map(key);
+    let mut changes = files.changes(&ann.owner);
+    files.announcer(&ann).changed(None);
+    let of_bob = files.announcer(&bob);
+    (0..=changes::BEHIND_MAX).for_each(|_| of_bob.changed(None));
+    assert_eq!(changes.try_recv(), Ok(Changed { conversation: ann, path: None }));
+    assert!(changes.try_recv().is_err(), "another owner's change came");
 }

@@ -1,20 +1,21 @@
 //! Writing and deleting: within the quota, one writer of a conversation at a time, on a condition of the client.
 
-use std::pin::pin;
+use std::{pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use tracing::debug;
 
-use super::{Download, Files};
+use super::{Download, Files, no_files};
 use crate::{
     domain::{
         error::{Code, Failure},
         file::FileEntry,
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal},
         path::SafePath,
     },
-    ports::storage::{ConversationFolder, IncomingFile, Storage, StorageError, Usage},
+    ports::storage::{ConversationFolder, Storage, StorageError, Usage},
+    services::shares::HeldMemory,
 };
 
 /// The usage of a new folder on most disks.
@@ -31,7 +32,8 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::TooLarge`] before the disk is touched, [`Code::NotAFile`] when a folder or file is in the way,
-    /// [`Code::QuotaExceeded`] and [`Code::NoSpace`] with the old file unchanged, [`Code::Forbidden`].
+    /// [`Code::QuotaExceeded`] and [`Code::NoSpace`] with the old file unchanged, [`Code::Forbidden`],
+    /// [`Code::QueueFull`] when too much waits to be written.
     pub async fn write(
         &self,
         conversation: &ConversationKey,
@@ -45,6 +47,7 @@ impl Files {
                 format!("The file is longer than {bytes_max} bytes: write a shorter one, or let a program create it.");
             return Err(Failure::new(Code::TooLarge, sentence));
         }
+        let _held = self.hold(&conversation.owner, bytes.len())?;
         let more = space(path, Some(bytes.len() as u64));
         let (path, announcer) = (path.clone(), self.announcer(conversation));
         let entry = self.writing(conversation, more, move |there| {
@@ -52,6 +55,13 @@ impl Files {
         });
         let entry = entry.await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
+    }
+
+    /// Memory for what waits for its turn on the disk. The memory of a request's body was given back when the body was
+    /// parsed.
+    pub(super) fn hold(&self, owner: &Principal, bytes: usize) -> Result<HeldMemory, Failure> {
+        let why = "Too much is being written to the server's files at once: send it again in a moment.";
+        self.memory.take(owner, bytes).ok_or_else(|| Failure::new(Code::QueueFull, why))
     }
 
     /// Checks that `more` may be written to a conversation; nothing is reserved.
@@ -95,18 +105,21 @@ impl Files {
         condition: Option<Precondition>,
     ) -> Result<(), Failure> {
         debug!(%conversation, "delete a file");
-        // Between the condition and the deletion, no client writes.
-        let _turn = self.quota.writer(conversation).await;
-        let id = conversation.clone();
-        let (checked, deleted) = (path.clone(), path.clone());
-        self.step(conversation, move |store| check(store, &id, &checked, condition.as_ref())).await?;
-        let announcer = self.announcer(conversation);
-        let delete = move |there: &dyn ConversationFolder| {
-            there.delete(&deleted).inspect(|()| announcer.changed(Some(&deleted)))
+        // Between the condition and the deletion, no client writes, also where the caller has gone.
+        let writer = self.quota.writer(conversation).await;
+        let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
+        let quota = Arc::clone(&self.quota);
+        let step = move |store: &dyn Storage| {
+            check(store, &id, &path, condition.as_ref())?;
+            let deleted = store.open(&id)?.ok_or_else(no_files)?.delete(&path);
+            // Of a folder, also where only a part was deleted.
+            quota.shrunk(&id);
+            deleted?;
+            announcer.changed(Some(&path));
+            drop(writer);
+            Ok(())
         };
-        self.existing(conversation, delete).await?;
-        self.quota.shrunk(conversation);
-        Ok(())
+        self.step(conversation, step).await
     }
 
     /// Copies a file, also into another conversation, if the condition holds for what it would replace.
@@ -176,31 +189,26 @@ impl Files {
         }
         let writer = self.quota.writer(conversation).await;
         let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
+        let quota = Arc::clone(&self.quota);
         let place = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
             writer.settle(&mut arrival)?;
             let file = match store.open(&id)? {
                 Some(there) if there.identity()? == identity => file,
-                _ => elsewhere(file, store.create(&id)?)?,
+                // The conversation was deleted meanwhile and is created again, as by other writes.
+                _ => {
+                    let there = store.create(&id)?;
+                    there.mark()?;
+                    // On its own disk, what was counted has gone with the old one.
+                    quota.measured(&id, None);
+                    file.moved_to(there)?
+                }
             };
             Ok(file.place(&path).inspect(|_| announcer.changed(Some(&path)))?)
         };
         let entry = self.step(conversation, place).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
-}
-
-/// The file of an upload whose conversation was deleted meanwhile and is created again, as by other writes.
-fn elsewhere(
-    file: Box<dyn IncomingFile>,
-    there: Box<dyn ConversationFolder>,
-) -> Result<Box<dyn IncomingFile>, Failure> {
-    if file.is_counted() {
-        let why = "The conversation was deleted while the file arrived, and its disk with it: send the file again.";
-        return Err(Failure::new(Code::FileBusy, why));
-    }
-    there.mark()?;
-    Ok(file.moved_to(there)?)
 }
 
 /// Whether a condition holds for the file that is there now.
@@ -226,7 +234,7 @@ pub(super) fn check(
 
 /// Writes to a conversation, creating it if it is missing, and counts as a use of it. A conversation that is deleted
 /// meanwhile is created again.
-fn written<T>(
+pub(super) fn written<T>(
     store: &dyn Storage,
     id: &ConversationKey,
     write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError>,

@@ -44,6 +44,13 @@ pub(super) fn lost(unix_ms: i64) -> LineEnd {
     LineEnd::lost(unix_ms, sentence)
 }
 
+/// The end of a run whose own end was not stored.
+pub(super) fn unrecorded(unix_ms: i64) -> LineEnd {
+    let sentence = "The database did not take how the program ended, so that is not known; it was not run again: look \
+                    at the files, then run it again.";
+    LineEnd::lost(unix_ms, sentence)
+}
+
 /// Why the server failed the run, if it did.
 pub fn failure(end: &LineEnd) -> Option<Failure> {
     end.failure.map(|code| Failure::new(code, end.sentence.clone()))
@@ -81,8 +88,10 @@ fn files(run: &RunFacts<'_>) -> Vec<String> {
 
 fn source(program: &[u8], bytes_max: usize) -> String {
     let begin = String::from_utf8_lossy(&program[..program.len().min(bytes_max)]);
-    // Replacing broken bytes makes it longer.
-    text(begin[..begin.floor_char_boundary(bytes_max)].chars())
+    let mut begin = text(begin.chars());
+    // Replacing zeros and broken bytes makes it longer.
+    begin.truncate(begin.floor_char_boundary(bytes_max));
+    begin
 }
 
 /// Without the zero character, which a text in `PostgreSQL` cannot hold.
@@ -92,7 +101,7 @@ fn text(chars: impl Iterator<Item = char>) -> String {
 
 impl LineEnd {
     /// The end of a run that no server knows.
-    pub(in crate::services) fn lost(unix_ms: i64, sentence: &str) -> Self {
+    pub(crate) fn lost(unix_ms: i64, sentence: &str) -> Self {
         let (failure, sentence) = (Some(Code::ServerLost), sentence.to_owned());
         Self { unix_ms, failure, sentence, ..Self::of(EndWord::SERVER_LOST) }
     }
@@ -109,5 +118,23 @@ impl LineEnd {
             figures: Figures::default(),
             files: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_is_never_longer_than_its_limit() {
+        for (program, kept) in [
+            ("print 1", "print 1"),
+            ("print 1000", "print 10"),
+            ("\0\0\0\0", "\u{fffd}\u{fffd}"),
+            ("aaaaaaaä", "aaaaaaa"),
+        ] {
+            assert_eq!(source(program.as_bytes(), 8), kept, "{program:?}");
+        }
+        assert_eq!(source(&[0xff; 9], 8), "\u{fffd}\u{fffd}");
     }
 }

@@ -22,6 +22,11 @@ const REMOVALS_MAX: u64 = 20;
 /// The lines are counted again after this time, and when their number may exceed its limit by this part of it.
 const COUNTED_FOR: Duration = Duration::from_mins(10);
 const EXCESS_PART: u64 = 1000;
+/// Lines whose bytes one statement adds up, and statements of a round: a million lines take an hour.
+const SUMMED_MAX: u64 = 1000;
+const SUMS_MAX: u64 = 4;
+/// The bytes are added up again this time after that was begun.
+const SUMMED_FOR: Duration = Duration::from_mins(10);
 
 /// What is known from earlier rounds.
 #[derive(Default)]
@@ -32,6 +37,9 @@ pub(super) struct Upkeep {
     read: Option<Instant>,
     steps: StepWatch,
     counted: Option<Counted>,
+    summed: Option<Summed>,
+    /// When the first line began that is kept for its bytes, if lines before it are too many.
+    first_kept: Option<i64>,
 }
 
 /// What is known of the number of lines.
@@ -42,6 +50,17 @@ struct Counted {
     written: u64,
     /// Lines that it may write until they are counted again.
     room: u64,
+}
+
+/// How far the bytes of the lines are added up, from the newest to the oldest.
+#[derive(Clone, Copy)]
+struct Summed {
+    since: Instant,
+    bytes: u64,
+    /// Of those that were added.
+    oldest: i64,
+    /// All were added, or as many as are kept.
+    is_done: bool,
 }
 
 impl History {
@@ -55,6 +74,7 @@ impl History {
 
     pub(super) async fn upkeep(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
         store.beat(self.instance, self.now()).await?;
+        self.end_unrecorded(store).await?;
         let open = store.open().await?;
         let (now, mut beats) = (Instant::now(), HashMap::new());
         // What did not change while nothing was read may have been unable to, as the database was away: it has another
@@ -74,27 +94,65 @@ impl History {
     }
 
     async fn close(&self, store: &dyn Store, instance: InstanceId) -> Result<(), DatabaseError> {
-        let lost = store.close_lost(instance, &line::lost(self.now())).await?;
+        let lost = store.close_lost(instance, i64::MAX, &line::lost(self.now())).await?;
         if lost > 0 {
             info!(lost, %instance, "runs that a dead server left are recorded as lost");
         }
         Ok(())
     }
 
+    /// Ends lines of this server whose ends did not fit into the queue. One that began later than a run whose end may
+    /// still come waits for another round.
+    async fn end_unrecorded(&self, store: &dyn Store) -> Result<(), DatabaseError> {
+        let Some((newest, before)) = self.unrecorded() else { return Ok(()) };
+        let ended = store.close_lost(self.instance, before, &line::unrecorded(self.now())).await?;
+        if ended > 0 {
+            info!(ended, "runs whose ends were not stored are recorded as lost");
+        }
+        let mut queue = self.queue.lock();
+        if newest < before && queue.unrecorded == Some(newest) {
+            queue.unrecorded = None;
+        }
+        Ok(())
+    }
+
     /// Nothing is removed for its age soon after the start, or when the clock was set.
     async fn remove_old(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
-        let is_settled = known.steps.is_settled(self.clock.as_ref());
+        let settled_ms = known.steps.settled_ms(self.clock.as_ref());
         let ms = |age: Duration| i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-        let by_age = self.options.kept.filter(|_| is_settled).map(|kept| self.now().saturating_sub(ms(kept)));
+        let by_age = settled_ms.zip(self.options.kept).map(|(now, kept)| now.saturating_sub(ms(kept)));
+        self.sum(store, known).await?;
         let (by_count, counted) = self.count(store, known.counted.take()).await?;
-        if let Some(before) = by_age.max(by_count) {
+        if let Some(before) = by_age.max(by_count).max(known.first_kept) {
             let mut rounds = 0..REMOVALS_MAX;
             while rounds.next().is_some() && store.remove_before(before, REMOVED_MAX).await? == REMOVED_MAX {}
         }
         known.counted = Some(counted);
-        if is_settled {
-            store.forget(self.now().saturating_sub(KEYS_KEPT_MS), REMOVED_MAX).await?;
+        if let Some(now) = settled_ms {
+            store.forget(now.saturating_sub(KEYS_KEPT_MS), REMOVED_MAX).await?;
         }
+        Ok(())
+    }
+
+    /// Adds up the bytes of some more lines. A million lines are not read at once, and where lines are long, few are.
+    async fn sum(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
+        let is_of_use = |summed: &Summed| !summed.is_done || summed.since.elapsed() < SUMMED_FOR;
+        let begun = Summed { since: Instant::now(), bytes: 0, oldest: i64::MAX, is_done: false };
+        let mut summed = known.summed.filter(is_of_use).unwrap_or(begun);
+        let mut rounds = 0..SUMS_MAX;
+        while !summed.is_done && rounds.next().is_some() {
+            let Some((oldest, bytes)) = store.newest_bytes(summed.oldest, SUMMED_MAX).await? else {
+                summed.is_done = true;
+                break;
+            };
+            summed.oldest = oldest;
+            summed.bytes = summed.bytes.saturating_add(bytes);
+            if summed.bytes > self.options.kept_bytes {
+                summed.is_done = true;
+                known.first_kept = Some(oldest);
+            }
+        }
+        known.summed = Some(summed);
         Ok(())
     }
 

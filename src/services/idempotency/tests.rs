@@ -8,7 +8,7 @@ use tokio::time::advance;
 use super::*;
 use crate::domain::{clock::SystemClock, owner::ConversationKey};
 
-/// A database that removes a key slowly.
+/// A database that reads and removes keys slowly, and stores those of the owner `slow` so.
 struct Slow {
     takes: Duration,
     released: AtomicUsize,
@@ -17,10 +17,14 @@ struct Slow {
 #[async_trait]
 impl KeyStore for Slow {
     async fn keys(&self, _: i64, _: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+        sleep(self.takes).await;
         Ok(Vec::new())
     }
 
-    async fn keep(&self, _: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+    async fn keep(&self, record: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+        if record.owner.name() == "slow" {
+            sleep(self.takes).await;
+        }
         Ok(None)
     }
 
@@ -50,6 +54,36 @@ async fn a_request_goes_to_another_server_after_its_key_was_removed() {
         assert_eq!(failure, if removed { there } else { elsewhere }, "it is not sent on while the key is there");
         assert_eq!(store.released.load(Ordering::Relaxed), usize::from(removed));
         assert!(asked.elapsed() <= RELEASE_MAX + Duration::from_millis(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_keys_to_be_read() {
+    let store = Arc::new(Slow { takes: Duration::from_hours(1), released: AtomicUsize::new(0) });
+    let (keys, stop) = (Idempotency::new(Some(store), Arc::new(SystemClock)), CancellationToken::new());
+    let stopped = async {
+        sleep(TRY_AGAIN).await;
+        stop.cancel();
+    };
+    let ended = timeout(TRY_AGAIN * 2, async { tokio::join!(keys.load(stop.clone()), stopped) });
+    assert!(ended.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_does_not_wait_for_others_to_be_stored() {
+    let store = Arc::new(Slow { takes: Duration::from_hours(1), released: AtomicUsize::new(0) });
+    let keys = Arc::new(Idempotency::new(Some(store), Arc::new(SystemClock)));
+    let [slow, other]: [Principal; 2] = ["slow", "other"].map(|name| name.parse().expect("an owner"));
+    let slowly = |n: usize| {
+        let (keys, slow) = (Arc::clone(&keys), slow.clone());
+        tokio::spawn(async move { keys.once(&slow, None, (n.to_string(), [0; 32]), |_| Ok(())).await.is_ok() })
+    };
+    let begun: Vec<_> = (0..500).map(slowly).collect();
+    sleep(Duration::from_millis(1)).await;
+    let once = keys.once(&other, None, ("k".to_owned(), [0; 32]), |_| Ok(()));
+    assert!(timeout(KEEP_MAX / 2, once).await.is_ok());
+    for slow in begun {
+        assert!(slow.await.expect("it ended"), "it begins though its key is not stored");
     }
 }
 
@@ -84,4 +118,20 @@ async fn keys_of_others_never_drop_a_key_before_a_day() {
     assert!(!keys.knows(&who, "greedy-0"));
     let left = &keys.all.lock()[&who];
     assert!(left.of_conversation.is_empty() && left.known.is_empty() && left.order.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn principals_whose_keys_have_expired_are_forgotten() {
+    let keys = Idempotency::new(None, Arc::new(SystemClock));
+    let once = async |owner: &str, begins: bool| {
+        let who: Principal = owner.parse().expect("an owner");
+        let begin = |_| if begins { Ok(()) } else { Err(Failure::new(Code::QueueFull, "full")) };
+        keys.once(&who, None, ("k".to_owned(), [0; 32]), begin).await.is_ok()
+    };
+    let known = || keys.all.lock().keys().map(|who| who.name().to_owned()).collect::<Vec<_>>();
+    assert!(once("ann", true).await && !once("bob", false).await);
+    assert_eq!(known(), ["ann"], "a key of a run that did not begin is none");
+    advance(AGE_MAX + Duration::from_secs(1)).await;
+    assert!(once("eve", true).await);
+    assert_eq!(known(), ["eve"]);
 }

@@ -51,7 +51,7 @@ fn observe(report: &str, fact: Fact) -> Option<bool> {
         }
         Fact::WritableData => Some(part(report, "writable").trim() == "yes"),
         Fact::ReadOnlyControlGroups => Some(part(report, "groups").trim() != "open"),
-        Fact::NoCorePipe => Some(!part(report, "/proc/sys/kernel/core_pattern").starts_with('|')),
+        Fact::NoCorePipe => Some(!part(report, "/proc/sys/kernel/core_pattern").starts_with(['|', '@'])),
         Fact::MemoryLimit(bytes) => limit(report, ["memory.max", "memory/memory.limit_in_bytes"], bytes),
         Fact::ProcessLimit(count) => limit(report, ["pids.max", "pids/pids.max"], count.into()),
     }
@@ -186,6 +186,23 @@ mod tests {
             let Findings { violations, notes } = inspect(&report, all());
             assert!(violations.len() == 1 && violations[0].starts_with(named), "{lie}: {violations:?}");
             assert_eq!(notes.len(), 0);
+        }
+    }
+
+    /// core(5): a program of the host, or since Linux 6.16 one behind a socket. Each other pattern is a file's.
+    #[test]
+    fn inspection_names_each_core_pattern_that_leads_to_a_program() {
+        let is_reported = |pattern: &str| {
+            let report = PASSING_REPORT.replacen("core\n", &format!("{pattern}\n"), 1);
+            let Findings { violations, .. } = inspect(&report, vec![required(Fact::NoCorePipe)]);
+            !violations.is_empty()
+        };
+        let systemd = "|/usr/lib/systemd/systemd-coredump %P %u %g %s %t 9223372036854775808 %h %d %F";
+        for pattern in ["|", "||", "|/x", "| /x", "|x|y", "|%E", systemd, "@", "@/run/x", "@@/run/x"] {
+            assert!(is_reported(pattern), "{pattern}");
+        }
+        for pattern in ["core.%p", "/var/crash/%e|%p", "%e@%h", "a|", "", "x", "%|"] {
+            assert!(!is_reported(pattern), "{pattern}");
         }
     }
 

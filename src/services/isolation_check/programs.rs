@@ -1,8 +1,9 @@
 //! Programs that print what the kernel reports about them, in the languages of the usual runners. Each prints the same:
 //! a line `== name` before each file, `== writable` with `yes` when `/data` takes a file, and `== groups` with `open`
 //! when a folder can be created below `/sys/fs/cgroup`. Before these: `== variables` with the names of the environment,
-//! and `== reached` with each target that a connection was made to, and `tried` at the end. Process 1 prints the same
-//! for a framed runner of another language. Pure.
+//! and `== reached` with each target that a connection was made to, and `tried` at the end. A name server is reached
+//! also when it answers over UDP: to `version.bind`, which it answers or refuses without asking another one. Process 1
+//! prints the same for a framed runner of another language. Pure.
 //!
 //! An image of the plain contract has no process 1 of ours. Where no other image is installed, these programs are the
 //! only check, and without them such an image would not be served.
@@ -39,7 +40,12 @@ const FILES: [&str; 8] = [
 
 const BASH: &str = r#"echo "== variables"; compgen -e
 echo "== reached"
-for t in TARGETS; do (timeout 2 bash -c 'exec 3<>/dev/tcp/$0' "$t" 2>/dev/null && echo "$t") & done; wait
+ask='sb\1\0\0\1\0\0\0\0\0\0\7version\4bind\0\0\20\0\3'
+for t in TARGETS; do
+  (timeout 2 bash -c 'exec 3<>/dev/tcp/$0' "$t" 2>/dev/null && echo "$t") &
+  case $t in */53) (timeout 2 bash -c 'exec 3<>/dev/udp/$0 && printf "$1" >&3 && read -rn1 -u3' "$t" "$ask" \
+    2>/dev/null && echo "$t") & ;; esac
+done; wait
 command -v timeout >/dev/null && echo tried
 for f in FILES; do echo "== $f"; cat "$f" 2>/dev/null; done
 echo "== writable"; : > /data/self-test && echo yes
@@ -50,13 +56,21 @@ exit 0
 const PYTHON: &str = r#"import os, socket, threading
 print("== variables", *os.environ, sep="\n")
 print("== reached")
-def reach(target):
+def reach(target, kind):
+    host, port = target.rsplit("/", 1)
     try:
-        socket.create_connection(target.rsplit("/", 1), 2).close()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as one:
+            one.settimeout(2)
+            one.connect((host, int(port)))
+            if kind == socket.SOCK_DGRAM:
+                one.send(b"sb\1\0\0\1\0\0\0\0\0\0\7version\4bind\0\0\20\0\3")
+                one.recv(1)
         print(target)
     except OSError:
         pass
-tries = [threading.Thread(target=reach, args=[target]) for target in "TARGETS".split()]
+all = [(target, socket.SOCK_STREAM) for target in "TARGETS".split()]
+all += [(target, socket.SOCK_DGRAM) for target, _ in all if target.endswith("/53")]
+tries = [threading.Thread(target=reach, args=one) for one in all]
 for one in tries:
     one.start()
 for one in tries:
@@ -79,14 +93,29 @@ except OSError:
     pass
 "#;
 
-const NODE: &str = r#"console.log(["== variables", ...Object.keys(process.env), "== reached"].join("\n"));
-await Promise.all("TARGETS".split(" ").filter((target) => target).map((target) => new Promise((done) => {
+const NODE: &str = r#"import dgram from "node:dgram";
+import fs from "node:fs";
+import net from "node:net";
+console.log(["== variables", ...Object.keys(process.env), "== reached"].join("\n"));
+const all = "TARGETS".split(" ").filter((target) => target);
+const connects = all.map((target) => new Promise((done) => {
   const [host, port] = target.split("/");
   const socket = net.connect({ host, port: Number(port), timeout: 2000 });
   socket.on("connect", () => { console.log(target); socket.destroy(); });
   for (const over of ["timeout", "error"]) socket.on(over, () => socket.destroy());
   socket.on("close", done);
-})));
+}));
+const answers = all.filter((target) => target.endsWith("/53")).map((target) => new Promise((done) => {
+  const [host, port] = target.split("/");
+  const socket = dgram.createSocket(net.isIPv6(host) ? "udp6" : "udp4");
+  const over = () => { clearTimeout(timer); socket.close(done); };
+  const timer = setTimeout(over, 2000);
+  socket.once("error", over);
+  socket.once("message", () => { console.log(target); over(); });
+  const ask = "73620100000100000000000007" + "76657273696f6e" + "04" + "62696e64" + "0000100003";
+  socket.send(Buffer.from(ask, "hex"), Number(port), host);
+}));
+await Promise.all([...connects, ...answers]);
 console.log("tried");
 for (const name of "FILES".split(" ")) {
   console.log("==", name);
@@ -114,7 +143,7 @@ fn of(language: &str, targets: &[SocketAddr]) -> Option<String> {
     let text = match language {
         "bash" | "sh" => BASH.to_owned(),
         "python" => PYTHON.to_owned(),
-        "javascript" | "typescript" => format!("import fs from \"node:fs\";\nimport net from \"node:net\";\n{NODE}"),
+        "javascript" | "typescript" => NODE.to_owned(),
         _ => return None,
     };
     Some(text.replace("FILES", &FILES.join(" ")).replace("TARGETS", &listed(targets)))
@@ -127,6 +156,8 @@ fn listed(targets: &[SocketAddr]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{net::UdpSocket, process::Command, thread};
+
     use super::*;
     use crate::ports::{
         engine::ImageId,
@@ -152,6 +183,27 @@ mod tests {
         assert_eq!(found("ruby", &[(LABEL_ALIASES, "rb")]), None, "a plain runner has no process 1 of ours");
         let text = "#!/sandbox-init --inspect 192.0.2.1/443\n".to_owned();
         assert_eq!(found("ruby", &[framed]), Some(CheckProgram { text, by_process_1: true }));
+    }
+
+    #[test]
+    fn name_server_that_answers_over_udp_alone_is_reached() {
+        let server = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let port = server.local_addr().expect("an address").port();
+        let text = of("bash", &[([127, 0, 0, 1], 53).into()]).expect("a program").replace("/53", &format!("/{port}"));
+        // What follows makes files.
+        let (text, _) = text.split_once("for f in ").expect("the files");
+        let asked = thread::spawn(move || {
+            let mut question = [0; 64];
+            let (length, client) = server.recv_from(&mut question).expect("a question");
+            server.send_to(&question[..length], client).expect("answered");
+            question[..length].to_vec()
+        });
+        let output = Command::new("bash").args(["-c", text]).output().expect("bash");
+        let reached = format!("== reached\n127.0.0.1/{port}\ntried\n");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.ends_with(&reached), "{printed} {}", String::from_utf8_lossy(&output.stderr));
+        let question = asked.join().expect("no panic");
+        assert_eq!(question, b"sb\x01\0\0\x01\0\0\0\0\0\0\x07version\x04bind\0\0\x10\0\x03");
     }
 
     #[test]

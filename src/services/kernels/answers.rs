@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::ID_BYTES_MAX;
 use crate::{
     domain::error::Failure,
     services::sessions::{
@@ -19,9 +20,9 @@ pub(super) struct KernelSender {
 }
 
 impl KernelSender {
-    /// Learns the id from what the kernel sends.
+    /// Learns the id from what the kernel sends. It is in each message from here on, so a long one is none.
     pub(super) fn hear(&mut self, header: &Header) {
-        if self.session != header.session {
+        if self.session != header.session && header.session.len() <= ID_BYTES_MAX {
             self.session.clone_from(&header.session);
         }
     }
@@ -53,5 +54,19 @@ impl KernelSender {
             self.say(Channel::Shell, "execute_reply", parent.clone(), &reply),
             state("idle"),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_of_the_kernels_session_unless_its_id_is_long() {
+        let mut sender = KernelSender::default();
+        for session in ["kernel", "x".repeat(1 << 20).as_str()] {
+            sender.hear(&Header { session: session.to_owned(), ..Header::default() });
+            assert_eq!(sender.status("idle").read_header().session, "kernel");
+        }
     }
 }

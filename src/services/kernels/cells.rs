@@ -9,21 +9,29 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::order::CellCode;
+use crate::{domain::outcome::Ended, services::sessions::message::KernelMessage};
+
 /// How long after the first sign of its end a cell still counts.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long after its end a cell waits for what it used.
 const FIGURES_MAX: Duration = Duration::from_secs(5);
 /// Requests whose replies are awaited. Some kinds have none, so the oldest is forgotten.
 const ASKED_MAX: usize = 1024;
+/// Cells that are not executed again when their request is repeated; the oldest is forgotten.
+const EXECUTED_MAX: usize = 1024;
 
 /// One execution.
 pub(super) struct Cell {
     pub(super) id: String,
     pub(super) client: String,
     pub(super) header: Bytes,
-    pub(super) code: String,
+    pub(super) code: CellCode,
     begun: Instant,
-    pub(super) is_ok: Option<bool>,
+    /// By the kernel's reply.
+    replied: Option<Ended>,
+    /// Why it was interrupted, if the server did that.
+    pub(super) stopped: Option<Ended>,
     /// Bytes on standard output and on standard error.
     pub(super) printed: [u64; 2],
     is_idle: bool,
@@ -34,6 +42,15 @@ impl Cell {
     /// How long it took, so far or until it was over.
     pub(super) fn took(&self) -> Duration {
         self.over.unwrap_or_else(Instant::now) - self.begun
+    }
+
+    /// How it ended, where it was stopped or its kernel has said so.
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.stopped.or(self.replied)
+    }
+
+    pub(super) fn has_replied(&self) -> bool {
+        self.replied.is_some()
     }
 }
 
@@ -46,19 +63,33 @@ pub(super) struct Cells {
     pub(super) unmeasured: VecDeque<Cell>,
     /// Whether one has begun in the turn that is held.
     pub(super) has_begun: bool,
+    /// The requests that were passed on, also to an earlier kernel.
+    pub(super) executed: VecDeque<String>,
     asked: VecDeque<(String, String)>,
+    /// The cell that asked for input last, and its request, until it is answered. A kernel asks for one at a time.
+    question: Option<(String, KernelMessage)>,
 }
 
 impl Cells {
-    pub(super) fn begin(&mut self, id: String, client: String, header: Bytes, code: String) {
+    pub(super) fn begin(&mut self, id: String, client: String, header: Bytes, code: CellCode) {
         self.has_begun = true;
+        if self.executed.len() >= EXECUTED_MAX {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(code.request.clone());
         let begun = Instant::now();
-        let (is_ok, printed, is_idle, over) = (None, [0, 0], false, None);
-        self.open.push(Cell { id, client, header, code, begun, is_ok, printed, is_idle, over });
+        let (replied, stopped, printed, is_idle, over) = (None, None, [0, 0], false, None);
+        self.open.push(Cell { id, client, header, code, begun, replied, stopped, printed, is_idle, over });
     }
 
-    pub(super) fn is_open(&self, client: &str, id: &str) -> bool {
-        self.open.iter().any(|cell| cell.client == client && cell.id == id)
+    /// How many are not reported, and what is kept of them, in bytes.
+    pub(super) fn held(&self) -> (usize, usize) {
+        let held = || self.open.iter().chain(&self.unmeasured);
+        (held().count(), held().map(|cell| cell.header.len() + cell.code.text.len()).sum())
+    }
+
+    pub(super) fn is_open(&self, request: &str) -> bool {
+        self.open.iter().any(|cell| cell.code.request == request)
     }
 
     /// Notes who sent a request that is no cell.
@@ -87,8 +118,24 @@ impl Cells {
         }
     }
 
-    pub(super) fn replied(&mut self, id: &str, is_ok: impl FnOnce() -> bool) {
-        self.sign(id, |cell| cell.is_ok = Some(is_ok()));
+    /// Keeps a request for input until a client answers one.
+    pub(super) fn questioned(&mut self, id: &str, question: &KernelMessage) {
+        if self.open.iter().any(|cell| cell.id == id) {
+            self.question = Some((id.to_owned(), question.clone()));
+        }
+    }
+
+    /// The request for input of a cell.
+    pub(super) fn question(&self, id: &str) -> Option<&KernelMessage> {
+        self.question.as_ref().filter(|(cell, _)| cell == id).map(|(_, question)| question)
+    }
+
+    pub(super) fn answered(&mut self) {
+        self.question = None;
+    }
+
+    pub(super) fn replied(&mut self, id: &str, ended: impl FnOnce() -> Ended) {
+        self.sign(id, |cell| cell.replied = Some(ended()));
     }
 
     /// The header of the cell, if it is one.
@@ -101,7 +148,7 @@ impl Cells {
         let Some(cell) = self.open.iter_mut().find(|cell| cell.id == id) else { return };
         note(cell);
         let now = Instant::now();
-        cell.over = Some(if cell.is_ok.is_some() && cell.is_idle { now } else { now + GRACE });
+        cell.over = Some(if cell.has_replied() && cell.is_idle { now } else { now + GRACE });
     }
 
     /// When the next one is over, or is not measured any more, as far as that is known.
@@ -120,11 +167,56 @@ impl Cells {
     pub(super) fn end(&mut self) -> usize {
         let now = Instant::now();
         let over: Vec<_> = self.open.extract_if(.., |cell| cell.over.is_some_and(|over| over <= now)).collect();
-        for cell in over.iter().filter(|cell| cell.is_ok.is_none()) {
+        self.question = self.question.take().filter(|(id, _)| over.iter().all(|cell| cell.id != *id));
+        for cell in over.iter().filter(|cell| !cell.has_replied()) {
             self.asked(cell.id.clone(), cell.client.clone());
         }
         let count = over.len();
         self.unmeasured.extend(over);
         count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::services::sessions::message::Channel;
+
+    #[test]
+    fn one_request_for_input_is_held_until_it_is_answered_or_its_cell_ends() {
+        let mut cells = Cells::default();
+        for id in ["first", "second"] {
+            let code = CellCode { text: String::new(), request: id.to_owned() };
+            cells.begin(id.to_owned(), "client".to_owned(), Bytes::new(), code);
+        }
+        let header = json!({"msg_id": "question", "msg_type": "input_request"});
+        let question = KernelMessage::new(Channel::Stdin, &header, &json!({"prompt": "go?"}));
+        for id in ["none", "first", "second"] {
+            cells.questioned(id, &question);
+        }
+        assert_eq!((cells.question("first"), cells.question("second")), (None, Some(&question)));
+        cells.answered();
+        assert_eq!(cells.question("second"), None);
+        cells.questioned("second", &question);
+        cells.replied("second", || Ended::Exited { code: 0 });
+        cells.idle("second");
+        assert_eq!((cells.end(), cells.question("second")), (1, None));
+    }
+
+    #[test]
+    fn code_is_held_until_its_cell_is_measured() {
+        let (mut cells, header) = (Cells::default(), Bytes::from_static(b"{}"));
+        let code = || CellCode { text: "x".repeat(1000), request: "request".to_owned() };
+        for id in ["first", "second"] {
+            cells.begin(id.to_owned(), "client".to_owned(), header.clone(), code());
+        }
+        assert_eq!(cells.held(), (2, 2004));
+        cells.replied("first", || Ended::Exited { code: 0 });
+        cells.idle("first");
+        assert_eq!((cells.end(), cells.held()), (1, (2, 2004)));
+        cells.unmeasured.clear();
+        assert_eq!(cells.held(), (1, 1002));
     }
 }

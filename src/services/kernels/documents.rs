@@ -1,13 +1,17 @@
 //! Which kernel belongs to which notebook or console of a client. Jupyter calls this a session.
 
 use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use uuid::Uuid;
 
 use super::Kernels;
-use crate::domain::{
-    error::{Code, Failure},
-    id::{ConversationId, SessionId},
-    owner::Principal,
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        id::{ConversationId, SessionId},
+        owner::Principal,
+    },
+    services::shares::WeakMap,
 };
 
 /// Documents of one owner that are remembered. One more takes the place of that owner's oldest.
@@ -26,21 +30,24 @@ pub struct Document {
 }
 
 /// What a client changes; `None` stays.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct DocumentChange {
-    pub path: Option<String>,
-    pub name: Option<String>,
-    pub kind: Option<String>,
+    path: Option<String>,
+    name: Option<String>,
+    kind: Option<String>,
     pub kernel: Option<SessionId>,
 }
 
 #[derive(Default)]
-pub(super) struct Documents(Mutex<Vec<(Principal, Document)>>);
+pub(super) struct Documents {
+    all: Mutex<Vec<(Principal, Document)>>,
+    creating: WeakMap<(Principal, String), AsyncMutex<()>>,
+}
 
 impl Documents {
     /// Adds one, and forgets those that are not there any more.
     fn add(&self, who: &Principal, document: Document, is_there: impl Fn(&Principal, &Document) -> bool) {
-        let mut all = self.0.lock();
+        let mut all = self.all.lock();
         all.retain(|(owner, document)| is_there(owner, document));
         if all.iter().filter(|(owner, _)| owner == who).count() >= DOCUMENTS_MAX
             && let Some(oldest) = all.iter().position(|(owner, _)| owner == who)
@@ -52,12 +59,20 @@ impl Documents {
 }
 
 impl DocumentChange {
-    fn check(&self) -> Result<(), Failure> {
-        let texts = [&self.path, &self.name, &self.kind].into_iter().flatten();
+    /// A change of these texts.
+    ///
+    /// # Errors
+    /// [`Code::TooLarge`].
+    pub fn new(path: Option<String>, name: Option<String>, kind: Option<String>) -> Result<Self, Failure> {
+        let texts = [&path, &name, &kind].into_iter().flatten();
         if texts.map(String::len).max().unwrap_or_default() > TEXT_BYTES_MAX {
             return Err(Failure::new(Code::TooLarge, format!("A path or name is longer than {TEXT_BYTES_MAX} bytes.")));
         }
-        Ok(())
+        Ok(Self { path, name, kind, kernel: None })
+    }
+
+    pub fn path(&self) -> Option<&str> {
+        self.path.as_deref()
     }
 
     fn apply(self, document: &mut Document) {
@@ -70,10 +85,17 @@ impl DocumentChange {
 }
 
 impl Kernels {
+    /// The right to look for the document of a path and to add it. Others wait meanwhile, so that two callers get the
+    /// same document and kernel.
+    pub async fn creating(&self, who: &Principal, path: &str) -> OwnedMutexGuard<()> {
+        let place = (who.clone(), path.to_owned());
+        self.0.documents.creating.of(&place, AsyncMutex::default).lock_owned().await
+    }
+
     /// The documents of a caller whose kernels are there: of one conversation or of all.
     pub fn documents(&self, who: &Principal, conversation: Option<&ConversationId>) -> Vec<Document> {
         let mine: Vec<_> = {
-            let all = self.0.documents.0.lock();
+            let all = self.0.documents.all.lock();
             all.iter().filter(|(owner, _)| owner == who).map(|(_, document)| document.clone()).collect()
         };
         let is_there = |document: &Document| {
@@ -93,31 +115,32 @@ impl Kernels {
     }
 
     /// Notes what a kernel is for.
-    ///
-    /// # Errors
-    /// [`Code::TooLarge`].
-    pub fn add_document(&self, who: &Principal, kernel: SessionId, said: DocumentChange) -> Result<Document, Failure> {
-        said.check()?;
+    pub fn add_document(&self, who: &Principal, kernel: SessionId, said: DocumentChange) -> Document {
         let (path, name) = (String::new(), String::new());
         let mut document = Document { id: Uuid::new_v4(), path, name, kind: "notebook".to_owned(), kernel };
         said.apply(&mut document);
         let is_there = |owner: &Principal, document: &Document| self.get(owner, document.kernel).is_ok();
         self.0.documents.add(who, document.clone(), is_there);
-        Ok(document)
+        document
     }
 
-    /// Changes a document.
+    /// Changes a document; the kernel that it had before.
     ///
     /// # Errors
-    /// [`Code::SessionNotFound`], [`Code::TooLarge`].
-    pub fn change_document(&self, who: &Principal, id: Uuid, change: DocumentChange) -> Result<Document, Failure> {
-        change.check()?;
+    /// [`Code::SessionNotFound`].
+    pub fn change_document(
+        &self,
+        who: &Principal,
+        id: Uuid,
+        change: DocumentChange,
+    ) -> Result<(Document, SessionId), Failure> {
         self.document(who, id)?;
-        let mut all = self.0.documents.0.lock();
+        let mut all = self.0.documents.all.lock();
         let found = all.iter_mut().find(|(owner, document)| owner == who && document.id == id);
         let (_, document) = found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session."))?;
+        let before = document.kernel;
         change.apply(document);
-        Ok(document.clone())
+        Ok((document.clone(), before))
     }
 
     /// Forgets a document; the kernel that it had.
@@ -126,7 +149,7 @@ impl Kernels {
     /// [`Code::SessionNotFound`].
     pub fn remove_document(&self, who: &Principal, id: Uuid) -> Result<SessionId, Failure> {
         let document = self.document(who, id)?;
-        self.0.documents.0.lock().retain(|(_, other)| other.id != id);
+        self.0.documents.all.lock().retain(|(_, other)| other.id != id);
         Ok(document.kernel)
     }
 }
@@ -146,12 +169,12 @@ mod tests {
         add(&ben, "his".to_owned());
         (0..=DOCUMENTS_MAX).for_each(|n| add(&ann, n.to_string()));
         let paths = |who: &Principal| -> Vec<String> {
-            let all = documents.0.lock();
+            let all = documents.all.lock();
             all.iter().filter(|(owner, _)| owner == who).map(|(_, document)| document.path.clone()).collect()
         };
         assert_eq!(paths(&ben), ["his"]);
         assert_eq!((paths(&ann).len(), paths(&ann)[0].as_str()), (DOCUMENTS_MAX, "1"));
-        let his = documents.0.lock()[0].1.clone();
+        let his = documents.all.lock()[0].1.clone();
         documents.add(&ben, his, |owner, _| *owner == ben);
         assert!(paths(&ann).is_empty(), "their kernels are gone");
     }

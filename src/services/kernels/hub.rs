@@ -27,11 +27,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    ConnectionEnd, Hub, Inner, ORDERS_MAX,
+    ConnectionEnd, Hub, Inner,
     answers::KernelSender,
     buffer::Buffer,
     cells::Cells,
-    order::Order,
+    order::{Order, OrderReceiver, orders},
     turn::{TurnChange, TurnState},
 };
 use crate::{
@@ -45,6 +45,7 @@ use crate::{
         sessions::{
             KernelLink, MessageSender, SessionEnd, SessionView, Sessions,
             message::{Channel, KernelMessage},
+            reply_verdict,
         },
     },
 };
@@ -69,7 +70,9 @@ pub(super) struct HubTask {
     conversation: ConversationKey,
     language: Language,
     new_clients: mpsc::UnboundedReceiver<Client>,
-    orders: mpsc::Receiver<Order>,
+    orders: OrderReceiver,
+    /// Why the kernel before this one ended.
+    last_end: SessionEnd,
     /// Restarts under way that clients of Jupyter asked for.
     restarts: Arc<AtomicUsize>,
     clients: Vec<Client>,
@@ -80,6 +83,8 @@ pub(super) struct HubTask {
     /// On the shell channel, not passed on yet.
     shell: VecDeque<Order>,
     outbox: VecDeque<KernelMessage>,
+    /// Messages of the control and stdin channels. They go before the others.
+    urgent: VecDeque<KernelMessage>,
     notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
     /// The header of the cell that was reported last.
     reported: Bytes,
@@ -106,7 +111,7 @@ impl Client {
 impl Inner {
     pub(super) fn begin(&self, link: KernelLink) -> Hub {
         let (clients, new_clients) = mpsc::unbounded_channel();
-        let (orders, new_orders) = mpsc::channel(ORDERS_MAX);
+        let (orders, new_orders) = orders();
         let restarts = Arc::<AtomicUsize>::default();
         let SessionView { session, conversation, language, .. } = link.view();
         let task = HubTask {
@@ -117,6 +122,7 @@ impl Inner {
             language,
             new_clients,
             orders: new_orders,
+            last_end: SessionEnd::Server,
             restarts: Arc::clone(&restarts),
             clients: Vec::new(),
             buffer: None,
@@ -125,6 +131,7 @@ impl Inner {
             turn: TurnState::None,
             shell: VecDeque::new(),
             outbox: VecDeque::new(),
+            urgent: VecDeque::new(),
             notes: mpsc::unbounded_channel(),
             reported: Bytes::from_static(b"{}"),
             oom_kills: None,
@@ -141,13 +148,13 @@ impl HubTask {
                 () = self.serve(&mut link) => {}
                 () = stop.cancelled() => return self.end(&ConnectionEnd::Stopping),
             }
-            let lost = self.take_lost();
+            let end = self.sessions.ended(&link).await;
+            let lost = self.take_lost(end);
+            self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
             let next = tokio::select! {
                 next = self.restarted(&link) => next,
                 () = stop.cancelled() => return self.end(&ConnectionEnd::Stopping),
             };
-            let end = next.as_ref().err().copied().unwrap_or(SessionEnd::Restarted);
-            self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
             match next {
                 Ok(next) => link = next,
                 Err(end) => {
@@ -161,7 +168,7 @@ impl HubTask {
 
     /// Accepts clients that are still waiting, and sends all of them the reason of the end.
     fn end(&mut self, end: &ConnectionEnd) {
-        self.report_unmeasured();
+        drop(self.take_lost(SessionEnd::Server));
         self.new_clients.close();
         self.accept();
         self.clients.drain(..).for_each(|client| client.leave(end.clone()));
@@ -186,12 +193,12 @@ impl HubTask {
                 is_announced = true;
                 self.deliver(None, &self.sender.status("restarting"));
             }
-            let takes = self.takes();
+            let room = self.room();
             tokio::select! {
                 biased;
                 Some(client) = self.new_clients.recv() => self.connect(client),
                 next = &mut next => return next,
-                Some(order) = self.orders.recv(), if takes => self.take(order),
+                Some(order) = self.orders.next(room) => self.take(order),
             }
         }
     }
@@ -201,25 +208,29 @@ impl HubTask {
         let outgoing = link.outgoing();
         loop {
             self.advance();
-            let (takes, over) = (self.takes(), self.cells.next_over());
+            let (room, over) = (self.room(), self.cells.next_over());
             tokio::select! {
                 message = link.next() => match message {
                     Some(message) => self.relay(&message, link),
                     None => return,
                 },
                 Some(client) = self.new_clients.recv() => self.connect(client),
-                Some(order) = self.orders.recv(), if takes => {
+                Some(order) = self.orders.next(room) => {
                     link.touch();
                     self.take(order);
                 }
-                room = outgoing.reserve(), if !self.outbox.is_empty() => {
-                    if let (Ok(room), Some(message)) = (room, self.outbox.pop_front()) {
-                        room.send(message);
+                permit = outgoing.reserve(), if !self.outbox.is_empty() || !self.urgent.is_empty() => match permit {
+                    Ok(permit) => {
+                        if let Some(message) = self.urgent.pop_front().or_else(|| self.outbox.pop_front()) {
+                            permit.send(message);
+                        }
                     }
-                }
+                    // The kernel takes nothing any more, and is about to end.
+                    Err(_) => self.clear_outbox(),
+                },
                 change = self.turn.change() => match change {
                     TurnChange::Came(Ok(turn)) => {
-                        self.turn = TurnState::held(turn, link.begin_cell());
+                        self.turn = TurnState::held(turn, link.occupy());
                         // What was killed for memory before this turn is not counted for its first cell.
                         self.outbox.push_back(KernelLink::ask_figures());
                     }
@@ -251,26 +262,21 @@ impl HubTask {
         self.clients.push(client);
     }
 
-    /// Takes a message of a client, which may have left since. One whose id is under way for this client already is not
-    /// passed on a second time.
+    /// Takes a message of a client, which may have left since.
     fn take(&mut self, order: Order) {
         // Its client came before it, but through another channel.
         self.accept();
-        let (client, id) = (&order.client, &order.header.msg_id);
         match order.message.channel {
-            Channel::Shell => {
-                let waits = self.shell.iter().any(|other| other.client == *client && other.header.msg_id == *id);
-                if !(order.code.is_some() && (waits || self.cells.is_open(client, id))) {
-                    self.shell.push_back(order);
-                }
-            }
-            channel => {
-                if channel == Channel::Control {
-                    self.cells.asked(id.clone(), client.clone());
-                }
-                self.outbox.push_back(order.message);
-            }
+            Channel::Shell => return self.take_shell(order),
+            Channel::Control => self.cells.asked(order.header.msg_id, order.client),
+            _ => self.cells.answered(),
         }
+        self.urgent.push_back(order.message);
+    }
+
+    fn clear_outbox(&mut self) {
+        self.outbox.clear();
+        self.urgent.clear();
     }
 
     /// Relays one message of the kernel; before the end of a cell also the refusals of its connections.
@@ -297,8 +303,11 @@ impl HubTask {
             }
             return self.deliver(None, message);
         }
+        if message.channel == Channel::Stdin {
+            self.cells.questioned(&parent.msg_id, message);
+        }
         if header.msg_type == "execute_reply" {
-            self.cells.replied(&parent.msg_id, || message.read_content()["status"] == "ok");
+            self.cells.replied(&parent.msg_id, || reply_verdict(&message.read_content()));
         }
         if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
             self.deliver(Some(&asker), message);

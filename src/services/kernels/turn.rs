@@ -9,7 +9,7 @@ use crate::{
     domain::{
         error::Failure,
         id::{Language, SessionId},
-        outcome::DiskLimit,
+        outcome::{DiskLimit, Ended},
         owner::{ConversationKey, Principal},
     },
     services::{
@@ -25,7 +25,7 @@ pub(super) enum TurnState {
     Awaited(Pin<Box<dyn Future<Output = Result<Box<ConversationTurn>, Failure>> + Send>>),
     Held {
         turn: Box<ConversationTurn>,
-        _busy: Busy,
+        busy: Busy,
         watch: Watch,
     },
 }
@@ -34,9 +34,8 @@ pub(super) enum TurnState {
 pub(super) enum Watch {
     /// The conversation's files and the turn's token are watched.
     Watched(Pin<Box<dyn Future<Output = StopReason> + Send>>),
-    /// Clients were told that it stops: the cell of this client and id is interrupted, until its time to react is
-    /// over.
-    Stopping { cell: (String, String), time: Pin<Box<dyn Future<Output = ()> + Send>> },
+    /// Clients were told that it stops: the cell of this request is interrupted, until its time to react is over.
+    Stopping { request: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
     /// Clients were told, and no cell runs any more.
     Reported,
 }
@@ -48,6 +47,14 @@ pub(super) enum StopReason {
 }
 
 impl StopReason {
+    /// How a cell ended that it stopped.
+    pub(super) fn ended(&self) -> Ended {
+        match self {
+            Self::Disk(limit) => Ended::DiskLimit(*limit),
+            Self::TokenEnded => Ended::Cancelled,
+        }
+    }
+
     pub(super) fn sentence(&self) -> String {
         match self {
             Self::Disk(limit) => limit.sentence(),
@@ -78,7 +85,7 @@ impl TurnState {
     /// A turn that has come.
     pub(super) fn held(turn: Box<ConversationTurn>, busy: Busy) -> Self {
         let watch = Watch::begin(&turn);
-        Self::Held { turn, _busy: busy, watch }
+        Self::Held { turn, busy, watch }
     }
 
     /// Whether one is held, of the token that this caller came by.
@@ -88,7 +95,8 @@ impl TurnState {
 
     /// Counts a cell that is passed on in the turn that is held.
     pub(super) fn begin_cell(&mut self, language: &Language) -> Result<(), Failure> {
-        if let Self::Held { turn, .. } = self { turn.begin_cell(language) } else { Ok(()) }
+        let Self::Held { turn, busy, .. } = self else { return Ok(()) };
+        turn.begin_cell(language).inspect(|()| busy.begin_cell())
     }
 
     /// Ends when the files of a held one are measured; the limit that they exceed, if it was not told before. The next

@@ -25,7 +25,8 @@ pub(in crate::services) struct Channels {
     pub(in crate::services) outgoing: mpsc::Receiver<Bytes>,
     pub(in crate::services) link: ChannelsLink,
     pub(super) authority: Option<Arc<Authority>>,
-    pub(super) waits_max: Duration,
+    /// How much longer its programs may take because they wait for a person.
+    pub(in crate::services) waits_max: Duration,
     /// For the environment of its programs.
     pub(super) variables: Vec<(String, String)>,
 }
@@ -34,11 +35,6 @@ impl Channels {
     /// The certificate that the sandbox has to trust, where TLS is opened for it.
     pub(in crate::services) fn authority_pem(&self) -> Option<&str> {
         self.authority.as_deref().map(|authority| authority.certificate_pem.as_str())
-    }
-
-    /// How much longer its programs may take because they wait for a person.
-    pub(in crate::services) fn waits_max(&self) -> Duration {
-        self.waits_max
     }
 
     /// Its parts, for a sandbox with or without channels.

@@ -89,7 +89,11 @@ impl SandboxGate {
         // The only look-up: what is checked here is what is connected to.
         let found = match &target.host {
             Host::Address(address) => vec![*address],
-            Host::Name(name) => self.network.parts.resolver.resolve(name).await,
+            Host::Name(name) => {
+                let share = self.network.look_ups.of(&self.conversation.owner);
+                let _until_answered = share.acquire().await;
+                self.network.parts.resolver.resolve(name).await
+            }
         };
         if found.is_empty() {
             return Err(Refusal::NotFound(target.clone()));
@@ -185,7 +189,7 @@ impl Gate for SandboxGate {
             language: &self.language,
             used: &used,
         });
-        self.reporter.report(&used);
+        self.reporter.report(&used, |refusal| self.sentence(refusal));
         let (conversation, language) = (self.conversation.clone(), self.language.clone());
         self.network.decisions.add(Decision { at_unix_ms, conversation, language, used });
     }

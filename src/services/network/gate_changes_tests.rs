@@ -1,7 +1,6 @@
 //! Policies that change while a sandbox has them.
 
 use super::*;
-use crate::domain::id::TokenId;
 
 #[tokio::test]
 async fn changed_policy_holds_for_its_languages_alone() {

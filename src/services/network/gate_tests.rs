@@ -15,6 +15,7 @@ use super::*;
 use crate::{
     domain::{
         clock::ManualClock,
+        id::TokenId,
         network::{BYTES_PER_MINUTE_MIN, PolicyText, Secret, SecretRule, SecretText},
         owner::Principal,
     },
@@ -49,12 +50,16 @@ struct Names {
     /// What is answered before that, an answer each time.
     first: Mutex<HashMap<&'static str, VecDeque<Vec<IpAddr>>>>,
     asked: AtomicUsize,
+    is_silent: bool,
 }
 
 #[async_trait]
 impl Resolver for Names {
     async fn resolve(&self, name: &str) -> Vec<IpAddr> {
         self.asked.fetch_add(1, Ordering::Relaxed);
+        if self.is_silent {
+            return std::future::pending().await;
+        }
         let first = self.first.lock().get_mut(name).and_then(VecDeque::pop_front);
         first.or_else(|| self.known.get(name).cloned()).unwrap_or_default()
     }
@@ -280,13 +285,13 @@ async fn no_notation_of_an_inner_address_is_let_through() {
         let address: Ipv4Addr = address.parse().expect("an address");
         for text in notations(address) {
             tried += 1;
-            // As if a policy named the text itself: then its address alone is allowed, and no other.
             let Some(host) = Host::parse(&text) else { continue };
             let Host::Address(parsed) = host else { panic!("{text} is taken for a name") };
             assert!(!is_public(parsed), "{text}");
-            let gate = gate(Arc::default(), &policy(&["*.example.com", "1.1.1.1"], &[]));
-            let refused = gate.decide(&Target { host: Host::Address(parsed), port: 443 }).await;
-            assert_eq!(refused.expect_err("refused").word(), "not_allowed", "{text}");
+            let names = Names { known: HashMap::from([("a.example.com", vec![parsed])]), ..Names::default() };
+            let gate = gate(Arc::new(names), &policy(&["*.example.com", "1.1.1.1"], &[]));
+            assert_eq!(word(&gate, &text).await, "not_allowed", "{text}");
+            assert_eq!(word(&gate, "a.example.com").await, "not_public", "a name that leads to {text}");
         }
     }
     assert!(tried >= 200, "{tried}");
@@ -361,5 +366,24 @@ async fn sandbox_with_a_policy_of_the_servers_own_has_no_secret() {
     }
 }
 
+#[test]
+fn policy_for_one_language_gives_programs_of_another_nothing() {
+    let text = PolicyText { languages: vec!["python".to_owned()], ..policy(&["1.1.1.1"], &[]) };
+    let named = Policy::parse("web", &text).expect("a policy");
+    let network = network(Arc::default(), vec![named], Vec::new(), &[]);
+    let has_access = |language: &str, wanted: Option<&[String]>| {
+        let language: Language = language.parse().expect("a language");
+        network.access(&Principal::default(), &language, wanted).map(|access| access.is_some())
+    };
+    let web = ["web".to_owned()];
+    assert!(has_access("python", None).expect("no error") && has_access("python", Some(&web)).expect("it is there"));
+    assert!(!has_access("bash", None).expect("no error"));
+    assert!(has_access("bash", Some(&web)).is_err());
+}
+
+#[path = "gate_advice_tests.rs"]
+mod advice;
 #[path = "gate_changes_tests.rs"]
 mod changes;
+#[path = "gate_look_ups_tests.rs"]
+mod look_ups;

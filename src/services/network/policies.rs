@@ -22,7 +22,7 @@ use crate::{
         error::{Code, Failure},
         network::{Policy, PolicyText},
     },
-    ports::database::{DatabaseError, PolicyStore, no_database},
+    ports::database::{DatabaseError, PolicyStore, ROUND_MAX, no_database, within},
 };
 
 /// How often changes of other servers are read.
@@ -111,7 +111,8 @@ impl Policies {
     pub async fn load(&self) -> Result<(), DatabaseError> {
         let Some(store) = &self.store else { return Ok(()) };
         let _turn = self.loading.lock().await;
-        let read = store.policies().await?.into_iter().filter_map(|(name, definition)| {
+        let rows = within(ROUND_MAX, store.policies()).await?;
+        let read = rows.into_iter().filter_map(|(name, definition)| {
             let parsed = serde_json::from_str(&definition).map_err(|error| error.to_string());
             let policy = parsed.and_then(|text| Policy::parse(&name, &text).map_err(|error| error.to_string()));
             policy.inspect_err(|error| warn!(name, error, "a stored network policy does not hold")).ok().map(Arc::new)
@@ -127,7 +128,7 @@ impl Policies {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut was_away = false;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let read = self.load().await;
+            let Some(read) = stop.run_until_cancelled(self.load()).await else { return };
             if let (Err(error), false) = (&read, was_away) {
                 warn!(%error, "network policies are not read from the database; those that are known go on");
             }
@@ -145,24 +146,30 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use async_trait::async_trait;
-    use tokio::time::sleep;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
     use crate::domain::clock::ManualClock;
 
-    /// Its first read takes a second.
-    #[derive(Default)]
+    /// Its next read takes long.
     struct SlowStore {
         rows: RwLock<Vec<(String, String)>>,
-        is_read: AtomicBool,
+        takes: Duration,
+        is_slow: AtomicBool,
+    }
+
+    impl SlowStore {
+        fn taking(takes: Duration) -> Arc<Self> {
+            Arc::new(Self { rows: RwLock::default(), takes, is_slow: AtomicBool::new(true) })
+        }
     }
 
     #[async_trait]
     impl PolicyStore for SlowStore {
         async fn policies(&self) -> Result<Vec<(String, String)>, DatabaseError> {
             let rows = self.rows.read().clone();
-            if !self.is_read.swap(true, Ordering::Relaxed) {
-                sleep(Duration::from_secs(1)).await;
+            if self.is_slow.swap(false, Ordering::Relaxed) {
+                sleep(self.takes).await;
             }
             Ok(rows)
         }
@@ -178,10 +185,31 @@ mod tests {
         }
     }
 
+    fn text() -> PolicyText {
+        PolicyText { hosts: vec!["a.example".to_owned()], ..PolicyText::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_is_never_answered_is_given_up() {
+        let store = SlowStore::taking(Duration::from_hours(24));
+        store.put_policy("web", &text(), 1).await.expect("it is stored");
+        let policies = Arc::new(Policies::new(Vec::new(), Some(store.clone()), Arc::new(ManualClock::at(1))));
+        let (follower, stop) = (Arc::clone(&policies), CancellationToken::new());
+        let stopped = stop.clone();
+        let following = tokio::spawn(async move { follower.follow(stopped).await });
+        sleep(ROUND_MAX + FOLLOW_EVERY * 2).await;
+        assert!(policies.by_name("web").is_some(), "the next round reads");
+        store.is_slow.store(true, Ordering::Relaxed);
+        sleep(FOLLOW_EVERY * 2).await;
+        assert!(!store.is_slow.load(Ordering::Relaxed), "a round waits");
+        stop.cancel();
+        timeout(Duration::from_secs(1), following).await.expect("the stop waits for no answer").expect("it ended");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_read_that_began_before_a_change_does_not_undo_it() {
-        let policies = Policies::new(Vec::new(), Some(Arc::new(SlowStore::default())), Arc::new(ManualClock::at(1)));
-        let text = PolicyText { hosts: vec!["a.example".to_owned()], ..PolicyText::default() };
+        let store = SlowStore::taking(Duration::from_secs(1));
+        let (policies, text) = (Policies::new(Vec::new(), Some(store), Arc::new(ManualClock::at(1))), text());
         let (read, made) = tokio::join!(policies.load(), policies.put("web", &text));
         read.expect("it is read");
         assert_eq!(made.expect("it is made"), "web");

@@ -1,5 +1,6 @@
 //! How many requests, and how many bytes, an owner may make and move in a minute under a policy: the generic cell rate
-//! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies.
+//! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies. [`Limiters`] count the
+//! calls of tools too.
 
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
@@ -23,48 +24,62 @@ use crate::{
 
 /// The owners, which are bounded by the number of tokens.
 type Limiter<C> = RateLimiter<Principal, HashMapStateStore<Principal>, C, NoOpMiddleware<<C as Clock>::Instant>>;
+type ByName<C> = HashMap<(String, NonZeroU32), Arc<Limiter<C>>>;
 
-/// By policy and what it allows in a minute, which operators may change.
-type Limiters<C> = Mutex<HashMap<(String, NonZeroU32), Arc<Limiter<C>>>>;
-
-/// The rates of each owner under each policy that has any.
-pub(super) struct Rates<C: Clock = DefaultClock> {
-    requests: Limiters<C>,
-    bytes: Limiters<C>,
+/// By the name of what limits, such as a policy, and what it allows in a minute, which operators may change.
+#[derive(Default)]
+pub(in crate::services) struct Limiters<C: Clock = DefaultClock> {
+    all: Mutex<ByName<C>>,
     clock: C,
 }
 
-impl Default for Rates {
-    fn default() -> Self {
-        Self::at(DefaultClock::default())
+impl Limiters {
+    /// Counts one for an owner, unless there were too many.
+    pub(in crate::services) fn take(&self, name: &str, rate: NonZeroU32, owner: &Principal) -> bool {
+        self.of(name, rate).check_key(owner).is_ok()
     }
 }
 
-impl Rates {
-    /// How fast the bytes of an owner may pass under a policy that limits them.
-    pub(super) fn pace(&self, policy: &Policy, owner: &Principal) -> Option<Arc<dyn Pace>> {
-        let limiter = self.limiter(&self.bytes, policy, policy.bytes_per_minute?);
-        Some(Arc::new(OwnersPace { limiter, owner: owner.clone(), clock: self.clock.clone() }))
-    }
-}
-
-impl<C: Clock + Clone> Rates<C> {
+impl<C: Clock + Clone> Limiters<C> {
+    #[cfg(test)]
     fn at(clock: C) -> Self {
-        Self { requests: Mutex::default(), bytes: Mutex::default(), clock }
+        Self { all: Mutex::default(), clock }
     }
 
-    fn limiter(&self, all: &Limiters<C>, policy: &Policy, rate: NonZeroU32) -> Arc<Limiter<C>> {
+    fn of(&self, name: &str, rate: NonZeroU32) -> Arc<Limiter<C>> {
         let new = || RateLimiter::new(Quota::per_minute(rate), HashMapStateStore::default(), self.clock.clone());
-        let mut all = all.lock();
-        let key = (policy.name.clone(), rate);
+        let mut all = self.all.lock();
+        let key = (name.to_owned(), rate);
         if !all.contains_key(&key) {
-            // Of policies and rates that were before: those that count nothing any more are as new ones.
+            // Of names and rates that were before: those that count nothing any more are as new ones.
             all.retain(|_, limiter| {
                 limiter.retain_recent();
                 Arc::strong_count(limiter) > 1 || !limiter.is_empty()
             });
         }
         Arc::clone(all.entry(key).or_insert_with(|| Arc::new(new())))
+    }
+}
+
+/// The rates of each owner under each policy that has any.
+#[derive(Default)]
+pub(super) struct Rates<C: Clock = DefaultClock> {
+    requests: Limiters<C>,
+    bytes: Limiters<C>,
+}
+
+impl Rates {
+    /// How fast the bytes of an owner may pass under a policy that limits them.
+    pub(super) fn pace(&self, policy: &Policy, owner: &Principal) -> Option<Arc<dyn Pace>> {
+        let limiter = self.bytes.of(&policy.name, policy.bytes_per_minute?);
+        Some(Arc::new(OwnersPace { limiter, owner: owner.clone(), clock: self.bytes.clock.clone() }))
+    }
+}
+
+impl<C: Clock + Clone> Rates<C> {
+    #[cfg(test)]
+    fn at(clock: C) -> Self {
+        Self { requests: Limiters::at(clock.clone()), bytes: Limiters::at(clock) }
     }
 
     /// Counts one request.
@@ -73,8 +88,8 @@ impl<C: Clock + Clone> Rates<C> {
     /// In how many seconds the next one passes.
     pub(super) fn take(&self, policy: &Policy, owner: &Principal) -> Result<(), u64> {
         let Some(rate) = policy.requests_per_minute else { return Ok(()) };
-        self.limiter(&self.requests, policy, rate).check_key(owner).map_err(|until| {
-            let left = until.wait_time_from(self.clock.now());
+        self.requests.of(&policy.name, rate).check_key(owner).map_err(|until| {
+            let left = until.wait_time_from(self.requests.clock.now());
             left.as_secs() + u64::from(left.subsec_nanos() > 0)
         })
     }
@@ -148,6 +163,17 @@ mod tests {
         assert_eq!(rates.take(&limited(1), &owner), Err(60), "it is no new one");
         clock.advance(Duration::from_mins(5));
         assert_eq!(rates.take(&limited(10), &owner), Ok(()));
-        assert_eq!(rates.requests.lock().len(), 1);
+        assert_eq!(rates.requests.all.lock().len(), 1);
+    }
+
+    #[test]
+    fn limiters_that_count_nothing_any_more_are_not_kept() {
+        let (limiters, owner) = (Limiters::<DefaultClock>::default(), Principal::default());
+        assert!(limiters.take("a", NonZeroU32::MIN, &owner));
+        for number in 0..1000 {
+            assert!(limiters.take(&format!("b {number}"), NonZeroU32::MAX, &owner));
+        }
+        assert!(limiters.all.lock().len() < 1000);
+        assert!(!limiters.take("a", NonZeroU32::MIN, &owner), "it counts for a minute");
     }
 }

@@ -45,14 +45,14 @@ impl ConnectionReporter {
         std::mem::take(&mut *self.listener.lock()).refusals
     }
 
-    pub(super) fn report(&self, used: &NetworkUse) {
+    /// A refusal becomes that sentence.
+    pub(super) fn report(&self, used: &NetworkUse, sentence: impl FnOnce(&Refusal) -> String) {
         let mut listener = self.listener.lock();
+        let is_full = listener.refusals.len() >= SENTENCES_MAX;
         // Clients keep connections that they may not need again, and make others.
-        if let Some(refusal) = used.refusal.as_ref().filter(|refusal| !matches!(refusal, Refusal::Idle(_))) {
-            let sentence = sentence(refusal);
-            if listener.refusals.len() < SENTENCES_MAX && !listener.refusals.contains(&sentence) {
-                listener.refusals.push(sentence);
-            }
+        let refusal = used.refusal.as_ref().filter(|refusal| !is_full && !matches!(refusal, Refusal::Idle(_)));
+        if let Some(sentence) = refusal.map(sentence).filter(|sentence| !listener.refusals.contains(sentence)) {
+            listener.refusals.push(sentence);
         }
         listener.event(EventKind::Network(Box::new(used.clone())));
     }
@@ -80,16 +80,5 @@ impl Listener {
         if let Some(sink) = self.sink.as_ref().filter(|_| is_told) {
             sink(event);
         }
-    }
-}
-
-/// What the refused program's author can do about it.
-fn sentence(refusal: &Refusal) -> String {
-    match refusal {
-        Refusal::NotAllowed(target) => format!(
-            "[network: no policy allows {target}. The operator can name it: hosts = [\"{target}\"] below \
-             [network.<name>] in sandbox.toml, or on /admin.]\n"
-        ),
-        refusal => format!("[network: {refusal}.]\n"),
     }
 }

@@ -121,26 +121,6 @@ async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_is_given_back_when_its_time_is_over_or_the_server_stops() {
-    let store = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND * 2).await;
-    let (long, short) = (key("long"), key("short"));
-    for (conversation, rounds) in [(&long, 60), (&short, 2)] {
-        assert_eq!(a.take(conversation).await, None);
-        a.peers.keep(conversation, Instant::now() + IDLE_MAX * rounds);
-    }
-    let here = Some(a.instance());
-    sleep(IDLE_MAX + IDLE_MAX / 2).await;
-    assert_eq!((b.take(&long).await, b.take(&short).await), (here, here));
-    sleep(IDLE_MAX).await;
-    assert_eq!((b.take(&long).await, b.take(&short).await), (here, None));
-    a.peers.leave();
-    sleep(ROUND * 2).await;
-    assert_eq!(b.take(&long).await, None);
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_a_server_makes_is_held_at_once() {
     let store = Arc::default();
     let (a, b) = (Server::start(&store).await, Server::start(&store).await);

@@ -34,7 +34,7 @@ impl Arrivals {
 
     fn remove(&mut self, id: &ConversationKey, held: &Usage) {
         let Some(there) = self.0.get_mut(id) else { return };
-        *there = less(there, held);
+        *there = there.less(held);
         if *there == Usage::default() {
             self.0.remove(id);
         }
@@ -95,7 +95,7 @@ impl Writer {
     /// As [`Self::reserve`].
     pub(in crate::services) fn admit(&self, arrival: &mut Arrival, whole: &Usage) -> Result<(), Failure> {
         let Self { quota, conversation, .. } = self;
-        let more = less(whole, &arrival.held);
+        let more = whole.less(&arrival.held);
         if arrival.is_counted {
             self.reserve(&more)?;
         } else {
@@ -129,8 +129,4 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-fn less(usage: &Usage, part: &Usage) -> Usage {
-    Usage { bytes: usage.bytes.saturating_sub(part.bytes), entries: usage.entries.saturating_sub(part.entries) }
 }

@@ -5,7 +5,8 @@
 //! no run or cell begins, and only while no other program of the conversation is watched. Files that stay as a cell
 //! left them end no session, nor does a disk that other users fill, so a loss of free space alone ends none. No walk
 //! finds files without a name: below the minimum of free space no cell begins, and a session that holds such files ends
-//! when it is idle.
+//! when it is idle. A walk holds the names of folders, so it ends [`ENTRIES_BEYOND_MAX`] entries beyond the quota; so
+//! many end the session, as no walk would show whether they grow.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Quota,
+    owners::ENTRY_BYTES,
     schedule::{Pace, Schedule},
     signed,
     watch::Look,
@@ -31,10 +33,8 @@ const PACE: Pace =
     Pace { factor: 100, pause_min: Duration::from_secs(2), pause_max: Duration::from_secs(30), hasty_factor: 20 };
 /// Growth beyond a limit that ends a session. Less may be the file system's own, which writes its records late.
 const GROWTH_MAX: i64 = 1 << 20;
-/// What a name counts as, in bytes.
-const ENTRY_BYTES: i64 = 4096;
-/// A walk that ended at the quota would show no growth beyond it.
-const WHOLE: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
+/// How far beyond the quota a walk goes on, to show growth there. Folders are up to 300 bytes each in memory.
+pub(super) const ENTRIES_BEYOND_MAX: u64 = 10_000;
 
 /// The files of a conversation since its last program.
 pub(super) struct BetweenPrograms {
@@ -67,10 +67,15 @@ impl Quota {
         }
     }
 
-    /// Measures all files of a conversation. Blocks.
-    fn look_at(&self, id: &ConversationKey) -> Result<Look, StorageError> {
+    /// Where a walk ends. Bytes of files take no memory of this server.
+    fn walked_max(&self) -> Usage {
+        Usage { bytes: u64::MAX, entries: self.options.entries_max.saturating_add(ENTRIES_BEYOND_MAX) }
+    }
+
+    /// Measures all files of a conversation, up to that many. Blocks.
+    pub(super) fn look_at(&self, id: &ConversationKey) -> Result<Look, StorageError> {
         let (free, before) = (self.store.free()?, self.cached(id));
-        let usage = self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&WHOLE))?;
+        let usage = self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.walked_max()))?;
         let mut known = self.known.lock();
         // What a client or a program has written meanwhile may not be in it.
         if known.usages.get(id).copied() == before && !known.is_watched(id) {
@@ -107,10 +112,10 @@ impl BetweenPrograms {
         let grown = self.grown.map_or(0, |grown| grown.saturating_add(growth).max(0));
         self.grown = Some(grown);
         self.schedule.due = self.schedule.soonest;
-        (grown >= GROWTH_MAX).then_some(limit)
+        (grown >= GROWTH_MAX || !now.usage.fits(&self.quota.walked_max())).then_some(limit)
     }
 }
 
 fn weight(usage: &Usage) -> i64 {
-    signed(usage.bytes).saturating_add(signed(usage.entries).saturating_mul(ENTRY_BYTES))
+    signed(usage.bytes.saturating_add(usage.entries.saturating_mul(ENTRY_BYTES)))
 }

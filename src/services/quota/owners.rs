@@ -3,7 +3,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::domain::owner::{ConversationKey, Principal};
+use crate::{
+    domain::owner::{ConversationKey, Principal},
+    ports::storage::Usage,
+};
+
+/// What an entry counts as at least, in bytes: empty files take no block, but inodes, which all owners share.
+pub(super) const ENTRY_BYTES: u64 = 4096;
+
+/// What a usage counts as among the bytes of its owner.
+pub(super) fn owned_bytes(usage: &Usage) -> u64 {
+    usage.bytes.max(usage.entries.saturating_mul(ENTRY_BYTES))
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Owners {

@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use super::{
-    between::BetweenPrograms,
+    between::{BetweenPrograms, ENTRIES_BEYOND_MAX},
     watch::{Look, TICK, Watch},
     *,
 };
@@ -156,6 +156,24 @@ fn growth_that_is_seen_beyond_a_limit_ends_a_session_and_nothing_else_does() {
         let judged = walks.map(|(used, entries, free)| files.judge(look(used * MIB, entries, free * MIB)));
         assert_eq!(judged, [None, None, expected], "{walks:?}");
     }
+}
+
+/// A walk without an end holds the name of each folder.
+#[test]
+fn a_walk_between_programs_ends_and_so_does_a_session_with_more_entries() {
+    let (_root, store, quota) = quota(QuotaOptions { bytes_max: 1 << 40, ..ROOM });
+    let data = store.create(&id()).expect("a conversation").data().path;
+    let fill = |folders: std::ops::Range<u64>| {
+        folders.for_each(|number| std::fs::create_dir(data.join(number.to_string())).expect("a folder"));
+    };
+    let most = ROOM.entries_max + ENTRIES_BEYOND_MAX;
+    fill(0..most);
+    let mut files = BetweenPrograms::begin(Arc::clone(&quota), id());
+    assert_eq!(files.judge(quota.look_at(&id()).expect("walked")), None, "it may be as a cell left it");
+    fill(most..most + 100);
+    let look = quota.look_at(&id()).expect("walked");
+    assert_eq!(look.usage.entries, most + 1, "it went no further");
+    assert_eq!(files.judge(look), Some(DiskLimit::Entries { max: ROOM.entries_max }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -332,4 +350,27 @@ async fn writers_of_one_owner_share_its_quota_in_any_order() {
     reserve(others[1]).await.expect("one of them is gone");
     let bob = ConversationKey::new("bob".parse().expect("an owner"), "c".parse().expect("an id"));
     reserve(&bob).await.expect("another owner has a quota of its own");
+}
+
+/// Otherwise one owner uses up the inodes of the disk within its quota, which costs all others.
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_without_bytes_count_in_the_quota_of_their_owner() {
+    let options = QuotaOptions { entries_max: 10_000, owner_bytes_max: Some(MIB), ..ROOM };
+    let (_root, store, quota) = quota(options);
+    let reserve = async |name: &str| {
+        let key: ConversationKey = name.parse().expect("an id");
+        quota.writer(&key).await.reserve(&usage(0, 200)).map_err(|full| full.code)
+    };
+    assert_eq!(reserve("a").await, Ok(()));
+    assert_eq!(reserve("b").await, Err(Code::QuotaExceeded));
+    // Nothing is there, so a measurement finds room again; what is there counts.
+    quota.shrunk(&"a".parse().expect("an id"));
+    assert_eq!(reserve("b").await, Ok(()));
+    let there = store.create(&id()).expect("a conversation");
+    for name in 0..100 {
+        there.write(&SafePath::from_text(&name.to_string()).expect("a path"), b"").expect("written");
+    }
+    quota.usage(&id()).expect("measured");
+    let known = quota.known.lock();
+    assert_eq!(known.owner_bytes(&id().owner), 300 * 4096);
 }

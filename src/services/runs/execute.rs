@@ -44,9 +44,9 @@ use crate::{
 
 /// How long process 1 may take to end a program on request, before the engine kills the sandbox.
 const END_MAX: Duration = Duration::from_millis(300);
-/// The same for a program whose files come back. They are lost when the engine kills the sandbox, and a network may be
-/// slow.
-const END_WITH_FILES_MAX: Duration = Duration::from_secs(1);
+/// The same for a program whose files come back. They are lost when the engine kills the sandbox, and behind a program
+/// that floods its output the request and the end are on their way for about a second on a small cluster.
+const END_WITH_FILES_MAX: Duration = Duration::from_secs(3);
 /// How long after process 1's own deadline a program whose files come back may take to end.
 const AFTER_DEADLINE_MAX: Duration = Duration::from_secs(3);
 /// How long a killed sandbox may take to be gone before its end counts as unknown. Its run is answered then; its
@@ -115,7 +115,7 @@ pub(super) async fn execute(
     let Program { code, args, env, stdin, more_stdin, limits, channels, carrier } = program;
     let (stdin_stream, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
-    let grace = GRACE + channels.as_ref().map_or(Duration::ZERO, Channels::waits_max);
+    let grace = GRACE + channels.as_ref().map_or(Duration::ZERO, |channels| channels.waits_max);
     let request = if framed {
         let authority = channels.as_ref().and_then(Channels::authority_pem);
         let start = Start { args, env, wall: limits.wall(), grace, channels: channels.is_some(), authority };
@@ -147,6 +147,8 @@ pub(super) async fn execute(
             (None, _) => END_MAX,
             // Process 1 does not read the signal while the program does not read its input, but has a deadline itself.
             (Some(_), Some(Ended::TimedOut)) => grace + AFTER_DEADLINE_MAX,
+            // Neither its end nor its files come any more.
+            (Some(_), _) if unseen => END_MAX,
             (Some(_), _) => END_WITH_FILES_MAX,
         };
         if framed && control.try_send(frames::signal(SIGKILL)).is_ok() {
@@ -218,8 +220,9 @@ impl Execution<'_> {
                 biased;
                 () = cancel.cancelled(), if alive => return Some(Ended::Cancelled),
                 () = &mut deadline, if alive => return Some(Ended::TimedOut),
-                // Before the output, which may never have to be waited for.
+                // These two come before the output, which may never have to be waited for.
                 limit = &mut breach, if alive => return Some(Ended::DiskLimit(limit)),
+                () = writing.as_mut() => {}
                 event = self.sandbox.next() => {
                     self.record(event);
                     if self.output_over {
@@ -229,7 +232,6 @@ impl Execution<'_> {
                         return None;
                     }
                 }
-                () = writing.as_mut() => {}
             }
         }
     }
@@ -340,7 +342,11 @@ impl Execution<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
+    use std::{
+        cell::Cell,
+        future::{pending, poll_fn, ready},
+        task::Poll,
+    };
 
     use super::*;
     use crate::{
@@ -348,8 +354,8 @@ mod tests {
         ports::engine::{Output, Sandbox},
     };
 
-    #[tokio::test]
-    async fn program_that_floods_is_stopped_at_a_disk_limit() {
+    /// A program that prints without a pause.
+    fn flood(log: &EventLog) -> Execution<'_> {
         let piece = || Ok::<_, EngineError>(Output { stream: StreamKind::Stdout, bytes: Bytes::from_static(b"x") });
         let sandbox = Sandbox {
             id: SandboxId::new(),
@@ -358,18 +364,25 @@ mod tests {
             exit: Box::pin(pending()),
         };
         let (_, sandbox) = attach(Started { sandbox, decoder: None });
+        let (output_left, output_over, exit) = (1 << 10, false, None);
+        Execution { sandbox, log, output_left, output_over, exit, reported: false, stopping: false }
+    }
+
+    #[tokio::test]
+    async fn program_that_floods_is_stopped_at_a_disk_limit() {
         let (log, cancel, limit) = (EventLog::new(1 << 10), CancellationToken::new(), DiskLimit::Entries { max: 1 });
-        let mut execution = Execution {
-            sandbox,
-            log: &log,
-            output_left: 1 << 10,
-            output_over: false,
-            exit: None,
-            reported: false,
-            stopping: false,
-        };
-        let writing = pin!(pending::<()>());
-        let stopped = execution.until_end(writing, pending::<()>(), &cancel, ready(limit)).await;
+        let stopped = flood(&log).until_end(pin!(pending::<()>()), pending::<()>(), &cancel, ready(limit)).await;
         assert_eq!(stopped, Some(Ended::DiskLimit(limit)));
+    }
+
+    #[tokio::test]
+    async fn program_that_floods_is_sent_its_input() {
+        let (log, cancel, is_sent) = (EventLog::new(1 << 10), CancellationToken::new(), Cell::new(false));
+        let writing = pin!(poll_fn(|_| {
+            is_sent.set(true);
+            Poll::<()>::Pending
+        }));
+        let stopped = flood(&log).until_end(writing, pending::<()>(), &cancel, pending()).await;
+        assert_eq!((stopped, is_sent.get()), (Some(Ended::OutputLimit), true));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Readers receive notices of a few words through a ring of fixed size and fetch the events from the runs' logs: a
 //! reader that stops reading keeps nothing alive. One that the ring overtakes gets a `Missed` item; it goes on with the
-//! runs it knows where it stopped, as far as their logs still hold it.
+//! runs it knows where it stopped, as far as their logs still hold it. Each owner has a ring: the runs of others
+//! neither overtake its readers nor are among what they missed.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,16 +16,19 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use tokio::{
-    sync::broadcast::{self, Receiver, error::RecvError},
+    sync::broadcast::{Receiver, error::RecvError},
     time::{Instant, MissedTickBehavior, interval_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::Run;
-use crate::domain::{
-    event::Event,
-    id::RunId,
-    owner::{ConversationKey, Principal},
+use crate::{
+    domain::{
+        event::Event,
+        id::RunId,
+        owner::{ConversationKey, Principal},
+    },
+    services::rings::Rings,
 };
 
 /// How often a running program is logged as being under way.
@@ -57,13 +61,13 @@ struct Notice {
 
 /// Where runs are announced.
 pub(super) struct Feed {
-    notices: broadcast::Sender<Notice>,
+    rings: Rings<Notice>,
     closed: CancellationToken,
 }
 
 impl Default for Feed {
     fn default() -> Self {
-        Self { notices: broadcast::Sender::new(NOTICES_MAX), closed: CancellationToken::new() }
+        Self { rings: Rings::new(NOTICES_MAX), closed: CancellationToken::new() }
     }
 }
 
@@ -79,8 +83,8 @@ impl Feed {
             let facts = run.log.facts();
             let last = facts.ended_at.is_some();
             if facts.newest > announced {
-                // An error means only that there is no reader.
-                drop(self.notices.send(Notice { id: run.id, run: Arc::downgrade(run), from: announced + 1, last }));
+                let notice = Notice { id: run.id, run: Arc::downgrade(run), from: announced + 1, last };
+                self.rings.send(&run.conversation.owner, || notice);
                 announced = facts.newest;
             }
             if last {
@@ -94,14 +98,10 @@ impl Feed {
     }
 
     /// The events of this caller's runs from now on.
-    pub(super) fn subscribe(&self, principal: Principal) -> BoxStream<'static, FeedItem> {
-        let reader = Reader {
-            notices: self.notices.subscribe(),
-            principal,
-            closed: self.closed.clone(),
-            pending: VecDeque::new(),
-            cursors: HashMap::new(),
-        };
+    pub(super) fn subscribe(&self, principal: &Principal) -> BoxStream<'static, FeedItem> {
+        let notices = self.rings.subscribe(principal);
+        let (closed, pending, cursors) = (self.closed.clone(), VecDeque::new(), HashMap::new());
+        let reader = Reader { notices, closed, pending, cursors };
         stream::unfold(reader, |mut reader| async move { reader.next().await.map(|item| (item, reader)) }).boxed()
     }
 
@@ -113,7 +113,6 @@ impl Feed {
 
 struct Reader {
     notices: Receiver<Notice>,
-    principal: Principal,
     closed: CancellationToken,
     /// Read to their end before another notice is received.
     pending: VecDeque<Notice>,
@@ -153,9 +152,6 @@ impl Reader {
             self.cursors.remove(&notice.id);
             return None;
         };
-        if run.conversation.owner != self.principal {
-            return None;
-        }
         let (cursor, _) = self.cursors.entry(notice.id).or_insert_with(|| (notice.from, Weak::clone(&notice.run)));
         let event = run.log.next(*cursor)?;
         *cursor = event.number + 1;
@@ -170,5 +166,25 @@ impl Reader {
             self.pending.push_back(Notice { id: *id, run: Weak::clone(run), from: *from, last: false });
         }
         FeedItem::Missed { notices }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_other_owners_do_makes_no_reader_miss_anything() {
+        let feed = Feed::default();
+        let [ann, bob]: [Principal; 2] = ["ann", "bob"].map(|name| name.parse().expect("an owner"));
+        let (mut of_ann, mut of_bob) = (feed.subscribe(&ann), feed.subscribe(&bob));
+        for _ in 0..=NOTICES_MAX {
+            let notice = Notice { id: RunId::new(), run: Weak::new(), from: 1, last: true };
+            feed.rings.send(&bob, || notice);
+        }
+        assert!(of_ann.next().now_or_never().is_none());
+        assert!(matches!(of_bob.next().await, Some(FeedItem::Missed { notices: 1 })));
     }
 }

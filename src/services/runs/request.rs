@@ -83,6 +83,14 @@ impl RunRequest {
         }
     }
 
+    /// What it holds in memory, in bytes. Variables are left out: they are bounded by
+    /// [`AllowedVariables`](crate::domain::environment::AllowedVariables).
+    pub(super) fn bytes(&self) -> usize {
+        let args = self.args.iter().map(String::len);
+        let files = self.files.iter().map(|(_, bytes)| bytes.len());
+        self.program.len() + self.stdin.len() + args.chain(files).sum::<usize>()
+    }
+
     /// Whether this runner can run it.
     pub(super) fn check(&self, runner: &Runner, program_bytes_max: usize) -> Result<(), Failure> {
         if self.program.len() > program_bytes_max {

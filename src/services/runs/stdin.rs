@@ -142,9 +142,9 @@ pub(super) async fn write(
         drop(stdin.shutdown().await);
     }
     while written {
-        // A piece gives its room back once it is written, and not before.
+        // A piece gives its room back once it is written, and not before. None of the three is preferred: a download
+        // through a channel may always have a next piece.
         let (frame, _piece) = tokio::select! {
-            biased;
             Some(frame) = control.recv() => (frame, None),
             piece = next_of(&mut channels) => (frames::channels(&piece), None),
             piece = next_piece(&mut input) => {
@@ -170,6 +170,8 @@ async fn next_piece(input: &mut Option<StdinReceiver>) -> Option<Piece> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, duplex};
+
     use super::*;
 
     fn bytes(length: usize) -> Bytes {
@@ -207,5 +209,23 @@ mod tests {
         assert_eq!(refused, Code::InputFull);
         assert!(waited.into_iter().all(|sent| sent.expect_err("over").code == Code::InputClosed));
         assert_eq!(input.send(Bytes::new(), true).await.expect_err("over").code, Code::InputClosed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn input_does_not_wait_for_the_end_of_a_download() {
+        const PIECES: usize = 1000;
+        let ((input, receiver), (_control, control)) = (open(), mpsc::channel(1));
+        input.send(Bytes::from_static(b"a line"), false).await.expect("it fits");
+        let (download, channels) = mpsc::channel(PIECES);
+        for _ in 0..PIECES {
+            download.try_send(Bytes::from_static(b"piece")).expect("it fits");
+        }
+        let (sandbox, mut read) = duplex(1 << 20);
+        let writing = write(Box::pin(sandbox), Bytes::new(), false, control, Some(receiver), Some(channels));
+        assert!(timeout(Duration::from_secs(1), writing).await.is_err(), "it never ends");
+        let mut written = Vec::new();
+        read.read_to_end(&mut written).await.expect("it is read");
+        let at = written.windows(6).position(|bytes| bytes == b"a line").expect("the input");
+        assert!(at < written.len() / 2, "{at} of {}", written.len());
     }
 }

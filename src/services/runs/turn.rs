@@ -49,7 +49,7 @@ impl Runs {
         let service = Arc::clone(&self.0);
         let parts = &service.parts;
         let entered = service.check_running().and_then(|()| parts.peers.check(conversation));
-        let entered = entered.and_then(|()| service.admission.enter(conversation));
+        let entered = entered.and_then(|()| service.admission.enter(conversation, 0));
         let entered = entered.and_then(|ticket| Ok((ticket, parts.tokens.begin(&conversation.owner, language)?)));
         let (ticket, by) = entered.inspect_err(|failure| parts.observer.refused(failure.code))?;
         let permit = ticket.turn().await?;
@@ -108,14 +108,14 @@ impl ConversationTurn {
         self.service.parts.files.quota().exceeds_now(&self.conversation).await
     }
 
-    /// Reports a cell to the observers, and counts what it used for the token that it came by. Its status is what the
-    /// kernel says, and whether a process was killed for memory is what the bridge says.
+    /// Reports a cell to the observers, and counts what it used for the token that it came by.
     pub(in crate::services) fn report(
         &self,
         language: &Language,
         code: &str,
         figures: Figures,
-        (is_ok, oom_killed): (bool, bool),
+        ended: Result<Ended, Failure>,
+        oom_killed: bool,
     ) {
         if let Some(by) = &self.by {
             by.count(&figures);
@@ -124,11 +124,14 @@ impl ConversationTurn {
         let parts = &self.service.parts;
         let Some(runner) = parts.catalog.find(language) else { return };
         let (limits, run) = (&parts.sandboxes.limits, RunId::new());
-        let ended = Ended::Exited { code: i32::from(!is_ok) };
-        let outcome = Outcome { ended, oom_killed, limits: *limits, figures };
+        let outcome = ended.map(|ended| {
+            let oom_killed = oom_killed || ended == Ended::OutOfMemory;
+            Outcome { ended, oom_killed, limits: *limits, figures }
+        });
         let ended_unix_s = parts.sandboxes.clock.unix_s();
         let conversation = &self.conversation;
-        info!(%run, %conversation, %language, is_ok, wall_ms = text::ms(took), "a notebook's cell ended");
+        let how = outcome.as_ref().map(|outcome| outcome.ended);
+        info!(%run, %conversation, %language, ?how, wall_ms = text::ms(took), "a notebook's cell ended");
         let sha256 = &text::sha256(code.as_bytes());
         let program = ProgramFacts { bytes: code.as_bytes(), sha256 };
         parts.observer.run_over(&RunFacts {
@@ -140,7 +143,7 @@ impl ConversationTurn {
             begun_unix_s: ended_unix_s.saturating_sub(i64::try_from(took.as_secs()).unwrap_or(i64::MAX)),
             ended_unix_s,
             stages: Stages { program: Some(took), total: took, ..Stages::default() },
-            end: Ok(&outcome),
+            end: outcome.as_ref(),
             files: Vec::new(),
             files_truncated: false,
         });

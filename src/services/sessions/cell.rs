@@ -77,19 +77,25 @@ impl Sessions {
         cancel: &CancellationToken,
         breach: impl Future<Output = DiskLimit>,
     ) -> Result<CellEnd, Failure> {
-        let session = if let Some(id) = cell.session {
-            self.0.find_to_use(&cell.conversation.owner, id)?
-        } else {
-            // Nothing was handed over yet. A start that is given up ends by itself, and its sandbox is destroyed.
-            let session = tokio::select! {
-                biased;
-                () = cancel.cancelled() => return Ok(CellEnd::before_it_began()),
-                session = self.0.open(cell.conversation, cell.runner) => session?,
+        let (session, busy) = loop {
+            let session = if let Some(id) = cell.session {
+                self.0.find_to_use(&cell.conversation.owner, id)?
+            } else {
+                // Nothing was handed over yet. A start that is given up ends by itself, and its sandbox is destroyed.
+                let session = tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => return Ok(CellEnd::before_it_began()),
+                    session = self.0.open(cell.conversation, cell.runner) => session?,
+                };
+                if let Some(end) = self.0.take_news(cell.conversation, &cell.runner.language) {
+                    sink(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
+                }
+                session
             };
-            if let Some(end) = self.0.take_news(cell.conversation, &cell.runner.language) {
-                sink(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
+            let busy = session.occupy();
+            if !self.0.registry.ended_unused(&session) {
+                break (session, busy);
             }
-            session
         };
         if cancel.is_cancelled() {
             return Ok(CellEnd::before_it_began());
@@ -99,7 +105,7 @@ impl Sessions {
             sink(EventKind::Output(StreamKind::Stderr, NOT_EXECUTED.into()));
             return Ok(CellEnd::before_it_began());
         }
-        let _busy = session.begin_cell();
+        busy.begin_cell();
         self.0.carry_in(&session).await?;
         session.kernel.reporter().inspect(|reporter| reporter.to(cell.network));
         // From the beginning, so that nothing of the cell is missed.
@@ -199,6 +205,8 @@ impl Execution<'_> {
                 () = &mut deadline => return End::Stopped(Ended::TimedOut),
                 // Before the messages, which may never have to be waited for.
                 limit = &mut breach => return End::Stopped(Ended::DiskLimit(limit)),
+                line = self.input.line(), if self.asked.is_some() => self.answer(line).await,
+                () = ready(()), if self.events.has_request() => self.wait_for_line(),
                 message = self.following.next() => {
                     let Some(message) = message else { return End::KernelGone };
                     self.record(&message);
@@ -210,8 +218,6 @@ impl Execution<'_> {
                     }
                 }
                 () = &mut grace, if replied => return End::Itself,
-                line = self.input.line(), if self.asked.is_some() => self.answer(line).await,
-                () = ready(()), if self.events.has_request() => self.wait_for_line(),
             }
         }
     }
@@ -342,13 +348,10 @@ impl Execution<'_> {
         self.error = Some((name, value));
     }
 
-    /// How a cell ended that we did not stop. A shell's kernel gives the exit status as the value of an error without a
-    /// name.
+    /// How a cell ended that we did not stop.
     fn verdict(&self) -> Ended {
-        let failed = self.error.is_some() || self.reply.as_ref().is_some_and(|reply| reply["status"] != "ok");
-        let status = self.error.as_ref().filter(|(name, _)| name.is_empty()).and_then(|(_, value)| value.parse().ok());
-        let code = status.filter(|code| (1..=255).contains(code)).unwrap_or(i32::from(failed));
-        Ended::Exited { code }
+        let failed = self.reply.as_ref().is_some_and(|reply| reply["status"] != "ok");
+        self.error.as_ref().map_or_else(|| exited(failed, "", ""), |(name, value)| exited(true, name, value))
     }
 
     /// What the session has used so far, null when the bridge does not say; and whether a process was killed for memory
@@ -369,4 +372,16 @@ impl Execution<'_> {
         let kills = before["oomKills"].as_u64().zip(after["oomKills"].as_u64());
         (after, kills.is_some_and(|(before, after)| after > before))
     }
+}
+
+/// How a cell ended, by its kernel's reply.
+pub(in crate::services) fn reply_verdict(reply: &Value) -> Ended {
+    let text = |name: &str| reply[name].as_str().unwrap_or_default();
+    exited(reply["status"] != "ok", text("ename"), text("evalue"))
+}
+
+/// A shell's kernel gives the exit status as the value of an error without a name.
+fn exited(failed: bool, name: &str, value: &str) -> Ended {
+    let status = value.parse::<i32>().ok().filter(|code| failed && name.is_empty() && (1..=255).contains(code));
+    Ended::Exited { code: status.unwrap_or(i32::from(failed)) }
 }

@@ -126,6 +126,12 @@ mod tests {
         assert_eq!(read(&plot), (None, Some("html")));
         assert_eq!(read(&json!({"text/html": "<b>1</b>", "text/plain": "<object at 0x1>"})).1, Some("html"));
         assert_eq!(read(&json!({"text/markdown": "*a*", "text/plain": "a"})).0.as_deref(), Some("*a*"));
+        assert_eq!(read(&json!({"image/svg+xml": "<svg/>", "text/plain": "<SVG object>"})), (None, Some("svg")));
+        let photo = json!({"image/jpeg": "/9j/", "text/plain": "a photo"});
+        assert_eq!(read(&photo), (Some("a photo".to_owned()), Some("jpg")));
+        let widget =
+            json!({"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "IntSlider()"});
+        assert_eq!(read(&widget), (Some("IntSlider()".to_owned()), None));
         assert_eq!(read(&json!({"text/plain": ["a\n", "b"]})).0.as_deref(), Some("a\nb"));
         assert_eq!(read(&json!({"image/png": "no base64 at all!"})), (None, None));
         assert_eq!(read(&json!({"text/plain": {"odd": 1}})), (None, None));

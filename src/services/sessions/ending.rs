@@ -9,7 +9,10 @@ use std::{
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-use super::{Inner, SessionEnd, Sessions, registry::Session};
+use super::{
+    Inner, SessionEnd, Sessions,
+    registry::{Registry, Session},
+};
 use crate::domain::{
     error::{Code, Failure},
     id::{Language, SessionId, TokenId},
@@ -54,7 +57,7 @@ impl Sessions {
 
     /// Ends the sessions of a conversation, for one that is to be deleted.
     pub fn close_all(&self, conversation: &ConversationKey) {
-        self.end_all(SessionEnd::Closed, |session| session.conversation == *conversation);
+        self.end_all_in(conversation, SessionEnd::Closed);
     }
 
     /// Ends the sessions that were opened by a token.
@@ -64,11 +67,13 @@ impl Sessions {
 
     /// Ends the sessions of a conversation that another server has taken, or may take.
     pub fn leave(&self, conversation: &ConversationKey) {
-        self.end_all(SessionEnd::Server, |session| session.conversation == *conversation);
+        self.end_all_in(conversation, SessionEnd::Server);
     }
 
-    /// A conversation was deleted: the ends of its sessions are no longer reported.
+    /// A conversation was deleted: the ends of its sessions are no longer reported. Those that were opened since they
+    /// were closed end, since their files are gone.
     pub fn forget(&self, conversation: &ConversationKey) {
+        self.close_all(conversation);
         for session in self.0.registry.forget(conversation) {
             self.0.records.closed(session);
         }
@@ -79,10 +84,29 @@ impl Sessions {
         self.0.stopping.store(true, Ordering::Relaxed);
     }
 
+    /// Ends those in a conversation, also those that are being opened: they are cancelled first, so that one that is
+    /// added afterwards ends by itself.
+    fn end_all_in(&self, conversation: &ConversationKey, end: SessionEnd) {
+        if let Some(opening) = self.0.opening.remove(conversation) {
+            opening.cancel();
+        }
+        self.end_all(end, |session| session.conversation == *conversation);
+    }
+
     fn end_all(&self, end: SessionEnd, matches: impl Fn(&Session) -> bool) {
         for session in self.0.registry.all().iter().filter(|session| matches(session)) {
             self.0.end(session, end);
         }
+    }
+}
+
+impl Registry {
+    /// Whether this very session, which was just occupied, had ended by then because no cell ran in it. Where it had
+    /// not, it does not end so before its cell.
+    pub(super) fn ended_unused(&self, session: &Arc<Session>) -> bool {
+        let is_open = self.get(session.id).is_some_and(|open| Arc::ptr_eq(&open, session));
+        let end = || self.end_of(&session.conversation.owner, session.id);
+        !is_open && end().is_some_and(SessionEnd::spares_cells)
     }
 }
 
@@ -144,7 +168,7 @@ impl Inner {
             if session.is_busy() {
                 continue;
             }
-            if session.created + self.options.age_max <= now {
+            if session.is_older(self.options.age_max, self.parts.sandboxes.clock.as_ref()) {
                 self.end(&session, SessionEnd::Age);
             } else if session.used() + self.options.idle_max <= now {
                 self.end(&session, SessionEnd::Idle);

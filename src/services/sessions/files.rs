@@ -8,9 +8,14 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
 
-use super::{Inner, Sessions, registry::Session};
+use super::{Inner, SessionEnd, Sessions, registry::Session};
 use crate::{
-    domain::{error::Failure, id::SessionId, outcome::DiskLimit, owner::Principal},
+    domain::{
+        error::{Code, Failure},
+        id::SessionId,
+        outcome::DiskLimit,
+        owner::Principal,
+    },
     services::{
         carrier::{Carrier, left_out_note},
         files::Returned,
@@ -67,7 +72,7 @@ impl Sessions {
     /// # Errors
     /// Those of [`Sessions::get`] and of a cell.
     pub(in crate::services) async fn carry_in(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
-        self.0.carry_in(&*self.0.find(who, id)?).await
+        self.0.carry_in(&self.0.find(who, id)?).await
     }
 
     /// After such code: stores the files, and then waits for `over`, which says what limit they exceed. Where they do,
@@ -114,11 +119,12 @@ fn of_limit(limit: DiskLimit) -> String {
 }
 
 impl Inner {
-    /// Sends a session what it does not have of its conversation's files, where they travel.
+    /// Sends a session what it does not have of its conversation's files, where they travel. One whose sandbox does not
+    /// take them ends: its node may be cut off, and the next cell would wait as long.
     ///
     /// # Errors
     /// Those of [`Carrier::send`].
-    pub(super) async fn carry_in(&self, session: &Session) -> Result<(), Failure> {
+    pub(super) async fn carry_in(&self, session: &Arc<Session>) -> Result<(), Failure> {
         let Some(room_bytes) = self.parts.sandboxes.volumes.streamed_bytes() else { return Ok(()) };
         let link = &session.kernel.files;
         let mut held = link.carrier.lock().await;
@@ -128,6 +134,10 @@ impl Inner {
         });
         let sent = carrier.send(&link.frames, link.take()).await;
         link.end();
+        let is_lost = sent.as_ref().is_err_and(|failure| failure.code == Code::EngineLost);
+        if is_lost && !session.kernel.is_ended() {
+            self.end(session, SessionEnd::Unresponsive);
+        }
         sent
     }
 

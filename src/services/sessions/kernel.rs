@@ -48,8 +48,8 @@ const REPLY_MAX: Duration = Duration::from_secs(5);
 const ROOM_MAX: Duration = Duration::from_secs(2);
 /// How long after the session's age process 1 ends the kernel by itself.
 const GRACE: Duration = Duration::from_mins(1);
-/// Messages for the kernel that were not written yet.
-const TO_KERNEL_MAX: usize = 64;
+/// Messages for the kernel that were not written yet. Each has up to 4 MiB, and a sandbox need not read.
+const TO_KERNEL_MAX: usize = 4;
 
 pub(super) struct Kernel {
     /// Where messages for the kernel go.
@@ -68,11 +68,20 @@ pub(super) struct Kernel {
     pub(super) files: FileLink,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Phase {
     Starting,
-    Ready(Arc<Value>),
+    Ready(Ready),
     Ended(SessionEnd),
+}
+
+/// What is kept of what a kernel says of itself, which may be long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ready {
+    /// It is no interpreter that stood by.
+    pub(super) is_cold: bool,
+    /// What its sandbox had used by then, in milliseconds of processor time; 0 where the bridge does not say.
+    cpu_ms: u64,
 }
 
 impl Kernel {
@@ -110,7 +119,8 @@ impl Kernel {
         let (closed, is_stuck) = (close.clone(), stuck.clone());
         tasks.spawn(async move {
             // Apart from reading, since a kernel that does not read may still print.
-            let writing = tokio::spawn(writing::write(stdin, request, receiver, outgoing, file_frames));
+            let writing = writing::write(stdin, request, receiver, outgoing, file_frames, is_stuck.clone());
+            let writing = tokio::spawn(writing);
             task.run(closed, is_stuck).await;
             writing.abort();
             if let Some(link) = link {
@@ -129,17 +139,17 @@ impl Kernel {
         }
     }
 
-    /// What the kernel says of itself, once it answers.
+    /// Waits until the kernel answers.
     ///
     /// # Errors
     /// [`Code::RunnerFailed`].
-    pub(super) async fn ready(&self) -> Result<Arc<Value>, Failure> {
+    pub(super) async fn ready(&self) -> Result<Ready, Failure> {
         let mut phase = self.phase.clone();
         let settled = timeout(READY_MAX, phase.wait_for(|phase| !matches!(phase, Phase::Starting))).await;
         if let Ok(Ok(settled)) = settled
-            && let Phase::Ready(info) = &*settled
+            && let Phase::Ready(ready) = *settled
         {
-            return Ok(Arc::clone(info));
+            return Ok(ready);
         }
         self.close.cancel();
         let why = "The interpreter of the session did not start: try again, or run a program instead; the server's log \
@@ -147,10 +157,9 @@ impl Kernel {
         Err(Failure::new(Code::RunnerFailed, why))
     }
 
-    /// What its sandbox had used when it was ready, in milliseconds of processor time; 0 where the bridge does not say.
+    /// What its sandbox had used when it was ready, in milliseconds of processor time.
     pub(super) fn cpu_at_ready_ms(&self) -> u64 {
-        let Phase::Ready(info) = &*self.phase.borrow() else { return 0 };
-        info["cpuMs"].as_u64().unwrap_or_default()
+        if let Phase::Ready(ready) = *self.phase.borrow() { ready.cpu_ms } else { 0 }
     }
 
     /// Waits for the end of the kernel.
@@ -335,11 +344,13 @@ impl KernelTask {
         let Header { msg_type, .. } = message.read_header();
         match msg_type.as_str() {
             "ready" => {
-                let info = Arc::new(message.read_content());
+                let content = message.read_content();
+                let cpu_ms = content["cpuMs"].as_u64().unwrap_or_default();
+                let ready = Ready { is_cold: content["adopted"] == false, cpu_ms };
                 self.phase.send_if_modified(|phase| {
                     let is_first = matches!(phase, Phase::Starting);
                     if is_first {
-                        *phase = Phase::Ready(info);
+                        *phase = Phase::Ready(ready);
                     }
                     is_first
                 });

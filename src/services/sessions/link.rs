@@ -69,9 +69,9 @@ impl KernelLink {
         self.session.touch();
     }
 
-    /// A cell begins.
-    pub(in crate::services) fn begin_cell(&self) -> Busy {
-        self.session.begin_cell()
+    /// Cells will run.
+    pub(in crate::services) fn occupy(&self) -> Busy {
+        self.session.occupy()
     }
 }
 
@@ -90,11 +90,18 @@ impl Sessions {
         Ok(KernelLink { following: session.kernel.follow(), session })
     }
 
+    /// How a session ended whose messages have. Then it is found no more.
+    pub(in crate::services) async fn ended(&self, link: &KernelLink) -> SessionEnd {
+        self.0.ended(&link.session).await
+    }
+
     /// The session's next kernel when it is restarted; otherwise how it ended.
     pub(in crate::services) async fn next_link(&self, ended: &KernelLink) -> Result<KernelLink, SessionEnd> {
         let Session { id, conversation, .. } = &*ended.session;
         let mut restarts = self.0.registry.restarts();
         loop {
+            // Before the session is looked for: a restart that is over by then has opened it.
+            let is_restarting = self.0.registry.is_restarting(*id);
             if let Ok(link) = self.link(&conversation.owner, *id)
                 && !link.session.kernel.is_ended()
             {
@@ -102,8 +109,8 @@ impl Sessions {
                 let is_same = link.session.conversation.owner.token() == conversation.owner.token();
                 return if is_same { Ok(link) } else { Err(SessionEnd::Restarted) };
             }
-            if !self.0.registry.is_restarting(*id) {
-                return Err(self.0.ended(&ended.session).await);
+            if !is_restarting {
+                return Err(self.ended(ended).await);
             }
             if restarts.changed().await.is_err() {
                 return Err(SessionEnd::Lost);

@@ -8,7 +8,7 @@
 //!
 //! The parts are relayed as they are; only what the server itself decides by is read.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -114,7 +114,17 @@ impl KernelMessage {
         Ok(Self { channel, header, parent_header, metadata, content, buffers })
     }
 
-    /// What it takes in memory, in bytes.
+    /// The same with memory of its own. Parts that were read are slices, and keep all that was read with them.
+    #[must_use]
+    pub fn detached(mut self) -> Self {
+        let parts = [&mut self.header, &mut self.parent_header, &mut self.metadata, &mut self.content];
+        for part in parts.into_iter().chain(&mut self.buffers) {
+            *part = Bytes::copy_from_slice(part);
+        }
+        self
+    }
+
+    /// What it takes in memory, in bytes, where it is [`detached`](Self::detached).
     pub fn bytes(&self) -> usize {
         /// What a message costs beside its parts.
         const MESSAGE_BYTES: usize = 256;
@@ -182,7 +192,12 @@ impl MessageReader {
         if self.0.len() < 4 + length {
             return Ok(None);
         }
-        let message = self.0.split_to(4 + length).freeze().slice(4..);
+        // A copy, since a slice would keep what was read before and after it: a short message several MiB.
+        let message = Bytes::copy_from_slice(&self.0[4..4 + length]);
+        self.0.advance(4 + length);
+        if self.0.is_empty() {
+            self.0 = BytesMut::new();
+        }
         KernelMessage::decode(&message).map(Some)
     }
 }
@@ -233,6 +248,11 @@ mod tests {
             }
             assert_eq!(read, 2);
         }
+        let mut reader = MessageReader::default();
+        reader.push(&bytes);
+        let buffer = reader.0.as_ptr_range();
+        let read = reader.next().expect("right").expect("a message");
+        assert!(!buffer.contains(&read.header.as_ptr()), "it has memory of its own");
         let mut reader = MessageReader::default();
         reader.push(&[0xff, 0xff, 0xff, 0xff]);
         assert_eq!(reader.next(), Err(MessageError::TooLong(u32::MAX as usize)));

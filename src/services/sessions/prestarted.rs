@@ -11,13 +11,18 @@ mod tests;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::DropGuard;
 use tracing::{debug, info};
 
 use super::{Inner, Kernel, Runner, Setup};
 use crate::{
-    domain::{environment::Environment, id::Language, owner::ConversationKey},
+    domain::{
+        clock::{Clock, Moment},
+        environment::Environment,
+        id::Language,
+        owner::ConversationKey,
+    },
     ports::{engine::ImageId, storage::UnassignedFolder},
     services::janitor::Lease,
 };
@@ -35,14 +40,14 @@ struct Waiting {
     image: ImageId,
     memory_bytes: u64,
     /// Its sandbox lives as long as a session may, and this longer.
-    since: Instant,
+    since: Moment,
     /// Ends the kernel, unless it is taken.
     end: DropGuard,
 }
 
 impl Waiting {
-    fn is_old(&self) -> bool {
-        self.since.elapsed() > WAITS_MAX
+    fn is_old(&self, clock: &dyn Clock) -> bool {
+        self.since.elapsed(clock) > WAITS_MAX
     }
 }
 
@@ -110,7 +115,8 @@ impl Inner {
             return None;
         }
         let mut waiting = self.prestarted.take(&runner.language)?;
-        if waiting.image != runner.image || waiting.kernel.is_ended() || waiting.is_old() {
+        let is_old = waiting.is_old(self.parts.sandboxes.clock.as_ref());
+        if waiting.image != runner.image || waiting.kernel.is_ended() || is_old {
             return None;
         }
         let key = conversation.clone();
@@ -175,7 +181,7 @@ impl Inner {
         let name = runner.kernel.as_deref().unwrap_or_default();
         let kernel = Kernel::begin(started, name, &Environment::default(), life, None, &self.tasks);
         let (image, end) = (runner.image.clone(), kernel.close.clone().drop_guard());
-        let (memory_bytes, since) = (limits.memory_bytes, Instant::now());
+        let (memory_bytes, since) = (limits.memory_bytes, Moment::now(self.parts.sandboxes.clock.as_ref()));
         let waiting = Waiting { kernel, lease, folder, image, memory_bytes, since, end };
         waiting.kernel.ready().await.ok()?;
         info!(language = %runner.language, "a kernel waits for the next session");
@@ -185,7 +191,8 @@ impl Inner {
     /// Ends those that are no longer needed.
     pub(super) fn end_ahead(&self) {
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
-        let unwanted = |one: &Waiting| one.is_old() || one.kernel.is_ended() || !images.contains(&one.image);
+        let clock = self.parts.sandboxes.clock.as_ref();
+        let unwanted = |one: &Waiting| one.is_old(clock) || one.kernel.is_ended() || !images.contains(&one.image);
         self.prestarted.end(|slot| slot.waiting.as_ref().is_some_and(unwanted));
     }
 }

@@ -38,7 +38,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::{
-        database::DatabaseError,
+        database::{DatabaseError, within},
         sessions::{ServerProcess, SessionRecord, SessionStore},
     },
 };
@@ -128,7 +128,7 @@ impl Records {
 
     /// Calls the database, for a bounded time.
     async fn call<T>(&self, call: impl Future<Output = Result<T, DatabaseError>>) -> Option<T> {
-        match timeout(CALL_MAX, call).await.unwrap_or_else(|_| Err(DatabaseError("it took too long".to_owned()))) {
+        match within(CALL_MAX, call).await {
             Ok(answer) => {
                 self.is_failing.store(false, Ordering::Relaxed);
                 Some(answer)
@@ -173,8 +173,9 @@ impl Sessions {
                 biased;
                 () = stop.cancelled() => break,
                 _ = rounds.tick() => {
-                    if steps.is_settled(clock.as_ref()) {
-                        records.call(store.forget_before(clock.unix_ms().saturating_sub(KEPT_MS))).await;
+                    if let Some(now) = steps.settled_ms(clock.as_ref()) {
+                        let forgetting = records.call(store.forget_before(now.saturating_sub(KEPT_MS)));
+                        stop.run_until_cancelled(forgetting).await;
                     }
                 }
                 () = records.changed.notified() => {

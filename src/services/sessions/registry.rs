@@ -23,15 +23,21 @@ use super::{
 };
 use crate::{
     domain::{
+        clock::{Clock, Moment},
         id::{Language, SessionId},
         outcome::Figures,
-        owner::{ConversationKey, Principal},
+        owner::{ConversationKey, Principal, first_of_most},
     },
     ports::sessions::SessionRecord,
-    services::{janitor::Lease, network::Access, shares::WeakMap},
+    services::{
+        janitor::Lease,
+        network::Access,
+        shares::{self, WeakMap},
+    },
 };
 
-/// Ended sessions that are remembered, so that their ends can be reported to their callers.
+/// Ended sessions that are remembered, so that their ends can be reported to their callers. One more takes the place of
+/// the oldest one of the owner who has the most.
 pub(super) const ENDED_MAX: usize = 1000;
 
 pub(super) type SessionKey = (ConversationKey, Language);
@@ -45,7 +51,7 @@ pub(super) struct Session {
     /// What its sandbox was given of the network.
     pub access: Option<Access>,
     pub kernel: Kernel,
-    pub created: Instant,
+    created: Moment,
     pub memory_bytes_max: u64,
     /// CPU time of the sandbox that is reported already, in milliseconds.
     cpu_ms: AtomicU64,
@@ -56,7 +62,7 @@ pub(super) struct Session {
     cells: AtomicU64,
 }
 
-/// While it lives, a cell of the session waits or runs: the session does not make room for another.
+/// While it lives, cells of the session run: it does not make room for another.
 pub(in crate::services) struct Busy(Arc<Session>);
 
 impl Session {
@@ -66,10 +72,9 @@ impl Session {
         (setup, access): (Setup, Option<Access>),
         kernel: Kernel,
         lease: Arc<Lease>,
-        created_unix_s: i64,
+        clock: &dyn Clock,
         memory_bytes_max: u64,
     ) -> Self {
-        let now = Instant::now();
         // Loading the interpreter is no cell's use.
         let cpu_ms = AtomicU64::new(kernel.cpu_at_ready_ms());
         Self {
@@ -79,12 +84,12 @@ impl Session {
             setup,
             access,
             kernel,
-            created: now,
+            created: Moment::now(clock),
             memory_bytes_max,
             cpu_ms,
-            created_unix_s,
+            created_unix_s: clock.unix_s(),
             lease: Mutex::new(Some(lease)),
-            used: Mutex::new(now),
+            used: Mutex::new(Instant::now()),
             busy: AtomicUsize::new(0),
             cells: AtomicU64::new(0),
         }
@@ -103,6 +108,12 @@ impl Session {
         }
     }
 
+    /// Whether it was created at least so long ago. Also the time counts for which the machine was suspended, as in the
+    /// deadline of its sandbox.
+    pub(super) fn is_older(&self, age: Duration, clock: &dyn Clock) -> bool {
+        self.created.elapsed(clock) >= age
+    }
+
     /// When it was used last.
     pub(super) fn used(&self) -> Instant {
         *self.used.lock()
@@ -116,10 +127,9 @@ impl Session {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// A cell begins.
-    pub(super) fn begin_cell(self: &Arc<Self>) -> Busy {
+    /// Cells will run.
+    pub(super) fn occupy(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::Relaxed);
-        self.cells.fetch_add(1, Ordering::Relaxed);
         self.touch();
         Busy(Arc::clone(self))
     }
@@ -136,6 +146,13 @@ impl Session {
     pub(super) fn release(&self) {
         let lease = self.lease.lock().take();
         drop(lease);
+    }
+}
+
+impl Busy {
+    /// A cell begins.
+    pub(in crate::services) fn begin_cell(&self) {
+        self.0.cells.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -161,7 +178,7 @@ struct State {
     ended: VecDeque<Ended>,
     /// Memory for sessions that are being opened, in bytes; of no owner for a kernel that is started ahead.
     reserved: HashMap<Option<Principal>, u64>,
-    /// The owners that asked for sessions since the start, which are bounded by the number of tokens.
+    /// Owners that asked for sessions since the start: two at most, by which each owner is known to have others.
     owners: HashSet<Principal>,
     /// Those that are being opened again.
     restarting: HashSet<SessionId>,
@@ -270,10 +287,7 @@ impl Registry {
     /// sessions, one holds at most three quarters of `whole`, and at least one session.
     pub(super) fn capacity_for(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity<'_> {
         let mut state = self.state.lock();
-        if !who.is_self_test() && !state.owners.contains(who) {
-            state.owners.insert(who.clone());
-        }
-        let has_others = state.owners.iter().any(|other| other != who);
+        let has_others = shares::has_others(&mut state.owners, who);
         let limits = Limits { all: max, owner: if has_others { whole * 3 / 4 } else { whole } };
         match share::ends(state.held(), who, bytes, limits) {
             Ok(ends) if ends.is_empty() => {
@@ -289,10 +303,11 @@ impl Registry {
         Reserved { registry: self, owner, bytes }
     }
 
-    /// Removes this very session; false when it is not there any more.
+    /// Removes this very session; false when it is not there any more, or has begun a cell that is not to end so.
     pub(super) fn remove(&self, session: &Arc<Session>, end: SessionEnd) -> bool {
         let mut state = self.state.lock();
-        if !state.open.get(&session.id).is_some_and(|open| Arc::ptr_eq(open, session)) {
+        let is_open = state.open.get(&session.id).is_some_and(|open| Arc::ptr_eq(open, session));
+        if !is_open || end.spares_cells() && session.is_busy() {
             return false;
         }
         let removed = state.open.remove(&session.id);
@@ -359,7 +374,8 @@ impl State {
 
     fn add_ended(&mut self, ended: Ended) {
         if self.ended.len() >= ENDED_MAX {
-            self.ended.pop_front();
+            let oldest = first_of_most(self.ended.iter().map(|ended| &ended.place.0.owner));
+            drop(oldest.and_then(|at| self.ended.remove(at)));
         }
         self.ended.push_back(ended);
     }
@@ -371,7 +387,10 @@ impl State {
             bytes: session.memory_bytes_max,
             idle: (!session.is_busy()).then(|| (session.id, session.used())),
         });
-        let reserved = self.reserved.iter();
-        open.chain(reserved.map(|(owner, bytes)| Holding { owner: owner.clone(), bytes: *bytes, idle: None })).collect()
+        let reserved = self.reserved.iter().map(|(owner, bytes)| (owner.clone(), *bytes));
+        open.chain(reserved.map(|(owner, bytes)| Holding { owner, bytes, idle: None })).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

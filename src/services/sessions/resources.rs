@@ -61,10 +61,10 @@ impl Inner {
         let name = runner.kernel.as_deref().unwrap_or_default();
         let channels = access.map(|access| self.parts.network.open(access, conversation, &runner.language));
         let kernel = Kernel::begin(started, name, &setup.env, self.options.age_max, channels, &self.tasks);
-        let info = kernel.ready().await.inspect_err(|_| {
+        let ready = kernel.ready().await.inspect_err(|_| {
             warn!(image = %runner.image.0, language = %runner.language, "the kernel of a session did not start");
         })?;
-        if info["adopted"] == false {
+        if ready.is_cold {
             self.opened(runner);
         }
         Ok((kernel, lease))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::display::DisplayFile;
 use crate::{
     domain::{
-        error::Failure,
+        error::{Code, Failure},
         id::{Language, SessionId},
         outcome::{DiskLimit, Ended, Figures},
         owner::ConversationKey,
@@ -50,6 +50,28 @@ impl SessionEnd {
     /// what is recorded.
     pub(super) fn is_news(self) -> bool {
         !matches!(self, Self::Closed | Self::Restarted | Self::Server)
+    }
+
+    /// Whether only a session ends so that runs no cell.
+    pub(super) fn spares_cells(self) -> bool {
+        matches!(self, Self::Idle | Self::Age | Self::Memory)
+    }
+
+    /// How the cell ended that was executed then.
+    ///
+    /// # Errors
+    /// [`Code::EngineLost`] when that is not known.
+    pub(in crate::services) fn of_cell(self) -> Result<Ended, Failure> {
+        match self {
+            Self::Kernel(ended) => Ok(ended),
+            Self::Lost => {
+                let why = "The sandbox of the session was lost while the cell ran, so how it ended is not known; it \
+                           was not executed again.";
+                Err(Failure::new(Code::EngineLost, why))
+            }
+            Self::Unresponsive => Ok(Ended::TimedOut),
+            _ => Ok(Ended::Cancelled),
+        }
     }
 
     /// Why, in some words.

@@ -168,6 +168,14 @@ impl SignIn {
     pub async fn grant(&self, request: &TokenRequest, from: IpAddr) -> Result<Granted, Refusal> {
         let client = self.authenticated(&request.client, request.secret.as_deref()).await?;
         self.check_resources(&request.resources)?;
+        match request.grant_type.as_str() {
+            "" => return Err(Refusal::InvalidRequest("grant_type is missing")),
+            "authorization_code" if request.code.is_empty() => return Err(Refusal::InvalidRequest("code is missing")),
+            "refresh_token" if request.refresh.is_empty() => {
+                return Err(Refusal::InvalidRequest("refresh_token is missing"));
+            }
+            _ => {}
+        }
         let (access, refresh) = (fresh(CONNECTION_MARK), fresh(REFRESH_MARK));
         let now = self.now();
         let pair = Pair {

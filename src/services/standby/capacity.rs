@@ -1,13 +1,13 @@
 //! The budget of standbys: how much is reserved for conversations that do not exist yet, whether one more fits, and
 //! which one is retired first. Starts and ends nothing.
 
-use tokio::time::Instant;
+use std::collections::HashSet;
 
 use super::{
     Inner,
-    pool::{Pool, Standby},
+    pool::{Pool, RecentConversation, Standby},
 };
-use crate::ports::engine::ImageId;
+use crate::{domain::owner::Principal, ports::engine::ImageId};
 
 /// A number of standbys and their memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,18 +41,22 @@ impl Inner {
         Budget::used_by(pool, |_| true).plus(1, pool.expected_bytes(image)).is_within(self.total())
     }
 
-    /// Whether one more fits for a conversation whose last run ended at `last_run`, evicting one of an earlier run if
-    /// necessary. Evicting one of a later run would be reversed at once, without end.
-    pub(super) fn fits_conversation(&self, pool: &Pool, image: &ImageId, last_run: Instant) -> bool {
+    /// Whether one more fits for a conversation, evicting one if necessary: of an owner who has more than this one
+    /// would have then, or of an earlier run. Evicting one of a later run would else be reversed at once, without end.
+    pub(super) fn fits_conversation(&self, pool: &Pool, image: &ImageId, recent: &RecentConversation) -> bool {
         let budget = self.budget_for_conversations(pool);
         let needed = for_conversations(pool).plus(1, pool.expected_bytes(image));
         if needed.is_within(budget) {
             return true;
         }
-        let Some(at) = next_to_leave(pool) else { return false };
+        let owner = &recent.key.owner;
+        let owners = pool.largest_owners(Some(owner));
+        let Some(at) = next_to_leave(pool, &owners) else { return false };
         let evicted = &pool.standbys[at];
-        (further(pool) == Some(at) || pool.last_run(evicted).is_some_and(|theirs| theirs < last_run))
-            && needed.minus(1, pool.expected_bytes(&evicted.image)).is_within(budget)
+        let gives_way = !owners.contains(owner)
+            || further(pool, &owners) == Some(at)
+            || pool.last_run(evicted).is_some_and(|theirs| theirs < recent.at);
+        gives_way && needed.minus(1, pool.expected_bytes(&evicted.image)).is_within(budget)
     }
 
     /// Whether a further one fits for a conversation without evicting another.
@@ -61,11 +65,12 @@ impl Inner {
             && self.fits(pool, image)
     }
 
-    /// The standby to evict next while the budget is exceeded: for a conversation a further one, then the one whose
-    /// last run is longest ago; when those are within their budget, the oldest unassigned one.
+    /// The standby to evict next while the budget is exceeded: of the owner who has the most a further one of a
+    /// conversation, then the one whose last run is longest ago; when those for conversations are within their budget,
+    /// the oldest unassigned one.
     pub(super) fn next_evicted(&self, pool: &Pool) -> Option<usize> {
         if !for_conversations(pool).is_within(self.budget_for_conversations(pool)) {
-            return next_to_leave(pool);
+            return next_to_leave(pool, &pool.largest_owners(None));
         }
         if Budget::used_by(pool, |_| true).is_within(self.total()) {
             return None;
@@ -98,17 +103,18 @@ fn for_conversations(pool: &Pool) -> Budget {
     Budget::used_by(pool, |standby| !standby.is_unassigned())
 }
 
-/// One of a conversation that has others.
-fn further(pool: &Pool) -> Option<usize> {
-    pool.surplus(|_| 1)
+/// One of a conversation of these owners that has others.
+fn further(pool: &Pool, owners: &HashSet<&Principal>) -> Option<usize> {
+    pool.surplus(|recent| if owners.contains(&recent.key.owner) { 1 } else { usize::MAX })
 }
 
-fn next_to_leave(pool: &Pool) -> Option<usize> {
-    further(pool).or_else(|| least_recent(pool))
+fn next_to_leave(pool: &Pool, owners: &HashSet<&Principal>) -> Option<usize> {
+    further(pool, owners).or_else(|| least_recent(pool, owners))
 }
 
-/// Of the standbys for conversations: the one whose conversation ended its last run longest ago.
-fn least_recent(pool: &Pool) -> Option<usize> {
-    let assigned = (0..pool.standbys.len()).filter(|&at| !pool.standbys[at].is_unassigned());
-    assigned.min_by_key(|&at| pool.last_run(&pool.standbys[at]))
+/// Of the standbys for conversations of these owners: the one whose conversation ended its last run longest ago.
+fn least_recent(pool: &Pool, owners: &HashSet<&Principal>) -> Option<usize> {
+    let is_theirs = |standby: &Standby| standby.owner().is_some_and(|owner| owners.contains(owner));
+    let theirs = (0..pool.standbys.len()).filter(|&at| is_theirs(&pool.standbys[at]));
+    theirs.min_by_key(|&at| pool.last_run(&pool.standbys[at]))
 }

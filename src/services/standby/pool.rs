@@ -10,8 +10,9 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     domain::{
+        clock::Moment,
         id::{Language, SandboxId},
-        owner::ConversationKey,
+        owner::{ConversationKey, Principal, first_of_most},
     },
     ports::{
         engine::ImageId,
@@ -73,7 +74,7 @@ pub(super) struct Standby {
     pub language: Language,
     pub assignee: Assignee,
     pub phase: Phase,
-    pub since: Instant,
+    pub since: Moment,
     /// It loads with more CPU than a program gets.
     pub loads_fast: bool,
     /// Requests the sandbox from the watcher.
@@ -98,6 +99,14 @@ impl Standby {
 
     pub(super) fn is_for(&self, conversation: &ConversationKey) -> bool {
         matches!(&self.assignee, Assignee::Conversation { key, .. } if key == conversation)
+    }
+
+    /// The owner of its conversation.
+    pub(super) fn owner(&self) -> Option<&Principal> {
+        match &self.assignee {
+            Assignee::Unassigned(_) => None,
+            Assignee::Conversation { key, .. } => Some(&key.owner),
+        }
     }
 }
 
@@ -125,8 +134,8 @@ pub(super) struct Pool {
     pub languages: HashMap<Language, Instant>,
     /// Oldest first.
     pub recent: Vec<RecentConversation>,
-    /// Conversations in which a run is in progress.
-    pub in_use: HashSet<ConversationKey>,
+    /// Conversations in which runs are in progress or sessions are being opened, and how many.
+    pub in_use: HashMap<ConversationKey, usize>,
     /// When the last run ended.
     pub quiet_since: Option<Instant>,
     /// The most that a standby of an image has reported, in bytes.
@@ -135,6 +144,20 @@ pub(super) struct Pool {
 }
 
 impl Pool {
+    pub(super) fn begin_use(&mut self, key: &ConversationKey) {
+        *self.in_use.entry(key.clone()).or_default() += 1;
+    }
+
+    pub(super) fn end_use(&mut self, key: &ConversationKey) {
+        if let Some(uses) = self.in_use.get_mut(key) {
+            *uses -= 1;
+        }
+        self.in_use.retain(|_, uses| *uses > 0);
+        if self.in_use.is_empty() {
+            self.quiet_since = Some(Instant::now());
+        }
+    }
+
     /// Removes the standby at the best index, by `rank`, of those that match.
     pub(super) fn take_best<R: Ord>(
         &mut self,
@@ -147,10 +170,13 @@ impl Pool {
     }
 
     /// Takes the folder of the best unassigned standby of an image. The standby stays, so that what its watcher reports
-    /// meanwhile is not lost.
+    /// meanwhile is not lost. None that is being started: its engine mounts the folder by its path, which an assignment
+    /// changes, and a kubelet makes a folder of that path, whose files no conversation would have.
     pub(super) fn take_folder(&mut self, image: &ImageId) -> Option<(SandboxId, Box<dyn UnassignedFolder>)> {
         let is_free = |standby: &&mut Standby| {
-            standby.image == *image && matches!(standby.assignee, Assignee::Unassigned(Some(_)))
+            standby.image == *image
+                && standby.phase != Phase::Starting
+                && matches!(standby.assignee, Assignee::Unassigned(Some(_)))
         };
         let best = self.standbys.iter_mut().filter(is_free).max_by_key(|standby| standby.phase)?;
         let id = best.id();
@@ -180,6 +206,18 @@ impl Pool {
     /// How many are for this conversation.
     pub(super) fn count_for(&self, key: &ConversationKey, image: &ImageId) -> usize {
         self.standbys.iter().filter(|standby| standby.image == *image && standby.is_for(key)).count()
+    }
+
+    /// How many are for the conversations of each owner.
+    pub(super) fn by_owner(&self) -> HashMap<&Principal, usize> {
+        count(self.standbys.iter().filter_map(Standby::owner))
+    }
+
+    /// The owners who have the most, when this one has one more.
+    pub(super) fn largest_owners<'a>(&'a self, newcomer: Option<&'a Principal>) -> HashSet<&'a Principal> {
+        let counts = count(self.standbys.iter().filter_map(Standby::owner).chain(newcomer));
+        let most = counts.values().copied().max();
+        counts.into_iter().filter(|(_, count)| Some(*count) == most).map(|(owner, _)| owner).collect()
     }
 
     /// How many are loading with more CPU than a program gets.
@@ -218,7 +256,9 @@ impl Pool {
         }
         self.recent.push(RecentConversation { key: key.clone(), language: language.clone(), runs, at, quick_at });
         if self.recent.len() > recent_max {
-            self.recent.remove(0);
+            // Of the owner who has the most, so that the others' are not forgotten for them.
+            let oldest = first_of_most(self.recent.iter().map(|recent| &recent.key.owner));
+            self.recent.remove(oldest.unwrap_or(0));
         }
         self.record_language(language)
     }
@@ -267,6 +307,15 @@ impl Pool {
     pub(super) fn last_run(&self, standby: &Standby) -> Option<Instant> {
         self.recent.iter().find(|recent| standby.is_for(&recent.key)).map(|recent| recent.at)
     }
+}
+
+/// How often each owner is there.
+fn count<'a>(owners: impl Iterator<Item = &'a Principal>) -> HashMap<&'a Principal, usize> {
+    let mut counts: HashMap<&Principal, usize> = HashMap::new();
+    for owner in owners {
+        *counts.entry(owner).or_default() += 1;
+    }
+    counts
 }
 
 #[cfg(test)]

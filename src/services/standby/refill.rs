@@ -4,6 +4,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -19,7 +20,10 @@ use super::{
     pool::{Assignee, Phase, Pool, RecentConversation, STANDBYS_MAX, Standby},
     watch,
 };
-use crate::{domain::owner::ConversationKey, ports::runner::Runner};
+use crate::{
+    domain::{clock::Moment, owner::ConversationKey},
+    ports::runner::Runner,
+};
 
 /// Standbys that the engine starts at once; [`super::StandbyOptions::loading_max`] bounds how many load.
 const STARTING_MAX: usize = 2;
@@ -78,6 +82,7 @@ impl Inner {
     /// Drops what is idle, old, of a removed image, or over the budget.
     fn retire(&self) {
         let images: Vec<_> = self.parts.catalog.all().iter().map(|runner| runner.image.clone()).collect();
+        let clock = self.parts.sandboxes.clock.as_ref();
         let mut pool = self.pool.lock();
         pool.expire(self.options.idle_max, self.options.used_max, &images);
         let kept = |standby: &Standby| {
@@ -87,7 +92,7 @@ impl Inner {
                     pool.recent.iter().any(|recent| recent.key == *key && recent.language == standby.language)
                 }
             };
-            wanted && standby.since.elapsed() <= self.options.age_max && images.contains(&standby.image)
+            wanted && standby.since.elapsed(clock) <= self.options.age_max && images.contains(&standby.image)
         };
         let unwanted: Vec<_> = (0..pool.standbys.len()).rev().filter(|&at| !kept(&pool.standbys[at])).collect();
         let mut retired: Vec<_> = unwanted.into_iter().map(|at| pool.standbys.swap_remove(at)).collect();
@@ -145,19 +150,28 @@ impl Inner {
         if !self.can_begin(&pool, STARTING_MAX) {
             return None;
         }
-        // Newest first, and no more than can stand by, so that none is started only to be evicted next.
-        let candidates = pool.recent.iter().rev().filter(|recent| recent.runs >= runs_min);
-        candidates.take(self.options.total_max).find_map(|recent| {
-            let RecentConversation { key, language, at, .. } = recent;
+        let mut by_owner = HashMap::new();
+        // Newest first, and of each owner no more than can stand by, so that none is started only to be evicted next.
+        let candidates = pool.recent.iter().rev().filter(|recent| recent.runs >= runs_min).filter(|recent| {
+            let count = by_owner.entry(&recent.key.owner).or_insert(0_usize);
+            *count += 1;
+            *count <= self.options.total_max
+        });
+        let mut candidates: Vec<_> = candidates.collect();
+        // The owner who has the fewest comes first. The sort is stable.
+        let standbys = pool.by_owner();
+        candidates.sort_by_key(|recent| standbys.get(&recent.key.owner).copied());
+        candidates.into_iter().find_map(|recent| {
+            let RecentConversation { key, language, .. } = recent;
             let runner = self.parts.catalog.find(language)?;
             let has_room = match number {
-                1 => self.fits_conversation(&pool, &runner.image, *at),
+                1 => self.fits_conversation(&pool, &runner.image, recent),
                 _ => self.fits_besides(&pool, &runner.image),
             };
             // A program that runs could change what a sandbox reads as it starts.
             let wanted = pool.count_for(key, &runner.image) + 1 == number
                 && number <= recent.standbys_wanted()
-                && !pool.in_use.contains(key)
+                && !pool.in_use.contains_key(key)
                 && !pool.is_backing_off(&runner.image)
                 && self.parts.isolation.permits(&runner.image)
                 && has_room;
@@ -210,12 +224,12 @@ impl Inner {
             language: runner.language.clone(),
             assignee,
             phase: Phase::Starting,
-            since: Instant::now(),
+            since: Moment::now(self.parts.sandboxes.clock.as_ref()),
             loads_fast,
             handover,
         };
         let mut pool = self.pool.lock();
-        if pool.in_use.iter().any(|key| standby.is_for(key)) {
+        if pool.in_use.keys().any(|key| standby.is_for(key)) {
             drop(pool);
             return false;
         }

@@ -10,6 +10,10 @@ use crate::{
     ports::database::{DatabaseError, TokenStore},
 };
 
+/// How long after the start connections are looked for that came from another configured token: a server that has it
+/// may be about to end, and makes connections until then.
+const BINDS_FOR_MS: i64 = 10 * 60 * 1000;
+
 /// The ids that stand for the configured token: by the first key, and by keys that were the first before.
 #[derive(Debug)]
 pub(super) struct Ids {
@@ -31,9 +35,12 @@ impl Tokens {
         self.configured.get().map(|ids| ids.now)
     }
 
-    /// Before the tokens of the database are known for the first time, so that none of an earlier token is accepted.
-    pub(super) async fn bind_connections(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
-        let Some(ids) = self.configured.get().filter(|_| !self.known.read().is_loaded) else { return Ok(()) };
+    /// Before the tokens of the database are known for the first time, so that none of an earlier token is accepted;
+    /// for a while also when all are read again.
+    pub(super) async fn bind_connections(&self, store: &dyn TokenStore, reads_all: bool) -> Result<(), DatabaseError> {
+        let is_young = self.now().saturating_sub(self.began) < BINDS_FOR_MS;
+        let is_due = !self.known.read().is_loaded || (reads_all && is_young);
+        let Some(ids) = self.configured.get().filter(|_| is_due) else { return Ok(()) };
         for connection in store.bind_connections(&ids.now, &ids.before, self.now()).await? {
             info!(%connection, "sign-in: the connection was made with another MCP_API_TOKEN, and has ended");
             self.report_ended(connection);

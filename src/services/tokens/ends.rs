@@ -1,11 +1,12 @@
-//! Notifies of the ends of tokens, for streams, runs and sessions that end with them.
+//! Notifies of the ends of tokens, for streams, runs and sessions that end with them; and tokens that had ended by a
+//! wrong clock.
 
 use std::sync::Arc;
 
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-use super::Tokens;
-use crate::domain::id::TokenId;
+use super::{Token, Tokens};
+use crate::domain::{id::TokenId, owner::Principal};
 
 /// The tokens that end from now on.
 pub struct TokenEnds {
@@ -31,10 +32,30 @@ impl Tokens {
         TokenEnds { tokens: Arc::clone(self), ends: self.ends.subscribe() }
     }
 
+    /// A valid token, as one that opens things. It may have ended by a clock that was ahead and is right again.
+    pub(super) fn valid_again(&self, token: Arc<Token>) -> Option<Arc<Token>> {
+        if !token.ended().is_cancelled() {
+            return Some(token);
+        }
+        let mut known = self.known.write();
+        // Meanwhile it may have been revoked, or another request was first.
+        let ended = known.tokens.get(&token.record.digest).filter(|token| token.record.is_valid(self.now()))?;
+        if ended.ended().is_cancelled() {
+            let restored = ended.restored(ended.record.clone());
+            known.add(restored);
+        }
+        known.tokens.get(&token.record.digest).cloned()
+    }
+
     /// The tokens that are known and not valid any more.
     fn ended(&self) -> Vec<TokenId> {
         let (known, now) = (self.known.read(), self.now());
         known.tokens.values().filter(|token| !token.record.is_valid(now)).map(|token| token.record.id).collect()
+    }
+
+    /// Whose a token is or was; `None` for one that this process does not know.
+    pub fn owner_of(&self, id: TokenId) -> Option<Principal> {
+        self.known.read().by_id(id).map(|token| token.record.owner.clone())
     }
 }
 

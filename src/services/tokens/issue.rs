@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::{Access, CATCH_UP_MAX, Token, Tokens, digest};
+use super::{CATCH_UP_MAX, Token, Tokens, access::Access, digest};
 use crate::{
     domain::{
         clock::StepWatch,
@@ -21,11 +21,13 @@ use crate::{
         owner::Principal,
         token::{AccessRecord, CONNECTION_MARK, Grant, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK, TokenRecord},
     },
-    ports::database::{DatabaseError, TokenStore, no_database},
+    ports::database::{DatabaseError, ROUND_MAX, TokenStore, no_database, within},
 };
 
 /// How often changes of other processes are read, and so how long a token that another process revoked stays valid.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// How long the rest may take when the server stops.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 /// How far the clocks of servers that share a database may be apart for a change to be read in the next round.
 const CLOCKS_APART_MS: i64 = 10_000;
 /// In how many rounds all is read again, for changes that bear the time of a clock which is further apart.
@@ -146,6 +148,7 @@ impl Tokens {
         self.follower.own(id, true);
         let revoked = store.revoke(&id, now).await?;
         if revoked.is_empty() {
+            self.follower.settled(&[(id, true)]);
             let why = "There is no such token, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));
         }
@@ -153,8 +156,12 @@ impl Tokens {
             let known = self.known.read();
             revoked.iter().filter_map(|id| known.by_id(*id)).map(|token| token.record.clone()).collect()
         };
+        // One of them may be stored and not known yet: it must not be taken for valid afterwards.
+        let unknown =
+            if known.len() < revoked.len() { store.changed(now).await.unwrap_or_default() } else { Vec::new() };
         let ended = known.into_iter().map(|token| TokenRecord { revoked_unix_ms: Some(now), ..token });
-        self.learn(ended.collect());
+        let unknown = unknown.into_iter().filter(|token| revoked.contains(&token.id));
+        self.learn(ended.chain(unknown).collect());
         Ok(())
     }
 
@@ -196,10 +203,14 @@ impl Tokens {
             if round.is_multiple_of(READ_ALL_EVERY) {
                 self.known.write().seen = 0;
             }
-            let mut followed = self.round(&*store, round).await;
+            let reading = within(ROUND_MAX, self.round(&*store, round));
+            let Some(mut followed) = stop.run_until_cancelled(reading).await else { break };
             // After a step of the clock a token that is valid may look as if it ended long ago.
-            if steps.is_settled(self.clock.as_ref()) && followed.is_ok() && round.is_multiple_of(FORGET_EVERY) {
-                followed = self.forget(&*store).await;
+            let settled_ms = steps.settled_ms(self.clock.as_ref());
+            if let Some(now) = settled_ms.filter(|_| followed.is_ok() && round.is_multiple_of(FORGET_EVERY)) {
+                let forgetting = within(ROUND_MAX, self.forget(&*store, now));
+                let Some(forgotten) = stop.run_until_cancelled(forgetting).await else { break };
+                followed = forgotten;
             }
             if let (Err(error), false) = (&followed, is_away) {
                 warn!(%error, "changes of tokens cannot be read: those that are known go on");
@@ -207,7 +218,7 @@ impl Tokens {
             is_away = followed.is_err();
             round += u64::from(!is_away);
         }
-        if let Err(error) = self.store_uses(&*store).await {
+        if let Err(error) = within(FLUSH_MAX, self.store_uses(&*store)).await {
             warn!(%error, "when tokens were last used could not be stored");
         }
     }
@@ -220,25 +231,28 @@ impl Tokens {
     }
 
     async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
+        // First, as the database may be away.
+        self.end_expired();
         // Before the reading: what changes while it goes on is read again in the next round.
         let (began, since) = (self.now(), self.known.read().seen);
         let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
-        self.bind_connections(store).await?;
+        self.bind_connections(store, since == 0).await?;
+        let ends = self.known.read().ends;
         let changed = store.changed(since).await?;
         self.report_elsewhere(&changed);
-        self.learn(changed);
+        self.learn_unless_old(changed, Some(ends));
         store.access(since).await?.into_iter().for_each(|access| self.accept(access));
         self.known.write().seen = began;
         self.known.write().is_loaded = true;
-        self.end_expired();
         self.store_uses(store).await?;
         self.read_spent(store, round).await
     }
 
-    async fn forget(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
-        for digest in store.forget(self.now() - FORGET_AFTER_MS).await? {
-            self.known.write().remove(&digest);
-        }
+    async fn forget(&self, store: &dyn TokenStore, now: i64) -> Result<(), DatabaseError> {
+        let before = now - FORGET_AFTER_MS;
+        store.forget(before).await?;
+        // By what is known here: another server may have removed them from the database.
+        self.known.write().remove_ended(before);
         Ok(())
     }
 
@@ -247,13 +261,13 @@ impl Tokens {
         for token in self.known.read().tokens.values().filter(|token| !token.record.is_valid(now)) {
             self.end(token);
         }
-        self.known.write().access.retain(|_, access| {
-            let is_valid = now < access.expires_unix_ms;
-            if let Some(token) = access.acts_as.as_ref().filter(|_| !is_valid) {
+        let expired = self.known.read().access.expired(now);
+        for token in expired {
+            let removed = self.known.write().access.remove(&token);
+            if let Some(token) = removed.and_then(|access| access.acts_as) {
                 token.expired().cancel();
             }
-            is_valid
-        });
+        }
     }
 
     async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
@@ -283,9 +297,16 @@ impl Tokens {
     }
 
     /// Takes what the database says about tokens.
-    pub fn learn(&self, mut records: Vec<TokenRecord>) {
+    pub fn learn(&self, records: Vec<TokenRecord>) {
+        self.learn_unless_old(records, None);
+    }
+
+    /// The same for what was read after so many ends. If there was another one since, what it ended stays so: the next
+    /// reading says whether a subject was allowed again.
+    pub(super) fn learn_unless_old(&self, mut records: Vec<TokenRecord>, ends: Option<u64>) {
         let changes: Vec<_> = records.iter().map(|record| (record.id, record.revoked_unix_ms.is_some())).collect();
         let mut known = self.known.write();
+        let is_old = ends.is_some_and(|ends| ends != known.ends);
         // A parent comes before those that share what it may spend.
         records.sort_by_key(|record| record.parent.is_some());
         for mut record in records {
@@ -296,19 +317,21 @@ impl Tokens {
             match known.tokens.get(&record.digest) {
                 Some(token) if token.record.revoked_unix_ms == record.revoked_unix_ms => {}
                 // It was read from the database before it was revoked here.
-                Some(_) if record.revoked_unix_ms.is_none() && !record.is_subject() => {}
+                Some(_) if record.revoked_unix_ms.is_none() && (is_old || !record.is_subject()) => {}
                 Some(token) if record.revoked_unix_ms.is_none() => {
                     let (digest, token) = (record.digest, token.restored(record));
                     // Tokens that were accepted before have ended with it, and are verified again.
-                    known.access.retain(|_, access| access.connection != digest);
+                    known.access.remove_of(digest);
                     known.add(token);
                 }
                 Some(token) => {
                     let token = token.replaced(record);
                     self.end(&token);
+                    known.ends += 1;
                     known.add(token);
                 }
                 None => {
+                    known.ends += u64::from(record.revoked_unix_ms.is_some());
                     let parent = record.parent.map_or_else(|| known.of_person(&record), |id| known.by_id(id));
                     let parent = parent.cloned();
                     known.add(Token::new(record, parent.as_ref()));
@@ -329,3 +352,6 @@ pub fn fresh(mark: &str) -> SecretString {
     let random: Vec<u8> = (0..4).flat_map(|_| Uuid::new_v4().into_bytes()).collect();
     format!("{mark}{}", BASE64_URL_SAFE_NO_PAD.encode(digest(&random))).into()
 }
+
+#[cfg(test)]
+mod tests;

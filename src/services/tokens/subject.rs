@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Access, Tokens};
+use super::{Tokens, access::Access};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -27,7 +27,7 @@ impl Tokens {
     /// Whether a token is one that was accepted and has not expired.
     pub fn is_accepted(&self, token: &[u8]) -> bool {
         let now = self.now();
-        self.known.read().access.get(&super::digest(token)).is_some_and(|access| now < access.expires_unix_ms)
+        self.known.read().access.valid(&super::digest(token), now).is_some()
     }
 
     /// Records a subject that was not seen before; `false` for one that was revoked.
@@ -44,7 +44,7 @@ impl Tokens {
         if let Some(token) = self.known.read().tokens.get(&key) {
             return Ok(token.record.is_valid(self.now()));
         }
-        let store = self.store()?;
+        let (store, ends) = (self.store()?, self.known.read().ends);
         let record = TokenRecord {
             id: TokenId::new(),
             owner: owner.clone(),
@@ -55,11 +55,12 @@ impl Tokens {
             created_unix_ms: self.now(),
             ..super::blank_record()
         };
-        match store.insert(&record).await {
-            Ok(()) => self.learn(vec![record]),
+        let stored = match store.insert(&record).await {
+            Ok(()) => vec![record],
             // Another server, or another request, was first; or there is no database.
-            Err(_) => self.learn(store.changed(0).await?),
-        }
+            Err(_) => store.changed(0).await?,
+        };
+        self.learn_unless_old(stored, Some(ends));
         let known = self.known.read().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
         known.ok_or_else(|| DatabaseError("a subject was not stored".to_owned()).into())
     }
@@ -91,15 +92,13 @@ impl Tokens {
         let now = self.now();
         let mut known = self.known.write();
         // Another request with it was first, and may have opened something.
-        if known.access.get(&token).is_some_and(|access| now < access.expires_unix_ms) {
+        if known.access.valid(&token, now).is_some() {
             return;
         }
         let Some(of) = known.tokens.get(&subject).cloned() else { return };
-        let held = known.access.iter().filter(|(_, access)| access.connection == subject);
-        let held: Vec<_> = held.map(|(digest, access)| (access.expires_unix_ms, *digest)).collect();
-        if held.len() >= ACCEPTED_OF_SUBJECT_MAX
-            && let Some((_, first)) = held.into_iter().min()
-            && let Some(Access { acts_as: Some(token), .. }) = known.access.remove(&first)
+        let held: Vec<_> = known.access.of(subject).collect();
+        if let Some(first) = held.first().filter(|_| held.len() >= ACCEPTED_OF_SUBJECT_MAX)
+            && let Some(Access { acts_as: Some(token), .. }) = known.access.remove(first)
         {
             // Nothing would end its streams later.
             token.expired().cancel();
@@ -113,6 +112,7 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
+
     use super::{
         super::{blank_record, digest},
         *,

@@ -5,11 +5,7 @@
 //! so of two callers one gets it. A question outlives the program that asked: an answer that comes later allows the
 //! identical call for a few minutes.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -26,10 +22,10 @@ use crate::{
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     ports::{
-        database::{ApprovalStore, no_database},
+        database::{ApprovalStore, ROUND_MAX, no_database, within},
         observer::{AdminAction, AdminFacts, Observer},
     },
-    services::shares::Shares,
+    services::shares::{Shares, WeakMap},
 };
 
 /// Questions of one owner that wait for an answer; calls that ask more are refused.
@@ -56,7 +52,7 @@ pub struct Approvals {
     /// How long a call waits for an answer.
     ask_max: Duration,
     /// Woken when a question of this server is answered, by its id.
-    waiting: Mutex<HashMap<ApprovalId, Weak<Notify>>>,
+    waiting: WeakMap<ApprovalId, Notify>,
     /// So that calls with the same question wait for one answer.
     asking: Mutex<HashMap<String, (ApprovalId, Instant)>>,
     /// Each owner asks one question at a time, so that the ones before are counted and known.
@@ -87,7 +83,7 @@ impl Approvals {
         clock: Arc<dyn Clock>,
         ask_max: Duration,
     ) -> Self {
-        let (waiting, asking, turns) = (Mutex::default(), Mutex::default(), Shares::new(1));
+        let (waiting, asking, turns) = (WeakMap::default(), Mutex::default(), Shares::new(1));
         Self { store, observer, clock, steps: StepWatch::default(), ask_max, waiting, asking, turns }
     }
 
@@ -118,13 +114,7 @@ impl Approvals {
         };
         drop(turn);
         let id = question.id;
-        let woken = {
-            let mut waiting = self.waiting.lock();
-            waiting.retain(|_, woken| woken.strong_count() > 0);
-            let woken = waiting.get(&id).and_then(Weak::upgrade).unwrap_or_default();
-            waiting.insert(id, Arc::downgrade(&woken));
-            woken
-        };
+        let woken = self.waiting.of(&id, Notify::new);
         tell(question);
         loop {
             let answer = woken.notified();
@@ -166,7 +156,7 @@ impl Approvals {
             return Ok(None);
         }
         let question = Approval {
-            id: ApprovalId::random(),
+            id: ApprovalId::new(),
             call,
             asked_unix_ms: now,
             answered: None,
@@ -204,7 +194,7 @@ impl Approvals {
     /// # Errors
     /// [`Code::NotFound`] also where it was answered or is over, [`Code::DatabaseUnavailable`].
     pub async fn answer(&self, by: &Decider, id: ApprovalId, answer: Answered) -> Result<Approval, Failure> {
-        self.get(by, id).await?;
+        let owner = self.get(by, id).await?.call.conversation.owner;
         let now = self.clock.unix_ms();
         let expires = match answer {
             Answered::Once => now + ONCE_MS,
@@ -218,7 +208,7 @@ impl Approvals {
         }
         self.wake(id);
         let action = if answer == Answered::No { AdminAction::CallDenied } else { AdminAction::CallAllowed };
-        self.observe(by, action, &format!("{id} {}", answer.word()));
+        self.observe(by, action, &owner, &format!("{id} {}", answer.word()));
         self.get(by, id).await
     }
 
@@ -227,31 +217,29 @@ impl Approvals {
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, by: &Decider, id: ApprovalId) -> Result<(), Failure> {
-        self.get(by, id).await?;
+        let owner = self.get(by, id).await?.call.conversation.owner;
         if !self.store()?.revoke(id, self.clock.unix_ms()).await? {
             return Err(Failure::new(Code::NotFound, "Nothing of it stands any more."));
         }
         self.wake(id);
-        self.observe(by, AdminAction::ApprovalRevoked, &id.to_string());
+        self.observe(by, AdminAction::ApprovalRevoked, &owner, &id.to_string());
         Ok(())
     }
 
     fn wake(&self, id: ApprovalId) {
-        let waiting = self.waiting.lock();
-        if let Some(woken) = waiting.get(&id).and_then(Weak::upgrade) {
-            woken.notify_waiters();
-        }
+        self.waiting.of(&id, Notify::new).notify_waiters();
     }
 
-    fn observe(&self, by: &Decider, action: AdminAction, subject: &str) {
-        let facts = AdminFacts { at_unix_s: self.clock.unix_s(), action, by: &by.who, owner: None, subject };
+    fn observe(&self, by: &Decider, action: AdminAction, owner: &Principal, subject: &str) {
+        let facts = AdminFacts { at_unix_s: self.clock.unix_s(), action, by: &by.who, owner: Some(owner), subject };
         self.observer.administered(&facts);
     }
 
     /// To be called at the start, and regularly.
     pub(super) async fn forget(&self) {
-        let Some(store) = self.store.as_ref().filter(|_| self.steps.is_settled(self.clock.as_ref())) else { return };
-        if let Err(error) = store.forget_approvals(self.clock.unix_ms() - KEPT_MS).await {
+        let settled_ms = self.steps.settled_ms(self.clock.as_ref());
+        let (Some(store), Some(now)) = (self.store.as_ref(), settled_ms) else { return };
+        if let Err(error) = within(ROUND_MAX, store.forget_approvals(now - KEPT_MS)).await {
             warn!(%error, "answers that have ended were not deleted");
         }
     }

@@ -19,7 +19,7 @@ use crate::{
         tools::{Endpoint, ServerName, ServerText, ToolServer},
     },
     ports::{
-        database::{DatabaseError, ToolServerStore, no_database},
+        database::{DatabaseError, ROUND_MAX, ToolServerStore, no_database, within},
         tools::Upstreams,
     },
 };
@@ -166,7 +166,7 @@ impl Directory {
     pub async fn load(&self) -> Result<(), DatabaseError> {
         let Some(store) = &self.store else { return Ok(()) };
         let _turn = self.loading.lock().await;
-        let rows = store.tool_servers().await?;
+        let rows = within(ROUND_MAX, store.tool_servers()).await?;
         let mut made = self.made.write();
         let mut known: HashMap<String, Arc<Live>> =
             made.drain(..).map(|live| (live.name().to_string(), live)).collect();

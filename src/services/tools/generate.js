@@ -1,7 +1,7 @@
 // Makes the modules by which JavaScript and TypeScript programs call the tools of one MCP server.
 //
 // Runs in a sandbox of its own, without a network. Standard input is one JSON object: the server's name and
-// description, and its tools with their schemas, which are a stranger's. Each line of standard output is one module: its
+// description, and its tools with their schemas, which are not trusted. Each line of standard output is one module: its
 // text, and its types for readers. A schema is cleaned before a generator sees it: only keywords that describe data,
 // references only into itself. A tool whose schema cannot be used takes anything.
 'use strict';
@@ -86,7 +86,8 @@ async function made(server, tool) {
   return {
     module: tool.module,
     text: `import { invoke } from 'mcptools';\n/**\n${about}\n */\n`
-      + `export const run = (params = {}, options = {}) =>\n  invoke(${names}, params, options, ${Boolean(tool.output)});\n`
+      + 'export const run = (params = {}, options = {}) =>\n'
+      + `  invoke(${names}, params, options, ${Boolean(tool.output)});\n`
       + 'export default run;\n',
     types: `${params}\n${result}\n/**\n${about}\n */\nexport declare function ${run}: Promise<Result>;\n`
       .replace(HIDDEN, ' '),

@@ -139,20 +139,10 @@ impl Inner {
         let path = name.replace('/', ".");
         let path = path.strip_prefix(PACKAGE).unwrap_or(&path);
         let (server, tool) = path.split_once('.').map_or((path, None), |(server, tool)| (server, Some(tool)));
-        self.source_by(Definitions::imported, who, (server, tool), language).await
+        self.source(Definitions::imported, who, (server, tool), language).await
     }
 
     pub(super) async fn source(
-        &self,
-        who: &Principal,
-        server: &str,
-        tool: Option<&str>,
-        language: ModuleLanguage,
-    ) -> Result<Source, Failure> {
-        self.source_by(Definitions::find, who, (server, tool), language).await
-    }
-
-    async fn source_by(
         &self,
         find: FindTool,
         who: &Principal,

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::{
-    Inner,
+    Tools,
     modules::ModuleLanguage,
     server::{Defined, ServerState},
 };
@@ -30,11 +30,12 @@ const ABOUT_CHARS_MAX: usize = 4000;
 /// How long a server may take to say which tools it has. One that is not there takes much longer to be given up.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What a search found.
+/// The tools that were found, best match first.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = FoundTools)]
 pub struct SearchResult {
-    /// The best first.
     pub tools: Vec<Found>,
-    /// The servers that did not say in time which tools they have.
+    /// Servers that did not list their tools in time: search again to include them.
     pub unanswered: Vec<ServerState>,
 }
 
@@ -58,19 +59,18 @@ pub struct Found {
     pub may_destroy: bool,
 }
 
-/// Whether a query is short enough.
-pub(super) fn check(query: &str) -> Result<(), Failure> {
-    if query.chars().count() > QUERY_CHARS_MAX {
-        return Err(Failure::argument("query", format!("it has more than {QUERY_CHARS_MAX} characters")));
-    }
-    Ok(())
-}
-
-impl Inner {
-    pub(super) async fn search(&self, who: &Principal, query: &str, limit: usize) -> SearchResult {
+impl Tools {
+    /// Tools for some words, of the servers that answer in time.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`](crate::domain::error::Code::InvalidArgument) for a query that is too long.
+    pub async fn search(&self, who: &Principal, query: &str, limit: usize) -> Result<SearchResult, Failure> {
+        if query.chars().count() > QUERY_CHARS_MAX {
+            return Err(Failure::argument("query", format!("it has more than {QUERY_CHARS_MAX} characters")));
+        }
         let mut words = words(query);
         words.truncate(WORDS_MAX);
-        let live = self.parts.directory.of(who);
+        let live = self.0.parts.directory.of(who);
         let listed = live.iter().map(|live| async move { (live, live.definitions_within(ANSWER_MAX).await) });
         let listed = join_all(listed).await;
         let (mut found, mut unanswered) = (Vec::new(), Vec::new());
@@ -96,7 +96,7 @@ impl Inner {
             let (live, definitions, defined) = (Arc::clone(live), Arc::clone(definitions), Arc::clone(defined));
             async move {
                 let live: Arc<super::server::Live> = live;
-                let made = self.made(&live.server, &definitions, ModuleLanguage::Python).await.ok();
+                let made = self.0.made(&live.server, &definitions, ModuleLanguage::Python).await.ok();
                 let signature = made.and_then(|made| Some(made.get(&defined.module)?.signature.clone()));
                 let server = live.name().to_string();
                 let tool = &defined.tool;
@@ -111,7 +111,7 @@ impl Inner {
                 }
             }
         };
-        SearchResult { tools: join_all(found.into_iter().map(one)).await, unanswered }
+        Ok(SearchResult { tools: join_all(found.into_iter().map(one)).await, unanswered })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -60,12 +59,6 @@ pub(super) struct Live {
     /// Of each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
     ended: CancellationToken,
-}
-
-impl fmt::Debug for Live {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Live").field("name", &self.server.name).finish_non_exhaustive()
-    }
 }
 
 /// A tool as it can be called.
@@ -135,12 +128,18 @@ impl Definitions {
     }
 }
 
-/// How a server is now.
+/// A server whose tools programs may call.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = ToolServerState)]
 pub struct ServerState {
+    #[schema(example = "github")]
     pub name: String,
     pub description: String,
-    /// How many tools it has, or why that is not known.
-    pub tools: Result<usize, String>,
+    /// How many tools it has; absent while that is not known.
+    pub tools: Option<usize>,
+    /// Why the number of tools is not known.
+    pub error: Option<String>,
 }
 
 impl Live {
@@ -289,8 +288,9 @@ impl Live {
     }
 
     pub(super) fn with_tools(&self, tools: Result<usize, String>) -> ServerState {
-        let description = self.server.text.description.clone();
-        ServerState { name: self.server.name.to_string(), description, tools }
+        let (name, description) = (self.server.name.to_string(), self.server.text.description.clone());
+        let (tools, error) = tools.map_or_else(|why| (None, Some(why)), |count| (Some(count), None));
+        ServerState { name, description, tools, error }
     }
 }
 

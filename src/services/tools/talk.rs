@@ -31,13 +31,22 @@ use super::{
 use crate::{
     domain::owner::Principal,
     ports::tools::Progress,
-    services::network::{Calls, Program},
+    services::{
+        network::{Calls, Program},
+        shares::Shares,
+    },
 };
 
 /// Calls of one connection under way; more are not read before one has ended.
 const UNDER_WAY_MAX: usize = 16;
 /// Messages that a program has not read yet; progress is left out beyond them.
 const UNREAD_MAX: usize = 64;
+/// Memory for the messages of one owner under way, in bytes: three times the texts, and what each value takes besides.
+const OWNER_BYTES_MAX: u32 = 32 << 20;
+const TEXTS: usize = 3;
+const VALUE_BYTES: usize = 40;
+/// A message of at most so many bytes needs none: it may cancel the call that the others wait for.
+const SHORT_BYTES: usize = 128;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +69,28 @@ struct Call {
     tool: String,
     #[serde(default)]
     arguments: Map<String, Value>,
+}
+
+/// Memory for messages of programs, by their owners. A call may wait long, for a person or for other calls.
+pub(super) struct Memory(Shares<Principal>);
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self(Shares::new(OWNER_BYTES_MAX as usize))
+    }
+}
+
+impl Memory {
+    /// Waits until a message may be parsed. One that needs more than an owner has is under way alone.
+    async fn take(&self, owner: &Principal, message: &[u8]) -> Option<OwnedSemaphorePermit> {
+        if message.len() <= SHORT_BYTES {
+            return None;
+        }
+        // Each value follows one of these.
+        let values = message.iter().filter(|byte| b"[{,:".contains(byte)).count();
+        let bytes = u32::try_from(message.len() * TEXTS + values * VALUE_BYTES).unwrap_or(u32::MAX);
+        self.0.of(owner).acquire_many_owned(bytes.min(OWNER_BYTES_MAX)).await.ok()
+    }
 }
 
 /// A message for the program, and the room that an answer takes until it is written.
@@ -119,6 +150,7 @@ impl Inner {
                         is_open = false;
                         continue;
                     };
+                    let taken = self.memory.take(&program.conversation.owner, &message).await;
                     let Ok(message) = serde_json::from_slice::<Message>(&message) else {
                         let why = "a message is not of the form that is described";
                         drop(to.send((error(None, "invalid_request", why), None)).await);
@@ -134,7 +166,10 @@ impl Inner {
                     } else {
                         let id = message.id;
                         let (inner, program, to) = (Arc::clone(&self), program.clone(), to.clone());
-                        calls.insert(id, tasks.spawn(async move { inner.serve(&program, message, to).await }));
+                        calls.insert(id, tasks.spawn(async move {
+                            inner.serve(&program, message, to).await;
+                            drop(taken);
+                        }));
                     }
                 }
                 Some(_) = tasks.join_next() => {}
@@ -179,6 +214,22 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+
+    #[test]
+    fn messages_of_one_owner_take_bounded_memory() {
+        let (memory, owner, other) = (Memory::default(), Principal::default(), Principal::self_test());
+        let take = |owner: &Principal, message: &[u8]| memory.take(owner, message).now_or_never();
+        let text: Vec<_> = (0..10).map(|_| take(&owner, &vec![b'x'; 1 << 20]).expect("room")).collect();
+        assert!(take(&owner, &vec![b'x'; 1 << 20]).is_none(), "ten of a MiB are under way");
+        assert!(take(&other, &vec![b'x'; 1 << 20]).is_some());
+        drop(text);
+        let values = take(&owner, &vec![b'['; 1 << 20]).expect("alone");
+        assert!(take(&owner, &[b'x'; SHORT_BYTES + 1]).is_none());
+        let cancel = json!({"id": u64::MAX, "cancel": true}).to_string();
+        assert!(take(&owner, cancel.as_bytes()).is_some(), "it may be what the others wait for");
+        drop(values);
+        assert!(take(&owner, &[b'x'; SHORT_BYTES + 1]).is_some());
+    }
 
     #[tokio::test]
     async fn an_answer_takes_its_room_until_it_is_written() {

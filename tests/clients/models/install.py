@@ -24,7 +24,8 @@ def left(most=WHOLE_S_MAX):
 
 
 def npm(folder, packages):
-    yield ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "--prefix", folder, f"--before={BEFORE}", *packages]
+    options = ["--loglevel=error", "--no-audit", "--no-fund", "--prefix", folder, f"--before={BEFORE}"]
+    yield ["npm", "install", *options, *packages]
 
 
 def python(folder, packages):

@@ -22,7 +22,8 @@ use crate::{
     support::{FakeServer, browser::Browser, server::TOKEN, sheet::Sheet, until},
 };
 
-const VIEWS: [&str; 8] = ["overview", "owners", "tokens", "connections", "network", "conversations", "runs", "doctor"];
+const VIEWS: [&str; 9] =
+    ["overview", "owners", "tokens", "connections", "network", "tools", "conversations", "runs", "doctor"];
 /// Markup, and a sign that turns the direction of what follows.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='pwned'\">\u{202e}gnp.exe";
 
@@ -111,6 +112,8 @@ async fn furnish(server: &FakeServer) {
     }
     let unknown = json!({"conversationId": "c", "language": "cobol", "code": "x"});
     assert_eq!(call(server, TOKEN, Method::POST, "/v1/runs", Some(unknown)).await.0, 422);
+    let tools = json!({"server": {"url": "https://tools.example/mcp", "owners": ["ann"]}});
+    assert_eq!(call(server, TOKEN, Method::PUT, "/v1/tool-servers/files", Some(tools)).await.0, 204);
     let session = json!({"conversationId": "notes", "language": "python"});
     assert!(call(server, &bob, Method::POST, "/v1/sessions", Some(session)).await.0 < 300);
     run(server, &ann, "sales-report", "hang", 0).await;

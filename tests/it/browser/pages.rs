@@ -90,7 +90,7 @@ fn router(refused: SocketAddr) -> Router {
         .map(|name| format!("<input name={name} title=\"{name}\">"))
         .concat();
     let named = format!(
-        "<img name=body><form>{named}<select><option>red</select>\
+        "<img name=body><img name=title><form>{named}<select><option>red</select>\
          <button id=go type=button onclick=\"document.title = 'pressed'\">Go</button></form><p>after it"
     );
     let hostile = include_str!("hostile.html").replace("REFUSED", &refused.to_string());
@@ -100,7 +100,9 @@ fn router(refused: SocketAddr) -> Router {
     let noise = "<canvas id=c width=1200 height=1600></canvas><script>const it = c.getContext('2d'); \
         const all = it.createImageData(1200, 1600); for (let i = 0; i < all.data.length; i++) \
         all.data[i] = i % 4 === 3 ? 255 : Math.random() * 256; it.putImageData(all, 0, 0)</script>";
-    let tall = "<img name=documentElement><div style='height: 9000px'>tall</div>";
+    let tall = "<img name=documentElement><form name=body><input name=scrollWidth><input name=scrollHeight></form>\
+        <div style='height: 9000px'>tall</div>";
+    let bare = "before<script>onload = () => document.body.remove()</script>";
     let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo')</script>";
     let attached = || {
         let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
@@ -123,8 +125,10 @@ fn router(refused: SocketAddr) -> Router {
         .route("/flood", get(flooded))
         .route("/noise", get(page("Noise", noise)))
         .route("/tall", get(page("Tall", tall)))
+        .route("/bare", get(page("Bare", bare)))
         .route("/windows", get(page("Windows", windows)))
         .route("/hostile", get(page("Hostile", &hostile)))
+        .route("/moved", get(Redirect::to("/form")))
         .route("/away", get(Redirect::to(&format!("http://{refused}/form"))))
         .route("/endless", get(page("Endless", endless)))
         .route("/greedy", get(page("Greedy", greedy)))

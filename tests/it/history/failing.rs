@@ -8,14 +8,17 @@ use mcp_sandbox_server::{
         error::{Code, Failure},
         id::{InstanceId, RunId},
     },
+    ports::history::{EndWord, HistoryStore as _},
+    services::history::DEAD_AFTER,
 };
 use tempfile::TempDir;
 
 use super::{
     Base,
     recorder::{Recorder, success},
+    run_at,
 };
-use crate::support::{postgres::Postgres, until};
+use crate::support::{dice::Dice, postgres::Postgres, until};
 
 /// A file system of its own for a database, which can be full or read-only.
 pub struct Disk(pub TempDir);
@@ -60,7 +63,7 @@ async fn fills_and_recovers(recorder: Recorder, restore: impl AsyncFnOnce()) {
     recorder.end(run, Ok(&success()));
     until("a new one as well", async || {
         let found = recorder.history.run(&"ann".parse().expect("an owner"), run).await;
-        found.is_ok_and(|line| line.source.as_deref() == Some("zero\u{fffd}and m"))
+        found.is_ok_and(|line| line.source.as_deref() == Some("zero\u{fffd}and"))
     })
     .await;
     recorder.stop().await;
@@ -144,4 +147,37 @@ async fn lines_that_a_database_does_not_take_at_the_end_are_counted() {
     sqlx::query("ROLLBACK").execute(&mut *other).await.expect("no lock");
     drop(other);
     database.close().await;
+}
+
+#[tokio::test]
+async fn a_run_whose_end_was_lost_is_not_told_as_running_for_ever() {
+    let base = Base::sqlite().await;
+    let recorder = Recorder::start(base.database.clone(), InstanceId::new());
+    let written = || recorder.history.counts().written;
+    let running = RunId::new();
+    let over = run_at(running.unix_ms() - 1000, &mut Dice::new(3));
+    for run in [over, running] {
+        recorder.begin(run);
+    }
+    until("both are stored", async || written() == 2).await;
+    // Nothing is stored meanwhile: the test has one thread.
+    for _ in 0..=10_000 {
+        recorder.end(RunId::new(), Ok(&success()));
+    }
+    recorder.end(over, Ok(&success()));
+    assert_eq!(recorder.history.counts().lost, 2);
+    tokio::time::pause();
+    tokio::time::advance(DEAD_AFTER).await;
+    tokio::time::resume();
+    let owner = "ann".parse().expect("an owner");
+    let word = async |run| {
+        let line = base.database.line(&owner, run).await.expect("an answer").expect("a line");
+        line.end.map(|end| end.word)
+    };
+    until("it is told as lost", async || word(over).await == Some(EndWord::SERVER_LOST)).await;
+    assert_eq!(word(running).await, None, "its end is still to come");
+    until("there is room", async || written() >= 10_000).await;
+    recorder.end(running, Ok(&success()));
+    until("its end is stored", async || word(running).await.is_some_and(|word| word.as_str() == "exited")).await;
+    recorder.stop().await;
 }

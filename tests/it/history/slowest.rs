@@ -1,6 +1,6 @@
-//! The slowest runs, of few lines and of many, and the oldest.
+//! The slowest runs, of few lines and of many, the oldest, and what lines take.
 
-use mcp_sandbox_server::ports::history::{HistoryLine, HistoryStore, Notable};
+use mcp_sandbox_server::ports::history::{HistoryLine, HistoryStore, LineEnd, Notable};
 
 use super::{BEGAN, Base, ended, key, line, run_at};
 use crate::support::dice::Dice;
@@ -45,4 +45,23 @@ pub async fn lines_are_counted_and_the_oldest_passed_over(base: Base) {
     base.database.write(&lines).await.expect("stored");
     assert_eq!(count().await, 20);
     assert_eq!((after(0).await, after(15).await, after(20).await), (Some(BEGAN), Some(BEGAN + 15), None));
+}
+
+pub async fn the_newest_are_measured(base: Base) {
+    let mut dice = Dice::new(13);
+    let measure = async |before, limit| base.database.newest_bytes(before, limit).await.expect("an answer");
+    assert_eq!(measure(i64::MAX, 5).await, None);
+    let end = LineEnd { sentence: "\u{e4}".to_owned(), files: Vec::new(), ..ended("exited", BEGAN) };
+    let with_source = |n: i64| HistoryLine {
+        source: Some("\u{20ac}".repeat(5000)),
+        ..line(run_at(BEGAN + n, &mut dice), key("ann", "c"), (n < 3).then(|| end.clone()))
+    };
+    let lines: Vec<_> = (0..5).map(with_source).collect();
+    base.database.write(&lines).await.expect("stored");
+    // Bytes and not characters; of an end, the sentence and `[]`.
+    let (open, over) = (1024 + 15_000, 1024 + 15_000 + 4);
+    assert_eq!(measure(i64::MAX, 2).await, Some((BEGAN + 3, 2 * open)));
+    assert_eq!(measure(BEGAN + 3, 2).await, Some((BEGAN + 1, 2 * over)));
+    assert_eq!(measure(BEGAN + 4, 50).await, Some((BEGAN, open + 3 * over)));
+    assert_eq!(measure(BEGAN, 5).await, None);
 }

@@ -74,7 +74,7 @@ async fn requests_are_not_passed_on_twice() {
     let server = FakeServer::with_kernel(&[]).await;
     let id = start(&server, "").await;
     let mut client = socket(&server, &id, "").await;
-    let content = json!({"code": "sleep 100ms"});
+    let content = json!({"code": "sleep 5s"});
     for _ in 0..3 {
         client.send_as("same", "shell", "execute_request", content.clone()).await;
     }
@@ -129,7 +129,7 @@ async fn a_client_that_comes_back_gets_what_it_missed() {
     let mut back = socket(&server, &id, "session_id=one").await;
     assert_eq!(back.run("print now").await, "now\n", "another client was there meanwhile");
 
-    let late = back.execute("sleep 300ms\nprint missed\nflood 3000000\nprint more").await;
+    let late = back.execute("sleep 5s\nprint missed\nflood 3000000\nprint more").await;
     back.until(state("busy")).await;
     drop(back);
     until("the cell is over", async || get(&server, &format!("/api/kernels/{id}")).await["execution_state"] == "idle")
@@ -179,8 +179,26 @@ async fn a_kernels_clients_are_bounded_and_one_that_leaves_gives_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clients_of_all_kernels_of_an_owner_are_bounded() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let id = start(&server, "").await;
+        for _ in 0..32 {
+            clients.push(socket(&server, &id, "").await);
+        }
+    }
+    let path = format!("/jupyter/t/{TOKEN}/api/kernels/{}/channels", start(&server, "").await);
+    let connect = async || Socket::connect(server.address, &path, &[]).await;
+    assert_eq!(connect().await.map(drop), Err(503));
+    clients.pop();
+    until("the place is free", async || connect().await.is_ok()).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_is_ended_and_holds_up_no_other() {
-    let server = FakeServer::with_kernel(&[("SANDBOX_SERVER__WRITE_STALL_MS", "1000")]).await;
+    let server = FakeServer::with_kernel(&[("SANDBOX_SERVER__WRITE_STALL_MS", "5000")]).await;
     let id = start(&server, "").await;
     let slow = socket(&server, &id, "session_id=slow").await;
     let mut quick = socket(&server, &id, "").await;
@@ -278,7 +296,7 @@ async fn a_restart_keeps_the_connections_and_a_death_ends_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn notebooks_and_runs_of_a_conversation_take_turns() {
-    let more = [("SANDBOX_ADMISSION__CONVERSATION_MAX", "2"), ("SANDBOX_LIMITS__WALL_MS", "1000")];
+    let more = [("SANDBOX_ADMISSION__CONVERSATION_MAX", "2"), ("SANDBOX_LIMITS__WALL_MS", "4000")];
     let server = FakeServer::with_kernel(&more).await;
     let id = start(&server, "/c/mine").await;
     let mut client = socket(&server, &id, "").await;
@@ -295,7 +313,7 @@ async fn notebooks_and_runs_of_a_conversation_take_turns() {
     assert_eq!(waiting["state"], "queued", "{waiting}");
     let path = format!("{runs}/{}?wait=30", waiting["runId"].as_str().expect("an id"));
     // It is longer than a run may take.
-    tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(4500)).await;
     client.send("stdin", "input_reply", json!({"value": "yes"})).await;
     assert_eq!(text(&client.answers(&cell).await), "yes\n");
     let over: Value =
@@ -330,7 +348,7 @@ async fn a_cell_without_an_idle_status_gives_its_turn_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_is_not_idle_and_ends_with_the_server() {
-    let more = [("SANDBOX_SERVER__IDLE_MS", "300"), ("SANDBOX_SERVER__HEADER_READ_MS", "300")];
+    let more = [("SANDBOX_SERVER__IDLE_MS", "2000"), ("SANDBOX_SERVER__HEADER_READ_MS", "2000")];
     let server = FakeServer::with_kernel(&more).await;
     let id = start(&server, "").await;
     let mut client = socket(&server, &id, "").await;

@@ -80,3 +80,42 @@ async fn a_restart_that_is_refused_leaves_the_one_under_way_as_it_is() {
     assert!(!is_announced, "JupyterLab would show a death: {seen:?}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn code_that_is_sent_again_over_a_new_connection_is_not_executed_again() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let kernel = start(&server).await;
+    let code = json!({"code": "append log x\nask go?", "allow_stdin": true});
+    let mut first = connect(&server, kernel);
+    send(&first, "cell", "execute_request", &code).await;
+    until_answered(&mut first, "cell", "input_request").await;
+    drop(first);
+    let mut second = connect(&server, kernel);
+    send(&second, "cell", "execute_request", &code).await;
+    until_answered(&mut second, "cell", "input_request").await;
+    let header = json!({"msg_id": "line", "msg_type": "input_reply", "session": "s"});
+    second.send(KernelMessage::new(Channel::Stdin, &header, &json!({"value": "on"}))).await.expect("sent");
+    let seen = until_answered(&mut second, "cell", "execute_reply").await;
+    assert_eq!(seen.last().expect("a reply")["status"], "ok", "it comes to where the client is now");
+    drop(second);
+    let mut third = connect(&server, kernel);
+    send(&third, "cell", "execute_request", &code).await;
+    let seen = until_answered(&mut third, "cell", "execute_reply").await;
+    assert_eq!(seen.last().expect("a reply")["ename"], "idempotency_key_reused");
+    assert_eq!(std::fs::read_to_string(server.root.join("a/files/log")).expect("the log"), "x");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn each_cell_of_a_turn_counts_for_its_session() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let kernel = start(&server).await;
+    let mut client = connect(&server, kernel);
+    // Both are there when the hub runs, so they have one turn.
+    for id in ["first", "second"] {
+        send(&client, id, "execute_request", &json!({"code": "print on"})).await;
+    }
+    until_answered(&mut client, "second", "execute_reply").await;
+    assert_eq!(server.sessions.list(&Principal::default(), None)[0].cells, 2);
+    server.stop().await;
+}

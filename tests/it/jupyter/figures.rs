@@ -66,12 +66,10 @@ async fn files_beyond_the_quota_are_told_after_a_notebooks_cell() {
     let told = client.until(says).await;
     assert_eq!(told.last().expect("a message")["parent_header"]["msg_id"], beyond);
     let refused = client.execute("print no").await;
-    let answers = client.until(|message| message["msg_type"] == "execute_reply").await;
-    let reply = answers.last().expect("a reply");
-    assert_eq!(
-        (&reply["parent_header"]["msg_id"], &reply["content"]["ename"]),
-        (&refused.into(), &"quota_exceeded".into())
-    );
+    let is_reply =
+        |message: &Value| message["msg_type"] == "execute_reply" && message["parent_header"]["msg_id"] == refused;
+    let answers = client.until(is_reply).await;
+    assert_eq!(answers.last().expect("a reply")["content"]["ename"], "quota_exceeded");
     server.stop().await;
 }
 
@@ -88,6 +86,38 @@ async fn a_notebooks_cell_that_ignores_the_interrupt_at_a_disk_limit_ends_its_se
     assert!(told.is_some() && told < ended, "{answers:?}");
     let (_, why) = client.closed().await;
     assert_eq!(why, "the kernel is gone: a cell did not react to its interrupt");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notebooks_cell_is_in_the_history_with_how_it_ended() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
+    let many: Vec<_> = (0..12).map(|name| format!("write {name} x")).collect();
+    let cells = [
+        ("oom".to_owned(), "out_of_memory", None),
+        ("exit 3".to_owned(), "exited", Some(3)),
+        ("signal 11".to_owned(), "signaled", None),
+        ("garbage\nhang".to_owned(), "failed", None),
+        (format!("{}\nhang", many.join("\n")), "disk_limit", None),
+        ("print on".to_owned(), "exited", Some(0)),
+        ("raise Name no".to_owned(), "exited", Some(1)),
+        // As the kernel of a shell says a status.
+        ("raise  4".to_owned(), "exited", Some(4)),
+    ];
+    for (code, ..) in &cells {
+        let (_, _, mut client) = notebook(&server, json!({})).await;
+        client.run(code).await;
+    }
+    let mut expected: Vec<_> = cells.iter().map(|(_, ended, code)| (Some((*ended).to_owned()), *code)).collect();
+    expected.sort_unstable();
+    until("each cell is in the history as it ended", async || {
+        let history = call(&server, TOKEN, Method::GET, "/v1/history?owner=ann", None::<Value>).await.1;
+        let end = |run: &Value| (run["ended"].as_str().map(str::to_owned), run["exitCode"].as_u64());
+        let mut ended: Vec<_> = history["runs"].as_array().into_iter().flatten().map(end).collect();
+        ended.sort_unstable();
+        ended == expected
+    })
+    .await;
     server.stop().await;
 }
 

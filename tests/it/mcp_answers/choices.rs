@@ -35,6 +35,10 @@ async fn links_and_pictures_are_left_out_where_a_client_chooses_so() {
     call("", "sandbox_write_file", &named).await;
     let seen = call("?images=off", "sandbox_read_file", &json!({"conversationId": "c", "path": "t.png"})).await;
     assert_eq!(text(&seen), "only text");
+    // Wider than models take it: still a picture.
+    std::fs::write(server.root.join("c/files/w.gif"), b"GIF89a\xff\xff\x01\0end").expect("written");
+    let seen = call("?images=off", "sandbox_read_file", &json!({"conversationId": "c", "path": "w.gif"})).await;
+    assert!(urls(&seen) == 1 && !text(&seen).contains("base64"), "{seen}");
     for query in ["?links=no", "?images="] {
         let refused = raw(&server, query, "sandbox_list_runners", &json!({})).await;
         assert!(refused.contains("-32600") && refused.contains("it must be `off` or `on`"), "{query}: {refused}");

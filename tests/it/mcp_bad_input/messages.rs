@@ -105,6 +105,14 @@ fn body_rows() -> Vec<(String, u16, i64, Value)> {
     rows
 }
 
+/// An opening whose client says so much of itself that its session may not keep it.
+fn long_opening() -> (String, u16, i64, Value) {
+    let client = json!({"name": "x".repeat(140_000), "version": "1"});
+    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
+    let opening = json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params});
+    (opening.to_string(), 400, -32602, json!(7))
+}
+
 /// URIs that name no file of the caller.
 fn uri_rows() -> Vec<(String, u16, i64, Value)> {
     let read =
@@ -117,7 +125,7 @@ fn uri_rows() -> Vec<(String, u16, i64, Value)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_messages_are_json_rpc_errors() {
     let server = FakeServer::start().await;
-    for (body, status, code, id) in [body_rows(), uri_rows()].concat() {
+    for (body, status, code, id) in [body_rows(), uri_rows(), vec![long_opening()]].concat() {
         let response = server.post(body.clone()).send().await.expect("an answer");
         let got = response.status().as_u16();
         let answer: Value = response.json().await.expect("JSON");
@@ -138,7 +146,7 @@ type HeaderRow<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], u16);
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_headers_are_json_rpc_errors() {
     let server =
-        FakeServer::with(&[("SANDBOX_SERVER__BODY_BYTES_MAX", "100000"), ("SANDBOX_SERVER__BODY_READ_MS", "300")])
+        FakeServer::with(&[("SANDBOX_SERVER__BODY_BYTES_MAX", "100000"), ("SANDBOX_SERVER__BODY_READ_MS", "3000")])
             .await;
     let ping = r#"{"jsonrpc":"2.0","id":7,"method":"tools/list"}"#;
     let modern = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"sandbox.list_runners",

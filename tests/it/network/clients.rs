@@ -107,8 +107,13 @@ async fn axios_reaches_what_is_allowed() {
         let (stdout, stderr) = printed(&server, "javascript", &code(format!("{scheme}://{host}/hello"))).await;
         assert_eq!(stdout, "hello\n", "{scheme}: {stderr}");
     }
-    let (stdout, stderr) = printed(&server, "javascript", &code(format!("http://{}/hello", origin.other))).await;
-    assert!(stdout.starts_with("failed") && stderr.contains("no policy allows"), "{stdout}{stderr}");
+    let seen = origin.seen();
+    for scheme in ["http", "https"] {
+        let url = format!("{scheme}://{}/hello", origin.other);
+        let (stdout, stderr) = printed(&server, "javascript", &code(url)).await;
+        assert!(stdout.starts_with("failed") && stderr.contains("no policy allows"), "{scheme}: {stdout}{stderr}");
+    }
+    assert_eq!(origin.seen(), seen);
     server.stop().await;
 }
 

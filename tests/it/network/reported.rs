@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Origin, run};
-use crate::support::{calls::metrics, server::Server};
+use crate::support::{calls::metrics, server::Server, until};
 
 /// A sample by its name with its labels; nothing for one that is not there.
 fn value(metrics: &str, name: &str) -> u64 {
@@ -39,7 +39,14 @@ s.sendall(b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x03\x00\x50"); s.recv(2); p
     );
     let status = run(&server, &json!({"conversationId": "told", "language": "python", "code": code})).await;
     assert_eq!(status["result"]["stdout"], "5000\nhello\n3000\n403\n403\n2\n", "{status}");
-    let text = metrics(&server).await;
+    let connections =
+        |text: &str, code: &str| value(text, &format!(r#"sandbox_network_connections_total{{code="{code}"}}"#));
+    let mut text = String::new();
+    until("each is counted at its end", async || {
+        text = metrics(&server).await;
+        (connections(&text, "allowed"), connections(&text, "not_allowed")) == (3, 3)
+    })
+    .await;
     server.stop().await;
 
     let lines = std::fs::read_to_string(&audit).expect("the log");
@@ -70,8 +77,6 @@ s.sendall(b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x03\x00\x50"); s.recv(2); p
     }
     assert_eq!(lines.len(), 6, "{lines:#?}");
 
-    let connections = |code: &str| value(&text, &format!(r#"sandbox_network_connections_total{{code="{code}"}}"#));
-    assert_eq!((connections("allowed"), connections("not_allowed")), (3, 3), "{text}");
     for (way, field) in [("sent", "sent_bytes"), ("received", "received_bytes")] {
         let counted = value(&text, &format!(r#"sandbox_network_bytes_total{{way="{way}"}}"#));
         assert_eq!(counted, lines.iter().map(|line| of(line, field)).sum::<u64>(), "{way}: {text}");

@@ -16,10 +16,15 @@ use serde_json::json;
 use tempfile::NamedTempFile;
 use tokio::{net::TcpListener, task::JoinSet};
 
-use super::Origin;
+use super::{
+    Origin,
+    vault::{NAME, Vault},
+};
 use crate::support::{calls::post, process::Process};
 
 const DOMAIN: &str = "names.example.com";
+/// A domain of the search list, below which every name leads elsewhere.
+const SEARCHED: &str = "searched";
 /// The address that the policy names, and one that it does not.
 const NAMED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
@@ -28,6 +33,8 @@ const LATE: Duration = Duration::from_secs(12);
 const A: u16 = 1;
 const CNAME: u16 = 5;
 const WITHIN: [&str; 4] = ["unshare", "-m", "sh", "-c"];
+/// Of a secret.
+const VALUE: &str = "canary-of-the-host-with-a-name-93f1";
 
 /// Answers on port 53 of an address of its own.
 struct Names {
@@ -98,7 +105,9 @@ fn reply(query: &[u8], asked: &Mutex<HashMap<String, usize>>) -> Option<(String,
     let kind = u16::from_be_bytes([query[at], query[at + 1]]);
     let label = labels.first()?.to_lowercase();
     let mut all = Vec::new();
-    if kind == A {
+    if kind == A && labels.last().is_some_and(|last| last == SEARCHED) {
+        all = vec![OTHER];
+    } else if kind == A {
         let mut asked = asked.lock().expect("a lock");
         let count = asked.entry(label.clone()).or_default();
         all = addresses(&label, *count);
@@ -130,7 +139,7 @@ fn record(owner: &[u8], kind: u16, data: &[u8]) -> Vec<u8> {
 }
 
 /// Counts the connections to the address that no policy names.
-async fn witness(port: u16) -> (Arc<AtomicUsize>, JoinSet<()>) {
+pub(super) async fn witness(port: u16) -> (Arc<AtomicUsize>, JoinSet<()>) {
     let listener = TcpListener::bind(SocketAddr::from((OTHER, port))).await.expect("the same port there");
     let (reached, mut tasks) = (Arc::<AtomicUsize>::default(), JoinSet::new());
     let counted = Arc::clone(&reached);
@@ -142,18 +151,22 @@ async fn witness(port: u16) -> (Arc<AtomicUsize>, JoinSet<()>) {
     (reached, tasks)
 }
 
-async fn server(names: &Names, port: u16) -> (Process, [NamedTempFile; 2]) {
+/// A server that asks these names, with a file of settings and more of them.
+async fn server(names: &Names, text: &str, more: &[(&str, &str)]) -> (Process, [NamedTempFile; 2]) {
     let [mut resolv, mut config] = [(); 2].map(|()| NamedTempFile::new().expect("a file"));
-    writeln!(resolv, "nameserver {}\noptions timeout:5 attempts:2", names.address).expect("written");
-    write!(config, "[network.names]\nhosts = [\"*.{DOMAIN}:{port}\"]\naddresses = [\"{NAMED}\"]\nevery_token = true\n")
-        .expect("written");
+    // As in a cluster: names with fewer than five dots are searched first.
+    let options = format!("search {SEARCHED}\noptions ndots:5 timeout:5 attempts:2");
+    writeln!(resolv, "nameserver {}\n{options}", names.address).expect("written");
+    config.write_all(text.as_bytes()).expect("written");
     let mount = format!("mount --bind {} /etc/resolv.conf && exec \"$0\" \"$@\"", resolv.path().display());
-    let settings = [
+    let own = [
         ("--config", config.path().to_str().expect("a path")),
         ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
         ("SANDBOX_LIMITS__WALL_MS", "60000"),
     ];
-    (Process::within(&[&WITHIN[..], &[mount.as_str()]].concat(), &settings).await, [resolv, config])
+    let within = [&WITHIN[..], &[mount.as_str()]].concat();
+    let process = Process::within(&within, &[&own[..], more].concat()).await;
+    (process, [resolv, config])
 }
 
 /// Needs root, for port 53 and the mount.
@@ -162,7 +175,8 @@ async fn hostile_names_lead_only_to_the_address_that_was_checked() {
     let (names, origin) = (Names::start(), Origin::start().await);
     let port = origin.http.port();
     let (reached, _witness) = witness(port).await;
-    let (server, _files) = server(&names, port).await;
+    let policy = format!("hosts = [\"*.{DOMAIN}:{port}\"]\naddresses = [\"{NAMED}\"]\nevery_token = true\n");
+    let (server, _files) = server(&names, &format!("[network.names]\n{policy}"), &[]).await;
     let wanted = [
         ("steady", "200", ""),
         ("steady", "200", ""),
@@ -198,5 +212,46 @@ async fn hostile_names_lead_only_to_the_address_that_was_checked() {
         let connections = wanted.iter().filter(|(other, ..)| other == label).count();
         assert_eq!(names.asked(label), connections, "{label} is looked up once for each connection");
     }
+    server.stop().await;
+}
+
+/// Needs root, as the other. Elsewhere opened hosts are addresses, for which TLS names no server.
+#[tokio::test(flavor = "multi_thread")]
+async fn opened_host_is_told_by_its_name_to_its_program_and_to_the_server() {
+    let (names, vault) = (Names::start(), Vault::start(VALUE).await);
+    let port = vault.good.port();
+    let hosts = format!("hosts = [\"{NAME}:{port}\", \"alias.{DOMAIN}:{port}\"]");
+    let text = format!(
+        "[network.api]\n{hosts}\naddresses = [\"{NAMED}\"]\nevery_token = true\n[secrets.api]\n{hosts}\n\
+         [opened]\nca_file = \"{}\"\n",
+        vault.roots.path().display()
+    );
+    let (server, _files) = server(&names, &text, &[("SANDBOX_SECRETS__API", VALUE)]).await;
+    let code = format!(
+        r#"
+import os, requests, socket, ssl
+token, alias = os.environ["API_TOKEN"], "alias.{DOMAIN}"
+for host in ["{NAME}", alias]:
+    answer = requests.get(f"https://{{host}}:{port}/form?plain", headers={{"Authorization": "Bearer " + token}})
+    print(answer.status_code, answer.text == token, answer.reason)
+s = socket.create_connection(("127.0.0.1", 3128), timeout=20)
+s.sendall(b"CONNECT {NAME}:{port} HTTP/1.1\r\nHost: {NAME}:{port}\r\n\r\n")
+print(s.recv(4096)[:12])
+try: print(ssl.create_default_context().wrap_socket(s, server_hostname=alias).version())
+except OSError: print("ended")
+"#
+    );
+    let status = post(&server, "/v1/runs", json!({"language": "python", "code": code, "wait": 60})).await;
+    let want = format!(
+        "200 True OK\n502 False alias.{DOMAIN}:{port} has a certificate that this server does not trust\n\
+         b'HTTP/1.1 200'\nended\n"
+    );
+    assert_eq!(status["result"]["stdout"], want, "{status}");
+    let told = format!("the TLS connection to {NAME}:{port} asks for another host");
+    assert!(status["result"]["stderr"].as_str().is_some_and(|text| text.contains(&told)), "{status}");
+    let seen = vault.seen();
+    let [asked] = &seen[..] else { panic!("{seen:#?}") };
+    let sent = [format!("\r\nhost: {NAME}:{port}\r\n"), format!("\r\nauthorization: bearer {VALUE}\r\n")];
+    assert!(sent.iter().all(|header| asked.to_lowercase().contains(header)), "{asked}");
     server.stop().await;
 }

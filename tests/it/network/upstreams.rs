@@ -49,18 +49,25 @@ fn settings(config: &NamedTempFile) -> [(&str, &str); 4] {
 
 /// Python with `connected(scheme, host)`, which returns a socket and what stands before a path there.
 const CONNECTED: &str = r#"
-import socket, ssl
+import re, socket, ssl
 def connected(scheme, host):
     s = socket.create_connection(("127.0.0.1", 3128), timeout=20)
     if scheme == "http": return s, "http://" + host
     s.sendall(f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
     assert b" 200 " in s.recv(4096)
     return ssl.create_default_context().wrap_socket(s, server_hostname="127.0.0.2"), ""
+def is_whole(got):
+    head, end, body = got.partition(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: (\d+)", head.lower())
+    return bool(end) and (len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n"))
 def read(s):
-    s.settimeout(0.7)
+    s.settimeout(5)
     got = b""
     try:
-        while piece := s.recv(65536): got += piece
+        while piece := s.recv(65536):
+            got += piece
+            # What follows a whole answer is there at once.
+            s.settimeout(0.7 if is_whole(got) else 5)
     except OSError: pass
     return got
 "#;

@@ -19,6 +19,8 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+/// Who it is, besides an address.
+pub const NAME: &str = "steady.names.example.com";
 /// What the bomb unpacks to.
 const BOMB_BYTES: usize = 1 << 30;
 
@@ -75,13 +77,13 @@ pub fn issuer() -> (Issuer<'static, KeyPair>, NamedTempFile) {
     (Issuer::new(params, key), roots)
 }
 
-/// Of 127.0.0.2, with a certificate of an authority or of its own.
+/// Of 127.0.0.2 and [`NAME`], with a certificate of an authority or of its own.
 pub fn acceptor(issuer: Option<&Issuer<'_, KeyPair>>) -> TlsAcceptor {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     // npm takes an address behind a proxy for `localhost`.
-    let localhost = SanType::DnsName("localhost".try_into().expect("a name"));
-    params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))), localhost];
+    let [localhost, name] = ["localhost", NAME].map(|name| SanType::DnsName(name.try_into().expect("a name")));
+    params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))), localhost, name];
     let made = match issuer {
         Some(issuer) => params.signed_by(&key, issuer),
         None => params.self_signed(&key),

@@ -33,7 +33,7 @@ impl World {
             assert_eq!(status, 204, "{answer}");
             for number in 0..QUESTIONS {
                 let question = Approval {
-                    id: ApprovalId::random(),
+                    id: ApprovalId::new(),
                     call: ProposedCall {
                         conversation: format!("@{name}/a").parse::<ConversationKey>().expect("a conversation"),
                         server: format!("{name}_tools"),

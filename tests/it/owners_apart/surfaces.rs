@@ -56,6 +56,7 @@ impl World {
             23 => self.openai(who, name, text).await,
             24 => self.moved(who, conversation, name).await,
             25 => self.tools(who).await,
+            26 => self.browser(who, &text).await,
             _ => self.upload_and_network(who, conversation, name, text).await,
         }
     }
@@ -99,7 +100,7 @@ impl World {
         self.owners[who].conversations.entry(conversation.to_owned()).or_default();
     }
 
-    /// Each link gives its owner's text, and that with the other's name nothing.
+    /// Each link gives its owner's text, also as a resource of MCP; to the other, or with the other's name, nothing.
     async fn links(&self, who: usize, conversation: &str) {
         let (_, list) = self.send(who, Method::GET, &format!("/v1/conversations/{conversation}/files"), None).await;
         let [own, other] = [who, 1 - who].map(|owner| format!("/@{}/", self.owners[owner].mark.trim_end_matches('-')));
@@ -111,6 +112,10 @@ impl World {
             assert_eq!(Some(&answer), self.owners[who].conversations[conversation].get(name), "{url}");
             let forged = self.server.http.get(url.replace(&own, &other)).send().await.expect("an answer");
             assert!(forged.status().is_client_error(), "{url}: {}", forged.status());
+            let read = self.mcp(who, "resources/read", json!({"uri": url})).await;
+            assert_eq!(parsed(&read)["result"]["contents"][0]["text"], json!(answer), "{read}");
+            let foreign = self.mcp(1 - who, "resources/read", json!({"uri": url})).await;
+            assert!(parsed(&foreign)["error"].is_object(), "{foreign}");
         }
     }
 

@@ -12,6 +12,8 @@ const ROUNDS: usize = 3;
 /// Something else in the server may happen in a round: what tells the two apart does so in each of these.
 const TRIES: usize = 3;
 
+/// A file of a conversation, as MCP names it.
+const FILE: &str = "sandbox://files/ID/f";
 /// What the path of a request ends in whose id is in the header of MCP sessions.
 const IN_HEADER: &str = "#ID";
 
@@ -21,7 +23,7 @@ type Row = (Method, usize, &'static str, Option<Value>);
 /// Of each kind one of the other owner and one that never was, of the same length.
 struct Ids([[String; 2]; KINDS]);
 
-const KINDS: usize = 9;
+const KINDS: usize = 10;
 const CONVERSATION: usize = 0;
 const RUN: usize = 1;
 const SESSION: usize = 2;
@@ -31,6 +33,8 @@ const SANDBOX: usize = 5;
 const LIBRECHAT: usize = 6;
 const QUESTION: usize = 7;
 const MCP_SESSION: usize = 8;
+/// What Jupyter calls a session.
+const DOCUMENT: usize = 9;
 
 impl Ids {
     /// What the second owner has, all of it in conversations that the first has not.
@@ -59,6 +63,8 @@ impl Ids {
             let id = session.trim_start_matches("session-");
             uuid::Uuid::parse_str(id).expect("an id").to_string()
         });
+        let document = json!({"path": "n.ipynb", "type": "notebook", "kernel": {"id": kernels[0]}});
+        let document = made("/jupyter/api/sessions", document, "id").await;
         Self([
             ["secret".to_owned(), "tertia".to_owned()],
             pair(run),
@@ -69,6 +75,7 @@ impl Ids {
             pair(librechat),
             pair(question),
             pair(world.mcp_session().await),
+            pair(document),
         ])
     }
 }
@@ -108,7 +115,16 @@ fn rows() -> Vec<Row> {
         (Method::POST, KERNEL, "/jupyter/api/kernels/ID/interrupt", None),
         (Method::GET, KERNEL, "/jupyter/api/kernels/ID", None),
         (Method::DELETE, KERNEL, "/jupyter/api/kernels/ID", None),
+        (Method::POST, KERNEL, "/jupyter/api/kernels/ID/restart", None),
+        (Method::GET, KERNEL, "/jupyter/api/kernels/ID/channels", None),
+        (Method::GET, DOCUMENT, "/jupyter/api/sessions/ID", None),
+        (Method::PATCH, DOCUMENT, "/jupyter/api/sessions/ID", Some(json!({"path": "m.ipynb"}))),
+        (Method::DELETE, DOCUMENT, "/jupyter/api/sessions/ID", None),
         (Method::GET, SESSION, "/v1/sessions/status/ID", None),
+        (Method::GET, SESSION, "/v1/sessions/session/ID", None),
+        (Method::DELETE, SESSION, "/v1/sessions/session?session_id=ID", None),
+        (Method::GET, SESSION, "/v1/browser/sessions/ID", None),
+        (Method::POST, SESSION, "/execute_async", Some(json!({"code": "print x", "session_id": "ID"}))),
         (Method::POST, SESSION, "/v1/execute", Some(json!({"code": "print x", "session_id": "ID"}))),
         (Method::POST, SESSION, "/download", Some(json!({"filename": "f", "session_id": "ID"}))),
         (Method::POST, SESSION, "/kill", Some(json!({"session_id": "ID"}))),
@@ -116,10 +132,17 @@ fn rows() -> Vec<Row> {
         (Method::GET, CONTAINER, "/openai/v1/containers/ID", None),
         (Method::GET, CONTAINER, "/openai/v1/containers/ID/files", None),
         (Method::DELETE, CONTAINER, "/openai/v1/containers/ID", None),
+        (Method::GET, CONTAINER, "/openai/v1/containers/ID/files/f", None),
+        (Method::GET, CONTAINER, "/openai/v1/containers/ID/files/f/content", None),
+        (Method::DELETE, CONTAINER, "/openai/v1/containers/ID/files/f", None),
         (Method::GET, SANDBOX, "/e2b/sandboxes/ID", None),
         (Method::DELETE, SANDBOX, "/e2b/sandboxes/ID", None),
+        (Method::POST, SANDBOX, "/e2b/sandboxes/ID/timeout", Some(json!({"timeout": 60}))),
+        (Method::POST, SANDBOX, "/e2b/sandboxes/ID/connect", Some(json!({"timeout": 60}))),
         (Method::GET, LIBRECHAT, "/librechat/v1/files/ID", None),
         (Method::GET, LIBRECHAT, "/librechat/v1/download/ID/f", None),
+        (Method::GET, LIBRECHAT, "/librechat/v1/sessions/ID/objects/f", None),
+        (Method::DELETE, LIBRECHAT, "/librechat/v1/files/ID/f", None),
         (Method::GET, QUESTION, "/v1/approvals/ID", None),
         (Method::POST, QUESTION, "/v1/approvals/ID", Some(json!({"answer": "no"}))),
         (Method::DELETE, QUESTION, "/v1/approvals/ID", None),
@@ -127,6 +150,9 @@ fn rows() -> Vec<Row> {
         tool(CONVERSATION, "sandbox_delete_file", &json!({"conversationId": "ID", "path": "f"})),
         tool(CONVERSATION, "sandbox_list_files", &json!({"conversationId": "ID"})),
         tool(CONVERSATION, "sandbox_list_sessions", &json!({"conversationId": "ID"})),
+        tool(CONVERSATION, "sandbox_interrupt", &json!({"conversationId": "ID"})),
+        tool(CONVERSATION, "sandbox_reset_session", &json!({"conversationId": "ID"})),
+        (Method::POST, CONVERSATION, "/mcp", Some(mcp(Some(1), "resources/read", &json!({"uri": FILE})))),
         tool(RUN, "sandbox_get_run", &json!({"runId": "ID"})),
         tool(RUN, "sandbox_cancel_run", &json!({"runId": "ID"})),
         (Method::GET, MCP_SESSION, "/mcp#ID", None),

@@ -52,6 +52,7 @@ async fn what_cannot_be_installed_says_why_and_leaves_nothing() {
         (PYTHON, "no-such", "no-such"),
         (PYTHON, "tiny==9", "tiny==9"),
         (PYTHON, "source", "source"),
+        (PYTHON, "built", "built"),
         (PYTHON, "pins-numpy", "numpy"),
         (PYTHON, "liar", "ash"),
         (JAVASCRIPT, "no-such", "no-such"),

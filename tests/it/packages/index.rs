@@ -35,6 +35,29 @@ pub const ELSEWHERE: &str = "https://127.0.0.3:4433";
 /// What a bomb unpacks to, in bytes.
 pub const BOMB_BYTES: usize = 400 << 20;
 
+/// A source package that needs no other package to be built, and what builds it.
+const BUILT: &str = r#"[project]
+name = "built"
+version = "1.0"
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"#;
+const BACKEND: &str = r#"import os, zipfile
+FILES = {
+    "built.py": "BY = 'its backend'\n",
+    "built-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: built\nVersion: 1.0\n",
+    "built-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+}
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name, record = "built-1.0-py3-none-any.whl", "built-1.0.dist-info/RECORD"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        for path, text in FILES.items(): wheel.writestr(path, text)
+        wheel.writestr(record, "".join(path + ",,\n" for path in [*FILES, record]))
+    return name
+"#;
+
 pub struct Index {
     pub address: SocketAddr,
     scheme: &'static str,
@@ -141,6 +164,8 @@ impl Files {
             let code = format!("VALUE = '{version}'\ndef say():\n    print('tiny says', VALUE)\n");
             files.wheel("tiny", version, &[], &[("tiny.py", code.as_bytes())]);
         }
+        // That of the API's example.
+        files.wheel("humanize", "1.0", &[], &[("humanize.py", b"")]);
         files.wheel("needs-tiny", "1.0", &["tiny<2"], &[("needs_tiny.py", b"import tiny\nVALUE = tiny.VALUE\n")]);
         files.wheel("pins-numpy", "1.0", &["numpy==1.0"], &[("pins_numpy.py", b"")]);
         files.wheel("bomb", "1.0", &[], &[("bomb.bin", &vec![0; BOMB_BYTES])]);
@@ -157,6 +182,8 @@ impl Files {
             "open('/data/built', 'w')\nfrom setuptools import setup\nsetup(name='source', version='1.0')\n",
         )]);
         files.add("source", "source-1.0.tar.gz".to_owned(), source.into());
+        let built = tgz(&[("built-1.0/pyproject.toml", BUILT), ("built-1.0/backend.py", BACKEND)]);
+        files.add("built", "built-1.0.tar.gz".to_owned(), built.into());
         files.npm(base, "left", "1.0.0", &json!({}), "module.exports = 'left';");
         files.npm(
             base,

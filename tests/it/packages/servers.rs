@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -13,7 +12,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use super::{Index, JAVASCRIPT, PYTHON, installed, printed, refused};
-use crate::support::{http, server::Server, until};
+use crate::support::{free_port, http, server::Server, until};
 
 /// What `test.sh` has installed.
 fn tool(path: &str) -> PathBuf {
@@ -31,9 +30,7 @@ struct Running {
 
 /// Starts a command at a free port. Not at 127.0.0.1, which clients reach without a proxy.
 async fn start(folder: TempDir, command: impl FnOnce(&Path, u16) -> Command) -> Running {
-    let listener = TcpListener::bind("127.0.0.2:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
+    let port = free_port();
     let mut command = command(folder.path(), port);
     command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.kill_on_drop(true).spawn().expect("it starts");

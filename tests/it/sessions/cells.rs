@@ -35,6 +35,28 @@ async fn a_cell_used_what_it_used_itself_and_not_what_loading_the_interpreter_di
 }
 
 #[tokio::test(start_paused = true)]
+async fn messages_that_no_kernel_sends_have_no_effect() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let run = begin(&server, request("a", "set x 41\nbroken\nprint end"));
+    let displays = events(&run).await.iter().filter(|event| matches!(event.kind, EventKind::Display(_))).count();
+    assert_eq!((shown(&run.finished().await.expect("a report")), displays), (("end\n", "", OK), 0));
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_widgets_without_end_become_no_events() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let code = format!("set x 41\n{}print end", "comm state\n".repeat(5000));
+    let run = begin(&server, request("a", &code));
+    let count = events(&run).await.len();
+    assert!(count < 50, "{count}");
+    assert_eq!(shown(&run.finished().await.expect("a report")), ("end\n", "", OK));
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_display_that_changes_often_ends_in_its_last_state() {
     let server = FakeServer::with_kernel(&[]).await;
     let changes: Vec<_> = (1..=2000).map(|n| format!("update bar {n}\n")).collect();
@@ -93,10 +115,27 @@ async fn a_late_request_for_input_is_told_when_it_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn input_does_not_wait_for_the_end_of_what_is_printed() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "1024")]).await;
+    let asks = RunRequest { stdin: Bytes::from_static(b"go\n"), ..request("a", "shout go?\nset x 41") };
+    let report = begin(&server, asks).finished().await.expect("a report");
+    assert_eq!(report.outcome.ended, Ended::OutputLimit);
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK), "the line came before the limit");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cell_whose_kernel_says_nothing_after_its_reply_has_ended() {
     let server = FakeServer::with_kernel(&[]).await;
     assert_eq!(shown(&cell(&server, "a", "noidle\nset x 41\nprint end").await), ("end\n", "", OK));
     assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_forges_its_idle_status_goes_on_until_its_reply() {
+    let server = FakeServer::with_kernel(&[]).await;
+    assert_eq!(shown(&cell(&server, "a", "idle\nsleep 3s\nprint end").await), ("end\n", "", OK));
     server.stop().await;
 }
 

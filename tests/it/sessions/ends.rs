@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use mcp_sandbox_server::{
     domain::{error::Code, id::SessionId, outcome::Ended},
+    ports::engine::Engine as _,
     services::runs::{CellSession, RunRequest},
 };
 use tokio::time::timeout;
@@ -33,6 +34,32 @@ async fn a_cell_whose_bridge_reads_nothing_ends_at_its_limit_with_its_session() 
     assert!(late.stderr.text.starts_with(told), "{}", late.stderr.text);
     let next = cell(&server, "a", "print again").await;
     assert!(next.stderr.text.starts_with(told) && next.stdout.text == "again\n", "{}", next.stderr.text);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_sandbox_does_not_take_its_files_ends_without_executing_the_cell() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_ENGINE__FILES", "streamed")]).await;
+    let session = open(&server, "a").await;
+    let lost = timeout(Duration::from_mins(1), begin(&server, request("a", "print on")).finished()).await;
+    assert_eq!(lost.expect("in time").expect_err("it takes no files").code, Code::EngineLost);
+    assert_eq!(server.sessions.get(&owner(), session).expect_err("it ended").code, Code::SessionEnded);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_ends_between_two_cells_is_told_to_the_next_caller_once() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let session = open(&server, "a").await;
+    assert_eq!(shown(&cell(&server, "a", "set x 41").await), ("", "", OK));
+    for sandbox in server.engine.live() {
+        server.engine.destroy(sandbox).await.expect("destroyed");
+    }
+    until("the session has ended", async || server.sessions.get(&owner(), session).is_err()).await;
+    let next = cell(&server, "a", "get x").await;
+    let told = "[The session ended because its sandbox was lost";
+    assert!(next.stderr.text.starts_with(told) && next.stderr.text.contains("NameError"), "{}", next.stderr.text);
+    assert_eq!(shown(&cell(&server, "a", "print again").await), ("again\n", "", OK));
     server.stop().await;
 }
 
@@ -90,5 +117,19 @@ async fn a_cell_that_waits_is_not_executed_after_its_session_was_restarted_or_cl
         assert_eq!(shown(&cell(&server, "a", "print on").await), ("on\n", "", OK), "one that was sent later");
     }
     assert!(!server.root.join("a/files/log").exists());
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_goes_on_when_its_caller_goes_away_and_ends_with_the_server() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (who, session) = (owner(), open(&server, "a").await);
+    server.engine.delay_starts(Duration::from_millis(300));
+    let give_up = async || timeout(Duration::from_millis(10), server.sessions.restart(&who, session)).await.is_err();
+    assert!(give_up().await);
+    let closed = server.sessions.close(&who, session).expect_err("it is being restarted");
+    assert_eq!(closed.code, Code::SessionBusy, "not that it has ended: it comes back");
+    until("it is there again", async || server.sessions.get(&who, session).is_ok()).await;
+    assert!(give_up().await);
     server.stop().await;
 }

@@ -328,7 +328,7 @@ async fn floods_and_guesses_are_refused_and_known_clients_go_on(kind: Kind) {
         let redirect = format!("https://flood-{n}.test/");
         refused += u32::from(visitor.register(&json!({"redirect_uris": [redirect]})).await.0 == 429);
     }
-    assert!(refused > 0, "1000 registrations are too many");
+    assert!(refused > 500, "1000 registrations are too many, and {refused} were refused");
     let mut statuses = Vec::new();
     for _ in 0..20 {
         let page = visitor.consent(&visitor.request(&client, &[])).await;

@@ -1,14 +1,14 @@
 //! The sign-in of clients that other people wrote, with a person who is a script: the Python SDKs, the TypeScript SDK,
 //! mcp-remote, the MCP Inspector, and the conformance suite of MCP for authorization servers.
 
-use std::{net::TcpListener, process::Stdio, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 use tokio::{process::Command, time::timeout};
 
 use super::{ON, Visitor};
 use crate::{
     mcp_clients::{client, tool},
-    support::{FakeServer, server::TOKEN},
+    support::{FakeServer, free_port, server::TOKEN},
 };
 
 async fn signs_in(program: &str, script: &str) {
@@ -54,11 +54,6 @@ async fn prints_its_address(command: &[&str], input: &str, wanted: &str) {
     let output = timeout(Duration::from_mins(3), driver.output()).await.expect("it ends").expect("it starts");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
-}
-
-/// A port for the callback of a client that is told one.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
 #[tokio::test(flavor = "multi_thread")]

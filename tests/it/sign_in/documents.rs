@@ -239,10 +239,15 @@ async fn served(world: &World) -> (Visitor, AbortOnDropHandle<()>) {
     (Visitor { base: format!("http://{address}"), http }, serving)
 }
 
-/// A client that never registers: from its document to the second pair of tokens. `ChatGPT`'s prefers a method that is
-/// not offered here, lists `none`, and may send the proof of the other.
+/// A client that never registers: from its document to the second pair of tokens. claude.ai may ask for no scope but
+/// `offline_access`. `ChatGPT`'s document prefers a method that is not offered here and lists `none`; it may send the
+/// proof of the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_that_is_named_by_a_document_signs_in_and_refreshes() {
+    let claude = "https://claude.ai/oauth/mcp-oauth-client-metadata";
+    let of_claude = json!({"client_id": claude, "client_uri": "https://claude.ai", "client_name": "Claude",
+        "redirect_uris": [REDIRECT], "token_endpoint_auth_method": "none",
+        "grant_types": ["authorization_code", "refresh_token"], "response_types": ["code"]});
     let chatgpt = "https://chatgpt.com/oauth/IbUR3zxyNQ16/client.json";
     let of_chatgpt = json!({"client_id": chatgpt, "client_uri": "https://chatgpt.com/", "client_name": "ChatGPT",
         "redirect_uris": ["https://chatgpt.com/connector/oauth/IbUR3zxyNQ16"],
@@ -256,6 +261,7 @@ async fn client_that_is_named_by_a_document_signs_in_and_refreshes() {
     ];
     for (id, document, redirect, host, more) in [
         (CLIENT, document(), REDIRECT, "client.test", &[][..]),
+        (claude, of_claude, REDIRECT, "claude.ai", &[][..]),
         (chatgpt, of_chatgpt, "https://chatgpt.com/connector/oauth/IbUR3zxyNQ16", "chatgpt.com", &proof[..]),
     ] {
         let world = World::new(Kind::Sqlite).await;
@@ -263,7 +269,8 @@ async fn client_that_is_named_by_a_document_signs_in_and_refreshes() {
         let (visitor, serving) = served(&world).await;
         let resource = format!("{}/mcp", world.sign_in.issuer());
         let redirect = ("redirect_uri", redirect);
-        let page = visitor.consent(&visitor.request(id, &[redirect, ("resource", &resource)])).await;
+        let asked = [redirect, ("resource", &*resource), ("scope", " offline_access")];
+        let page = visitor.consent(&visitor.request(id, &asked)).await;
         assert!(page.html.contains(&format!("<strong>{host}</strong> publishes")), "{}", page.html);
         let origin = HeaderValue::try_from(world.sign_in.issuer()).expect("a header");
         let decided = visitor.decision(&page, "allow", TOKEN).headers([(ORIGIN, origin)].into_iter().collect());

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
@@ -46,6 +47,7 @@ on_each_database! {
     connection_ends_with_the_token_it_came_from_and_may_do_no_more
     consent_by_a_token_that_another_process_revoked_makes_no_connection
     of_connections_that_are_made_during_a_revocation_none_is_left
+    of_refreshes_during_a_revocation_none_is_accepted
     connection_whose_token_is_revoked_gets_nothing
     without_the_database_nothing_is_issued_and_known_tokens_go_on
     consent_whose_code_is_not_stored_leaves_no_connection
@@ -304,6 +306,19 @@ async fn of_connections_that_are_made_during_a_revocation_none_is_left(kind: Kin
     let mut left = world.database.changed(0).await.expect("the database");
     left.retain(|token| token.revoked_unix_ms.is_none());
     assert!(left.is_empty(), "{left:?}");
+}
+
+async fn of_refreshes_during_a_revocation_none_is_accepted(kind: Kind) {
+    let world = World::new(kind).await;
+    let (record, secret) = world.tokens.create(of_other(None)).await.expect("a token");
+    let granted = world.signed_in(secret.expose_secret()).await;
+    let refreshes = join_all((0..16).map(|_| world.refresh(&granted)));
+    let (answers, revoked) = tokio::join!(refreshes, world.tokens.revoke(record.id));
+    revoked.expect("it is revoked");
+    for tokens in answers.iter().flatten().chain([&granted]) {
+        assert!(!world.is_accepted(tokens));
+        assert_eq!(world.refresh(tokens).await.map(drop), Err(Refusal::InvalidGrant));
+    }
 }
 
 async fn connection_whose_token_is_revoked_gets_nothing(kind: Kind) {

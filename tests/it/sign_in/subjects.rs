@@ -1,11 +1,16 @@
 //! Subjects of another issuer, and what stands for them beside their tokens.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::Visitor;
-use crate::support::{
-    FakeServer,
-    issuer::{Issuer, Key},
+use crate::{
+    admin::administered,
+    support::{
+        FakeServer,
+        calls::{ask, get},
+        issuer::{Issuer, Key},
+    },
 };
 
 async fn server(key: &Key, more: &[(&str, &str)]) -> (Issuer, FakeServer, Visitor) {
@@ -48,4 +53,22 @@ async fn limits_are_those_of_a_subject_whatever_tokens_it_has() {
         assert_eq!(request.send().await.expect("an answer").status(), status, "{changes}");
     }
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn end_of_a_subject_and_its_return_are_in_the_audit_log_with_its_owner() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let audit = folder.path().join("audit.log");
+    let key = Key::new("first");
+    let (issuer, server, visitor) = server(&key, &[("SANDBOX_AUDIT__FILE", audit.to_str().expect("text"))]).await;
+    let token = key.sign(&issuer.claims(&format!("{}/mcp", visitor.base), &json!({})));
+    assert_eq!(visitor.call(&json!(token)).await, 200);
+    let listed = get(&server, "/v1/connections").await;
+    let id = listed["connections"][0]["id"].as_str().expect("an id");
+    let path = format!("/v1/connections/{id}");
+    assert_eq!(ask(&server, Method::DELETE, &path, None).await.0, 204);
+    assert_eq!(ask(&server, Method::POST, &format!("{path}/allow"), None).await.0, 204);
+    server.stop().await;
+    let line = |action: &str| (action.to_owned(), String::new(), "alice".to_owned(), id.to_owned());
+    assert_eq!(administered(&audit), [line("connection_ended"), line("subject_allowed")]);
 }

@@ -93,7 +93,7 @@ impl Browser {
     pub async fn element(&self, name: &str) -> WebElement {
         self.driver
             .query(By::Css(format!("[data-testid=\"{name}\"]")))
-            .wait(Duration::from_secs(30), Duration::from_millis(50))
+            .wait(until::PATIENCE, Duration::from_millis(50))
             .first()
             .await
             .unwrap_or_else(|error| panic!("{name}: {error}"))

@@ -6,7 +6,7 @@ use std::{path::PathBuf, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use k8s_openapi::api::core::v1::{PodTemplate, ResourceQuota};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PodTemplate, ResourceQuota};
 use kube::{
     Api, Client, Config,
     api::{DeleteParams, PostParams},
@@ -22,7 +22,79 @@ use mcp_sandbox_server::{
     },
 };
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::io::{AsyncWrite, AsyncWriteExt, copy, duplex};
+
+use super::until;
+
+/// Whether the servers of the tests have their sandboxes on the cluster: the second step of
+/// `scripts/check-kubernetes.sh`.
+pub fn has_servers() -> bool {
+    std::env::var("TEST_ENGINE").is_ok_and(|engine| engine == "kubernetes")
+}
+
+/// The settings of such a server, except its claim.
+pub fn of_servers() -> Vec<(String, String)> {
+    if !has_servers() {
+        return Vec::new();
+    }
+    let of = |name| std::env::var(name).unwrap_or_default();
+    [
+        ("SANDBOX_ENGINE__KIND", "kubernetes".to_owned()),
+        ("SANDBOX_ENGINE__NAMESPACE", of("CLUSTER_NAMESPACE")),
+        ("SANDBOX_ENGINE__RUNTIME", of("CLUSTER_CLOSED_CLASS")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// A claim whose volume is a server's own folder below that of the cluster's claim, so that several servers can run at
+/// once. One of a test that failed stays in the cluster.
+pub struct OwnClaim {
+    pub name: String,
+    pub folder: TempDir,
+    volumes: Api<PersistentVolume>,
+    claims: Api<PersistentVolumeClaim>,
+}
+
+impl OwnClaim {
+    /// One where a server of the tests needs it.
+    pub async fn of_server() -> Option<Self> {
+        let is_streamed = std::env::var("TEST_FILES").is_ok_and(|files| files == "streamed");
+        if !has_servers() || is_streamed {
+            return None;
+        }
+        let cluster = Cluster::get().await;
+        let folder = tempfile::tempdir_in(&cluster.claim.mount).expect("a folder of the claim");
+        let name = SandboxId::new().to_string();
+        let (modes, size) = (json!(["ReadWriteMany"]), json!({"storage": "1Gi"}));
+        let volume = json!({"metadata": {"name": name}, "spec": {
+            "accessModes": modes, "capacity": size, "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "",
+            "claimRef": {"namespace": cluster.namespace, "name": name},
+            "hostPath": {"path": folder.path(), "type": "Directory"}}});
+        let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": modes, "storageClassName": "",
+            "resources": {"requests": size}, "volumeName": name}});
+        let volumes = Api::all(cluster.client.clone());
+        let claims = Api::namespaced(cluster.client, &cluster.namespace);
+        let made = Self { name, folder, volumes, claims };
+        let volume = serde_json::from_value(volume).expect("a volume");
+        made.volumes.create(&PostParams::default(), &volume).await.expect("a volume");
+        let claim = serde_json::from_value(claim).expect("a claim");
+        made.claims.create(&PostParams::default(), &claim).await.expect("a claim");
+        until("the claim has its volume", async || {
+            let claim = made.claims.get(&made.name).await.expect("the claim");
+            claim.status.is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+        })
+        .await;
+        Some(made)
+    }
+
+    pub async fn remove(self) {
+        let now = DeleteParams::default();
+        self.claims.delete(&self.name, &now).await.expect("removed");
+        self.volumes.delete(&self.name, &now).await.expect("removed");
+    }
+}
 
 /// What the cluster has for the tests.
 pub struct Cluster {
@@ -67,9 +139,9 @@ impl Cluster {
         self.made(name, "99", "none", spec).await
     }
 
-    /// A runner of a language.
+    /// A runner of a language, which has channels.
     pub async fn runner(&self, name: &str, language: &str, spec: Value) -> ImageId {
-        self.made(name, "1", language, spec).await
+        self.made(name, "2", language, spec).await
     }
 
     async fn made(&self, name: &str, protocol: &str, language: &str, spec: Value) -> ImageId {

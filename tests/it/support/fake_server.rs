@@ -17,7 +17,8 @@ use mcp_sandbox_server::{
     domain::users::RunnerUsers,
     ports::{engine::Engine, storage::Usage},
     services::{
-        isolation_check::Isolation, janitor::Janitor, kernels::Kernels, retention::Retention, sessions::Sessions,
+        containers::Containers, isolation_check::Isolation, janitor::Janitor, kernels::Kernels, retention::Retention,
+        sessions::Sessions, shared_parts::SharedParts,
     },
 };
 use reqwest::{Client, RequestBuilder, Response};
@@ -42,9 +43,11 @@ pub struct FakeServer {
     pub root: PathBuf,
     pub engine: FakeEngine,
     pub janitor: Janitor,
+    pub shared: SharedParts,
     pub mcp: McpParts,
     pub sessions: Sessions,
     pub kernels: Kernels,
+    pub containers: Containers,
     pub retention: Arc<Retention>,
     pub http: Client,
     shutdown: CancellationToken,
@@ -109,16 +112,21 @@ impl FakeServer {
 
     /// A server whose Python offers sessions.
     pub async fn with_kernel(more: &[(&str, &str)]) -> Self {
+        Self::with_kernels(&["python"], more).await
+    }
+
+    /// A server with these languages, which offer sessions.
+    pub async fn with_kernels(languages: &[&str], more: &[(&str, &str)]) -> Self {
         let engine = FakeEngine::default();
-        engine.add_kernel("python");
+        for language in languages {
+            engine.add_kernel(language);
+        }
         Self::on(engine, more).await
     }
 
     /// A server whose browser may reach a host. Its cells are scripts, so no call of the browser succeeds.
     pub async fn with_browser() -> Self {
-        let engine = FakeEngine::default();
-        engine.add_kernel("browser");
-        Self::on(engine, &[("SANDBOX_NETWORK__SET", "set.example")]).await
+        Self::with_kernels(&["browser"], &[("SANDBOX_NETWORK__SET", "set.example")]).await
     }
 
     /// A server that installs packages for its Python, from an index that does not answer.
@@ -166,9 +174,10 @@ impl FakeServer {
         let app = App::assemble(&config, store, Arc::new(engine.clone()), probe).await.expect("a server");
         // The fake engine has no kernel that could tell anything; a test of the self-test has a server of its own.
         app.parts.shared.isolation.set(Isolation::Verified { notes: Vec::new(), rejected: Vec::new() });
-        let (janitor, mcp, retention) =
-            (app.parts.shared.sandboxes.janitor.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
-        let (sessions, kernels) = (app.parts.sessions.clone(), app.parts.kernels.clone());
+        let (shared, mcp, retention) =
+            (app.parts.shared.clone(), app.parts.mcp.clone(), Arc::clone(&app.parts.retention));
+        let (sessions, kernels) = (app.parts.api.sessions.clone(), app.parts.api.kernels.clone());
+        let containers = app.parts.api.containers.clone();
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(app.serve(listener, shutdown.clone()));
         let http = super::http::builder().timeout(Duration::from_mins(1)).build().expect("a client");
@@ -176,10 +185,12 @@ impl FakeServer {
             address,
             root,
             engine,
-            janitor,
+            janitor: shared.sandboxes.janitor.clone(),
+            shared,
             mcp,
             sessions,
             kernels,
+            containers,
             retention,
             http,
             shutdown,

@@ -5,7 +5,6 @@
 use std::{
     ffi::OsStr,
     fs,
-    net::TcpListener,
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -14,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
-use super::until;
+use super::{free_port, until};
 
 const INSTALL: &str = "these tests need PostgreSQL: run ./test.sh, which installs it, or `apt-get install postgresql`";
 /// `PostgreSQL` refuses to run as root. Debian's package makes this user.
@@ -53,8 +52,7 @@ impl Postgres {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let mut cluster = Self { folder, child: None, port: 5432, tls };
         if tls {
-            let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-            cluster.port = free.port();
+            cluster.port = free_port();
             cluster.make_certificate();
         }
         cluster.resume().await;

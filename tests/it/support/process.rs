@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::{
     fake_server::OWN_ADDRESS,
+    free_port,
     server::{FILE_SECRET, TOKEN},
     until,
 };
@@ -34,9 +35,7 @@ impl Process {
     /// As [`Self::start`], by a command that executes the one that follows it.
     pub async fn within(wrapper: &[&str], more: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new().prefix("sandbox-process-").tempdir().expect("a folder");
-        // Given back before the server takes it: nothing else of this machine asks for this very port meanwhile.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = port.expect("a port");
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut settings = vec![
             ("MCP_API_TOKEN", TOKEN.to_owned()),
             ("FILE_SECRET", FILE_SECRET.to_owned()),

@@ -1,4 +1,6 @@
-//! A whole server on real Docker, in this process, on a port of its own, with a root of its own.
+//! A whole server on real Docker, in this process, on a port of its own, with a root of its own. With
+//! `TEST_ENGINE=kubernetes` its sandboxes are on the cluster of [`super::cluster`], and its root is in a claim of its
+//! own.
 //!
 //! Every test is a leak test: [`Server::stop`] asserts that no container, run or lease is left, and a server that is
 //! dropped without it fails the test.
@@ -17,7 +19,10 @@ use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::until;
+use super::{
+    cluster::{OwnClaim, of_servers},
+    until,
+};
 
 pub const TOKEN: &str = "0123456789abcdef-of-the-tests";
 pub const FILE_SECRET: &str = "fedcba9876543210-of-the-tests";
@@ -38,6 +43,7 @@ pub struct Server {
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), StartError>>,
     stopped: bool,
+    claim: Option<OwnClaim>,
     _folder: TempDir,
 }
 
@@ -51,6 +57,7 @@ pub fn settings(root: &std::path::Path, more: &[(&str, &str)]) -> Config {
         ("SANDBOX_SERVER__SHUTDOWN_GRACE_MS".to_owned(), "0".to_owned()),
     ];
     environment.extend(std::env::var("DOCKER_HOST").ok().map(|host| ("DOCKER_HOST".to_owned(), host)));
+    environment.extend(of_servers());
     // The tests of a step of test.sh, once more with files that travel.
     environment.extend(std::env::var("TEST_FILES").ok().map(|files| ("SANDBOX_ENGINE__FILES".to_owned(), files)));
     environment.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
@@ -74,11 +81,14 @@ impl Server {
     pub async fn in_folder(folder: &std::path::Path, more: &[(&str, &str)]) -> Self {
         drop(telemetry::init(&std::env::var("TEST_LOG").unwrap_or_else(|_| "error".to_owned()), false));
         let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir_in(folder).expect("a folder");
-        let root = folder.path().join("root");
+        let claim = OwnClaim::of_server().await;
+        // The claim is mounted as a whole.
+        let root = claim.as_ref().map_or_else(|| folder.path().join("root"), |claim| claim.folder.path().to_owned());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let base = format!("http://{address}");
         let mut pairs = vec![("PUBLIC_BASE_URL", base.as_str())];
+        pairs.extend(claim.iter().map(|claim| ("SANDBOX_ENGINE__CLAIM", claim.name.as_str())));
         pairs.extend(more);
         let config = settings(&root, &pairs);
         let (engine, _) = app::engine(&config).await.unwrap_or_else(|error| panic!("{error}: {PREPARE}"));
@@ -86,7 +96,7 @@ impl Server {
         let shared = &app.parts.shared;
         let (catalog, standbys) = (Arc::clone(&shared.catalog), shared.standbys.clone());
         let (janitor, instance) = (shared.sandboxes.janitor.clone(), shared.sandboxes.instance);
-        let runs = app.parts.runs.clone();
+        let runs = app.parts.api.runs.clone();
         // Tests count sandboxes: that of the self-test is gone before they begin.
         let isolation = &shared.isolation;
         assert!(matches!(isolation.settled().await, Isolation::Verified { .. }), "{:?}", isolation.now());
@@ -107,12 +117,19 @@ impl Server {
             shutdown,
             serving,
             stopped: false,
+            claim,
             _folder: folder,
         }
     }
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
+    }
+
+    /// The settings by which another process has its sandboxes where this server has them.
+    pub fn engine_settings(&self) -> Vec<(String, String)> {
+        let claim = self.claim.iter().map(|claim| ("SANDBOX_ENGINE__CLAIM".to_owned(), claim.name.clone()));
+        of_servers().into_iter().chain(claim).collect()
     }
 
     /// The contract's bare call: no handshake, no `Accept`.
@@ -175,6 +192,9 @@ impl Server {
         (&mut self.serving).await.expect("the server ends well").expect("it served");
         assert_eq!(self.janitor.leased(), 0, "a lease is left");
         assert_eq!(self.containers().await, 0, "a container is left");
+        if let Some(claim) = self.claim.take() {
+            claim.remove().await;
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! What other processes change while a server reads the database.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -11,15 +14,16 @@ use mcp_sandbox_server::{
     domain::{
         clock::{Clock as _, ManualClock},
         id::{InstanceId, TokenId},
-        token::{AccessRecord, Grant, TokenDigest, TokenRecord},
+        token::{AccessRecord, Grant, TokenRecord},
     },
-    ports::database::{DatabaseError, TokenStore},
-    services::tokens::{NewToken, Tokens},
+    ports::database::{DatabaseError, ROUND_MAX, TokenStore},
+    services::tokens::{NewToken, Tokens, digest},
 };
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
-use crate::support::server::TOKEN;
+use crate::support::{server::TOKEN, until};
 
 /// A database that answers late: between two readings of a round another process revokes a token, and a minute passes.
 struct Slow {
@@ -28,11 +32,31 @@ struct Slow {
     revokes: Mutex<Option<TokenId>>,
     /// Fails to store when tokens were used.
     fails: AtomicBool,
+    /// Does not answer the next reading.
+    hangs: AtomicBool,
+    /// Answers the next reading after [`LATE`].
+    is_late: AtomicBool,
+}
+
+/// As a database that has much to do.
+const LATE: Duration = Duration::from_millis(400);
+
+impl Slow {
+    fn on(database: Database, clock: &Arc<ManualClock>) -> Self {
+        let [fails, hangs, is_late] = [(); 3].map(|()| AtomicBool::new(false));
+        Self { database, clock: Arc::clone(clock), revokes: Mutex::default(), fails, hangs, is_late }
+    }
 }
 
 #[async_trait]
 impl TokenStore for Slow {
     async fn changed(&self, since: i64) -> Result<Vec<TokenRecord>, DatabaseError> {
+        if self.hangs.swap(false, Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if self.is_late.swap(false, Ordering::Relaxed) {
+            tokio::time::sleep(LATE).await;
+        }
         self.database.changed(since).await
     }
 
@@ -83,7 +107,7 @@ impl TokenStore for Slow {
         self.database.spent(tokens, since, without).await
     }
 
-    async fn forget(&self, before_unix_ms: i64) -> Result<Vec<TokenDigest>, DatabaseError> {
+    async fn forget(&self, before_unix_ms: i64) -> Result<(), DatabaseError> {
         self.database.forget(before_unix_ms).await
     }
 }
@@ -105,12 +129,7 @@ fn of_ann() -> NewToken {
 async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
     let (_folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let store = Arc::new(Slow {
-        database,
-        clock: Arc::clone(&clock),
-        revokes: Mutex::default(),
-        fails: AtomicBool::new(false),
-    });
+    let store = Arc::new(Slow::on(database, &clock));
     let slow: Arc<dyn TokenStore> = store.clone();
     let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock);
     let (record, secret) = tokens.create(of_ann()).await.expect("a token");
@@ -120,6 +139,48 @@ async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
     assert!(is_accepted(), "it was revoked after the tokens were read");
     tokens.load().await;
     assert!(!is_accepted());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_stored_and_not_known_yet_ends_with_its_token() {
+    let (_folder, database) = database().await;
+    let store: Arc<dyn TokenStore> = Arc::new(database.clone());
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), Arc::new(ManualClock::at(1_800_000_000)));
+    let (parent, _) = tokens.create(of_ann()).await.expect("a token");
+    let new = NewToken { parent: Some(parent.id), ..of_ann() };
+    let connection = tokens.new_connection(new).expect("a connection");
+    database.insert(&connection).await.expect("it is stored");
+    tokens.revoke(parent.id).await.expect("it is revoked");
+    // The sign-in that stored it goes on.
+    let access = AccessRecord { digest: digest(b"access"), connection: connection.digest, expires_unix_ms: i64::MAX };
+    tokens.learn(vec![connection]);
+    tokens.accept(access);
+    assert!(tokens.caller(b"access").is_none());
+}
+
+#[tokio::test]
+async fn a_connection_of_another_configured_token_that_is_made_after_the_start_ends() {
+    let (_folder, database) = database().await;
+    let server = |configured: &str| {
+        let store: Arc<dyn TokenStore> = Arc::new(database.clone());
+        let configured: SecretString = configured.to_owned().into();
+        let clock = Arc::new(ManualClock::at(1_800_000_000));
+        let tokens = Tokens::new(&configured, Some(store), clock);
+        tokens.bind(&configured, std::iter::once("a key".to_owned().into()));
+        tokens
+    };
+    let (old, new) = (server(TOKEN), server("7c1e5b0f9d3a4e68b2f70c5d91ae3846"));
+    old.load().await;
+    new.load().await;
+    let made = NewToken { parent: old.configured_id(), ..of_ann() };
+    let connection = old.new_connection(made).expect("a connection");
+    database.insert(&connection).await.expect("it is stored");
+    let access = AccessRecord { digest: digest(b"access"), connection: connection.digest, expires_unix_ms: i64::MAX };
+    new.load().await;
+    new.accept(access);
+    assert!(new.caller(b"access").is_some(), "it is not known to be of another token");
+    new.load_all().await;
+    assert!(new.caller(b"access").is_none());
 }
 
 #[tokio::test]
@@ -144,8 +205,7 @@ async fn a_revocation_by_a_server_whose_clock_is_behind_is_found_when_all_is_rea
 async fn last_uses_are_written_in_one_order_by_all_servers() {
     let (_folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let slow = Slow { database, clock: Arc::clone(&clock), revokes: Mutex::default(), fails: AtomicBool::new(false) };
-    let store: Arc<dyn TokenStore> = Arc::new(slow);
+    let store: Arc<dyn TokenStore> = Arc::new(Slow::on(database, &clock));
     let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock);
     for _ in 0..20 {
         let (_, secret) = tokens.create(of_ann()).await.expect("a token");
@@ -176,15 +236,92 @@ async fn a_token_outlives_a_start_with_a_clock_that_is_far_ahead() {
 }
 
 #[tokio::test]
+async fn what_a_token_opened_ends_with_it_while_the_database_is_away() {
+    let (_folder, database) = database().await;
+    let store: Arc<dyn TokenStore> = Arc::new(database.clone());
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone());
+    let expires_unix_ms = Some(1_800_000_060_000);
+    let (_, secret) = tokens.create(NewToken { expires_unix_ms, ..of_ann() }).await.expect("a token");
+    let opened = tokens.caller(secret.expose_secret().as_bytes()).expect("a caller").token;
+    database.close().await;
+    tokens.load().await;
+    assert!(!opened.ended().is_cancelled());
+    clock.set(1_800_000_060);
+    tokens.load().await;
+    assert!(opened.ended().is_cancelled());
+}
+
+#[tokio::test]
+async fn a_token_that_expired_by_a_clock_that_was_ahead_opens_streams_again() {
+    let (_folder, database) = database().await;
+    let store: Arc<dyn TokenStore> = Arc::new(database);
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone());
+    let expires_unix_ms = Some(1_800_000_060_000);
+    let (record, secret) = tokens.create(NewToken { expires_unix_ms, ..of_ann() }).await.expect("a token");
+    let caller = || tokens.caller(secret.expose_secret().as_bytes());
+    let before = caller().expect("a caller").token;
+    clock.set(1_800_000_060);
+    tokens.load().await;
+    assert!(before.ended().is_cancelled() && caller().is_none());
+    clock.set(1_800_000_000);
+    let again = caller().expect("it is valid").token;
+    assert!(!again.ended().is_cancelled() && Arc::ptr_eq(&again, &caller().expect("it is valid").token));
+    tokens.revoke(record.id).await.expect("it is revoked");
+    assert!(again.ended().is_cancelled() && caller().is_none());
+}
+
+/// A store with the token that another server has made.
+async fn slow_store_of_another() -> (TempDir, Arc<ManualClock>, Arc<Slow>, SecretString) {
+    let (folder, database) = database().await;
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let other: Arc<dyn TokenStore> = Arc::new(database.clone());
+    let other = Tokens::new(&TOKEN.to_owned().into(), Some(other), clock.clone());
+    let (_, secret) = other.create(of_ann()).await.expect("a token");
+    let store = Arc::new(Slow::on(database, &clock));
+    (folder, clock, store, secret)
+}
+
+#[tokio::test]
+async fn a_reading_that_is_never_answered_is_given_up() {
+    let (_folder, clock, store, secret) = slow_store_of_another().await;
+    store.hangs.store(true, Ordering::Relaxed);
+    let slow: Arc<dyn TokenStore> = store.clone();
+    let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock));
+    let stop = CancellationToken::new();
+    let following = tokio::spawn(Arc::clone(&tokens).follow(stop.clone()));
+    until("the first round waits", async || !store.hangs.load(Ordering::Relaxed)).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(1)).await;
+    tokio::time::resume();
+    until("the next round reads", async || tokens.caller(secret.expose_secret().as_bytes()).is_some()).await;
+    store.hangs.store(true, Ordering::Relaxed);
+    until("a round waits again", async || !store.hangs.load(Ordering::Relaxed)).await;
+    stop.cancel();
+    tokio::time::timeout(ROUND_MAX / 2, following).await.expect("the stop waits for no answer").expect("it ended");
+}
+
+#[tokio::test]
+async fn a_token_that_another_server_made_is_known_after_a_slow_reading() {
+    let (_folder, clock, store, secret) = slow_store_of_another().await;
+    let slow: Arc<dyn TokenStore> = store.clone();
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock);
+    // On a busy machine its other statements may take the rest of the time.
+    until("it is read", async || {
+        store.is_late.store(true, Ordering::Relaxed);
+        tokens.catch_up().await
+    })
+    .await;
+    assert!(tokens.caller(secret.expose_secret().as_bytes()).is_some());
+}
+
+#[tokio::test]
 async fn last_uses_that_were_not_stored_are_stored_by_the_next_round() {
     let (_folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let store = Arc::new(Slow {
-        database: database.clone(),
-        clock: Arc::clone(&clock),
-        revokes: Mutex::default(),
-        fails: AtomicBool::new(true),
-    });
+    let store = Arc::new(Slow::on(database.clone(), &clock));
+    store.fails.store(true, Ordering::Relaxed);
     let failing: Arc<dyn TokenStore> = store.clone();
     let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(failing), clock);
     let (_, secret) = tokens.create(of_ann()).await.expect("a token");

@@ -1,6 +1,6 @@
 //! Programs and upstream servers that do what they may not.
 
-use std::{net::TcpListener, time::Duration};
+use std::net::TcpListener;
 
 use reqwest::Method;
 use serde_json::json;
@@ -9,7 +9,7 @@ use super::{
     Sdk, call, get, printed, put, server, token_of,
     upstream::{Reply, Upstream, tool},
 };
-use crate::support::{server::TOKEN, until};
+use crate::support::{http, server::TOKEN, until};
 
 /// Speaks with the server by itself; `say` sends what it is given.
 const RAW: &str = r#"
@@ -174,7 +174,7 @@ async fn servers_that_break_rules_hold_up_their_callers_alone() {
     until("it is told that the call is given up", async || upstream.was_told("notifications/cancelled")).await;
     let url = upstream.url.clone();
     drop(upstream);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("it is away", async || http::get(&url).await.is_err()).await;
     let text = printed(&server, TOKEN, "python", code).await;
     assert!(text.starts_with("tool_unavailable") && !text.contains(&url), "{text}");
     server.stop().await;
@@ -285,7 +285,7 @@ async fn a_search_does_not_wait_for_a_server_that_is_silent_and_names_it() {
 async fn another_definition_is_another_tool() {
     let danger = |about: &str| json!([{"name": "send", "description": about, "inputSchema": {"type": "object"}}]);
     let upstream = Upstream::start(danger("Sends a mail")).await;
-    let server = server(&[("SANDBOX_TOOL_CALLS__ASK_S", "2")]).await;
+    let server = server(&[("SANDBOX_TOOL_CALLS__ASK_S", "10")]).await;
     put(&server, "up", json!({"url": upstream.url})).await;
     let code = "import mcptools\ntry: print(mcptools.call('up', 'send').text)\n\
         except mcptools.ToolError as error: print(error.code)\n";
@@ -308,14 +308,14 @@ async fn another_definition_is_another_tool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_removed_ends_calls_under_way() {
-    let sdk = Sdk::start("mcp1").await;
+    let upstream = Upstream::start(json!([tool("echo")])).await;
     let server = server(&[]).await;
-    put(&server, "up", json!({"url": sdk.url})).await;
-    let code = "import mcptools\ntry: mcptools.call('up', 'wait', {'seconds': 60})\n\
+    put(&server, "up", json!({"url": upstream.url})).await;
+    let code = "import mcptools\ntry: mcptools.call('up', 'echo', {'silent': True})\n\
         except mcptools.ToolError as error: print(error.code)\n\
-        try: mcptools.call('up', 'echo', {'text': 'a'})\nexcept mcptools.ToolError as error: print(error.code)\n";
+        try: mcptools.call('up', 'echo')\nexcept mcptools.ToolError as error: print(error.code)\n";
     let (text, ()) = tokio::join!(printed(&server, TOKEN, "python", code), async {
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        until("its call is under way", async || upstream.calls().len() == 1).await;
         let path = "/v1/tool-servers/up";
         assert_eq!(call(&server, TOKEN, Method::DELETE, path, None).await.0, 204);
     });

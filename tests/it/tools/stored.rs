@@ -17,7 +17,7 @@ const LATER: i64 = NOW + 1000;
 fn question(conversation: &str, arguments: &str) -> Approval {
     let conversation: ConversationKey = conversation.parse().expect("a conversation");
     Approval {
-        id: ApprovalId::random(),
+        id: ApprovalId::new(),
         call: ProposedCall {
             conversation,
             server: "files".to_owned(),

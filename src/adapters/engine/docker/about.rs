@@ -9,7 +9,7 @@ use super::{
     podman,
     runtime::{Runtime, RuntimeSetting},
 };
-use crate::ports::engine::{Probe, VolumeKind};
+use crate::ports::engine::Probe;
 
 /// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and related
 /// ones).
@@ -38,7 +38,6 @@ pub(super) fn probe(
         platform: format!("{}/{}", text(&version.os), text(&version.arch)),
         cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
         memory_bytes: info.mem_total.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
-        volumes: vec![VolumeKind::HostFolder, VolumeKind::Streamed],
         details: details(version, info),
         // Podman names its default by a path, which is not in its list of runtimes.
         warnings: warnings(

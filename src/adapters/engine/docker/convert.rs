@@ -61,15 +61,13 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 pub(super) struct Profile {
     /// The OCI runtime, or the engine's default.
     pub runtime: Option<String>,
-    /// Our own seccomp profile instead of the engine's.
-    pub own_seccomp: bool,
     /// Control groups v1, which have swappiness.
     pub cgroup_v1: bool,
     /// The engine is Podman.
     pub podman: Option<Podman>,
 }
 
-/// Our own seccomp profile.
+/// Our own seccomp profile, which is narrower than the engine's.
 pub(super) fn seccomp() -> &'static str {
     SECCOMP.trim()
 }
@@ -207,12 +205,8 @@ fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
 }
 
 fn security(profile: &Profile) -> Vec<String> {
-    let mut options = vec!["no-new-privileges".to_owned()];
-    if profile.own_seccomp {
-        let list = profile.podman.as_ref().map_or(seccomp(), |podman| &podman.seccomp);
-        options.push(format!("seccomp={list}"));
-    }
-    options
+    let list = profile.podman.as_ref().map_or(seccomp(), |podman| &podman.seccomp);
+    vec!["no-new-privileges".to_owned(), format!("seccomp={list}")]
 }
 
 /// A container as a sandbox of ours; `None`, with a log line, when it only looks like one. The name has to match as

@@ -6,7 +6,7 @@ use super::*;
 use crate::{domain::id::InstanceId, ports::runner};
 
 fn profile() -> Profile {
-    Profile { runtime: None, own_seccomp: false, cgroup_v1: true, podman: None }
+    Profile { runtime: None, cgroup_v1: true, podman: None }
 }
 
 fn spec() -> SandboxSpec {
@@ -62,7 +62,7 @@ fn create_body_matches_the_literal() {
                 {"Name": "sigpending", "Soft": 256, "Hard": 256}
             ],
             "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"],
+            "SecurityOpt": ["no-new-privileges", format!("seccomp={}", seccomp())],
             "ReadonlyRootfs": true,
             "MaskedPaths": [
                 "/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore",
@@ -85,9 +85,8 @@ fn create_body_matches_the_literal() {
 
 #[test]
 fn create_body_for_podman_differs_in_three_fields_only() {
-    let own = Profile { own_seccomp: true, ..profile() };
-    let podman = Profile { podman: Some(Podman { seccomp: "/host/.seccomp.json".to_owned() }), ..own.clone() };
-    let (docker, mut podman) = (body(&own, &spec()), body(&podman, &spec()));
+    let podman = Profile { podman: Some(Podman { seccomp: "/host/.seccomp.json".to_owned() }), ..profile() };
+    let (docker, mut podman) = (body(&profile(), &spec()), body(&podman, &spec()));
     assert_eq!(podman["HostConfig"]["SecurityOpt"][1], "seccomp=/host/.seccomp.json");
     assert_eq!(podman["HostConfig"]["Tmpfs"]["/tmp"], "rw,nosuid,nodev,noexec,size=67108864,mode=1777");
     for place in ["/HostConfig/SecurityOpt/1", "/HostConfig/Tmpfs/~1tmp"] {
@@ -112,21 +111,48 @@ fn create_body_of_a_sandbox_with_its_own_data_mounts_no_folder() {
 
 #[test]
 fn create_body_applies_the_profile() {
-    let other = Profile { runtime: Some("runsc".to_owned()), own_seccomp: true, cgroup_v1: false, podman: None };
+    let other = Profile { runtime: Some("runsc".to_owned()), cgroup_v1: false, podman: None };
     let host = &body(&other, &spec())["HostConfig"];
     assert_eq!(host["Runtime"], "runsc");
     assert_eq!(host.get("MemorySwappiness"), None);
     let seccomp = host["SecurityOpt"][1].as_str().and_then(|option| option.strip_prefix("seccomp=")).expect("seccomp");
     let seccomp: Value = serde_json::from_str(seccomp).expect("the profile is JSON");
     assert_eq!(seccomp["defaultAction"], "SCMP_ACT_ERRNO");
-    // Process 1 is of the same user. A limit of its own would end it, and with a low priority it would be too late.
+    // Process 1 is of the same user. A limit of its own would end it, and with a low priority it would be too late. The
+    // kernels of sessions set the usual policy of the scheduler for each thread, and end where they may not.
     let rules: Vec<_> = seccomp["syscalls"].as_array().into_iter().flatten().collect();
-    for (name, index) in [("prlimit64", 0), ("setpriority", 1)] {
+    for (name, index) in [("prlimit64", 0), ("setpriority", 1), ("sched_setscheduler", 1)] {
         let named = |rule: &&&Value| rule["names"].as_array().is_some_and(|names| names.contains(&json!(name)));
         let [rule] = rules.iter().filter(named).collect::<Vec<_>>()[..] else { panic!("{name}: one rule") };
         let itself = json!({"index": index, "value": 0, "op": "SCMP_CMP_EQ"});
         assert!(rule["args"].as_array().is_some_and(|args| args.contains(&itself)), "{name}: {rule}");
     }
+}
+
+/// A filter of a program's own takes kernel memory that its limit on memory does not count.
+#[test]
+fn the_profile_allows_every_usual_option_of_prctl_but_filters() {
+    const PR_SET_SECCOMP: u64 = 22;
+    const PR_SCHED_CORE: u64 = 62;
+    let profile: Value = serde_json::from_str(seccomp()).expect("the profile is JSON");
+    let rules = profile["syscalls"].as_array().expect("rules");
+    let of = |name: &str| -> Vec<&Value> {
+        rules.iter().filter(|rule| rule["names"].as_array().is_some_and(|names| names.contains(&json!(name)))).collect()
+    };
+    assert!(of("seccomp").is_empty(), "nor by its own call");
+    let options = of("prctl");
+    let allows = |option: u64| {
+        options.iter().any(|rule| {
+            let arg = &rule["args"][0];
+            assert!(rule["action"] == "SCMP_ACT_ALLOW" && arg["index"] == 0, "{rule}");
+            let (value, masked) = (arg["value"].as_u64().expect("a number"), arg["valueTwo"].as_u64());
+            if arg["op"] == "SCMP_CMP_EQ" { option == value } else { Some(option & value) == masked }
+        })
+    };
+    let refused: Vec<_> = (0..80).filter(|option| !allows(*option)).collect();
+    assert_eq!(refused, [PR_SET_SECCOMP, PR_SCHED_CORE]);
+    // The kernel reads the lower half of the number.
+    assert!(!allows((1 << 32) + PR_SET_SECCOMP));
 }
 
 #[test]

@@ -25,7 +25,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long the engine may take to report that the kernel killed process 1 for memory: it learns of that apart from the
 /// exit.
-const OOM_REPORT_MAX: Duration = Duration::from_secs(1);
+const OOM_REPORT_MAX: Duration = Duration::from_secs(5);
 /// The status of a process that was killed.
 const KILLED: i32 = 137;
 

@@ -25,7 +25,7 @@ pub(super) fn expectations(runtime: &Runtime, limits: &Limits, users: &RunnerUse
              SANDBOX_ENGINE__RUNNER_UID",
         ),
     ];
-    if runtime.has_own_kernel() {
+    if runtime.has_own_kernel {
         return all;
     }
     let limit = |what, fact| {
@@ -54,7 +54,7 @@ pub(super) fn expectations(runtime: &Runtime, limits: &Limits, users: &RunnerUse
         Expectation::recommended(
             Fact::NoCorePipe,
             "The memory of each program that crashes is handed to a root process of the host, since core_pattern \
-             begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
+             begins with `|` or `@`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
         ),
         limit("memory", Fact::MemoryLimit(limits.memory_bytes)),
         limit("processes", Fact::ProcessLimit(limits.processes_max)),

@@ -7,7 +7,8 @@
 //! removes only those that were left behind.
 //!
 //! ```text
-//! serve ── one task a connection ── one task for each attached stream, until both of its ends are closed
+//! serve ── one task a connection ─┬ one task for each attached stream, until both of its ends are closed
+//!                                 └ one timer for each list, until it has been read
 //!          all of them end with `serve`, which ends with `shutdown`
 //! ```
 
@@ -15,6 +16,7 @@ mod checks;
 mod folder;
 mod forward;
 mod known;
+mod listing;
 mod ownership;
 mod profile;
 mod rules;
@@ -31,23 +33,20 @@ use std::{
     time::Duration,
 };
 
-use bollard::{
-    Docker,
-    models::{ContainerCreateResponse, ContainerSummary},
-};
-use bytes::Bytes;
+use bollard::{Docker, models::ContainerCreateResponse};
+use futures_util::FutureExt as _;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OnceCell, Semaphore},
     task::JoinSet,
+    time::sleep,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{debug, warn};
 
 use self::{
@@ -75,10 +74,9 @@ const BODY_BYTES_MAX: usize = 256 << 10;
 const RECEIVE_MAX: Duration = Duration::from_secs(30);
 /// Bodies that are received and compared at once.
 const BODIES_MAX: usize = 64;
-/// The largest list: of some 20 000 containers.
-const LIST_BYTES_MAX: usize = 32 << 20;
-/// Lists that are received and filtered at once.
+/// Lists that are filtered at once, each until its client has read it, and how long that may take.
 const LISTS_MAX: usize = 2;
+const READ_MAX: Duration = Duration::from_secs(30);
 /// How long the engine may take to describe itself or an image.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -138,7 +136,7 @@ struct Inner {
     form: OnceCell<Form>,
     known: Mutex<Known>,
     bodies: Semaphore,
-    lists: Semaphore,
+    lists: Arc<Semaphore>,
 }
 
 impl Proxy {
@@ -160,7 +158,7 @@ impl Proxy {
         let skills = skills.map(|path| Root::of_skills(path).map_err(unusable(path, "SANDBOX_SKILLS__ROOT")));
         let skills = skills.transpose()?;
         let (form, known) = (OnceCell::new(), Mutex::default());
-        let (bodies, lists) = (Semaphore::new(BODIES_MAX), Semaphore::new(LISTS_MAX));
+        let (bodies, lists) = (Semaphore::new(BODIES_MAX), Arc::new(Semaphore::new(LISTS_MAX)));
         Ok(Self(Arc::new(Inner { socket, docker, root, skills, options, form, known, bodies, lists })))
     }
 
@@ -195,7 +193,7 @@ impl Proxy {
                     Some((Ok((stream, _)), place)) => (stream, place),
                     Some((Err(error), _)) => {
                         warn!(%error, "a connection was not accepted");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        sleep(Duration::from_millis(100)).await;
                         continue;
                     }
                     None => break,
@@ -211,24 +209,34 @@ impl Proxy {
     }
 
     async fn connection(self, stream: UnixStream) {
-        let attached = Attached::default();
-        let streams = Arc::clone(&attached);
+        let (attached, unread) = (Attached::default(), CancellationToken::new());
+        let (streams, given_up) = (Arc::clone(&attached), unread.clone());
         let service = service_fn(move |request| {
-            let (proxy, attached) = (self.clone(), Arc::clone(&attached));
-            async move { Ok::<_, std::convert::Infallible>(proxy.answer(request, &attached).await) }
+            let (proxy, attached, unread) = (self.clone(), Arc::clone(&attached), unread.clone());
+            async move { Ok::<_, std::convert::Infallible>(proxy.answer(request, &attached, unread).await) }
         });
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(RECEIVE_MAX).max_buf_size(HEAD_BYTES_MAX);
-        if let Err(error) = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await {
-            debug!(%error, "a connection ended badly");
+        let served = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        tokio::select! {
+            served = served => if let Err(error) = served {
+                debug!(%error, "a connection ended badly");
+            },
+            () = given_up.cancelled() => warn!("a client did not read its list"),
         }
         // The connection is the stream's now, and keeps its place.
         let mut streams = std::mem::take(&mut *streams.lock());
         while streams.join_next().await.is_some() {}
     }
 
-    async fn answer(&self, request: Request<Incoming>, attached: &Attached) -> Response<Body> {
-        match self.pass(request, attached).await {
+    /// Cancels `unread` where the client does not read.
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        attached: &Attached,
+        unread: CancellationToken,
+    ) -> Response<Body> {
+        match self.pass(request, attached, unread).await {
             Ok(answer) => answer,
             Err(denied) => {
                 // Only a compromised server, or another version of it, makes such a request.
@@ -238,13 +246,18 @@ impl Proxy {
         }
     }
 
-    async fn pass(&self, request: Request<Incoming>, attached: &Attached) -> Result<Response<Body>, Denied> {
+    async fn pass(
+        &self,
+        request: Request<Incoming>,
+        attached: &Attached,
+        unread: CancellationToken,
+    ) -> Result<Response<Body>, Denied> {
         let mut allowed = rules::parse(request.method(), request.uri())?;
         let inner = &self.0;
         let (id, act) = match allowed.call {
             Call::Create(id) => return inner.create(id, &allowed, request).await,
             Call::On(id, act) => (id, act),
-            Call::List | Call::Find(_) => return inner.list(&allowed).await,
+            Call::List | Call::Find(_) => return inner.list(&allowed, unread).await,
             _ => return forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await,
         };
         let container = inner.container(id, act).await?;
@@ -279,29 +292,27 @@ impl Inner {
             return Ok(answer);
         }
         let (head, body) = answer.into_parts();
-        let (body, created) = parsed::<ContainerCreateResponse>(body, BODY_BYTES_MAX).await?;
+        let broken = || Denied { status: StatusCode::BAD_GATEWAY, why: "the engine's answer is unreadable".to_owned() };
+        // Boxed, since the compiler cannot show that the future is `Send` inside this one.
+        let body = Limited::new(body, BODY_BYTES_MAX).collect().boxed().await.map_err(|_| broken())?.to_bytes();
+        let created: ContainerCreateResponse = serde_json::from_slice(&body).map_err(|_| broken())?;
         self.known.lock().remember_container(id, Container { id: created.id, folders });
         Ok(Response::from_parts(head, forward::body(body)))
     }
 
-    /// The containers that this server may see.
-    async fn list(&self, allowed: &Allowed) -> Result<Response<Body>, Denied> {
-        let _place = self.lists.acquire().await;
+    /// The containers that this server may see. One that does not read them must not keep others from theirs.
+    async fn list(&self, allowed: &Allowed, unread: CancellationToken) -> Result<Response<Body>, Denied> {
+        let place = Arc::clone(&self.lists).acquire_owned().await.map_err(Denied::away)?;
         let answer = forward::send(&self.socket, allowed, forward::body(Vec::new())).await?;
         if answer.status() != StatusCode::OK {
             return Ok(answer);
         }
-        let (_, mut found) = parsed::<Vec<ContainerSummary>>(answer.into_body(), LIST_BYTES_MAX).await?;
-        let now_unix_s = SystemClock.unix_s();
-        found.retain_mut(|one| ownership::show(one, self.root.path(), now_unix_s));
-        Ok(forward::json(StatusCode::OK, serde_json::to_vec(&found).map_err(Denied::away)?))
+        let timer = AbortOnDropHandle::new(tokio::spawn(async move {
+            sleep(READ_MAX).await;
+            unread.cancel();
+        }));
+        let root = self.root.path().to_owned();
+        let shown = listing::shown(answer.into_body(), root, SystemClock.unix_s(), (place, timer));
+        Ok(forward::json(StatusCode::OK, shown))
     }
-}
-
-/// An answer of the engine, as it is and parsed.
-async fn parsed<T: DeserializeOwned>(body: Body, bytes_max: usize) -> Result<(Bytes, T), Denied> {
-    let broken = || Denied { status: StatusCode::BAD_GATEWAY, why: "the engine's answer is unreadable".to_owned() };
-    let body = Limited::new(body, bytes_max).collect().await.map_err(|_| broken())?.to_bytes();
-    let value = serde_json::from_slice(&body).map_err(|_| broken())?;
-    Ok((body, value))
 }

@@ -95,7 +95,7 @@ pub(super) struct Runtime {
     pub name: Option<String>,
     /// It replaces the standard runtime.
     pub is_candidate: bool,
-    own_kernel: bool,
+    pub(super) has_own_kernel: bool,
     /// Set once the engine has applied the name.
     applied: OnceCell<()>,
 }
@@ -123,12 +123,8 @@ impl Selection {
 
 impl Runtime {
     pub(super) fn new(name: Option<&str>, default: &str, is_candidate: bool) -> Self {
-        let own_kernel = OWN_KERNELS.iter().any(|part| name.unwrap_or(default).contains(part));
-        Self { name: name.map(str::to_owned), is_candidate, own_kernel, applied: OnceCell::new() }
-    }
-
-    pub(super) fn has_own_kernel(&self) -> bool {
-        self.own_kernel
+        let has_own_kernel = OWN_KERNELS.iter().any(|part| name.unwrap_or(default).contains(part));
+        Self { name: name.map(str::to_owned), is_candidate, has_own_kernel, applied: OnceCell::new() }
     }
 
     /// An engine that does not know the field leaves it out without an error, so the first container is inspected.

@@ -7,21 +7,24 @@
 //! | `set name value`, `get name` | a variable of the session; `get` of one that is not there is an error |
 //! | `raise Name some text` | the cell ends with an error |
 //! | `ask some prompt` | waits for a line of input, and prints it |
+//! | `shout some prompt` | the same; 2 KiB are printed right behind the prompt |
 //! | `show text/html some text` | a display with that form and `text/plain` |
 //! | `figure` | a display with a small picture |
 //! | `display id some text`, `update id some text` | a display with that id, and its next state |
 //! | `burn 2s` | so much processor time is used, in no time |
 //! | `comm some text` | a message of a widget with two buffers, the text and an empty one |
+//! | `idle` | an idle status, as at the end of this cell |
 //! | `noidle` | no idle status follows the reply of this cell |
 //! | `stubborn` | interrupts are ignored from here on |
 //! | `deaf` | nothing is read any more, as by a bridge that is stopped |
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
+//! | `broken` | messages of this cell whose content is no JSON, nested too deeply, or of other types |
 //! | `garbage` | bytes that are no message |
 //! | `exit 3`, `signal 9`, `oom` | the kernel ends |
 //!
 //! It reads and writes the frames by itself, so a mistake in the server's codec shows.
 
-use std::{collections::HashMap, future::pending};
+use std::{collections::HashMap, fmt::Display, future::pending};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -143,7 +146,7 @@ fn parse(bytes: &[u8]) -> Message {
     Message { channel: String::from_utf8_lossy(part(0)).into_owned(), header: value(1), content: value(4) }
 }
 
-fn layout(channel: &str, header: &Value, parent: &Value, content: &Value, buffers: &[&str]) -> Vec<u8> {
+fn layout(channel: &str, header: &Value, parent: &Value, content: &dyn Display, buffers: &[&str]) -> Vec<u8> {
     let parts = [channel.to_owned(), header.to_string(), parent.to_string(), "{}".to_owned(), content.to_string()];
     let parts: Vec<_> = parts.into_iter().chain(buffers.iter().map(|buffer| (*buffer).to_owned())).collect();
     let mut offset = 8 * (2 + parts.len());
@@ -299,6 +302,7 @@ impl Kernel<'_> {
                 let burnt = script::duration(rest).unwrap_or_default();
                 self.cpu_ms += u64::try_from(burnt.as_millis()).unwrap_or_default();
             }
+            "idle" => self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await,
             "noidle" => self.idles = false,
             "comm" => {
                 let header = json!({"msg_id": "fake-comm", "msg_type": "comm_msg", "session": "fake"});
@@ -307,6 +311,7 @@ impl Kernel<'_> {
             }
             "stubborn" => self.stubborn = true,
             "deaf" => pending().await,
+            "broken" => self.break_contents(parent).await,
             "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,
             "forge" => {
                 let other = json!({"msg_id": "another", "msg_type": "execute_request", "session": "another"});
@@ -314,8 +319,11 @@ impl Kernel<'_> {
                 self.send("shell", "execute_reply", &other, &json!({"status": "error"})).await;
                 self.send("iopub", "status", &other, &json!({"execution_state": "idle"})).await;
             }
-            "ask" => {
+            "ask" | "shout" => {
                 self.send("stdin", "input_request", parent, &json!({"prompt": rest, "password": false})).await;
+                if word == "shout" {
+                    self.print(parent, "stdout", &[b'x'; 2 << 10]).await;
+                }
                 loop {
                     match self.received.recv().await {
                         Some(message) if message.header["msg_type"] == "input_reply" => {
@@ -332,6 +340,19 @@ impl Kernel<'_> {
             _ => return self.usual(parent, line, exit).await,
         }
         CellEnd::Ok
+    }
+
+    /// Sends messages with contents that no kernel has.
+    async fn break_contents(&mut self, parent: &Value) {
+        let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
+        let odd = json!({"name": 1, "text": ["x"], "data": "none", "execution_state": {}}).to_string();
+        for kind in ["stream", "display_data", "execute_result", "update_display_data", "status"] {
+            let header = json!({"msg_id": "fake-broken", "msg_type": kind, "session": "fake"});
+            for content in ["{", deep.as_str(), odd.as_str()] {
+                let message = layout("iopub", &header, parent, &content, &[]);
+                self.actor.emit(StreamKind::Stdout, message).await;
+            }
+        }
     }
 
     /// A step that programs have too.

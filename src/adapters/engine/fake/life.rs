@@ -82,7 +82,7 @@ impl Life {
         let cpu_millis = Arc::new(AtomicU32::new(spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis)));
         let (output_too, cpu_too) = (output.downgrade(), Arc::clone(&cpu_millis));
         let life = Self { kill: kill.clone(), exit: exit.clone(), output: output_too, cpu_millis: cpu_too };
-        // The engine refuses any other volume before.
+        // Without a folder of this host, scripts must not touch files.
         let data = match &spec.data {
             Volume::HostFolder(folder) => folder.clone(),
             Volume::Claim { .. } | Volume::Streamed { .. } => PathBuf::new(),

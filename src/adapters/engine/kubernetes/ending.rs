@@ -106,16 +106,23 @@ impl Ending {
                     return Err(EngineError::Lost { id: self.id });
                 }
             };
-            match pod.as_deref().map(state::read) {
-                Some(State::Ended(End { status, oom_killed, .. })) => return Ok(exit(status, oom_killed)),
-                Some(State::Evicted(why)) if !self.life.is_ended_by_us() => {
-                    warn!(sandbox = %self.id, why, "a sandbox was taken away");
-                    return Err(EngineError::Lost { id: self.id });
+            let by_us = self.life.is_ended_by_us();
+            // By the cluster or an operator: how the container ends then is not how the program ended.
+            let is_deleted = is_gone || pod.as_ref().is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
+            let state = pod.as_deref().map(state::read);
+            let is_over = is_gone || matches!(state, Some(State::Ended(_)));
+            let why = match state {
+                Some(State::Ended(End { status, oom_killed, unknown: None })) if by_us || !is_deleted => {
+                    return Ok(exit(status, oom_killed));
                 }
-                _ if is_gone && self.life.is_ended_by_us() => return Ok(exit(KILLED, false)),
-                _ if is_gone => return Err(EngineError::Lost { id: self.id }),
-                _ => {}
-            }
+                _ if by_us && is_over => return Ok(exit(KILLED, false)),
+                _ if by_us => continue,
+                Some(State::Ended(End { unknown: Some(why), .. }) | State::Evicted(why)) => why,
+                _ if is_deleted => "its pod was deleted".to_owned(),
+                _ => continue,
+            };
+            warn!(sandbox = %self.id, why, "a sandbox was taken away");
+            return Err(EngineError::Lost { id: self.id });
         }
     }
 }

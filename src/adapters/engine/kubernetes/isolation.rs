@@ -13,8 +13,11 @@ use crate::{
     ports::engine::{Expectation, Fact},
 };
 
-/// The metadata service of clouds, which hands out the node's credentials, and two public services, in both families.
-const USUAL: [SocketAddr; 6] = [
+/// The metadata service of clouds, which hands out the node's credentials, two public services, in both families, and
+/// the name server that `NodeLocal DNSCache` starts on each node: the servers' own resolv.conf need not name it, and
+/// some network plugins let pods reach their node whatever policies say.
+const USUAL: [SocketAddr; 7] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10)), 53),
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80),
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)), 443),
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)), 53),
@@ -101,7 +104,7 @@ pub(super) fn expectations(profile: &Profile, limits: &Limits, users: &RunnerUse
         Expectation::recommended(
             Fact::NoCorePipe,
             "The memory of each program that crashes is handed to a root process of the node, since core_pattern \
-             begins with `|`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
+             begins with `|` or `@`: set it to a file name there (`sysctl kernel.core_pattern=core`).",
         ),
         Expectation::recommended(
             Fact::ProcessLimit(limits.processes_max),
@@ -119,11 +122,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_of_both_families_are_forbidden() {
+    async fn addresses_of_both_families_and_the_usual_ones_are_forbidden() {
         let api = "https://[2001:db8::1]:6443".parse().expect("an address");
         let all = forbidden(&api, 8080).await;
         assert!(all.contains(&"[2001:db8::1]:6443".parse().expect("an address")), "{all:?}");
         let public = |is_ipv6| all.iter().any(|one| one.is_ipv6() == is_ipv6 && one.port() == 53);
         assert!(public(true) && public(false), "{all:?}");
+        for usual in ["169.254.20.10:53", "169.254.169.254:80", "[fd00:ec2::254]:80"] {
+            assert!(all.contains(&usual.parse().expect("an address")), "{usual}: {all:?}");
+        }
     }
 }

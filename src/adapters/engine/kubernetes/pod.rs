@@ -10,7 +10,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
-use super::super::labels;
+use super::{super::labels, KILL_GRACE_S};
 use crate::ports::engine::{Listed, SandboxSpec, Volume};
 
 /// The name of the only container.
@@ -27,10 +27,12 @@ const DISK_BYTES_MAX: u64 = 1 << 30;
 const DISK_BYTES_MIN: u64 = 16 << 20;
 /// Reserved where the template says nothing: programs use a processor in bursts, and memory decides what fits.
 const CPU_REQUEST: &str = "20m";
+/// How long a pod stays on a node that does not answer, in seconds: then the cluster deletes it, and it counts as lost.
+const UNREACHABLE_S: u32 = 60;
 /// Volumes of a template that show nothing of a node, of the API server or of secrets.
 const VOLUME_KINDS: [&str; 6] = ["configMap", "csi", "emptyDir", "ephemeral", "image", "persistentVolumeClaim"];
 /// What a template may say for the pod; anything else is left out.
-const POD_FIELDS: [&str; 14] = [
+const POD_FIELDS: [&str; 13] = [
     "affinity",
     "hostUsers",
     "imagePullSecrets",
@@ -43,7 +45,6 @@ const POD_FIELDS: [&str; 14] = [
     "resourceClaims",
     "runtimeClassName",
     "schedulerName",
-    "tolerations",
     "topologySpreadConstraints",
 ];
 /// What a template may say for the container.
@@ -72,8 +73,13 @@ pub(super) enum TemplateError {
         kinds = VOLUME_KINDS.join(", ")
     )]
     Volume(String),
-    #[error("it mounts something at {0}, which is the sandbox's own")]
+    #[error("it mounts something at {0}, which is the sandbox's own or is not a plain absolute path")]
     Mount(String),
+    #[error(
+        "it mounts the claim {claim} at {path}, where a program would see the files of every conversation: give the \
+         mount a subPath, or use another claim"
+    )]
+    WholeClaim { claim: String, path: String },
 }
 
 /// Checks the `template` of a pod template.
@@ -100,11 +106,32 @@ pub(super) fn check(template: &Value) -> Result<(), TemplateError> {
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
         let path = mount["mountPath"].as_str().unwrap_or_default().trim_end_matches('/');
         let is_ours = ["/data", "/tmp"].iter().any(|own| path == *own || path.starts_with(&format!("{own}/")));
-        if is_ours || !path.starts_with('/') {
+        // The kubelet resolves `/x/../data`.
+        let is_plain = path.starts_with('/') && path.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."));
+        if is_ours || !is_plain {
             return Err(TemplateError::Mount(path.to_owned()));
         }
     }
     Ok(())
+}
+
+/// Checks that a template shows a program no more of the claim of the conversations than folders that it names.
+pub(super) fn check_claim(template: &Value, data: &Volume) -> Result<(), TemplateError> {
+    let Volume::Claim { claim, .. } = data else { return Ok(()) };
+    let spec = &template["spec"];
+    let volumes = spec["volumes"].as_array().into_iter().flatten();
+    let of_claim = volumes.filter(|volume| volume["persistentVolumeClaim"]["claimName"] == claim.as_str());
+    let names: Vec<_> = of_claim.map(|volume| &volume["name"]).collect();
+    let mut mounts = spec["containers"][0]["volumeMounts"].as_array().into_iter().flatten();
+    // A `subPathExpr` may expand to nothing.
+    let is_whole = |mount: &&Value| {
+        let sub_path = mount["subPath"].as_str().unwrap_or_default();
+        names.contains(&&mount["name"]) && sub_path.split('/').all(|part| matches!(part, "" | "."))
+    };
+    mounts.find(is_whole).map_or(Ok(()), |mount| {
+        let path = mount["mountPath"].as_str().unwrap_or_default().to_owned();
+        Err(TemplateError::WholeClaim { claim: claim.clone(), path })
+    })
 }
 
 /// The pod of a sandbox, which is needed for at most `life_s`. Its `/data` is a sub-path of a claim, or a folder on the
@@ -133,14 +160,30 @@ pub(super) fn body(profile: &Profile, template: &Value, spec: &SandboxSpec, life
         // Nothing answers there, and the names of the cluster are not in /etc/resolv.conf.
         ("dnsPolicy", json!("None")),
         ("dnsConfig", json!({"nameservers": ["127.0.0.1"]})),
-        ("terminationGracePeriodSeconds", json!(0)),
+        // With 0, the eviction from a node that is cut off would hide a program that goes on there.
+        ("terminationGracePeriodSeconds", json!(KILL_GRACE_S)),
         ("activeDeadlineSeconds", json!(life_s.clamp(1, i32::MAX.into()))),
         ("securityContext", pod_security(profile, spec.uid)),
+        ("tolerations", json!(tolerations(&of_template["tolerations"]))),
         ("volumes", json!(with(&of_template["volumes"], [data, tmp]))),
         ("containers", json!([container(&of_template["containers"][0], spec)])),
     ];
     pod.extend(own.map(|(name, value)| (name.to_owned(), value)));
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata(&template["metadata"], spec), "spec": pod})
+}
+
+/// Those of the template, and how long nodes that do not answer are waited for, where it does not say. The cluster's
+/// default is 300 s, and of several tolerations the shortest time counts.
+fn tolerations(of_template: &Value) -> Vec<Value> {
+    let mut all = of_template.as_array().cloned().unwrap_or_default();
+    let any_or = |value: &Value, wanted: &str| value.as_str().is_none_or(|text| text.is_empty() || text == wanted);
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        if !all.iter().any(|one| any_or(&one["key"], key) && any_or(&one["effect"], "NoExecute")) {
+            all.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute",
+                "tolerationSeconds": UNREACHABLE_S}));
+        }
+    }
+    all
 }
 
 /// The user is set, and not a group for the volumes: for that the kubelet would walk over the whole claim. The server

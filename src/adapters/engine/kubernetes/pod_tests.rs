@@ -66,6 +66,31 @@ fn is_restricted(pod: &Value) {
     }
 }
 
+/// How long a node is waited for, where the template does not say.
+fn shortly(taint: &str) -> Value {
+    let key = format!("node.kubernetes.io/{taint}");
+    json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60})
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_waited_for_as_long_as_the_template_says() {
+    let tolerated = |of_template: Value| {
+        let mut template = plain();
+        template["spec"]["tolerations"] = of_template;
+        made(&template)["spec"]["tolerations"].clone()
+    };
+    let other = json!({"key": "sandbox", "operator": "Exists"});
+    assert_eq!(tolerated(json!([other])), json!([other, shortly("not-ready"), shortly("unreachable")]));
+    let longer = json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 600});
+    assert_eq!(tolerated(json!([longer])), json!([longer, shortly("not-ready")]));
+    for everything in [json!({"operator": "Exists"}), json!({"key": "", "operator": "Exists", "effect": "NoExecute"})] {
+        assert_eq!(tolerated(json!([everything])), json!([everything]));
+    }
+    let only_starts = json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoSchedule"});
+    let all = json!([only_starts, shortly("not-ready"), shortly("unreachable")]);
+    assert_eq!(tolerated(json!([only_starts])), all);
+}
+
 #[test]
 fn the_pod_is_the_whole_profile() {
     let pod = made(&plain());
@@ -93,8 +118,9 @@ fn the_pod_is_the_whole_profile() {
             "hostname": "sandbox",
             "dnsPolicy": "None",
             "dnsConfig": {"nameservers": ["127.0.0.1"]},
-            "terminationGracePeriodSeconds": 0,
+            "terminationGracePeriodSeconds": 1,
             "activeDeadlineSeconds": 90,
+            "tolerations": [shortly("not-ready"), shortly("unreachable")],
             "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 1000,
                 "seccompProfile": {"type": "RuntimeDefault"}},
             "volumes": [
@@ -147,7 +173,6 @@ fn what_the_operator_adds_is_kept() {
     let mut template = plain();
     let kept = json!({
         "nodeSelector": {"disk": "ssd"},
-        "tolerations": [{"key": "sandbox", "operator": "Exists"}],
         "runtimeClassName": "gvisor",
         "imagePullSecrets": [{"name": "registry"}],
         "hostUsers": false,
@@ -245,11 +270,31 @@ fn a_template_that_cannot_be_tightened_is_refused() {
     }
     let ours = json!([{"name": "sandbox-tmp", "emptyDir": {}}]);
     assert_eq!(with("volumes", ours), Err(TemplateError::Volume("sandbox-tmp".to_owned())));
-    for path in ["/data", "/data/", "/tmp/x", "relative"] {
+    for path in ["/data", "/data/", "/tmp/x", "relative", "/", "//data", "/./tmp", "/x/../data"] {
         let containers = json!([{"image": "a", "volumeMounts": [{"name": "v", "mountPath": path}]}]);
         assert!(matches!(with("containers", containers), Err(TemplateError::Mount(_))), "{path}");
     }
     assert_eq!(check(&Value::Null), Err(TemplateError::Containers(0)));
+}
+
+#[test]
+fn a_template_mounts_only_named_folders_of_the_claim_of_the_conversations() {
+    let with = |claim: &str, mount: Value| {
+        let mut template = plain();
+        template["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
+        template["spec"]["containers"][0]["volumeMounts"] = json!([mount]);
+        check_claim(&template, &spec().data)
+    };
+    let mount = json!({"name": "v", "mountPath": "/all"});
+    let whole = Err(TemplateError::WholeClaim { claim: "files".to_owned(), path: "/all".to_owned() });
+    assert_eq!(with("files", mount.clone()), whole);
+    for sub_path in ["", ".", "./", "/."] {
+        assert_eq!(with("files", json!({"name": "v", "mountPath": "/all", "subPath": sub_path})), whole, "{sub_path}");
+    }
+    assert_eq!(with("files", json!({"name": "v", "mountPath": "/all", "subPathExpr": "$(NONE)"})), whole);
+    assert_eq!(with("files", json!({"name": "v", "mountPath": "/all", "subPath": "shared/models"})), Ok(()));
+    assert_eq!(with("models", mount), Ok(()));
+    assert_eq!(check_claim(&plain(), &spec().data), Ok(()));
 }
 
 #[test]

@@ -10,7 +10,6 @@ use kube::{
     api::PostParams,
     core::{Request, subresource::AttachParams},
 };
-use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
@@ -60,18 +59,16 @@ async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, En
         return Err(EngineError::refused("create", why));
     }
     let template = engine.templates.get(engine, &spec.image).await?;
+    pod::check_claim(&template, &spec.data)
+        .map_err(|error| EngineError::refused("create", format!("the pod template cannot be used: {error}")))?;
     // The kubelet counts from before it fetches the image.
     let start_s = i64::try_from(engine.time.start.as_secs()).unwrap_or_default();
     let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s()).saturating_add(start_s);
-    let body = pod::body(&engine.profile, &template, spec, life_s);
-    let created: Pod = call::within("create", engine.time.answer, engine.client.request(post(engine, &body)?)).await?;
-    Ok(created.metadata.resource_version)
-}
-
-fn post(engine: &Inner, body: &Value) -> Result<http::Request<Vec<u8>>, EngineError> {
-    let body = body.to_string().into_bytes();
+    let body = pod::body(&engine.profile, &template, spec, life_s).to_string().into_bytes();
     let request = Request::new(engine.url("pods")).create(&PostParams::default(), body);
-    request.map_err(|error| EngineError::refused("create", error))
+    let request = request.map_err(|error| EngineError::refused("create", error))?;
+    let created: Pod = call::within("create", engine.time.answer, engine.client.request(request)).await?;
+    Ok(created.metadata.resource_version)
 }
 
 /// Waits until the container runs. A pod without a place is given up earlier than one that is being made.
@@ -84,11 +81,13 @@ async fn until_running(
     let mut place_until = None;
     let mut unplaced = String::new();
     loop {
-        let seen = match timeout_at(place_until.unwrap_or(until), watch.next()).await {
-            Ok(seen) => seen?,
-            Err(_) => return Err(EngineError::refused("start", no_place(&unplaced))),
+        let seen = match place_until {
+            Some(place_until) => timeout_at(place_until, watch.next())
+                .await
+                .unwrap_or_else(|_| Err(EngineError::refused("start", no_place(&unplaced)))),
+            None => watch.next().await,
         };
-        let PodState::Pod(pod) = seen else { return Err(EngineError::Lost { id: spec.id }) };
+        let PodState::Pod(pod) = seen? else { return Err(EngineError::Lost { id: spec.id }) };
         match state::read(&pod) {
             State::Running => return Ok(()),
             State::Coming => place_until = None,
@@ -98,7 +97,7 @@ async fn until_running(
             }
             State::Failing(why) | State::Evicted(why) => return Err(EngineError::refused("start", why)),
             State::Ended(end) => {
-                let why = end.never_ran.unwrap_or_else(|| format!("it exited with {} at once", end.status));
+                let why = end.unknown.unwrap_or_else(|| format!("it exited with {} at once", end.status));
                 return Err(EngineError::refused("start", format!("the container of the runner did not start: {why}")));
             }
         }

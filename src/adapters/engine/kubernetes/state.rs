@@ -3,6 +3,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
+use super::pod::CONTAINER;
+
 /// The state of the container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
@@ -23,8 +25,9 @@ pub(super) enum State {
 pub(super) struct End {
     pub status: i32,
     pub oom_killed: bool,
-    /// The container never ran: the reason and the message of the runtime.
-    pub never_ran: Option<String>,
+    /// The container never ran, or the kubelet did not see it end: the reason and the message. The status is of no
+    /// program then.
+    pub unknown: Option<String>,
 }
 
 /// Reasons for waiting that do not pass in the time of a start, with what to do.
@@ -41,16 +44,18 @@ const FAILING: [(&str, &str); 8] = [
     ("CreateContainerConfigError", "correct what the pod template names, and see that the claim has the folder"),
     ("CreateContainerError", "look at the log of the node's container runtime"),
 ];
-/// Reasons of a container that its runtime could not start.
-const NEVER_RAN: [&str; 3] = ["StartError", "ContainerCannotRun", "ContainerStatusUnknown"];
+/// Reasons of a container that its runtime could not start, or whose end the kubelet did not see.
+const UNKNOWN: [&str; 3] = ["StartError", "ContainerCannotRun", "ContainerStatusUnknown"];
 
 pub(super) fn read(pod: &Pod) -> State {
     let Some(status) = &pod.status else { return State::Coming };
-    let container = status.container_statuses.iter().flatten().next();
-    if let Some(end) = container.and_then(end) {
+    let container = status.container_statuses.iter().flatten().find(|one| one.name == CONTAINER);
+    let is_failed = status.phase.as_deref() == Some("Failed");
+    // A pod has a reason of its own where the cluster ended it: its container was killed for that.
+    if let Some(end) = container.and_then(end).filter(|_| !is_failed || status.reason.is_none()) {
         return State::Ended(end);
     }
-    if status.phase.as_deref() == Some("Failed") {
+    if is_failed {
         let reason = status.reason.as_deref().unwrap_or("Failed");
         let message = status.message.as_deref().unwrap_or_default();
         return State::Evicted(format!("the cluster ended the pod ({reason}): {message}"));
@@ -81,7 +86,7 @@ fn end(container: &ContainerStatus) -> Option<End> {
     Some(End {
         status: ended.exit_code,
         oom_killed: reason == "OOMKilled",
-        never_ran: NEVER_RAN.contains(&reason).then(|| format!("{reason}: {message}")),
+        unknown: UNKNOWN.contains(&reason).then(|| format!("{reason}: {message}")),
     })
 }
 
@@ -102,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_container_ends_with_its_status_before_the_phase_changes() {
-        let end = |status, oom_killed| State::Ended(End { status, oom_killed, never_ran: None });
+        let end = |status, oom_killed| State::Ended(End { status, oom_killed, unknown: None });
         assert_eq!(container(&json!({"terminated": {"exitCode": 3, "reason": "Error"}})), end(3, false));
         assert_eq!(container(&json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})), end(137, true));
         let State::Ended(end) = container(&json!({"terminated": {"exitCode": 128, "reason": "StartError",
@@ -110,7 +115,7 @@ mod tests {
         else {
             panic!("not ended")
         };
-        assert_eq!(end.never_ran.as_deref(), Some("StartError: no such file"));
+        assert_eq!(end.unknown.as_deref(), Some("StartError: no such file"));
     }
 
     #[test]
@@ -131,6 +136,13 @@ mod tests {
         assert_eq!(of(&unplaced), State::Unschedulable("0/2 nodes are available".to_owned()));
         let evicted = of(&json!({"phase": "Failed", "reason": "Evicted", "message": "ephemeral-storage"}));
         assert!(matches!(&evicted, State::Evicted(why) if why.contains("(Evicted): ephemeral-storage")), "{evicted:?}");
+        // So it is read where its watch broke meanwhile.
+        let killed = json!([{"name": "sandbox", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}]);
+        let late = of(&json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": killed}));
+        assert!(matches!(&late, State::Evicted(_)), "{late:?}");
+        let own = of(&json!({"phase": "Failed", "containerStatuses": killed}));
+        assert!(matches!(&own, State::Ended(End { status: 137, .. })), "{own:?}");
         assert_eq!(of(&json!({"phase": "Pending"})), State::Coming);
         assert_eq!(of(&json!(null)), State::Coming);
     }

@@ -29,9 +29,12 @@ use super::{
     pod::{self, TemplateError},
     watch::WATCH_MAX,
 };
-use crate::ports::{
-    engine::{EngineError, ImageId},
-    runner::{LABEL_RUNNER, RunnerImage},
+use crate::{
+    domain::text::chain,
+    ports::{
+        engine::{EngineError, ImageId},
+        runner::{LABEL_RUNNER, RunnerImage},
+    },
 };
 
 /// The beginning of the labels and annotations that are a runner's.
@@ -127,7 +130,8 @@ pub(super) fn changes(engine: &Inner) -> BoxStream<'static, ()> {
 /// Opens a watch within `answer`. It begins with an event for each template that there is.
 async fn open(templates: Api<PodTemplate>, answer: Duration) -> Option<Events> {
     let params = WatchParams::default().labels(&selector());
-    let events = call::within("watch", answer, templates.watch(&params, "0")).await.ok()?;
+    let events = call::within("watch", answer, templates.watch(&params, "0")).await;
+    let events = events.inspect_err(|error| warn!(error = %chain(error), "pod templates are not watched")).ok()?;
     let events = events.filter_map(|event| match event {
         Ok(WatchEvent::Bookmark(_)) => ready(None),
         Ok(WatchEvent::Error(_)) | Err(_) => ready(Some(false)),
@@ -185,6 +189,6 @@ mod tests {
         let config = Config::new(format!("http://{address}").parse().expect("an address"));
         let client = client(config, Duration::from_mins(2)).expect("a client");
         let opened = open(Api::namespaced(client, "sandboxes"), Duration::from_millis(50));
-        assert!(timeout(Duration::from_secs(10), opened).await.expect("soon").is_none());
+        assert!(timeout(Duration::from_mins(1), opened).await.expect("soon").is_none());
     }
 }

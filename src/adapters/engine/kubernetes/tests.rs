@@ -21,6 +21,7 @@ use crate::{
     },
 };
 
+mod started;
 mod watches;
 
 type Answer = UnsyncBoxBody<Bytes, io::Error>;
@@ -82,6 +83,15 @@ fn pod(id: SandboxId, version: &str, status: &Value) -> Value {
         "status": status})
 }
 
+/// The same with what makes it one of ours.
+fn labelled(id: SandboxId, status: &Value, deadline_unix_s: i64) -> Value {
+    let mut pod = pod(id, "11", status);
+    pod["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
+    pod["metadata"]["labels"] = json!({"sandbox.id": id.to_string(), "sandbox.deadline": deadline_unix_s.to_string(),
+        "sandbox.instance": InstanceId::new().to_string()});
+    pod
+}
+
 fn waiting(reason: &str) -> Value {
     json!({"phase": "Pending", "containerStatuses": [{"name": "sandbox", "image": "", "imageID": "", "ready": false,
         "restartCount": 0, "state": {"waiting": {"reason": reason, "message": "why"}}}]})
@@ -124,6 +134,37 @@ fn sentence(error: &EngineError) -> String {
 }
 
 #[tokio::test]
+async fn probe_names_the_rights_that_are_missing_and_asks_once() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let version = json!({"major": "1", "minor": "30", "gitVersion": "v1.30.0", "gitCommit": "", "gitTreeState": "",
+        "buildDate": "", "goVersion": "", "compiler": "", "platform": "linux/amd64"});
+    let answers = async {
+        answer(&mut server, Method::GET, "/version", 200, &version).await;
+        for _ in 0..9 {
+            let (request, reply) = server.next_request().await.expect("a call");
+            assert_eq!(request.uri().path(), "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
+            let body = request.into_body().collect_bytes().await.expect("a body");
+            let mut review: Value = serde_json::from_slice(&body).expect("JSON");
+            let asked = &review["spec"]["resourceAttributes"];
+            assert_eq!(asked["namespace"], "boxes");
+            let is_missing = (asked["verb"] == "get" && asked["subresource"] == "attach")
+                || (asked["verb"] == "watch" && asked["resource"] == "podtemplates");
+            review["status"] = json!({"allowed": !is_missing});
+            reply.send_response(Response::builder().status(201).body(whole(review.to_string())).expect("an answer"));
+        }
+        answer(&mut server, Method::GET, "/version", 200, &version).await;
+    };
+    let probed = async { [engine.probe().await, engine.probe().await] };
+    let (probed, ()) = tokio::join!(probed, answers);
+    let expected = "The server may not get pods/attach, watch podtemplates in the namespace boxes: its Role must allow \
+                    what docs/kubernetes.md lists.";
+    for probe in probed {
+        assert_eq!(probe.expect("a probe").warnings, [expected]);
+    }
+}
+
+#[tokio::test]
 async fn runners_are_the_templates_that_can_be_one() {
     let (engine, server) = scene();
     let mut server = pin!(server);
@@ -144,6 +185,21 @@ async fn a_template_of_another_version_is_an_image_that_is_gone() {
     let (started, _) = tokio::join!(engine.start(&spec), answered);
     let error = started.expect_err("no such template");
     assert!(matches!(&error, EngineError::ImageGone { image } if image.0 == "ruby@6"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_template_that_mounts_the_whole_claim_is_refused_before_a_pod_is_made() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let spec = spec("ruby@7");
+    let mut templates = templates();
+    let pod = &mut templates["items"][0]["template"]["spec"];
+    pod["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "files"}}]);
+    pod["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/all"}]);
+    let answered = answer(&mut server, Method::GET, TEMPLATES, 200, &templates);
+    let (started, _) = tokio::join!(engine.start(&spec), answered);
+    let text = sentence(&started.expect_err("refused"));
+    assert!(text.contains("the claim files at /all") && text.contains("subPath"), "{text}");
 }
 
 #[tokio::test]
@@ -193,6 +249,15 @@ async fn a_pod_without_a_place_is_given_up() {
     assert!(text.contains("0/2 nodes are available") && text.contains("add nodes"), "{text}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_image_is_fetched_for_too_long_is_late() {
+    let error = failed_start((201, Value::Null), |id| {
+        vec![json!({"type": "MODIFIED", "object": pod(id, "11", &waiting("ContainerCreating"))})]
+    })
+    .await;
+    assert!(matches!(error, EngineError::Timeout { act: "start", .. }), "{error:?}");
+}
+
 #[tokio::test]
 async fn a_container_that_cannot_start_says_why() {
     let error = failed_start((201, Value::Null), |id| {
@@ -231,6 +296,25 @@ async fn destroying_is_a_deletion_at_once_and_not_found_is_fine() {
     }
 }
 
+#[tokio::test]
+async fn sandboxes_are_listed_page_by_page() {
+    let (engine, server) = scene();
+    let mut server = pin!(server);
+    let first = "/api/v1/namespaces/boxes/pods?&labelSelector=sandbox.managed%3Dtrue&limit=500";
+    let ids = [SandboxId::new(), SandboxId::new()];
+    let page = |id: SandboxId, token: &str| {
+        json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"continue": token},
+            "items": [labelled(id, &Value::Null, 0)]})
+    };
+    let answers = async {
+        answer(&mut server, Method::GET, first, 200, &page(ids[0], "next")).await;
+        answer(&mut server, Method::GET, &format!("{first}&continue=next"), 200, &page(ids[1], "")).await;
+    };
+    let (listed, ()) = tokio::join!(engine.list(), answers);
+    let listed: Vec<_> = listed.expect("a list").iter().map(|one| one.id).collect();
+    assert_eq!(listed, ids);
+}
+
 /// A pod that is deleted without a grace period counts as ended while its program may still write.
 #[tokio::test]
 async fn killing_leaves_the_pod_until_its_container_has_ended() {
@@ -256,10 +340,7 @@ async fn a_killed_sandbox_is_destroyed_when_its_end_is_known_or_its_time_is_past
     let on_node = |state: Value, deadline: i64| {
         let status = json!({"phase": "Running", "containerStatuses": [{"name": "sandbox", "image": "", "imageID": "",
             "ready": false, "restartCount": 0, "state": state}]});
-        let mut pod = pod(id, "11", &status);
-        pod["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
-        pod["metadata"]["labels"] = json!({"sandbox.id": id.to_string(), "sandbox.deadline": deadline.to_string(),
-            "sandbox.instance": InstanceId::new().to_string()});
+        let mut pod = labelled(id, &status, deadline);
         pod["spec"] = json!({"nodeName": "node-7", "containers": []});
         pod
     };

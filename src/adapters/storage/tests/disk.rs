@@ -1,6 +1,10 @@
 //! What takes space: measured whatever a program made of it, and deleted however deep or wide it is.
 
-use super::*;
+use std::ffi::OsStr;
+
+use rustix::fs::FallocateFlags;
+
+use super::{super::command, *};
 use crate::domain::test_scale::rounds;
 
 pub(super) const EVERYTHING: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
@@ -9,6 +13,37 @@ pub(super) const EVERYTHING: Usage = Usage { bytes: u64::MAX, entries: u64::MAX 
 pub(super) fn quick_place() -> Place {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { place_in(memory) } else { place() }
+}
+
+/// An ext4 of its own with blocks of 1 KiB, mounted until it is dropped. Needs root.
+pub(super) struct Ext4(tempfile::TempDir);
+
+impl Ext4 {
+    pub(super) fn mount() -> Self {
+        let disk = Self(tempfile::tempdir().expect("a folder"));
+        let (image, at) = (disk.0.path().join("image"), disk.at());
+        fs::create_dir(&at).expect("a folder");
+        fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("an image");
+        let format = ["-q", "-F", "-b", "1024", "-N", "2048", "-m", "0"].map(OsStr::new);
+        run("mkfs.ext4", format.into_iter().chain([image.as_os_str()]));
+        run("mount", ["-o", "loop"].map(OsStr::new).into_iter().chain([image.as_os_str(), at.as_os_str()]));
+        disk
+    }
+
+    pub(super) fn at(&self) -> PathBuf {
+        self.0.path().join("disk")
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        let at = self.at();
+        drop(command::run("umount", [OsStr::new("-l"), at.as_os_str()], &[0], Duration::from_mins(1)));
+    }
+}
+
+fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a OsStr>) {
+    command::run(program, args, &[0], Duration::from_mins(1)).expect("it ends well");
 }
 
 fn measure(place: &Place, ceiling: &Usage) -> Usage {
@@ -34,7 +69,7 @@ fn usage_counts_blocks_once_and_no_lengths() {
     let linked = measure(&place, &EVERYTHING);
     assert!(linked.entries == 5 && linked.bytes < one.bytes + (1 << 20), "{linked:?}");
     // Space that is reserved behind the end of a file is taken, and a listing that saw everything knows the same.
-    rustix::fs::fallocate(&sparse, rustix::fs::FallocateFlags::KEEP_SIZE, 0, 4 << 20).expect("space");
+    rustix::fs::fallocate(&sparse, FallocateFlags::KEEP_SIZE, 0, 4 << 20).expect("space");
     let reserved = measure(&place, &EVERYTHING);
     assert!(reserved.bytes >= linked.bytes + (4 << 20), "{reserved:?}");
     assert_eq!(place.conversation.list(ALL, None).expect("a listing").usage, Some(reserved));
@@ -162,4 +197,34 @@ fn while_counting<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> (T
         working.join()
     });
     (result.expect("no panic"), most.max(place.descriptors()))
+}
+
+/// Each folder's content is moved up on the way, and the full disk has no room for one more name.
+#[test]
+fn folders_on_a_full_disk_are_deleted() {
+    const FOLDERS: usize = 300;
+    if !as_root() {
+        return;
+    }
+    let disk = Ext4::mount();
+    let place = place_in(&disk.at());
+    let folder = |parent: &str, number: usize| place.data().join(parent).join(number.to_string());
+    fs::create_dir(place.data().join("d")).expect("a folder");
+    for number in 0..FOLDERS {
+        fs::create_dir_all(folder("stock", number).join("a/b/c")).expect("folders");
+    }
+    let filler = fs::File::create(place.data().join("filler")).expect("a file");
+    let mut length = 0;
+    for piece in [1 << 20, 1 << 10] {
+        while rustix::fs::fallocate(&filler, FallocateFlags::empty(), length, piece).is_ok() {
+            length += piece;
+        }
+    }
+    let fits = |number: &usize| fs::rename(folder("stock", *number), folder("d", *number)).is_ok();
+    let moved = (0..FOLDERS).take_while(fits).count();
+    assert!((1..FOLDERS).contains(&moved), "{moved} folders fill the last block");
+    place.conversation.delete(&path("d")).expect("deleted");
+    place.storage.drain();
+    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
+    assert!(!place.data().join("d").exists());
 }

@@ -1,16 +1,13 @@
 //! Programs that hold on to what they have: closed folders, leases, deleted folders that are filled again, flags.
 
-use std::{
-    io::{BufRead as _, BufReader},
-    process::{Child, Command, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::{
     super::delete::open_to_empty,
-    disk::{EVERYTHING, quick_place},
+    disk::{EVERYTHING, Ext4, quick_place},
+    holder::Holder,
     *,
 };
 
@@ -56,29 +53,6 @@ fn usage_is_refused_when_a_closed_folder_belongs_to_another_user() {
         fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o700)).expect("rights");
         fs::set_permissions(files.join("shut"), fs::Permissions::from_mode(0o000)).expect("rights");
     });
-}
-
-/// A process that holds a write lease on a file and does not give it up.
-pub(crate) struct Holder(Child);
-
-impl Holder {
-    pub(crate) fn of(file: &Path) -> Self {
-        // 1024 is F_SETLEASE and 1 is F_WRLCK.
-        let hold = "$| = 1; $SIG{IO} = 'IGNORE'; open(F, '+<', $ARGV[0]) or die; fcntl(F, 1024, 1) or die \"$!\"; \
-                    print \"held\\n\"; sleep 600";
-        let mut command = Command::new("perl");
-        let mut child = command.args(["-e", hold]).arg(file).stdout(Stdio::piped()).spawn().expect("perl");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
-        assert_eq!(line, "held\n");
-        Self(child)
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        self.0.kill().and_then(|()| self.0.wait()).expect("it ends");
-    }
 }
 
 #[test]
@@ -147,7 +121,7 @@ fn a_deleted_folder_that_is_filled_again_delays_no_other_deletion() {
             place.conversation.delete(&path("squatted")).expect("deleted");
             let trash = place.root.path().join("root/.trash");
             let left = || fs::read_dir(&trash).expect("a folder").count();
-            let until = Instant::now() + Duration::from_secs(20);
+            let until = Instant::now() + Duration::from_mins(1);
             while left() > 1 && Instant::now() < until {
                 std::thread::yield_now();
             }
@@ -165,11 +139,16 @@ fn a_deleted_folder_that_is_filled_again_delays_no_other_deletion() {
 
 #[test]
 fn synchronous_folders_are_made_ordinary_before_they_are_emptied() {
-    let place = place();
+    if !as_root() {
+        return;
+    }
+    // Not every file system has such flags.
+    let disk = Ext4::mount();
+    let place = place_in(&disk.at());
     fs::create_dir(place.data().join("d")).expect("a folder");
     let folder = fs::File::open(place.data().join("d")).expect("a folder");
     let slow = IFlags::SYNC | IFlags::DIRSYNC;
-    let Ok(flags) = ioctl_getflags(&folder) else { return println!("SKIPPED: this file system has no flags") };
+    let flags = ioctl_getflags(&folder).expect("flags");
     ioctl_setflags(&folder, flags | slow).expect("flags");
     assert!(ioctl_getflags(&folder).expect("flags").contains(slow));
     open_to_empty(&place.conversation.files, b"d").expect("opened");
@@ -210,4 +189,29 @@ fn set_user_id_is_taken_from_files_of_a_run() {
     fs::set_permissions(place.data().join("closed"), fs::Permissions::from_mode(0o755)).expect("rights");
     assert_eq!(files.map(|file| mode(&file)), [0o755; 2]);
     rerun_unprivileged("hold::set_user_id_is_taken_from_files_of_a_run");
+}
+
+/// A mount stands for what cannot be deleted now: an error of the disk, or no descriptor that is free.
+#[test]
+fn what_cannot_be_deleted_now_is_gone_for_the_caller_and_deleted_later() {
+    if !as_root() {
+        return;
+    }
+    let place = place();
+    let mounted = place.data().join("d/mounted");
+    fs::create_dir_all(&mounted).expect("folders");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", &mounted, "tmpfs", flags, c"size=1m").expect("mounted");
+    let deleted = place.conversation.delete(&path("d"));
+    place.storage.drain();
+    let trash = place.root.path().join("root/.trash");
+    let left: Vec<_> = fs::read_dir(&trash).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+    for folder in &left {
+        rustix::mount::unmount(folder.join("mounted"), rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+    }
+    deleted.expect("its name is free");
+    assert!(left.len() == 1 && !place.data().join("d").exists());
+    place.storage.recover().expect("begun");
+    place.storage.drain();
+    assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 0);
 }

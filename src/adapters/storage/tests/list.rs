@@ -77,6 +77,30 @@ fn list_returns_only_conversations_of_the_owner() {
 }
 
 #[test]
+fn folders_of_the_isolation_check_are_conversations_of_no_owner() {
+    let Place { root, storage, conversation } = place();
+    let check = ConversationKey::new(Principal::self_test(), "check".parse().expect("an id"));
+    for _ in 0..2 {
+        let data = storage.create(&check).expect("a folder").data();
+        assert!(data.path.is_dir() && storage.open(&check).expect("opened").is_some());
+        let listed = Storage::list(&*storage, &Principal::default(), None, 10).expect("a list");
+        let used = storage.last_uses().expect("uses");
+        for known in [listed, used] {
+            assert_eq!(known.iter().map(|one| one.key.to_string()).collect::<Vec<_>>(), ["c"]);
+        }
+        assert!(storage.remove(&check).expect("removed") && !data.path.exists());
+    }
+    // A server that is killed leaves it to the next one.
+    let left = storage.create(&check).expect("a folder").data().path;
+    drop((storage, conversation));
+    let storage = DiskStorage::at(&root.path().join("root"), users()).expect("a root");
+    assert!(!left.exists());
+    storage.recover().expect("begun");
+    storage.drain();
+    assert_eq!(fs::read_dir(root.path().join("root/.trash")).expect("a folder").count(), 0);
+}
+
+#[test]
 fn list_is_bounded_in_entries_and_depth() {
     let place = place();
     let deep = vec!["d"; 20].join("/");

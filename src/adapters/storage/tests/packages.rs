@@ -108,6 +108,18 @@ fn trees_are_deleted_by_age_and_size_and_what_is_too_large_is_not_kept() {
     fs::write(stage.data().path.join(".packages/python/big"), vec![1; 1 << 20]).expect("written");
     let small = Usage { bytes: 4096, ..ROOM };
     assert!(matches!(stage.keep(Tool::Uv, "c", &small), Err(StorageError::NoSpace { .. })));
+    // A file of holes takes no space until it is copied.
+    let big = stage.data().path.join(".packages/python/big");
+    let holes = fs::File::create(&big).expect("made");
+    holes.set_len(1 << 30).expect("longer");
+    assert!(matches!(stage.keep(Tool::Uv, "c", &ROOM), Err(StorageError::NoSpace { .. })));
+    // Nor does another name of a file.
+    fs::write(&big, vec![1; 1 << 20]).expect("written");
+    for number in 0..3 {
+        fs::hard_link(&big, big.with_file_name(number.to_string())).expect("another name");
+    }
+    let two = Usage { bytes: 2 << 20, ..ROOM };
+    assert!(matches!(stage.keep(Tool::Uv, "c", &two), Err(StorageError::NoSpace { .. })));
     // The installations above are gone: a start finds only what a process that was killed leaves.
     storage.drain();
     std::mem::forget(stage);

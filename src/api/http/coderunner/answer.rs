@@ -1,6 +1,7 @@
 //! Answers in CodeRunner's form.
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::{
     domain::{
@@ -18,19 +19,6 @@ pub(super) struct Executed {
     stderr: String,
     execution_time: f64,
     cpu_time: f64,
-}
-
-/// A task of `execute_async`.
-#[derive(Debug, Serialize)]
-pub(super) struct Task {
-    #[serde(rename = "task_id")]
-    id: String,
-    is_complete: bool,
-    serialized_stdout: String,
-    serialized_stderr: String,
-    execution_time: Option<f64>,
-    cpu_time: Option<f64>,
-    created_at: String,
 }
 
 /// A refusal: the members of each of CodeRunner's answers, so that any of its clients finds what it reads.
@@ -82,21 +70,21 @@ impl From<&Report> for Executed {
     }
 }
 
-impl From<&RunView> for Task {
-    fn from(view: &RunView) -> Self {
-        let (stdout, stderr, times) = match &view.result {
-            None => Default::default(),
-            Some(Ok(report)) => (report.stdout.text.clone(), stderr(report), Some(seconds(&report.outcome.figures))),
-            Some(Err(Failure { message, .. })) => (String::new(), message.clone(), None),
-        };
-        Self {
-            id: view.run.to_string(),
-            is_complete: view.result.is_some(),
-            serialized_stdout: stdout,
-            serialized_stderr: stderr,
-            execution_time: times.map(|(wall, _)| wall),
-            cpu_time: times.map(|(_, cpu)| cpu),
-            created_at: rfc3339(view.created_unix_s),
-        }
-    }
+/// A task of `execute_async`.
+pub(super) fn task(view: &RunView) -> Value {
+    let (stdout, stderr, times) = match &view.result {
+        None => Default::default(),
+        Some(Ok(report)) => (report.stdout.text.clone(), stderr(report), Some(seconds(&report.outcome.figures))),
+        Some(Err(Failure { message, .. })) => (String::new(), message.clone(), None),
+    };
+    let (wall, cpu) = times.unzip();
+    json!({
+        "task_id": view.run.to_string(),
+        "is_complete": view.result.is_some(),
+        "serialized_stdout": stdout,
+        "serialized_stderr": stderr,
+        "execution_time": wall,
+        "cpu_time": cpu,
+        "created_at": rfc3339(view.created_unix_s),
+    })
 }

@@ -16,22 +16,28 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ApiParts, sessions::named};
+use super::{
+    ApiParts,
+    sessions::{closed, named},
+};
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError, parts::Path},
+        http::{
+            Answer,
+            body::RequestBody,
+            error::ApiError,
+            parts::{ApiCall, Path},
+        },
         schema::session::SessionStatus,
     },
     domain::{
         error::{Code, Failure},
         file::Change,
         id::ConversationId,
-        owner::{ConversationKey, Principal},
-        trace::TraceContext,
     },
     services::{
         browser::{self, Action, ActionKind, Browse, ITEMS_MAX, Page, PageError, PageErrorKind, Part, Query},
-        runs::{CellSession, Report, RunRequest},
+        runs::{CellSession, Report},
     },
 };
 
@@ -78,9 +84,7 @@ struct BrowserRequest {
 
 /// The caller and its request.
 pub(super) struct BrowserCall {
-    parts: ApiParts,
-    who: Principal,
-    trace: Option<TraceContext>,
+    api: ApiCall,
     asked: BrowserRequest,
 }
 
@@ -89,33 +93,31 @@ impl FromRequest<ApiParts> for BrowserCall {
 
     async fn from_request(request: Request, parts: &ApiParts) -> Result<Self, ApiError> {
         let (mut head, body) = request.into_parts();
-        let who = Principal::from_request_parts(&mut head, parts).await?;
-        browser::check(&parts.runs, &who).map_err(|failure| {
+        let api = ApiCall::from_request_parts(&mut head, parts).await?;
+        browser::check(&parts.runs, &api.who).map_err(|failure| {
             let is_missing = failure.code == Code::RunnerNotFound;
             ApiError { status: is_missing.then_some(StatusCode::NOT_IMPLEMENTED), ..ApiError::from(failure) }
         })?;
-        parts.runs.check_capacity(&who)?;
-        let trace = head.extensions.get().copied();
+        parts.runs.check_capacity(&api.who)?;
         let Ok(body) = RequestBody::from_request(Request::from_parts(head, body), parts).await;
-        Ok(Self { parts: parts.clone(), who, trace, asked: body.lenient().await? })
+        Ok(Self { api, asked: body.lenient().await? })
     }
 }
 
 impl BrowserCall {
     async fn browse(&self, browse: Browse) -> Result<(Arc<Report>, Page), Failure> {
+        let ApiCall { parts, who, .. } = &self.api;
         let (conversation, session) = if let Some(id) = &self.asked.session_id {
-            let session = self.parts.sessions.get(&self.who, named(id)?)?;
+            let session = parts.sessions.get(who, named(id)?)?;
             let open = browser::is_browser(&session.language).then_some(CellSession::Open(session.session));
-            (ConversationKey::new(self.who.clone(), session.conversation.id), open)
+            (session.conversation.id, open)
         } else {
-            let shared: ConversationId = SHARED.parse().map_err(|why| Failure::argument("session_id", why))?;
-            (ConversationKey::new(self.who.clone(), shared), None)
+            (SHARED.parse::<ConversationId>().map_err(|why| Failure::argument("session_id", why))?, None)
         };
         let timeout_ms = self.asked.timeout.or(self.asked.wait_timeout);
         let browse = Browse { timeout_ms, session, ..browse };
-        let request = browser::request(&self.parts.runs, conversation, &browse)?;
-        let run = self.parts.runs.begin(RunRequest { detach: Some(false), within: self.trace, ..request })?;
-        let report = run.finished().await?;
+        let request = browser::request(&parts.runs, self.api.key(conversation), &browse)?;
+        let report = self.api.finished(request).await?;
         let page = browser::page(&report);
         Ok((report, page))
     }
@@ -129,13 +131,13 @@ impl BrowserCall {
 
 /// A page that did not do it.
 fn done(page: &Page) -> Result<(), ApiError> {
-    let Some(PageError { kind, sentence }) = &page.error else { return Ok(()) };
+    let Some(PageError { kind, message }) = &page.error else { return Ok(()) };
     let status = match kind {
         PageErrorKind::NotFound => StatusCode::NOT_FOUND,
         PageErrorKind::Timeout => StatusCode::REQUEST_TIMEOUT,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
-    Err(ApiError { status: Some(status), ..ApiError::new(Code::InvalidArgument, sentence.clone()) })
+    Err(ApiError { status: Some(status), ..ApiError::new(Code::InvalidArgument, message.clone()) })
 }
 
 fn needed(value: Option<&String>, name: &str) -> Result<String, Failure> {
@@ -207,14 +209,15 @@ pub(super) async fn screenshot(call: BrowserCall) -> Answer<Value> {
     if call.asked.clip.is_some() {
         return Err(Failure::argument("clip", "a part of the page cannot be chosen: leave it out").into());
     }
-    let action = Action { full_page: call.asked.full_page.unwrap_or(true), ..Action::new(ActionKind::Screenshot) };
+    let full_page = Some(call.asked.full_page.unwrap_or(true));
+    let action = Action { full_page, ..Action::new(ActionKind::Screenshot) };
     let (report, page) = call.browse(Browse { actions: vec![action], ..Browse::default() }).await?;
     done(&page)?;
     let mut made = report.files.files.iter().filter(|file| file.change == Change::Created);
     let why = "The picture was not stored: see which files the conversation has.";
     let none = || Failure::new(Code::FileNotFound, why);
     let file = made.find(|file| file.media_type() == "image/png").ok_or_else(none)?;
-    let read = call.parts.files.read(&report.conversation, &file.path, 0, PICTURE_BYTES_MAX).await?;
+    let read = call.api.parts.files.read(&report.conversation, &file.path, 0, PICTURE_BYTES_MAX).await?;
     if read.truncated {
         let why = format!("The picture has more than {PICTURE_BYTES_MAX} bytes: download it as a file.");
         return Err(Failure::new(Code::TooLarge, why).into());
@@ -249,15 +252,15 @@ pub(super) async fn open(call: BrowserCall) -> Answer<Value> {
         (None, Some(_)) => return Err(missing("viewport_width")),
         (Some(_), None) => return Err(missing("viewport_height")),
     };
-    let conversation = ConversationKey::new(call.who.clone(), ConversationId::fresh());
-    let opened = call.parts.sessions.open(&conversation, &browser::language()?).await?;
+    let conversation = call.api.key(ConversationId::fresh());
+    let opened = call.api.parts.sessions.open(&conversation, &browser::language()?).await?;
     if viewport.is_some() {
         let session_id = Some(opened.session.to_string());
         let call = BrowserCall { asked: BrowserRequest { session_id, ..BrowserRequest::default() }, ..call };
         let browsed = call.browse(Browse { viewport, ..Browse::default() }).await;
         if let Err(error) = browsed.map_err(ApiError::from).and_then(|(_, page)| done(&page)) {
             // The caller does not get its id. It may have ended by itself.
-            let _ = call.parts.sessions.close(&call.who, opened.session);
+            let _ = call.api.parts.sessions.close(&call.api.who, opened.session);
             return Err(error);
         }
     }
@@ -270,7 +273,7 @@ fn unreached(page: &Page) -> Result<Option<Value>, ApiError> {
         None => Ok(None),
         Some(error) if error.kind == PageErrorKind::Timeout => done(page).map(|()| None),
         Some(error) => {
-            let why = [std::slice::from_ref(&error.sentence), page.notes.as_slice()].concat().join(" ");
+            let why = [std::slice::from_ref(&error.message), page.notes.as_slice()].concat().join(" ");
             Ok(Some(json!({"status": "error", "error": why, "url": page.url})))
         }
     }
@@ -293,15 +296,13 @@ fn content_of(page: &Page, anchors_max: usize) -> Value {
 }
 
 /// The caller's open browsers.
-pub(super) async fn list(parts: ApiParts, who: Principal) -> Json<Value> {
-    let all = parts.sessions.list(&who, None);
+pub(super) async fn list(call: ApiCall) -> Json<Value> {
+    let all = call.parts.sessions.list(&call.who, None);
     let browsers = all.iter().filter(|session| browser::is_browser(&session.language));
     Json(json!({"sessions": browsers.map(SessionStatus::from).collect::<Vec<_>>()}))
 }
 
 /// Closes a browser.
-pub(super) async fn close(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<SessionStatus> {
-    let view = parts.sessions.get(&who, named(&id)?)?;
-    parts.sessions.close(&who, view.session)?;
-    Ok(Json(SessionStatus::ended(&view)))
+pub(super) async fn close(call: ApiCall, Path(id): Path<String>) -> Answer<SessionStatus> {
+    closed(&call, Some(&id))
 }

@@ -1,27 +1,28 @@
 //! Programs: in a session, where variables stay, or as separate runs; synchronously, or started and polled.
 
-use axum::{Json, extract::State};
+use axum::Json;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ApiParts,
-    answer::{Executed, Task},
+    answer::{Executed, task},
     sessions::named,
 };
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, parts::Path},
+        http::{
+            Answer,
+            body::RequestBody,
+            parts::{ApiCall, Path},
+        },
         schema::parse,
     },
     domain::{
         error::{Code, Failure},
         id::{ConversationId, Language, RunId},
-        owner::{ConversationKey, Principal},
-        trace::TraceContext,
     },
-    services::runs::{CellSession, RunHandle, RunRequest, Runs},
+    services::runs::{CellSession, RunHandle, RunRequest},
 };
 
 #[derive(Deserialize, JsonSchema)]
@@ -35,52 +36,37 @@ struct Execute {
 }
 
 /// Runs a program and waits for its end. One that fails is a result.
-pub(super) async fn execute(
-    parts: ApiParts,
-    who: Principal,
-    trace: Option<TraceContext>,
-    body: RequestBody,
-) -> Answer<Executed> {
-    let run = start(&parts, who, trace, body).await?;
+pub(super) async fn execute(call: ApiCall, body: RequestBody) -> Answer<Executed> {
+    let run = start(&call, body).await?;
     let report = run.finished().await?;
     Ok(Json(Executed::from(&*report)))
 }
 
 /// Begins a program that goes on without its caller.
-pub(super) async fn begin(
-    parts: ApiParts,
-    who: Principal,
-    trace: Option<TraceContext>,
-    body: RequestBody,
-) -> Answer<Value> {
-    let run = start(&parts, who, trace, body).await?;
-    let task = run.id().to_string();
+pub(super) async fn begin(call: ApiCall, body: RequestBody) -> Answer<Value> {
+    let run = start(&call, body).await?;
+    let id = run.id().to_string();
     run.detach();
-    Ok(Json(json!({"task_id": task})))
+    Ok(Json(json!({"task_id": id})))
 }
 
 /// A program that was begun.
-pub(super) async fn result(State(runs): State<Runs>, who: Principal, Path(id): Path<String>) -> Answer<Task> {
+pub(super) async fn result(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
     let id: RunId = id.parse().map_err(|_| Failure::new(Code::RunNotFound, "There is no such task."))?;
-    Ok(Json(Task::from(&runs.get(&who, id)?.view())))
+    Ok(Json(task(&call.parts.runs.get(&call.who, id)?.view())))
 }
 
-async fn start(
-    parts: &ApiParts,
-    who: Principal,
-    trace: Option<TraceContext>,
-    body: RequestBody,
-) -> Result<RunHandle, Failure> {
+async fn start(call: &ApiCall, body: RequestBody) -> Result<RunHandle, Failure> {
     // Without capacity the body is not read.
-    parts.runs.check_capacity(&who)?;
+    call.parts.runs.check_capacity(&call.who)?;
     let Execute { code, command, session_id, language, timeout } = body.lenient().await?;
     let program = code.into_iter().chain(command).find(|program| !program.is_empty());
     let program = program.ok_or_else(|| Failure::argument("code", "it is missing: give the program's text"))?;
     let limits = timeout.map(|seconds| parse::time_limit("timeout", seconds)).transpose()?;
     let (conversation, session, language) = if let Some(id) = session_id {
-        let session = parts.sessions.get(&who, named(&id)?)?;
+        let session = call.parts.sessions.get(&call.who, named(&id)?)?;
         // By the caller's token, which may be another than the one that opened the session.
-        let conversation = ConversationKey::new(who, session.conversation.id);
+        let conversation = call.key(session.conversation.id);
         match language.filter(|language| *language != session.language) {
             // Another language of the same conversation: its files are the same.
             Some(language) => (conversation, Some(CellSession::Any), language),
@@ -89,14 +75,14 @@ async fn start(
     } else {
         let language = language.unwrap_or_default();
         // In a cell the value of the last expression is shown, as it is there.
-        let session = parts.runs.offers_sessions(&language).then_some(CellSession::Once);
-        (ConversationKey::new(who, ConversationId::fresh()), session, language)
+        let session = call.parts.runs.offers_sessions(&language).then_some(CellSession::Once);
+        (call.key(ConversationId::fresh()), session, language)
     };
-    parts.runs.begin(RunRequest {
+    call.parts.runs.begin(RunRequest {
         session,
         limits,
         detach: Some(false),
-        within: trace,
+        within: call.trace,
         ..RunRequest::new(conversation, language, program.into())
     })
 }

@@ -4,7 +4,7 @@ use axum::{
     Json,
     body::Body,
     http::{StatusCode, header},
-    response::{IntoResponse as _, Response},
+    response::IntoResponse as _,
 };
 use futures_util::{StreamExt as _, future};
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{InSandbox, below_data};
 use crate::{
-    api::http::{Answer, body::RequestBody, error::ApiError, parts::Path},
+    api::http::{Answer, Reply, body::RequestBody, no_content, parts::Path},
     domain::{
         error::{Code, Failure},
         event::{Display, DisplayKind, Event, EventKind, StreamKind},
@@ -59,9 +59,9 @@ struct Open {
 }
 
 /// Runs a cell. A client that goes away interrupts it.
-pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Result<Response, ApiError> {
+pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Reply {
     // Without capacity the body is not read.
-    sandbox.parts.runs.check_capacity(&sandbox.key.owner)?;
+    sandbox.call.parts.runs.check_capacity(&sandbox.key.owner)?;
     let Execute { code, context_id, language, env_vars } = body.lenient().await?;
     if env_vars.is_some_and(|variables| !variables.is_empty()) {
         let why = "a cell takes none: set them when the sandbox is created, or in the code";
@@ -71,14 +71,14 @@ pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Result<Res
         Some(id) => sandbox.context(&id)?,
         None => sandbox.session(language).await?,
     };
-    let (InSandbox { parts, key, trace, .. }, SessionView { session, language, .. }) = (sandbox, view);
-    let run = parts.runs.begin(RunRequest {
+    let (InSandbox { call, key, .. }, SessionView { session, language, .. }) = (sandbox, view);
+    let run = call.parts.runs.begin(RunRequest {
         session: Some(CellSession::Open(session)),
         detach: Some(false),
-        within: trace,
+        within: call.trace,
         ..RunRequest::new(key.clone(), language, code.into())
     })?;
-    let mut lines = Lines::default();
+    let mut lines = Lines { begun_unix_ms: run.id().unix_ms(), ..Lines::default() };
     let lines = run.events(0).map(move |event| {
         let mut text = String::new();
         for line in lines.of(&event) {
@@ -86,7 +86,7 @@ pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Result<Res
             text.push('\n');
         }
         if event.kind.is_last() {
-            let cells = parts.sessions.get(&key.owner, session).map_or(1, |view| view.cells);
+            let cells = call.parts.sessions.get(&key.owner, session).map_or(1, |view| view.cells);
             let count = json!({"type": "number_of_executions", "execution_count": cells});
             text = format!("{count}\n{text}{}\n", json!({"type": "end_of_execution"}));
         }
@@ -101,13 +101,16 @@ pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Result<Res
 /// What of a cell was answered so far, as far as later lines need it.
 #[derive(Default)]
 struct Lines {
+    begun_unix_ms: i64,
     stderr: String,
     failed: Option<(String, String)>,
 }
 
 impl Lines {
     fn of(&mut self, event: &Event) -> Vec<Value> {
-        let at = u64::try_from(event.at.as_nanos()).unwrap_or(u64::MAX);
+        // In nanoseconds of Unix time.
+        let at = i64::try_from(event.at.as_nanos()).unwrap_or(i64::MAX);
+        let at = self.begun_unix_ms.saturating_mul(1_000_000).saturating_add(at);
         match &event.kind {
             EventKind::Output(StreamKind::Stdout, bytes) => {
                 vec![json!({"type": "stdout", "text": String::from_utf8_lossy(bytes), "timestamp": at})]
@@ -171,7 +174,7 @@ fn result(display: &Display) -> Value {
 
 /// Opens the session of a language.
 pub(super) async fn open(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    sandbox.parts.runs.check_capacity(&sandbox.key.owner)?;
+    sandbox.call.parts.runs.check_capacity(&sandbox.key.owner)?;
     let Open { language, cwd } = body.lenient().await?;
     if cwd.as_deref().map(below_data).transpose()?.flatten().is_some() {
         return Err(Failure::argument("cwd", "it must be /home/user: change the folder in the code").into());
@@ -181,20 +184,18 @@ pub(super) async fn open(sandbox: InSandbox, body: RequestBody) -> Answer<Value>
 
 /// The sessions of a sandbox.
 pub(super) async fn list(sandbox: InSandbox) -> Json<Vec<Value>> {
-    let all = sandbox.parts.sessions.list(&sandbox.key.owner, Some(&sandbox.key.id));
+    let all = sandbox.call.parts.sessions.list(&sandbox.key.owner, Some(&sandbox.key.id));
     Json(all.iter().map(shown).collect())
 }
 
 /// Ends a session.
-pub(super) async fn close(sandbox: InSandbox, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
-    sandbox.parts.sessions.close(&sandbox.key.owner, sandbox.context(&id)?.session)?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn close(sandbox: InSandbox, Path(id): Path<String>) -> Reply<StatusCode> {
+    no_content(sandbox.call.parts.sessions.close(&sandbox.key.owner, sandbox.context(&id)?.session))
 }
 
 /// A new interpreter without variables, under the same id.
-pub(super) async fn restart(sandbox: InSandbox, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
-    sandbox.parts.sessions.restart(&sandbox.key.owner, sandbox.context(&id)?.session).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn restart(sandbox: InSandbox, Path(id): Path<String>) -> Reply<StatusCode> {
+    no_content(sandbox.call.parts.sessions.restart(&sandbox.key.owner, sandbox.context(&id)?.session).await)
 }
 
 impl InSandbox {
@@ -202,13 +203,13 @@ impl InSandbox {
     fn context(&self, id: &str) -> Result<SessionView, Failure> {
         let missing = || Failure::new(Code::SessionNotFound, "There is no such context.");
         let id: SessionId = id.parse().map_err(|_| missing())?;
-        let view = self.parts.sessions.get(&self.key.owner, id)?;
+        let view = self.call.parts.sessions.get(&self.key.owner, id)?;
         Some(view).filter(|view| view.conversation == self.key).ok_or_else(missing)
     }
 
     /// The session of a language.
     async fn session(&self, language: Option<Language>) -> Result<SessionView, Failure> {
-        self.parts.sessions.open_with(&self.key, &language.unwrap_or_default(), &self.setup).await
+        self.call.parts.sessions.open_with(&self.key, &language.unwrap_or_default(), &self.setup).await
     }
 }
 
@@ -225,8 +226,9 @@ mod tests {
     #[test]
     fn dropped_output_is_marked_in_its_stream() {
         let kind = EventKind::Cut { stdout_bytes: 10, stderr_bytes: 0 };
-        let lines = Lines::default().of(&Event { number: 1, at: Duration::from_nanos(5), kind });
+        let mut lines = Lines { begun_unix_ms: 1_700_000_000_000, ..Lines::default() };
+        let lines = lines.of(&Event { number: 1, at: Duration::from_nanos(5), kind });
         let text = "\n[… 10 bytes were not kept …]\n";
-        assert_eq!(lines, [json!({"type": "stdout", "text": text, "timestamp": 5})]);
+        assert_eq!(lines, [json!({"type": "stdout", "text": text, "timestamp": 1_700_000_000_000_000_005_i64})]);
     }
 }

@@ -1,25 +1,22 @@
 //! Files of a sandbox. A folder exists for this surface while a file is in it. Making a folder, for which the services
 //! have no call, runs as a command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
-use axum::{
-    Json,
-    http::{HeaderMap, Method, StatusCode},
-    response::Response,
-};
+use axum::{Json, http::StatusCode};
 use multer::Constraints;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{InSandbox, a_file, below_data, process::quoted};
+use super::{InSandbox, a_file, all_files, below_data, process::quoted};
 use crate::{
     api::http::{
-        Answer,
+        Answer, Reply,
         body::RequestBody,
         error::ApiError,
         files as downloads,
+        listed::{self, Room},
         multipart::{self, Form},
         parts::Query,
     },
@@ -51,15 +48,10 @@ struct Named {
 }
 
 /// The bytes of a file.
-pub(super) async fn read(
-    sandbox: InSandbox,
-    Query(AtPath { path }): Query<AtPath>,
-    method: Method,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
+pub(super) async fn read(sandbox: InSandbox, Query(AtPath { path }): Query<AtPath>) -> Reply {
     let path = a_file(&path.unwrap_or_default())?;
-    let download = sandbox.parts.files.open(&sandbox.key, &path).await.map_err(absent)?;
-    Ok(downloads::present_to(&method, &headers, download))
+    let download = sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent)?;
+    Ok(downloads::present_to(&sandbox.call.method, &sandbox.call.headers, download))
 }
 
 /// Writes the body, or each file of a form.
@@ -71,7 +63,7 @@ pub(super) async fn write(
     let Some(boundary) = body.boundary() else {
         let (announced, pieces) = body.stream()?;
         let path = a_file(&path.unwrap_or_default())?;
-        let entry = sandbox.parts.files.upload(&sandbox.key, &path, None, announced, pieces).await?;
+        let entry = sandbox.call.parts.files.upload(&sandbox.key, &path, None, announced, pieces).await?;
         return Ok(Json(vec![written(&entry.path)]));
     };
     let mut form = Form::new(body, boundary, Constraints::new())?;
@@ -81,7 +73,7 @@ pub(super) async fn write(
             return Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into());
         }
         let path = a_file(path.as_deref().or(field.file_name()).unwrap_or_default())?;
-        let entry = sandbox.parts.files.upload(&sandbox.key, &path, None, None, multipart::pieces(field)).await?;
+        let entry = sandbox.call.parts.files.upload(&sandbox.key, &path, None, None, multipart::pieces(field)).await?;
         files.push(written(&entry.path));
     }
     Ok(Json(files))
@@ -103,41 +95,47 @@ fn absent(failure: Failure) -> Failure {
     }
 }
 
-async fn named(body: RequestBody) -> Result<SafePath, Failure> {
-    a_file(&body.lenient::<Named>().await?.path.unwrap_or_default())
+/// The path that a request names; `None` for the folder of all files.
+async fn named(body: RequestBody) -> Result<Option<SafePath>, Failure> {
+    below_data(&body.lenient::<Named>().await?.path.unwrap_or_default())
 }
 
 /// What is in a folder, to a depth.
-pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Reply {
     let Named { path, depth, .. } = body.lenient().await?;
     let folder = below_data(&path.unwrap_or_default())?;
     let above = folder.as_ref().map_or(0, |folder| folder.components().count());
     let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
-    let mut shown = BTreeMap::new();
+    let (mut shown, mut room) = (BTreeMap::new(), Room::default());
     let visit = |file: FileEntry| {
         let names: Vec<_> = file.path.components().collect();
         for length in above + 1..=names.len().min(above.saturating_add(depth)) {
             let path = SafePath::from_components(&names[..length]).map_err(|why| Failure::argument("path", why))?;
             let entry = if length == names.len() { of_file(&file) } else { of_folder(&path) };
-            shown.insert(path, entry);
+            if let Entry::Vacant(place) = shown.entry(path)
+                && room.takes(&entry)
+            {
+                place.insert(entry);
+            }
         }
         Ok(())
     };
-    sandbox.parts.files.visit(&sandbox.key, folder.as_ref(), visit).await?;
+    let visited_all = sandbox.call.parts.files.visit(&sandbox.key, folder.as_ref(), visit).await?;
     if shown.is_empty() && folder.is_some() {
         return Err(Failure::new(Code::FileNotFound, "There is no such folder, or nothing is in it.").into());
     }
-    Ok(Json(json!({"entries": shown.into_values().collect::<Vec<_>>()})))
+    let entries = json!({"entries": shown.into_values().collect::<Vec<_>>()});
+    Ok(listed::answer(entries, visited_all && !room.is_full))
 }
 
 /// A file or a folder.
 pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    let path = named(body).await?;
-    let entry = match sandbox.parts.files.open(&sandbox.key, &path).await.map_err(absent) {
-        Ok(file) => entry(&path, "FILE_TYPE_FILE", file.size, file.modified_unix_s),
+    let Some(path) = named(body).await? else { return Ok(Json(json!({"entry": folder("user", "/home/user")}))) };
+    let entry = match sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent) {
+        Ok(file) => plain_file(&path, file.size, file.modified_unix_s),
         Err(failure) if matches!(failure.code, Code::NotAFile | Code::FileNotFound) => {
             let query = FileQuery { folder: Some(path.clone()), after: None, limit: Some(1) };
-            if sandbox.parts.files.page(&sandbox.key, query).await?.files.is_empty() {
+            if sandbox.call.parts.files.page(&sandbox.key, query).await?.files.is_empty() {
                 return Err(Failure::new(Code::FileNotFound, "There is no such file.").into());
             }
             of_folder(&path)
@@ -149,29 +147,25 @@ pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value>
 
 /// Deletes a file, or a folder with all it holds.
 pub(super) async fn remove(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    let path = named(body).await?;
-    sandbox.parts.files.delete(&sandbox.key, &path, None).await.map_err(absent)?;
+    let path = named(body).await?.ok_or_else(all_files)?;
+    sandbox.call.parts.files.delete(&sandbox.key, &path, None).await.map_err(absent)?;
     Ok(Json(json!({})))
 }
 
 /// Makes a folder. One that is there is 409, which the SDK expects.
 pub(super) async fn make_dir(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    let path = named(body).await?;
+    let there = || ApiError {
+        status: Some(StatusCode::CONFLICT),
+        ..ApiError::new(Code::NotAFile, "The folder is there already.")
+    };
+    let path = named(body).await?.ok_or_else(there)?;
     let name = quoted(&path.text());
     let language: Language = "bash".parse().map_err(|why| Failure::argument("language", why))?;
     let command = format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}");
-    let request = RunRequest {
-        detach: Some(false),
-        within: sandbox.trace,
-        ..RunRequest::new(sandbox.key, language, command.into())
-    };
-    let report = sandbox.parts.runs.begin(request)?.finished().await?;
+    let report = sandbox.call.finished(RunRequest::new(sandbox.key, language, command.into())).await?;
     match report.outcome.ended {
         Ended::Exited { code: 0 } => Ok(Json(json!({"entry": of_folder(&path)}))),
-        Ended::Exited { code: 17 } => {
-            let status = Some(StatusCode::CONFLICT);
-            Err(ApiError { status, ..ApiError::new(Code::NotAFile, "The folder is there already.") })
-        }
+        Ended::Exited { code: 17 } => Err(there()),
         _ => Err(Failure::argument("path", format!("it cannot be used: {}", report.stderr.text.trim())).into()),
     }
 }
@@ -180,24 +174,32 @@ pub(super) async fn make_dir(sandbox: InSandbox, body: RequestBody) -> Answer<Va
 pub(super) async fn rename(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let Named { source, destination, .. } = body.lenient().await?;
     let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
-    let moved = sandbox.parts.files.rename(&sandbox.key, &from, &to, true, None).await.map_err(absent)?;
+    let moved = sandbox.call.parts.files.rename(&sandbox.key, &from, &to, true, None).await.map_err(absent)?;
     Ok(Json(json!({"entry": moved.as_ref().map_or_else(|| of_folder(&to), of_file)})))
 }
 
 fn of_file(file: &FileEntry) -> Value {
-    entry(&file.path, "FILE_TYPE_FILE", file.size, file.modified_unix_s)
+    plain_file(&file.path, file.size, file.modified_unix_s)
+}
+
+fn plain_file(path: &SafePath, size: u64, modified_unix_s: i64) -> Value {
+    entry(&String::from_utf8_lossy(path.name()), &at(path), "FILE_TYPE_FILE", size, modified_unix_s)
 }
 
 fn of_folder(path: &SafePath) -> Value {
-    entry(path, "FILE_TYPE_DIRECTORY", 0, 0)
+    folder(&String::from_utf8_lossy(path.name()), &at(path))
 }
 
-fn entry(path: &SafePath, kind: &str, size: u64, modified_unix_s: i64) -> Value {
+fn folder(name: &str, path: &str) -> Value {
+    entry(name, path, "FILE_TYPE_DIRECTORY", 0, 0)
+}
+
+fn entry(name: &str, path: &str, kind: &str, size: u64, modified_unix_s: i64) -> Value {
     let is_file = kind == "FILE_TYPE_FILE";
     json!({
-        "name": String::from_utf8_lossy(path.name()),
+        "name": name,
         "type": kind,
-        "path": at(path),
+        "path": path,
         "size": size.to_string(),
         "mode": if is_file { 0o644 } else { 0o755 },
         "permissions": if is_file { "-rw-r--r--" } else { "drwxr-xr-x" },

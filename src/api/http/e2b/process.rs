@@ -6,7 +6,7 @@
 use axum::{
     body::Body,
     http::{HeaderMap, header},
-    response::{IntoResponse as _, Response},
+    response::IntoResponse as _,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures_util::StreamExt as _;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{InSandbox, below_data};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError, json},
+        http::{Reply, body::RequestBody, json},
         schema::parse::{self, Source},
     },
     domain::{
@@ -53,8 +53,8 @@ struct Process {
 }
 
 /// Runs a command. A client that goes away stops it.
-pub(super) async fn start(sandbox: InSandbox, headers: HeaderMap, body: RequestBody) -> Result<Response, ApiError> {
-    sandbox.parts.runs.check_capacity(&sandbox.key.owner)?;
+pub(super) async fn start(sandbox: InSandbox, body: RequestBody) -> Reply {
+    sandbox.call.parts.runs.check_capacity(&sandbox.key.owner)?;
     let bytes = body.read().await?;
     let broken = || Failure::new(Code::InvalidRequest, "The body is not one message of Connect in JSON.");
     let message = bytes.get(HEAD_BYTES..).filter(|_| bytes[0] == 0).ok_or_else(broken)?;
@@ -62,14 +62,14 @@ pub(super) async fn start(sandbox: InSandbox, headers: HeaderMap, body: RequestB
         return Err(broken().into());
     };
     let Start { mut process } = parse::parse(members, Source::Lenient)?;
-    let limits = timeout_ms(&headers).map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
+    let limits = timeout_ms(&sandbox.call.headers).map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
     let language: Language = "bash".parse().map_err(|_| broken())?;
-    let run = sandbox.parts.runs.begin(RunRequest {
+    let run = sandbox.call.parts.runs.begin(RunRequest {
         env: process.envs.take().unwrap_or_default().over(sandbox.setup.env),
         network: sandbox.setup.network,
         limits,
         detach: Some(false),
-        within: sandbox.trace,
+        within: sandbox.call.trace,
         ..RunRequest::new(sandbox.key, language, process.program()?.into())
     })?;
     let begun = frame(0, &json!({"event": {"start": {"pid": 1}}}));

@@ -11,19 +11,31 @@ use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
-use super::ApiParts;
 use crate::{
-    api::http::{Answer, body::RequestBody, coderunner::KEY, error::ApiError, parts::Path},
+    api::{
+        http::{
+            Answer, Reply,
+            body::RequestBody,
+            coderunner::KEY,
+            no_content,
+            parts::{ApiCall, Path, idempotency_key},
+        },
+        schema::parse::{Source, parse},
+    },
     domain::{
         environment::Environment,
         error::{Code, Failure},
-        id::ConversationId,
+        id::{ConversationId, RunId},
         limits::Limits,
-        owner::{ConversationKey, Principal},
+        owner::ConversationKey,
         text::rfc3339,
     },
-    services::containers::{Container, Maker},
+    services::{
+        containers::{Container, Maker},
+        idempotency::Once,
+    },
 };
 
 /// In seconds; E2B's default and its greatest.
@@ -56,16 +68,16 @@ fn seconds(timeout: Option<u64>) -> i64 {
     i64::try_from(timeout.unwrap_or(TIMEOUT_DEFAULT_S).min(TIMEOUT_MAX_S)).unwrap_or_default()
 }
 
-/// Makes a sandbox.
-pub(super) async fn create(
-    parts: ApiParts,
-    who: Principal,
-    headers: HeaderMap,
-    body: RequestBody,
-) -> Result<(StatusCode, Json<Value>), ApiError> {
-    parts.runs.check_capacity(&who)?;
-    let Create { template, timeout, metadata, env, allow_internet_access } =
-        body.at_most(BODY_BYTES_MAX).lenient().await?;
+/// Makes a sandbox. With the header `Idempotency-Key` the same request makes one however often it is sent.
+pub(super) async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Value>)> {
+    let ApiCall { parts, who, headers, .. } = &call;
+    let key = idempotency_key(headers)?;
+    if key.as_ref().is_none_or(|key| !parts.keys.knows(who, key)) {
+        parts.runs.check_capacity(who)?;
+    }
+    let (members, bytes) = body.at_most(BODY_BYTES_MAX).members().await?;
+    let digest = Sha256::new().chain_update("e2b/sandboxes").chain_update(&bytes).finalize().into();
+    let Create { template, timeout, metadata, env, allow_internet_access } = parse(members, Source::Lenient)?;
     let labels = metadata.unwrap_or_default();
     let is_long = |text: &String| text.chars().count() > TEXT_CHARS_MAX;
     for (argument, wrong, why) in [
@@ -81,53 +93,54 @@ pub(super) async fn create(
             return Err(Failure::argument(argument, why).into());
         }
     }
-    let key = ConversationKey::new(who, ConversationId::random("i"));
-    parts.containers.create(&key, Maker::E2b, seconds(timeout))?;
-    let container = parts.containers.change(&key, Maker::E2b, |container| {
-        container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
-        container.labels = labels;
-        container.setup.env = env.unwrap_or_default();
-        container.setup.network = (allow_internet_access == Some(false)).then(Vec::new);
-    })?;
-    Ok((StatusCode::CREATED, Json(opened(&container, &headers))))
+    let sandbox = |run| call.key(ConversationId::of_run("i", run));
+    let make = |run| {
+        parts.containers.create(&sandbox(run), Maker::E2b, seconds(timeout), |container| {
+            container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
+            container.labels = labels;
+            container.setup.env = env.unwrap_or_default();
+            container.setup.network = (allow_internet_access == Some(false)).then(Vec::new);
+        })
+    };
+    let begun = match key {
+        None => Once::New(make(RunId::new())?),
+        Some(key) => parts.keys.once(who, None, (key, digest), make).await?,
+    };
+    let container = match begun {
+        Once::New(container) => container,
+        Once::Again(run) => parts.containers.get(&sandbox(run), Maker::E2b)?,
+    };
+    Ok((StatusCode::CREATED, Json(opened(&container, headers))))
 }
 
 /// A sandbox that goes on, for at least so long.
-pub(super) async fn connect(
-    parts: ApiParts,
-    who: Principal,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: RequestBody,
-) -> Answer<Value> {
-    let Timeout { timeout } = body.at_most(BODY_BYTES_MAX).lenient().await?;
-    let until = parts.containers.now_unix_s().saturating_add(seconds(timeout));
+pub(super) async fn connect(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Answer<Value> {
+    let until = until(&call, body).await?;
     let extend = |container: &mut Container| container.ends_unix_s = container.ends_unix_s.max(until);
-    let container = parts.containers.change(&named(who, &id)?, Maker::E2b, extend)?;
-    Ok(Json(opened(&container, &headers)))
+    let container = call.parts.containers.change(&named(&call, &id)?, Maker::E2b, extend)?;
+    Ok(Json(opened(&container, &call.headers)))
 }
 
 /// Sets when a sandbox expires.
-pub(super) async fn set_timeout(
-    parts: ApiParts,
-    who: Principal,
-    Path(id): Path<String>,
-    body: RequestBody,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn set_timeout(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Reply<StatusCode> {
+    let until = until(&call, body).await?;
+    no_content(call.parts.containers.change(&named(&call, &id)?, Maker::E2b, |container| container.ends_unix_s = until))
+}
+
+/// When a sandbox expires by the body, in seconds since 1970.
+async fn until(call: &ApiCall, body: RequestBody) -> Result<i64, Failure> {
     let Timeout { timeout } = body.at_most(BODY_BYTES_MAX).lenient().await?;
-    let until = parts.containers.now_unix_s().saturating_add(seconds(timeout));
-    parts.containers.change(&named(who, &id)?, Maker::E2b, |container| container.ends_unix_s = until)?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(call.parts.containers.now_unix_s().saturating_add(seconds(timeout)))
 }
 
 /// A sandbox.
-pub(super) async fn get(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Answer<Value> {
-    let container = parts.containers.get(&named(who, &id)?, Maker::E2b)?;
-    Ok(Json(shown(&container, parts.runs.limits())))
+pub(super) async fn get(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
+    let container = call.parts.containers.get(&named(&call, &id)?, Maker::E2b)?;
+    Ok(Json(shown(&container, call.parts.runs.limits())))
 }
 
 /// All sandboxes, or those with some metadata. There is one page.
-pub(super) async fn list(parts: ApiParts, who: Principal, RawQuery(query): RawQuery) -> Json<Vec<Value>> {
+pub(super) async fn list(ApiCall { parts, who, .. }: ApiCall, RawQuery(query): RawQuery) -> Json<Vec<Value>> {
     let query = query.unwrap_or_default();
     let text = |encoded: &str| percent_decode_str(&encoded.replace('+', " ")).decode_utf8_lossy().into_owned();
     let of = |name: &str| query.split('&').filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name);
@@ -145,14 +158,13 @@ pub(super) async fn list(parts: ApiParts, who: Principal, RawQuery(query): RawQu
 }
 
 /// Ends what runs in a sandbox and deletes its files.
-pub(super) async fn kill(parts: ApiParts, who: Principal, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
-    parts.containers.remove(&named(who, &id)?, Maker::E2b).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn kill(call: ApiCall, Path(id): Path<String>) -> Reply<StatusCode> {
+    no_content(call.parts.containers.remove(&named(&call, &id)?, Maker::E2b).await)
 }
 
-fn named(who: Principal, id: &str) -> Result<ConversationKey, Failure> {
+fn named(call: &ApiCall, id: &str) -> Result<ConversationKey, Failure> {
     let id = id.parse().map_err(|_| Failure::new(Code::ConversationNotFound, "The sandbox was not found."))?;
-    Ok(ConversationKey::new(who, id))
+    Ok(call.key(id))
 }
 
 /// The answer that the SDK makes a sandbox of. Its requests to the sandbox hold the tokens of this answer: the one that

@@ -1,6 +1,8 @@
 //! The requested range of a file, and the conditions of the request (RFC 9110, sections 13 and 14).
 
-use axum::http::{HeaderMap, HeaderName, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+
+use crate::api::http::parts::single;
 
 /// A part of a file. Never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,12 +89,8 @@ struct InvalidHeader;
 
 /// The value of a header that may come once, if it came.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, InvalidHeader> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        (Some(value), None) => value.to_str().map(Some).map_err(|_| InvalidHeader),
-        (Some(_), Some(_)) => Err(InvalidHeader),
-    }
+    let value = single(headers, name).map_err(|_| InvalidHeader)?;
+    value.map(HeaderValue::to_str).transpose().map_err(|_| InvalidHeader)
 }
 
 #[cfg(test)]

@@ -8,19 +8,17 @@ use axum::http::{HeaderMap, HeaderValue, Request, Uri, header, uri::PathAndQuery
 use percent_encoding::percent_decode_str;
 
 use super::ROOT;
+use crate::api::http::parts::single;
 
 /// Moves the token of a request to Jupyter's paths into its `Authorization` header, and takes doubled and last slashes
 /// from the path. Of several tokens the one in the path counts, then that of the query, as in Jupyter Server.
 pub fn take_token<B>(request: &mut Request<B>) {
-    let path = request.uri().path();
-    if !path.trim_start_matches('/').starts_with(&ROOT[1..]) {
+    let mut names = request.uri().path().split('/').filter(|name| !name.is_empty());
+    if names.next() != Some(&ROOT[1..]) {
         return;
     }
-    let names: Vec<_> = path.split('/').filter(|name| !name.is_empty()).collect();
-    if names.first() != Some(&&ROOT[1..]) {
-        return;
-    }
-    let (in_path, rest) = match names[1..] {
+    let names: Vec<_> = names.collect();
+    let (in_path, rest) = match names[..] {
         ["t", token, ref rest @ ..] => (Some(token), rest),
         ["t"] => (None, &[][..]),
         ref rest => (None, rest),
@@ -52,8 +50,7 @@ pub fn take_token<B>(request: &mut Request<B>) {
 
 /// Jupyter's name of the scheme is `token`.
 fn rename_scheme(headers: &mut HeaderMap) {
-    let mut all = headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(value), None) = (all.next(), all.next()) else { return };
+    let Ok(Some(value)) = single(headers, &header::AUTHORIZATION) else { return };
     let token = value.as_bytes().split_at_checked("token ".len());
     if let Some((_, token)) = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"token ")) {
         let token = token.trim_ascii().to_vec();

@@ -4,7 +4,7 @@
 //! connect ── one task for each connection, spawned at the upgrade; ends with its client, its kernel or the server
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use axum::{
     Extension,
@@ -12,8 +12,8 @@ use axum::{
         State,
         ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code, rejection::WebSocketUpgradeRejection},
     },
-    response::Response,
 };
+use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -22,11 +22,11 @@ use super::{
     wire::{V1, Wire},
 };
 use crate::{
-    api::http::error::ApiError,
+    api::http::{Reply, error::ApiError},
     domain::error::Code,
     services::{
         kernels::{Connection, ConnectionEnd, Kernels, MessageRefused},
-        sessions::message::MESSAGE_BYTES_MAX,
+        sessions::message::{KernelMessage, MESSAGE_BYTES_MAX},
         tokens::Token,
     },
 };
@@ -35,6 +35,9 @@ use crate::{
 const FRAME_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 /// What each connection reads at once, in bytes.
 const BUFFER_BYTES: usize = 16 << 10;
+/// What a client may have sent that has no room at its kernel, in bytes and messages. Beyond that nothing more is read.
+const UNSENT_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
+const UNSENT_MAX: usize = 256;
 /// How often a client is asked whether it is there; proxies end connections that are silent.
 const PING: Duration = Duration::from_secs(30);
 /// How long the client may take to answer the end.
@@ -47,7 +50,7 @@ pub(super) async fn connect(
     token: Option<Extension<Arc<Token>>>,
     call: Call,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, ApiError> {
+) -> Reply {
     let (who, id) = (&call.who, call.kernel()?);
     kernels.get(who, id)?;
     let why = "This path is for WebSockets: connect with one.";
@@ -63,19 +66,75 @@ pub(super) async fn connect(
 /// Why the server ends a connection.
 struct Close(u16, String);
 
-impl Close {
-    fn refused(why: &impl ToString) -> Self {
-        Self(close_code::POLICY, why.to_string())
+/// What a client has sent and its kernel has not taken yet. What is on the control and stdin channels does not wait for
+/// room on the shell channel.
+#[derive(Default)]
+struct Unsent(VecDeque<(usize, BoxFuture<'static, Result<(), MessageRefused>>)>);
+
+impl Unsent {
+    /// Whether there is room for more.
+    fn takes(&self) -> bool {
+        let bytes: usize = self.0.iter().map(|(bytes, _)| bytes).sum();
+        bytes < UNSENT_BYTES_MAX && self.0.len() < UNSENT_MAX
+    }
+
+    fn push(&mut self, message: KernelMessage, connection: &Connection) {
+        self.0.push_back((message.bytes(), connection.send(message).boxed()));
+    }
+
+    /// Waits until one is passed on or refused; nothing when there is none. Those behind it are begun as well, so that
+    /// each has its place before what the client sends over its next connection.
+    async fn sent(&mut self) -> Option<Result<(), MessageRefused>> {
+        poll_fn(|context| {
+            let mut unsent = self.0.iter_mut().enumerate();
+            let sent = unsent.find_map(|(at, (_, sending))| match sending.poll_unpin(context) {
+                Poll::Ready(sent) => Some((at, sent)),
+                Poll::Pending => None,
+            });
+            match sent {
+                Some((at, sent)) => {
+                    drop(self.0.remove(at));
+                    Poll::Ready(Some(sent))
+                }
+                None if self.0.is_empty() => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Waits for a write to the client, and passes messages on meanwhile. Room that a message was given is held until
+    /// it is passed on, so that a client which does not read would keep others from sending.
+    ///
+    /// # Errors
+    /// Why a message is refused.
+    async fn sent_during<T>(&mut self, write: impl Future<Output = T>) -> Result<T, MessageRefused> {
+        let mut write = pin!(write);
+        loop {
+            tokio::select! {
+                written = &mut write => return Ok(written),
+                Some(sent) = self.sent() => sent?,
+            }
+        }
     }
 }
 
 async fn serve(mut socket: WebSocket, mut connection: Connection, wire: Wire, ended: CancellationToken) {
+    let mut unsent = Unsent::default();
     let over = tokio::select! {
-        over = relay(&mut socket, &mut connection, wire) => over,
-        () = ended.cancelled() => Some(Close::refused(&"the token was revoked or has expired")),
+        over = relay(&mut socket, &mut connection, wire, &mut unsent) => over,
+        () = ended.cancelled() => Some(Close(close_code::POLICY, "the token was revoked or has expired".to_owned())),
     };
+    // What waits takes memory, so it keeps the place of the connection.
+    let _place = Some(connection.leave()).filter(|_| !unsent.0.is_empty());
+    // What a client has sent is passed on also when the client has left.
+    let passing = ended.run_until_cancelled(async { while unsent.sent().await.is_some() {} });
+    tokio::join!(close(socket, over), passing);
+}
+
+/// Ends a connection that the server ends.
+async fn close(mut socket: WebSocket, over: Option<Close>) {
     let Some(Close(code, mut reason)) = over else { return };
-    drop(connection);
     reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
     let close = Message::Close(Some(CloseFrame { code, reason: reason.into() }));
     let ending = async {
@@ -87,45 +146,59 @@ async fn serve(mut socket: WebSocket, mut connection: Connection, wire: Wire, en
     drop(timeout(CLOSE_MAX, ending).await);
 }
 
-/// Relays until one side ends; why, when it is the server.
-async fn relay(socket: &mut WebSocket, connection: &mut Connection, wire: Wire) -> Option<Close> {
+/// Relays until one side ends; why, when it is the server. While messages of the client wait, it is written to and
+/// pinged, and read from as long as there is room.
+async fn relay(socket: &mut WebSocket, connection: &mut Connection, wire: Wire, unsent: &mut Unsent) -> Option<Close> {
     let mut pings = interval(PING);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let takes = unsent.takes();
         let frame = tokio::select! {
             message = connection.next() => match message {
                 Some(message) => wire.write(&message),
                 None => return Some(over(connection.end())),
             },
-            frame = socket.recv() => match frame? {
-                Ok(frame) => {
-                    if let Err(close) = take(connection, wire, frame).await {
-                        return Some(close);
-                    }
-                    None
+            Some(sent) = unsent.sent() => {
+                if let Err(why) = sent {
+                    return Some(refused(connection, why));
                 }
-                Err(_) => return Some(too_long()),
-            },
+                None
+            }
+            frame = socket.recv(), if takes => {
+                let Ok(frame) = frame? else { return Some(too_long()) };
+                match read(wire, frame) {
+                    Ok(Some(message)) => unsent.push(message, connection),
+                    Ok(None) => {}
+                    Err(close) => return Some(close),
+                }
+                None
+            }
             _ = pings.tick() => Some(Message::Ping(axum::body::Bytes::new())),
         };
         if let Some(frame) = frame {
-            socket.send(frame).await.ok()?;
+            match unsent.sent_during(socket.send(frame)).await {
+                Ok(written) => written.ok()?,
+                Err(why) => return Some(refused(connection, why)),
+            }
         }
     }
 }
 
-async fn take(connection: &Connection, wire: Wire, frame: Message) -> Result<(), Close> {
+/// The message in a frame, if it has one.
+fn read(wire: Wire, frame: Message) -> Result<Option<KernelMessage>, Close> {
     let message = match frame {
         Message::Text(text) => wire.read_text(&text.into()),
         Message::Binary(bytes) => wire.read_binary(&bytes),
-        Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return Ok(()),
+        Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return Ok(None),
     };
-    let message = message.map_err(|why| Close(close_code::INVALID, why.to_string()))?;
-    match connection.send(message).await {
-        Ok(()) => Ok(()),
-        Err(MessageRefused::Over) => Err(over(connection.end())),
-        Err(MessageRefused::TooLong) => Err(too_long()),
-        Err(why) => Err(Close::refused(&why)),
+    message.map(Some).map_err(|why| Close(close_code::INVALID, why.to_string()))
+}
+
+fn refused(connection: &Connection, why: MessageRefused) -> Close {
+    match why {
+        MessageRefused::Over => over(connection.end()),
+        MessageRefused::TooLong => too_long(),
+        why => Close(close_code::POLICY, why.to_string()),
     }
 }
 
@@ -140,5 +213,22 @@ fn over(end: ConnectionEnd) -> Close {
         ConnectionEnd::NotRead => Close(close_code::AGAIN, "the client did not read".to_owned()),
         ConnectionEnd::Ended(why) => Close(close_code::NORMAL, format!("the kernel is gone: {why}")),
         ConnectionEnd::Stopping => Close(close_code::AWAY, "the server stops".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_client_has_sent_is_passed_on_while_it_is_written_to() {
+        let (passed_on, write) = oneshot::channel();
+        let sending = async move { passed_on.send(()).map_err(|()| MessageRefused::Over) };
+        let mut unsent = Unsent(VecDeque::from([(1, sending.boxed())]));
+        let written = timeout(Duration::from_mins(1), unsent.sent_during(write)).await;
+        assert_eq!(written.expect("it is passed on"), Ok(Ok(())));
+        assert!(unsent.0.is_empty());
     }
 }

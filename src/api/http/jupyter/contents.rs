@@ -1,30 +1,37 @@
 //! Contents: the files of a conversation. A folder exists while a file is in it; there are no checkpoints.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use axum::{
     Json,
     extract::State,
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse as _,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{
-    call::{Call, members},
-    model,
-};
+use super::call::{Call, members};
 use crate::{
-    api::http::{Answer, body::RequestBody, error::ApiError},
+    api::http::{
+        Answer, Reply,
+        body::RequestBody,
+        error::ApiError,
+        listed::{self, Room},
+        no_content,
+    },
     domain::{
         error::{Code, Failure},
         file::FileEntry,
         media::media_type,
         owner::ConversationKey,
         path::SafePath,
+        text::rfc3339,
     },
     services::files::Files,
 };
@@ -55,7 +62,7 @@ fn is_notebook(path: &SafePath) -> bool {
 }
 
 fn model(path: &SafePath, kind: &str, modified_unix_s: Option<i64>, size: Option<u64>) -> Value {
-    let modified = model::at(modified_unix_s.unwrap_or_default());
+    let modified = rfc3339(modified_unix_s.unwrap_or_default());
     json!({"name": String::from_utf8_lossy(path.name()), "path": path.text(), "type": kind, "created": modified,
         "last_modified": modified, "content": null, "format": null, "writable": true, "size": size,
         "mimetype": (kind == "file").then(|| media_type(path.name()))})
@@ -66,55 +73,63 @@ fn of_file(file: &FileEntry) -> Value {
     model(&file.path, kind, Some(file.modified_unix_s), Some(file.size))
 }
 
-/// What is directly in a folder.
-async fn folder(files: &Files, key: &ConversationKey, path: Option<&SafePath>) -> Result<Option<Value>, Failure> {
+/// What is directly in a folder, and whether that is all.
+async fn folder(
+    files: &Files,
+    key: &ConversationKey,
+    path: Option<&SafePath>,
+) -> Result<Option<(Value, bool)>, Failure> {
     let depth = path.map_or(0, |path| path.components().count());
-    let mut found = BTreeMap::new();
+    let mut shown = match path {
+        Some(path) => model(path, "directory", None, None),
+        None => json!({"name": "", "path": "", "type": "directory", "created": rfc3339(0), "writable": true,
+            "last_modified": rfc3339(0), "mimetype": null, "size": null}),
+    };
+    let (mut found, mut room) = (BTreeMap::new(), Room::beside(&shown));
     let visit = |file: FileEntry| {
         let names: Vec<_> = file.path.components().take(depth + 2).collect();
-        if let Ok(child) = SafePath::from_components(names.iter().take(depth + 1)) {
-            let shown =
-                || if names.len() > depth + 1 { model(&child, "directory", None, None) } else { of_file(&file) };
-            found.entry(child.as_bytes().to_vec()).or_insert_with(shown);
+        if let Ok(child) = SafePath::from_components(names.iter().take(depth + 1))
+            && let Entry::Vacant(place) = found.entry(child.as_bytes().to_vec())
+        {
+            let item = if names.len() > depth + 1 { model(&child, "directory", None, None) } else { of_file(&file) };
+            if room.takes(&item) {
+                place.insert(item);
+            }
         }
         Ok(())
     };
-    files.visit(key, path, visit).await?;
+    let visited_all = files.visit(key, path, visit).await?;
     if found.is_empty() && path.is_some() {
         return Ok(None);
     }
-    let mut shown = match path {
-        Some(path) => model(path, "directory", None, None),
-        None => json!({"name": "", "path": "", "type": "directory", "created": model::at(0), "writable": true,
-            "last_modified": model::at(0), "mimetype": null, "size": null}),
-    };
     shown["content"] = found.into_values().collect();
     shown["format"] = "json".into();
-    Ok(Some(shown))
+    Ok(Some((shown, visited_all && !room.is_full)))
 }
 
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Answer<Value> {
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
     let (key, path) = (call.contents()?, call.path()?);
     let with_content = call.query("content").as_deref() != Some("0");
     let Some(path) = path else {
-        let mut top = folder(&files, &key, None).await?.unwrap_or_default();
+        let (mut top, mut is_whole) = folder(&files, &key, None).await?.unwrap_or_default();
         if !with_content {
-            (top["content"], top["format"]) = (Value::Null, Value::Null);
+            (top["content"], top["format"], is_whole) = (Value::Null, Value::Null, true);
         }
-        return Ok(Json(top));
+        return Ok(listed::answer(top, is_whole));
     };
     let missing = match file(&files, &key, &path, with_content, call.query("format").as_deref()).await {
         Err(missing) if matches!(missing.code, Code::FileNotFound | Code::NotAFile | Code::ConversationNotFound) => {
             missing
         }
-        done => return Ok(Json(done?)),
+        done => return Ok(Json(done?).into_response()),
     };
     if let Some(parent) = parent_of_checkpoints(&path)
         && files.open(&key, &parent).await.is_ok()
     {
-        return Ok(Json(json!([])));
+        return Ok(Json(json!([])).into_response());
     }
-    Ok(Json(folder(&files, &key, Some(&path)).await?.ok_or(missing)?))
+    let (folder, is_whole) = folder(&files, &key, Some(&path)).await?.ok_or(missing)?;
+    Ok(listed::answer(folder, is_whole))
 }
 
 /// The file whose checkpoints a path asks for.
@@ -156,11 +171,7 @@ async fn file(
     Ok(shown)
 }
 
-pub(super) async fn write(
-    State(files): State<Arc<Files>>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
     let path = call.path()?.ok_or_else(|| Failure::argument("path", "it is missing"))?;
     let bytes = body.read().await?;
     let wrong = |why: &str| Failure::new(Code::InvalidRequest, why);
@@ -191,11 +202,7 @@ pub(super) async fn write(
 }
 
 /// Creates a file under a name that is free: a new one, an empty notebook, or a copy.
-pub(super) async fn create(
-    State(files): State<Arc<Files>>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn create(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
     let members = members(body).await?;
     let member = |name: &str| members.get(name).and_then(Value::as_str).unwrap_or_default();
     let (key, folder) = (call.contents()?, call.path()?);
@@ -266,8 +273,19 @@ pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: Re
     Ok(Json(entry.as_ref().map_or_else(|| model(&to, "directory", None, None), of_file)))
 }
 
-pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Reply<StatusCode> {
     let path = call.path()?.ok_or_else(|| Failure::argument("path", "it is missing"))?;
-    files.delete(&call.contents()?, &path, None).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(files.delete(&call.contents()?, &path, None).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_before_the_year_0_is_one_that_clients_can_read() {
+        let path = SafePath::from_text("a.txt").expect("a path");
+        let file = model(&path, "file", Some(-100_000_000_000), Some(0));
+        assert_eq!(file["last_modified"], "1970-01-01T00:00:00Z");
+    }
 }

@@ -4,7 +4,7 @@ use axum::{
     Json,
     extract::State,
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse as _,
 };
 use serde_json::{Value, json};
 
@@ -13,8 +13,12 @@ use super::{
     model,
 };
 use crate::{
-    api::http::{Answer, body::RequestBody, error::ApiError},
-    services::{kernels::Kernels, sessions::SessionState},
+    api::http::{Answer, Reply, body::RequestBody, no_content},
+    domain::text::rfc3339,
+    services::{
+        kernels::Kernels,
+        sessions::{SessionState, Sessions},
+    },
 };
 
 /// The Jupyter Server whose API this is.
@@ -28,7 +32,7 @@ pub(super) async fn status(State(kernels): State<Kernels>, call: Call) -> Answer
     let all = kernels.list(&call.who, call.pinned()?.as_ref());
     let connections: usize = all.iter().map(|kernel| kernel.connections).sum();
     let unused = all.iter().filter(|kernel| kernel.state != Some(SessionState::Busy)).map(|kernel| kernel.idle).min();
-    let (started, last) = (model::at(kernels.started_unix_s()), model::ago(unused.unwrap_or_default()));
+    let (started, last) = (rfc3339(kernels.started_unix_s()), model::ago(unused.unwrap_or_default()));
     Ok(Json(json!({"started": started, "last_activity": last, "connections": connections, "kernels": all.len()})))
 }
 
@@ -48,7 +52,7 @@ pub(super) async fn list(State(kernels): State<Kernels>, call: Call) -> Answer<V
 }
 
 /// Starts a kernel. What a client says of paths and environments is for another machine.
-pub(super) async fn start(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Result<Response, ApiError> {
+pub(super) async fn start(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Reply {
     let members = members(body).await?;
     let runners = kernels.runners();
     let runner = model::find(&runners, members.get("name").and_then(Value::as_str))?;
@@ -62,14 +66,12 @@ pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Va
     Ok(Json(model::kernel(&kernels.runners(), &kernel)))
 }
 
-pub(super) async fn close(State(kernels): State<Kernels>, call: Call) -> Result<StatusCode, ApiError> {
-    kernels.close(&call.who, call.kernel()?)?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
+    no_content(sessions.close(&call.who, call.kernel()?))
 }
 
-pub(super) async fn interrupt(State(kernels): State<Kernels>, call: Call) -> Result<StatusCode, ApiError> {
-    kernels.interrupt(&call.who, call.kernel()?).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
+    no_content(sessions.interrupt(&call.who, call.kernel()?).await)
 }
 
 pub(super) async fn restart(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {

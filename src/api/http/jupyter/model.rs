@@ -66,14 +66,7 @@ pub(super) fn specs(runners: &[Runner]) -> Value {
 
 /// A moment so long ago.
 pub(super) fn ago(time: Duration) -> String {
-    stamp(OffsetDateTime::now_utc() - time)
-}
-
-pub(super) fn at(unix_s: i64) -> String {
-    stamp(OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(OffsetDateTime::UNIX_EPOCH))
-}
-
-fn stamp(time: OffsetDateTime) -> String {
+    let time = OffsetDateTime::now_utc() - time;
     // Some clients parse whole microseconds only.
     let time = time.replace_nanosecond(time.microsecond() * 1000).unwrap_or(time);
     time.format(&Rfc3339).unwrap_or_default()

@@ -4,8 +4,9 @@ use axum::{
     Json,
     extract::State,
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse as _,
 };
+use futures_util::future::OptionFuture;
 use serde_json::{Map, Value};
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     model,
 };
 use crate::{
-    api::http::{Answer, body::RequestBody, error::ApiError},
+    api::http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
     domain::{error::Failure, id::SessionId},
     services::kernels::{Document, DocumentChange, Kernels},
 };
@@ -35,10 +36,10 @@ pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Va
 }
 
 /// What a client sends about a document, in the current form or that of old notebooks.
-fn change_of(members: &Map<String, Value>) -> DocumentChange {
+fn change_of(members: &Map<String, Value>) -> Result<DocumentChange, Failure> {
     let text = |name: &str| members.get(name).and_then(Value::as_str).map(str::to_owned);
     let old = || members.get("notebook").and_then(|notebook| notebook["path"].as_str()).map(str::to_owned);
-    DocumentChange { path: text("path").or_else(old), name: text("name"), kind: text("type"), kernel: None }
+    DocumentChange::new(text("path").or_else(old), text("name"), text("type"))
 }
 
 /// The kernel that a client names, or a new one.
@@ -53,41 +54,46 @@ async fn kernel(kernels: &Kernels, call: &Call, named: Option<&Value>) -> Result
 }
 
 /// The session of a path: the one that is there, or a new one.
-pub(super) async fn create(
-    State(kernels): State<Kernels>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn create(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Reply {
     let members = members(body).await?;
-    let (who, change) = (&call.who, change_of(&members));
+    let (who, change) = (&call.who, change_of(&members)?);
+    // Those without a path are never the same.
+    let path = change.path().filter(|path| !path.is_empty());
+    let _creating = OptionFuture::from(path.map(|path| kernels.creating(who, path))).await;
     let known = kernels.documents(who, call.pinned()?.as_ref()).into_iter();
-    let is_it = |document: &Document| !document.path.is_empty() && Some(&document.path) == change.path.as_ref();
+    let is_it = |document: &Document| Some(&*document.path) == path;
     let document = match known.into_iter().find(is_it) {
         Some(document) => document,
-        None => kernels.add_document(who, kernel(&kernels, &call, members.get("kernel")).await?, change)?,
+        None => kernels.add_document(who, kernel(&kernels, &call, members.get("kernel")).await?, change),
     };
     let location = [(header::LOCATION, format!("{}/api/sessions/{}", call.base(), document.id))];
     Ok((StatusCode::CREATED, location, Json(shown(&kernels, &call, &document)?)).into_response())
 }
 
 /// Renames a session or gives it another kernel; the one that it had ends.
-pub(super) async fn change(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Answer<Value> {
+pub(super) async fn change(parts: ApiParts, call: Call, body: RequestBody) -> Answer<Value> {
+    let ApiParts { kernels, sessions, .. } = parts;
     let members = members(body).await?;
     let (who, id) = (&call.who, call.uuid()?);
-    let before = kernels.document(who, id)?.kernel;
-    let mut change = change_of(&members);
+    kernels.document(who, id)?;
+    let mut change = change_of(&members)?;
+    let known: Vec<_> = kernels.list(who, None).iter().map(|kernel| kernel.id).collect();
     if let Some(named) = members.get("kernel").filter(|named| named["id"].is_string() || named["name"].is_string()) {
         change.kernel = Some(kernel(&kernels, &call, Some(named)).await?);
     }
-    let document = kernels.change_document(who, id, change)?;
+    let fresh = change.kernel.filter(|kernel| !known.contains(kernel));
+    let (document, before) = kernels.change_document(who, id, change).inspect_err(|_| {
+        // The document was removed while its kernel was started.
+        drop(fresh.map(|kernel| sessions.close(who, kernel)));
+    })?;
     if document.kernel != before {
-        kernels.close(who, before)?;
+        // One that has just ended by itself is what is wanted.
+        drop(sessions.close(who, before));
     }
     Ok(Json(shown(&kernels, &call, &document)?))
 }
 
-pub(super) async fn remove(State(kernels): State<Kernels>, call: Call) -> Result<StatusCode, ApiError> {
-    let kernel = kernels.remove_document(&call.who, call.uuid()?)?;
-    kernels.close(&call.who, kernel)?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn remove(parts: ApiParts, call: Call) -> Reply<StatusCode> {
+    let kernel = parts.kernels.remove_document(&call.who, call.uuid()?)?;
+    no_content(parts.sessions.close(&call.who, kernel))
 }

@@ -5,16 +5,15 @@ use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ApiParts, file_id, files::find, fresh, of_hint, session};
+use super::{file_id, files::find, fresh, of_hint, session};
 use crate::{
-    api::http::{Answer, body::RequestBody, coderunner::stderr},
+    api::http::{Answer, body::RequestBody, coderunner::stderr, parts::ApiCall},
     domain::{
         error::{Code, Failure},
-        file::Change,
+        file::{Change, FileEntry},
         id::Language,
-        owner::{ConversationKey, Principal},
+        owner::ConversationKey,
         path::SafePath,
-        trace::TraceContext,
     },
     services::{
         files::Files,
@@ -24,6 +23,8 @@ use crate::{
 
 /// The files that one program may name.
 const FILES_MAX: usize = 200;
+/// How much of the name of a file is repeated that is not there, in characters.
+const NAME_CHARS_MAX: usize = 200;
 /// Names of languages that differ from those of runners.
 const LANGUAGES: [(&str, &str); 5] =
     [("py", "python"), ("js", "javascript"), ("ts", "typescript"), ("rs", "rust"), ("f90", "fortran")];
@@ -70,47 +71,44 @@ struct FileReference {
     inherited: bool,
 }
 
+impl FileReference {
+    fn new(id: String, path: &SafePath, session: &str) -> Self {
+        let (name, session_id) = (path.text().into_owned(), session.to_owned());
+        Self { id, name, storage_session_id: session_id.clone(), session_id, inherited: false }
+    }
+}
+
 /// Runs a program and waits for its end. One that fails is a result.
-pub(super) async fn exec(
-    parts: ApiParts,
-    who: Principal,
-    trace: Option<TraceContext>,
-    body: RequestBody,
-) -> Answer<Executed> {
+pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Answer<Executed> {
     // Without capacity the body is not read.
-    parts.runs.check_capacity(&who)?;
-    let exec: Exec = body.lenient().await?;
-    let language = language(&exec.lang)?;
-    let id = match (&exec.session_id, &exec.runtime_session_hint) {
-        (Some(id), _) if !id.is_empty() => session(id)?,
-        (_, Some(hint)) if !hint.is_empty() => of_hint(hint),
+    call.parts.runs.check_capacity(&call.who)?;
+    // None of it is kept while the program is waited for but what admission counts.
+    let Exec { lang, code, args, session_id, files, runtime_session_hint } = body.lenient().await?;
+    let language = language(&lang)?;
+    let id = match (session_id, runtime_session_hint) {
+        (Some(id), _) if !id.is_empty() => session(&id)?,
+        (_, Some(hint)) if !hint.is_empty() => of_hint(&hint),
         _ => fresh(),
     };
-    let named = exec.files.unwrap_or_default();
+    let named = files.unwrap_or_default();
     if named.len() > FILES_MAX {
         return Err(Failure::argument("files", format!("a program takes at most {FILES_MAX}")).into());
     }
-    let request = RunRequest {
-        args: exec.args.unwrap_or_default(),
-        detach: Some(false),
-        within: trace,
-        ..RunRequest::new(ConversationKey::new(who, id), language, exec.code.into())
-    };
+    let request = RunRequest { args: args.unwrap_or_default(), ..RunRequest::new(call.key(id), language, code.into()) };
     // Copied files would make a conversation of a program that is refused.
-    parts.runs.check(&request)?;
+    call.parts.runs.check(&request)?;
     let (mut given, mut missing) = (Vec::new(), Vec::new());
-    for file in &named {
-        match give(&parts.files, &request.conversation, file).await {
+    for file in named {
+        match give(&call.parts.files, &request.conversation, &file).await {
             Ok(delivered) => given.push(delivered),
             Err(failure) if is_gone(&failure) => {
-                let name = file.name.as_deref().unwrap_or(&file.id);
+                let name = file.name.as_deref().unwrap_or(&file.id).chars().take(NAME_CHARS_MAX).collect::<String>();
                 missing.push(format!("The file {name:?} is no longer there: upload it again.\n"));
             }
             Err(failure) => return Err(failure.into()),
         }
     }
-    let run = parts.runs.begin(request)?;
-    let report = run.finished().await?;
+    let report = call.finished(request).await?;
     Ok(Json(executed(&report, given, &missing.concat())))
 }
 
@@ -137,27 +135,14 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
     if source.id != conversation.id || to != at {
         files.copy((&source, &at), (conversation, &to), None).await?;
     }
-    Ok(FileReference {
-        id: file.id.clone(),
-        name: to.text().into_owned(),
-        storage_session_id: from.to_owned(),
-        session_id: from.to_owned(),
-        inherited: true,
-    })
+    Ok(FileReference { inherited: true, ..FileReference::new(file.id.clone(), &to, from) })
 }
 
 fn executed(report: &Report, given: Vec<FileReference>, missing: &str) -> Executed {
     let session_id = report.conversation.id.to_string();
     let changed = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
-    let mut files: Vec<_> = changed
-        .map(|file| FileReference {
-            id: file_id(&file.path),
-            name: file.path.text().into_owned(),
-            storage_session_id: session_id.clone(),
-            session_id: session_id.clone(),
-            inherited: false,
-        })
-        .collect();
+    let made = |file: &FileEntry| FileReference::new(file_id(&file.path), &file.path, &session_id);
+    let mut files: Vec<_> = changed.map(made).collect();
     for file in given {
         if files.iter().all(|made| made.name != file.name) {
             files.push(file);

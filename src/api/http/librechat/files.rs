@@ -1,23 +1,20 @@
 //! Files of a session: listed, looked at, downloaded, deleted. A file is found by its id among those of its session.
 
-use std::sync::Arc;
-
-use axum::{
-    Json,
-    extract::State,
-    http::{HeaderMap, Method},
-    response::Response,
-};
+use axum::Json;
 use serde_json::{Value, json};
 
 use super::{file_id, session};
 use crate::{
-    api::http::{Answer, error::ApiError, files as downloads, parts::Path},
+    api::http::{
+        Answer, Reply, files as downloads,
+        listed::{self, Room},
+        parts::{ApiCall, Path},
+    },
     domain::{
         error::{Code, Failure},
         file::FileEntry,
         id::ConversationId,
-        owner::{ConversationKey, Principal},
+        owner::ConversationKey,
         text::rfc3339,
     },
     services::files::Files,
@@ -34,47 +31,42 @@ pub(super) async fn find(files: &Files, conversation: &ConversationKey, id: &str
 
 type Place = Path<(String, String)>;
 
-async fn at(files: &Files, who: Principal, place: Place) -> Result<(ConversationKey, FileEntry), Failure> {
+async fn at(call: &ApiCall, place: Place) -> Result<(ConversationKey, FileEntry), Failure> {
     let Path((id, file)) = place;
-    let conversation = ConversationKey::new(who, session(&id)?);
-    let entry = find(files, &conversation, &file).await?;
+    let conversation = call.key(session(&id)?);
+    let entry = find(&call.parts.files, &conversation, &file).await?;
     Ok((conversation, entry))
 }
 
 /// The bytes of a file.
-pub(super) async fn download(
-    State(files): State<Arc<Files>>,
-    who: Principal,
-    place: Place,
-    method: Method,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let (conversation, entry) = at(&files, who, place).await?;
-    let download = files.open(&conversation, &entry.path).await?;
-    Ok(downloads::present_to(&method, &headers, download))
+pub(super) async fn download(call: ApiCall, place: Place) -> Reply {
+    let (conversation, entry) = at(&call, place).await?;
+    let download = call.parts.files.open(&conversation, &entry.path).await?;
+    Ok(downloads::present_to(&call.method, &call.headers, download))
 }
 
 /// What is known of a file. LibreChat asks before it names a file, and uploads what is gone again.
-pub(super) async fn object(State(files): State<Arc<Files>>, who: Principal, place: Place) -> Answer<Value> {
-    let (conversation, entry) = at(&files, who, place).await?;
+pub(super) async fn object(call: ApiCall, place: Place) -> Answer<Value> {
+    let (conversation, entry) = at(&call, place).await?;
     Ok(Json(shown(&conversation.id, &entry)))
 }
 
 /// The files of a session; of one that is not there none.
-pub(super) async fn list(
-    State(files): State<Arc<Files>>,
-    who: Principal,
-    Path(id): Path<String>,
-) -> Answer<Vec<Value>> {
-    let conversation = ConversationKey::new(who, session(&id)?);
-    let entries = files.select(&conversation, |_| true).await?;
-    Ok(Json(entries.iter().map(|entry| shown(&conversation.id, entry)).collect()))
+pub(super) async fn list(call: ApiCall, Path(id): Path<String>) -> Reply {
+    let conversation = call.key(session(&id)?);
+    let (mut entries, mut room) = (Vec::new(), Room::default());
+    let visit = |file: FileEntry| {
+        entries.extend(Some(shown(&conversation.id, &file)).filter(|entry| room.takes(entry)));
+        Ok(())
+    };
+    let visited_all = call.parts.files.visit(&conversation, None, visit).await?;
+    Ok(listed::answer(Value::Array(entries), visited_all && !room.is_full))
 }
 
 /// Deletes a file.
-pub(super) async fn remove(State(files): State<Arc<Files>>, who: Principal, place: Place) -> Answer<Value> {
-    let (conversation, entry) = at(&files, who, place).await?;
-    files.delete(&conversation, &entry.path, None).await?;
+pub(super) async fn remove(call: ApiCall, place: Place) -> Answer<Value> {
+    let (conversation, entry) = at(&call, place).await?;
+    call.parts.files.delete(&conversation, &entry.path, None).await?;
     Ok(Json(json!({"message": "success"})))
 }
 

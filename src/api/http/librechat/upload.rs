@@ -4,18 +4,19 @@ use axum::Json;
 use multer::{Constraints, Field};
 use serde_json::{Value, json};
 
-use super::{ApiParts, file_id, fresh};
+use super::{file_id, fresh};
 use crate::{
     api::http::{
         Answer,
         body::RequestBody,
         error::ApiError,
         multipart::{self, Form},
+        parts::ApiCall,
     },
     domain::{
         error::{Code, Failure},
         id::ConversationId,
-        owner::{ConversationKey, Principal},
+        owner::ConversationKey,
         path::SafePath,
     },
 };
@@ -29,8 +30,8 @@ struct Received {
 }
 
 /// Writes a file into a new session.
-pub(super) async fn one(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
-    let Received { session, files } = receive(&parts, who, body).await?;
+pub(super) async fn one(call: ApiCall, body: RequestBody) -> Answer<Value> {
+    let Received { session, files } = receive(&call, body).await?;
     let mut shown = Vec::new();
     for (filename, written) in files {
         shown.push(json!({"fileId": written?, "filename": filename}));
@@ -40,8 +41,8 @@ pub(super) async fn one(parts: ApiParts, who: Principal, body: RequestBody) -> A
 }
 
 /// Writes several files into a new session. One that cannot be written does not stop the others.
-pub(super) async fn batch(parts: ApiParts, who: Principal, body: RequestBody) -> Answer<Value> {
-    let Received { session, files } = receive(&parts, who, body).await?;
+pub(super) async fn batch(call: ApiCall, body: RequestBody) -> Answer<Value> {
+    let Received { session, files } = receive(&call, body).await?;
     let succeeded = files.iter().filter(|(_, written)| written.is_ok()).count();
     let failed = files.len() - succeeded;
     let shown: Vec<_> = files
@@ -61,9 +62,9 @@ pub(super) async fn batch(parts: ApiParts, who: Principal, body: RequestBody) ->
         "succeeded": succeeded, "failed": failed})))
 }
 
-async fn receive(parts: &ApiParts, who: Principal, body: RequestBody) -> Result<Received, ApiError> {
+async fn receive(call: &ApiCall, body: RequestBody) -> Result<Received, ApiError> {
     let mut form = Form::announced(body, Constraints::new())?;
-    let conversation = ConversationKey::new(who, fresh());
+    let conversation = call.key(fresh());
     let (mut files, mut members) = (Vec::new(), 0);
     while let Some(field) = form.next_field().await? {
         members += 1;
@@ -71,7 +72,7 @@ async fn receive(parts: &ApiParts, who: Principal, body: RequestBody) -> Result<
             return Err(Failure::new(Code::TooLarge, format!("The form has more than {MEMBERS_MAX} members.")).into());
         }
         if let Some(name) = field.file_name().map(ToOwned::to_owned) {
-            files.push((name.clone(), write(parts, &conversation, &name, field).await));
+            files.push((name.clone(), write(call, &conversation, &name, field).await));
         }
     }
     if files.is_empty() {
@@ -81,12 +82,12 @@ async fn receive(parts: &ApiParts, who: Principal, body: RequestBody) -> Result<
 }
 
 async fn write(
-    parts: &ApiParts,
+    call: &ApiCall,
     conversation: &ConversationKey,
     name: &str,
     field: Field<'_>,
 ) -> Result<String, Failure> {
     let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
-    let entry = parts.files.upload(conversation, &path, None, None, multipart::pieces(field)).await?;
+    let entry = call.parts.files.upload(conversation, &path, None, None, multipart::pieces(field)).await?;
     Ok(file_id(&entry.path))
 }

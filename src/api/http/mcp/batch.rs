@@ -20,12 +20,13 @@ use super::{
     resumable::Session,
 };
 use crate::{
-    api::http::error::{ApiError, rendered},
+    api::{
+        http::error::{ApiError, rendered},
+        mcp::BATCH_MESSAGES_MAX,
+    },
     domain::id::RequestId,
 };
 
-/// Messages in one body.
-const MESSAGES_MAX: usize = 32;
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 /// Whether this body is a batch that the session's client may send.
@@ -37,8 +38,8 @@ pub(super) fn is_taken(session: &Session, body: &[u8]) -> bool {
 pub(super) async fn answer(service: &Service, head: &Parts, body: &Bytes) -> Result<Response, ApiError> {
     outline(body)?;
     let messages: Vec<&RawValue> = serde_json::from_slice(body).unwrap_or_default();
-    if !(1..=MESSAGES_MAX).contains(&messages.len()) {
-        let why = format!("The body is a batch of {}: send 1 to {MESSAGES_MAX} messages.", messages.len());
+    if !(1..=BATCH_MESSAGES_MAX).contains(&messages.len()) {
+        let why = format!("The body is a batch of {}: send 1 to {BATCH_MESSAGES_MAX} messages.", messages.len());
         return Err(refusal(INVALID_REQUEST, None, why));
     }
     let request = head.extensions.get::<RequestId>().copied().unwrap_or_else(RequestId::new);

@@ -38,6 +38,8 @@ struct Message {
 struct Params {
     name: Option<String>,
     task_id: Option<String>,
+    /// Of a repeated call: begins with the run that asked its client.
+    request_state: Option<String>,
     #[serde(default)]
     arguments: Map<String, Value>,
 }
@@ -87,12 +89,15 @@ impl Mount {
 
 fn about(body: &[u8]) -> Option<About> {
     let Message { method, params } = serde_json::from_slice(body).ok()?;
-    let Params { name, task_id, arguments } = params?;
+    let Params { name, task_id, request_state, arguments } = params?;
     let run = |id: &str| id.parse().ok().map(About::Run);
     if method != "tools/call" {
         return task_id.as_deref().and_then(run);
     }
     let tool = ToolName::find(name.as_deref()?).filter(|tool| tool.scope() == Scope::Run)?;
+    if let Some(state) = request_state {
+        return run(state.split(' ').next().unwrap_or_default());
+    }
     let argument = |name: &str| arguments.get(name).and_then(Value::as_str);
     match (argument("runId"), argument("conversationId")) {
         (Some(id), _) => run(id),
@@ -132,6 +137,9 @@ mod tests {
         assert_eq!(call("sandbox_get_run", json!({"runId": "nonsense"})), None);
         assert_eq!(call("sandbox_write_file", json!({"conversationId": "a"})), None, "files are at every server");
         assert_eq!(call("no_tool", json!({"conversationId": "a"})), None);
+        let again = json!({"method": "tools/call", "params": {"name": "sandbox_run_code",
+                           "arguments": {"code": "input()"}, "requestState": format!("{run} 5 line")}});
+        assert_eq!(about(again.to_string().as_bytes()), Some(About::Run(run)), "the client was asked by this run");
         let task = json!({"method": "tasks/get", "params": {"taskId": run.to_string()}}).to_string();
         assert_eq!(about(task.as_bytes()), Some(About::Run(run)));
         for other in ["", "[]", "1", r#"{"method":"ping"}"#, r#"{"method":"tools/call","params":{"name":1}}"#] {

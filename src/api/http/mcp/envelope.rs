@@ -1,14 +1,19 @@
 //! Checks the envelope of a JSON-RPC message (`jsonrpc`, `id`, `method`) before rmcp reads its parameters.
 
-use serde_json::{Value, error::Category};
+use serde::Deserialize;
+use serde_json::{Value, error::Category, value::RawValue};
 
 use super::refusal::{INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, refusal};
-use crate::api::http::{error::ApiError, json};
+use crate::api::{
+    http::{error::ApiError, json},
+    mcp::ID_CHARS_MAX,
+};
 
 /// Values in one message, keys and values of objects counted one each: far above what any call of ours needs.
 const VALUES_MAX: usize = 10_000;
-/// The longest id that is echoed, in characters.
-const ID_CHARS_MAX: usize = 128;
+/// What a request may hold beside the arguments of a call, in bytes. A session keeps what its client says of itself,
+/// and each call its `_meta`, for as long as they last, when the memory of the body was given back.
+const KEPT_BYTES_MAX: usize = 128 << 10;
 
 /// What is known of a message before rmcp reads it.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +44,10 @@ impl Envelope {
             None if id.is_some() && (members.contains_key("result") || members.contains_key("error")) => None,
             _ => return refuse(INVALID_REQUEST, "method: it must be the name of a method, such as \"tools/call\"."),
         };
+        if method.is_some() && body.len() > KEPT_BYTES_MAX && body.len() - arguments_bytes(body) > KEPT_BYTES_MAX {
+            let why = "params: beside the arguments of a call they must be shorter than 128 KiB: send less.";
+            return refuse(INVALID_PARAMS, why);
+        }
         match members.get("params") {
             None | Some(Value::Null | Value::Object(_)) => Ok(Self { method, id }),
             Some(_) => refuse(INVALID_PARAMS, "params: they must be an object."),
@@ -52,6 +61,21 @@ pub(super) fn outline(body: &[u8]) -> Result<Value, ApiError> {
         let rpc = if error.classify() == Category::Data { INVALID_REQUEST } else { PARSE_ERROR };
         refusal(rpc, None, json::complaint(&error))
     })
+}
+
+/// The length of the arguments of a call as they were sent; 0 where there are none.
+fn arguments_bytes(body: &[u8]) -> usize {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        params: Params<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(borrow)]
+        arguments: &'a RawValue,
+    }
+    serde_json::from_slice::<Message<'_>>(body).map_or(0, |message| message.params.arguments.get().len())
 }
 
 /// An id is echoed exactly, so only forms that survive are accepted.
@@ -92,6 +116,23 @@ mod tests {
         for body in [r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":1,"error":{"code":1}}"#] {
             let answer = Envelope { method: None, id: Some(json!(1)) };
             assert_eq!(Envelope::read(body.as_bytes()), Ok(answer), "{body}");
+        }
+    }
+
+    #[test]
+    fn only_the_arguments_of_a_call_may_be_long() {
+        let long = "x".repeat(KEPT_BYTES_MAX);
+        let call = |params: Value| json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let client = json!({"clientInfo": {"name": long, "version": "1"}});
+        for (message, is_read) in [
+            (call(json!({"name": "a", "arguments": {"code": long}})), true),
+            (call(json!({"name": "a", "arguments": {}, "_meta": {"b": long}})), false),
+            (call(json!({"name": long})), false),
+            (json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}), false),
+            (json!({"jsonrpc": "2.0", "id": 1, "result": {"content": {"value": long}}}), true),
+        ] {
+            let body = message.to_string();
+            assert_eq!(Envelope::read(body.as_bytes()).is_ok(), is_read, "{body:.80}");
         }
     }
 

@@ -1,10 +1,11 @@
 //! The open MCP sessions: their limits, and which one is closed for another.
 //!
 //! A session belongs to the principal that opened it. The least recently used one without a call in progress is
-//! closed: one of the same principal when that has its share, otherwise of any. A call is in progress until its
+//! closed: one of the same principal when that has its share, otherwise of the one that has the most, as long as that
+//! has more than the asking one would, or as much where the asking one has none. A call is in progress until its
 //! handler has ended, because a guard travels with the request.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rmcp::transport::streamable_http_server::session::SessionId;
@@ -51,7 +52,7 @@ impl Sessions {
     /// Room for another session, which counts until [`Self::opened`] or until the result is dropped.
     ///
     /// # Errors
-    /// [`Code::QueueFull`] when a call is in progress in every session that could be closed.
+    /// [`Code::QueueFull`] when there is no session that could be closed.
     pub(super) async fn room(&self, who: &Principal) -> Result<InProgress, Failure> {
         let (closed, place) = {
             let mut open = self.open.lock();
@@ -60,16 +61,23 @@ impl Sessions {
                 Some(id) => self.manager.get(id).is_some(),
                 None => Arc::strong_count(&session.calls) > 1,
             });
-            let of_principal = open.iter().filter(|session| session.who == *who).count();
-            let share_taken = of_principal >= self.limits.principal_max;
+            // With the new one.
+            let mut held = HashMap::from([(who.clone(), 1_usize)]);
+            for session in &*open {
+                *held.entry(session.who.clone()).or_default() += 1;
+            }
+            // What another owner has to have: more, or as much where this one has none yet.
+            let enough = held[who] + usize::from(held[who] > 1);
+            let share_taken = held[who] > self.limits.principal_max;
             let closed = if share_taken || open.len() >= self.limits.all_max {
                 let idle = open.iter().enumerate().filter(|(_, session)| {
                     session.id.is_some()
                         && Arc::strong_count(&session.calls) == 1
-                        && (!share_taken || session.who == *who)
+                        && (session.who == *who || (!share_taken && held[&session.who] >= enough))
                 });
-                let Some((oldest, _)) = idle.min_by_key(|(_, session)| session.used) else {
-                    let why = "Every session that may be open has a call in progress: call without a session.";
+                let idle = idle.min_by_key(|(_, session)| (Reverse(held[&session.who]), session.used));
+                let Some((oldest, _)) = idle else {
+                    let why = "There is no room for another session: call without one, or close one that is open.";
                     return Err(Failure::new(Code::QueueFull, why));
                 };
                 open.swap_remove(oldest).id

@@ -1,27 +1,22 @@
 //! Files of a container. The id of a file is derived from its path, so nothing is stored for this surface.
 
-use axum::{
-    Json,
-    http::{HeaderMap, Method},
-    response::Response,
-};
+use axum::Json;
 use multer::Constraints;
 use serde_json::{Value, json};
 
-use super::{ApiParts, PageQuery, named};
+use super::{PageQuery, named};
 use crate::{
     api::http::{
-        Answer,
+        Answer, Reply,
         body::RequestBody,
-        error::ApiError,
         files as downloads,
         multipart::{self, Form},
-        parts::{Path, Query},
+        parts::{ApiCall, Path, Query},
     },
     domain::{
         error::{Code, Failure},
         file::FileEntry,
-        owner::{ConversationKey, Principal},
+        owner::ConversationKey,
         path::SafePath,
         text::sha256,
     },
@@ -31,13 +26,8 @@ use crate::{
 const MEMBERS_MAX: usize = 8;
 
 /// Writes the file of a form.
-pub(super) async fn create(
-    parts: ApiParts,
-    who: Principal,
-    Path(id): Path<String>,
-    body: RequestBody,
-) -> Answer<Value> {
-    let key = named(&parts, who, &id)?.key;
+pub(super) async fn create(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Answer<Value> {
+    let key = named(&call, &id)?.key;
     let why = "there is no /files here: send the file as multipart/form-data";
     let boundary = body.boundary().ok_or_else(|| Failure::argument("file_id", why))?;
     let mut form = Form::new(body, boundary, Constraints::new())?;
@@ -45,54 +35,39 @@ pub(super) async fn create(
         let Some(field) = form.next_field().await? else { break };
         let Some(name) = field.file_name() else { continue };
         let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
-        let entry = parts.files.upload(&key, &path, None, None, multipart::pieces(field)).await?;
+        let entry = call.parts.files.upload(&key, &path, None, None, multipart::pieces(field)).await?;
         return Ok(Json(shown(&key, &entry)));
     }
     Err(Failure::argument("file", "it is missing: send the file").into())
 }
 
-pub(super) async fn list(
-    parts: ApiParts,
-    who: Principal,
-    Path(id): Path<String>,
-    Query(query): Query<PageQuery>,
-) -> Answer<Value> {
-    let key = named(&parts, who, &id)?.key;
-    let mut entries = parts.files.select(&key, |_| true).await?;
+pub(super) async fn list(call: ApiCall, Path(id): Path<String>, Query(query): Query<PageQuery>) -> Answer<Value> {
+    let key = named(&call, &id)?.key;
+    let mut entries = call.parts.files.select(&key, |_| true).await?;
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
     Ok(Json(query.page(entries.iter().map(|entry| shown(&key, entry)).collect())?))
 }
 
-pub(super) async fn retrieve(parts: ApiParts, who: Principal, Path(place): Path<(String, String)>) -> Answer<Value> {
-    let (key, entry) = find(&parts, who, place).await?;
+pub(super) async fn retrieve(call: ApiCall, Path(place): Path<(String, String)>) -> Answer<Value> {
+    let (key, entry) = find(&call, place).await?;
     Ok(Json(shown(&key, &entry)))
 }
 
-pub(super) async fn content(
-    parts: ApiParts,
-    who: Principal,
-    Path(place): Path<(String, String)>,
-    method: Method,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let (key, entry) = find(&parts, who, place).await?;
-    let download = parts.files.open(&key, &entry.path).await?;
-    Ok(downloads::present_to(&method, &headers, download))
+pub(super) async fn content(call: ApiCall, Path(place): Path<(String, String)>) -> Reply {
+    let (key, entry) = find(&call, place).await?;
+    let download = call.parts.files.open(&key, &entry.path).await?;
+    Ok(downloads::present_to(&call.method, &call.headers, download))
 }
 
-pub(super) async fn remove(parts: ApiParts, who: Principal, Path(place): Path<(String, String)>) -> Answer<Value> {
-    let (key, entry) = find(&parts, who, place).await?;
-    parts.files.delete(&key, &entry.path, None).await?;
+pub(super) async fn remove(call: ApiCall, Path(place): Path<(String, String)>) -> Answer<Value> {
+    let (key, entry) = find(&call, place).await?;
+    call.parts.files.delete(&key, &entry.path, None).await?;
     Ok(Json(json!({"id": file_id(&entry.path), "object": "container.file.deleted", "deleted": true})))
 }
 
-async fn find(
-    parts: &ApiParts,
-    who: Principal,
-    (id, file): (String, String),
-) -> Result<(ConversationKey, FileEntry), Failure> {
-    let key = named(parts, who, &id)?.key;
-    let found = parts.files.select(&key, |entry| file_id(&entry.path) == file).await?.pop();
+async fn find(call: &ApiCall, (id, file): (String, String)) -> Result<(ConversationKey, FileEntry), Failure> {
+    let key = named(call, &id)?.key;
+    let found = call.parts.files.select(&key, |entry| file_id(&entry.path) == file).await?.pop();
     let found = found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this container."))?;
     Ok((key, found))
 }

@@ -1,8 +1,12 @@
 //! Which requests are kept for forwarding, and the answer when their server does not answer.
 
-use std::sync::Arc;
+use std::{
+    future::ready,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use axum::{Router, middleware, routing::any};
+use futures_util::FutureExt as _;
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
@@ -15,7 +19,6 @@ use crate::{
     domain::{
         clock::SystemClock,
         id::{ConversationId, InstanceId},
-        owner::Principal,
     },
     ports::peers::PeerStore as _,
     services::peers::{ROUND, memory::Memory},
@@ -31,8 +34,8 @@ async fn beside_in(store: Arc<Memory>, others: &[&Peer]) -> (Relay, Cancellation
     for other in others {
         store.announce(other, 1).await.expect("announced");
     }
-    let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() };
-    let (peers, stop) = (Peers::new(me, Arc::clone(&store) as _, Arc::new(SystemClock)), CancellationToken::new());
+    let (peers, stop) =
+        (Peers::new(closed(), Arc::clone(&store) as _, Arc::new(SystemClock)), CancellationToken::new());
     tokio::spawn({
         let (peers, stop) = (peers.clone(), stop.clone());
         async move { peers.follow((), stop).await }
@@ -67,6 +70,11 @@ async fn listen() -> (TcpListener, Peer) {
     (listener, Peer { instance: InstanceId::new(), url })
 }
 
+/// A server that does not listen.
+fn closed() -> Peer {
+    Peer { instance: InstanceId::new(), url: "http://127.0.0.1:1".to_owned() }
+}
+
 /// A server that dies when it has read a request.
 async fn dying() -> Peer {
     let (listener, peer) = listen().await;
@@ -93,8 +101,7 @@ async fn sent(relay: &Relay, peer: &Peer, method: Method) -> Result<StatusCode, 
 #[tokio::test]
 async fn what_became_of_a_request_is_unknown_when_its_server_ended_before_it_answered() {
     let dying = dying().await;
-    let (listener, closed) = listen().await;
-    drop(listener);
+    let closed = closed();
     let (relay, stop) = beside(&[&dying, &closed]).await;
     assert_eq!(sent(&relay, &dying, Method::POST).await, Err(Code::ServerLost));
     assert_eq!(sent(&relay, &dying, Method::DELETE).await, Err(Code::ServerLost));
@@ -136,6 +143,85 @@ async fn an_unknown_session_may_be_at_the_server_that_did_not_answer() {
         assert_eq!(here.oneshot(post()).await.expect("an answer").status(), expected);
         stop.cancel();
     }
+}
+
+#[tokio::test]
+async fn a_list_counts_the_servers_that_did_not_answer() {
+    let (dying, (listener, other)) = (dying().await, listen().await);
+    let theirs = Router::new().fallback(async || r#"{"runs": [{"runId": "run-2"}], "after": "run-2"}"#);
+    tokio::spawn(async move { axum::serve(listener, theirs).await });
+    let (relay, stop) = beside(&[&dying, &other]).await;
+    let own = async || r#"{"runs": [{"runId": "run-3"}, {"runId": "run-1"}]}"#;
+    let here = Router::new().fallback(own).layer(middleware::from_fn_with_state(relay, send_on));
+    let answer = here.oneshot(http::Request::get("/v1/runs?limit=2").body(Body::empty()).expect("a request")).await;
+    let answer = answer.expect("an answer");
+    assert_eq!(answer.headers().get("sandbox-unanswered"), Some(&HeaderValue::from_static("1")));
+    let text = axum::body::to_bytes(answer.into_body(), 1000).await.expect("a body");
+    assert_eq!(text, r#"{"runs":[{"runId":"run-3"},{"runId":"run-2"}],"after":"run-2"}"#);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_page_after_an_item_of_a_server_that_did_not_answer_can_be_asked_for_again() {
+    let dying = dying().await;
+    let (relay, stop) = beside(&[&dying]).await;
+    let own = async || r#"{"data": [{"id": "cntr_1", "created_at": 1}]}"#;
+    let here = Router::new().fallback(own).layer(middleware::from_fn_with_state(relay, send_on));
+    for (query, expected) in [
+        ("after=cntr_1", StatusCode::OK),
+        ("after=cntr_2", StatusCode::SERVICE_UNAVAILABLE),
+        ("limit=x", StatusCode::BAD_REQUEST),
+    ] {
+        let request = http::Request::get(format!("/openai/v1/containers?{query}"));
+        let request = request.body(Body::empty()).expect("a request");
+        assert_eq!(here.clone().oneshot(request).await.expect("an answer").status(), expected, "{query}");
+    }
+    stop.cancel();
+}
+
+/// Otherwise it names one that a client finds free at another server.
+#[tokio::test]
+async fn a_list_waits_until_the_conversations_of_its_server_are_stored() {
+    let closed = closed();
+    let (relay, stop, store) = beside_in(Arc::default(), &[&closed]).await;
+    store.place_ms.store(100, Ordering::Relaxed);
+    let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
+    assert_eq!(relay.peers.check(&made), Ok(()));
+    let here = Router::new().fallback(async || r#"{"runs": []}"#);
+    let here = here.layer(middleware::from_fn_with_state(relay, send_on));
+    let request = http::Request::get("/v1/runs").body(Body::empty()).expect("a request");
+    assert_eq!(here.oneshot(request).await.expect("an answer").status(), StatusCode::OK);
+    assert!(store.places.lock().contains_key(&made));
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn few_lists_of_one_owner_are_put_together_at_once() {
+    let (_listener, frozen) = listen().await;
+    let (relay, stop) = beside(&[&frozen]).await;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let own = {
+        let begun = Arc::clone(&begun);
+        move || {
+            begun.fetch_add(1, Ordering::Relaxed);
+            ready("[]")
+        }
+    };
+    let here = Router::new().fallback(own).layer(middleware::from_fn_with_state(relay, send_on));
+    let ask = |owner: &str| {
+        let who: Principal = owner.parse().expect("an owner");
+        let request = http::Request::get("/jupyter/api/kernels").extension(who).body(Body::empty());
+        Box::pin(here.clone().oneshot(request.expect("a request")))
+    };
+    let mut waiting: Vec<_> = (0..2 * LISTS_MAX).map(|_| ask("ann")).collect();
+    for one in &mut waiting {
+        assert!(one.now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(begun.load(Ordering::Relaxed), LISTS_MAX);
+    assert!(ask("bob").now_or_never().is_none());
+    assert_eq!(begun.load(Ordering::Relaxed), LISTS_MAX + 1, "those of another owner do not wait for hers");
+    stop.cancel();
 }
 
 #[test]

@@ -46,29 +46,23 @@ pub(super) struct Execute {
     #[schema(max_items = 256)]
     pub args: Option<Vec<String>>,
     /// Wall clock of the program, in milliseconds; default: the server's limit.
-    #[serde(default)]
     #[schema(value_type = Option<u64>)]
-    run_timeout: Value,
+    run_timeout: Option<Value>,
     /// Accepted and ignored, since there is no compile stage.
-    #[serde(default)]
     #[schema(value_type = Option<u64>)]
-    compile_timeout: Value,
+    compile_timeout: Option<Value>,
     /// Accepted and ignored.
-    #[serde(default)]
     #[schema(value_type = Option<u64>)]
-    run_cpu_time: Value,
+    run_cpu_time: Option<Value>,
     /// Accepted and ignored, since there is no compile stage.
-    #[serde(default)]
     #[schema(value_type = Option<u64>)]
-    compile_cpu_time: Value,
+    compile_cpu_time: Option<Value>,
     /// Memory in bytes; -1 or absent for the server's limit.
-    #[serde(default)]
     #[schema(value_type = Option<i64>)]
-    run_memory_limit: Value,
+    run_memory_limit: Option<Value>,
     /// Accepted and ignored, since there is no compile stage.
-    #[serde(default)]
     #[schema(value_type = Option<i64>)]
-    compile_memory_limit: Value,
+    compile_memory_limit: Option<Value>,
 }
 
 /// A file.
@@ -178,12 +172,13 @@ impl Execute {
     /// [`Code::InvalidArgument`], naming the member.
     pub(super) fn limits(&self, server: &Limits) -> Result<Limits, Failure> {
         // There is no compile stage, so its limits bound nothing and none is too high.
-        constraint("compile_timeout", &self.compile_timeout, None)?;
-        constraint("compile_cpu_time", &self.compile_cpu_time, None)?;
-        constraint("compile_memory_limit", &self.compile_memory_limit, None)?;
-        constraint("run_cpu_time", &self.run_cpu_time, None)?;
-        let wall_ms = constraint("run_timeout", &self.run_timeout, Some(server.wall_ms))?.unwrap_or(server.wall_ms);
-        let memory = constraint("run_memory_limit", &self.run_memory_limit, Some(server.memory_bytes))?;
+        constraint("compile_timeout", self.compile_timeout.as_ref(), None)?;
+        constraint("compile_cpu_time", self.compile_cpu_time.as_ref(), None)?;
+        constraint("compile_memory_limit", self.compile_memory_limit.as_ref(), None)?;
+        constraint("run_cpu_time", self.run_cpu_time.as_ref(), None)?;
+        let wall_ms =
+            constraint("run_timeout", self.run_timeout.as_ref(), Some(server.wall_ms))?.unwrap_or(server.wall_ms);
+        let memory = constraint("run_memory_limit", self.run_memory_limit.as_ref(), Some(server.memory_bytes))?;
         // A sandbox does not start in less.
         let raised = |bytes: u64| bytes.max(MEMORY_BYTES_MIN).min(server.memory_bytes);
         Ok(Limits { memory_bytes: memory.map_or(u64::MAX, raised), wall_ms, ..Limits::UNBOUNDED })
@@ -191,12 +186,12 @@ impl Execute {
 }
 
 /// A limit of the request's own, if there is one.
-fn constraint(name: &str, value: &Value, most: Option<u64>) -> Result<Option<u64>, Failure> {
+fn constraint(name: &str, value: Option<&Value>, most: Option<u64>) -> Result<Option<u64>, Failure> {
     let number = match value {
-        Value::Null | Value::Bool(false) => return Ok(None),
-        Value::String(text) if text.is_empty() => return Ok(None),
-        Value::Number(number) => number,
-        _ => return Err(refuse(name, format!("If specified, {name} must be a number"))),
+        None | Some(Value::Null | Value::Bool(false)) => return Ok(None),
+        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        Some(Value::Number(number)) => number,
+        Some(_) => return Err(refuse(name, format!("If specified, {name} must be a number"))),
     };
     // JavaScript has no whole numbers: 3000.0 and 3000.5 are accepted too.
     let whole = number.to_string().split('.').next().and_then(|digits| digits.parse().ok());

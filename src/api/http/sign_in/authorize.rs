@@ -36,36 +36,29 @@ pub(super) struct AuthorizeRequest {
     pub(super) consent: Result<Consent, Refusal>,
 }
 
-pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, request: Request) -> Response {
+pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, request: Request) -> Result<Response, Refusal> {
     let (from, headers) = (address(&request), request.headers());
     let query = request.uri().query().unwrap_or_default();
-    let asked = match read(&sign_in, query, from).await {
-        Ok(asked) => asked,
-        Err(refusal) => return consent::error(refusal),
-    };
+    let asked = read(&sign_in, query, from).await?;
     match asked.consent {
-        Ok(consent) => page(&sign_in, &consent, query, headers, None),
+        Ok(consent) => Ok(page(&sign_in, &consent, query, headers, None)),
         Err(refusal) => {
             let link = location(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(refusal));
-            consent::refused(&asked.client, &asked.redirect, &link, refusal)
+            Ok(consent::refused(&asked.client, &asked.redirect, &link, refusal))
         }
     }
 }
 
-pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -> Response {
+pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -> Result<Response, Refusal> {
     let (sign_in, from) = (parts.sign_in, address(&request));
     let (head, body) = request.into_parts();
-    let Ok(form) = read_form(&parts.bodies, &head.headers, body).await else {
-        return consent::error(Refusal::InvalidRequest("the form could not be read"));
-    };
+    let unread = |_| Refusal::InvalidRequest("the form could not be read");
+    let form = read_form(&parts.bodies, &head.headers, body).await.map_err(unread)?;
     let query = form.text("request");
     if !is_own(&sign_in, &head.headers) || !is_given(&sign_in, &head.headers, &form, &query) {
-        return consent::foreign();
+        return Ok(consent::foreign());
     }
-    let asked = match read(&sign_in, &query, from).await {
-        Ok(asked) => asked,
-        Err(refusal) => return consent::error(refusal),
-    };
+    let asked = read(&sign_in, &query, from).await?;
     let answer = match asked.consent {
         Ok(_) if form.get("decision") == Some("provider") => {
             return provider::leave(&sign_in, &query, &head.headers, from).await;
@@ -73,9 +66,9 @@ pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -
         Ok(_) if form.get("decision") != Some("allow") => Err(Refusal::AccessDenied),
         Ok(consent) => match sign_in.consent(&consent, &form.text("token"), from).await {
             Err(refusal @ (Refusal::WrongToken | Refusal::TooMany)) => {
-                return page(&sign_in, &consent, &query, &head.headers, Some(refusal));
+                return Ok(page(&sign_in, &consent, &query, &head.headers, Some(refusal)));
             }
-            Err(Refusal::Unavailable) => return consent::error(Refusal::Unavailable),
+            Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
             answer => answer.map(|code| code.expose_secret().to_owned()),
         },
         Err(refusal) => Err(refusal),
@@ -126,12 +119,11 @@ pub(super) fn back(
     redirect: &str,
     state: Option<&str>,
     answer: &Result<String, Refusal>,
-) -> Response {
-    let Ok(location) = HeaderValue::try_from(location(sign_in, redirect, state, answer)) else {
-        return consent::error(Refusal::InvalidRequest("the redirect address is not one that the client registered"));
-    };
+) -> Result<Response, Refusal> {
+    let wrong = |_| Refusal::InvalidRequest("the redirect address is not one that the client registered");
+    let location = HeaderValue::try_from(location(sign_in, redirect, state, answer)).map_err(wrong)?;
     let headers = [(header::LOCATION, location), (header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    (StatusCode::SEE_OTHER, headers).into_response()
+    Ok((StatusCode::SEE_OTHER, headers).into_response())
 }
 
 /// The client's address with its answer, which has `iss` against mix-ups (RFC 9207).

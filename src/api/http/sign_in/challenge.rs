@@ -20,7 +20,7 @@ pub type Challenge = Option<Arc<str>>;
 
 /// Names the metadata in each 401 of `/mcp`, and the scope that is missing in a 403.
 pub async fn challenge(State(issuer): State<Challenge>, request: Request, next: Next) -> Response {
-    let Some(issuer) = issuer.filter(|_| matches!(request.uri().path(), "/mcp" | "/mcp/events")) else {
+    let Some(issuer) = issuer.filter(|_| matches!(request.uri().path(), "/mcp" | "/mcp/" | "/mcp/events")) else {
         return next.run(request).await;
     };
     let query = known_query(request.uri().query());

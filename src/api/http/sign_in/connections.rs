@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    api::http::{Answer, ApiParts, error::ApiError, parts::Path},
+    api::http::{Answer, ApiParts, Reply, no_content, parts::Path},
     domain::{
         error::{Code, Failure},
         id::TokenId,
@@ -97,11 +97,10 @@ async fn list(State(admin): State<Admin>) -> Answer<ConnectionList> {
     params(InConnection),
     responses((status = 204, description = "It has ended.")),
 )]
-async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
     let id: TokenId = id.parse().map_err(|_| none())?;
-    admin.disconnect(&who, id).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(admin.disconnect(&who, id).await)
 }
 
 /// Allow a subject of another issuer that was ended.
@@ -112,10 +111,9 @@ async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>)
     params(InConnection),
     responses((status = 204, description = "It is allowed.")),
 )]
-async fn allow(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+async fn allow(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
-    admin.allow(&who, id.parse().map_err(|_| none())?).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(admin.allow(&who, id.parse().map_err(|_| none())?).await)
 }
 
 fn described() -> OpenApiRouter<ApiParts> {

@@ -73,20 +73,22 @@ pub(super) fn page(
     answer(status, "Connect a client", &body)
 }
 
-/// A request that is answered to no client.
-pub(super) fn error(refusal: Refusal) -> Response {
-    let status = match refusal {
-        Refusal::Unavailable | Refusal::ProviderAway => StatusCode::SERVICE_UNAVAILABLE,
-        Refusal::NotAllowed | Refusal::Unidentified => StatusCode::FORBIDDEN,
-        Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
-        _ => StatusCode::BAD_REQUEST,
-    };
-    let body = format!(
-        "<h1>This cannot go on</h1><p>The request of the client was not accepted: {}.</p><p>Close this page and begin \
-         again in the client.</p>",
-        escaped(&refusal.to_string()),
-    );
-    answer(status, "Not connected", &body)
+/// The page of a request that is answered to no client.
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::Unavailable | Self::ProviderAway => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotAllowed | Self::Unidentified => StatusCode::FORBIDDEN,
+            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        let body = format!(
+            "<h1>This cannot go on</h1><p>The request of the client was not accepted: {}.</p><p>Close this page and \
+             begin again in the client.</p>",
+            escaped(&self.to_string()),
+        );
+        answer(status, "Not connected", &body)
+    }
 }
 
 /// The same for one whose client has an address. The browser goes there, with the error, when its person follows the

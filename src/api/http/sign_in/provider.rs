@@ -24,49 +24,39 @@ use crate::services::sign_in::{Refusal, SignIn};
 const WHAT: &str = "provider";
 
 /// Sends the browser to the provider.
-pub(super) async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap, from: IpAddr) -> Response {
-    let Some(browser) = cookie(sign_in, headers) else { return consent::foreign() };
+pub(super) async fn leave(
+    sign_in: &SignIn,
+    query: &str,
+    headers: &HeaderMap,
+    from: IpAddr,
+) -> Result<Response, Refusal> {
+    let Some(browser) = cookie(sign_in, headers) else { return Ok(consent::foreign()) };
     // Two requests of one browser have different states.
     let once = Uuid::new_v4().simple();
     let sealed = format!("{once}.{query}");
     let state = format!("{}.{}", seal(sign_in, WHAT, &browser, &sealed), BASE64_URL_SAFE_NO_PAD.encode(sealed));
-    match sign_in.to_provider(&state, &browser, from).await.map(HeaderValue::try_from) {
-        Ok(Ok(location)) => {
-            let mut response = (StatusCode::SEE_OTHER, [NO_STORE]).into_response();
-            response.headers_mut().insert(header::LOCATION, location);
-            response
-        }
-        Ok(Err(_)) => consent::error(Refusal::InvalidRequest("the request is too long")),
-        Err(refusal) => consent::error(refusal),
-    }
+    let location = HeaderValue::try_from(sign_in.to_provider(&state, &browser, from).await?);
+    let mut response = (StatusCode::SEE_OTHER, [NO_STORE]).into_response();
+    let location = location.map_err(|_| Refusal::InvalidRequest("the request is too long"))?;
+    response.headers_mut().insert(header::LOCATION, location);
+    Ok(response)
 }
 
 /// The provider's answer.
-pub(super) async fn back(State(sign_in): State<Arc<SignIn>>, request: Request) -> Response {
+pub(super) async fn back(State(sign_in): State<Arc<SignIn>>, request: Request) -> Result<Response, Refusal> {
     let from = address(&request);
     let form = Form::read(request.uri().query().unwrap_or_default().as_bytes());
     let state = form.text("state");
-    let Some(browser) = cookie(&sign_in, request.headers()) else { return consent::foreign() };
-    let Some(query) = opened(&sign_in, &state, &browser) else { return consent::foreign() };
-    let asked = match authorize::read(&sign_in, &query, from).await {
-        Ok(asked) => asked,
-        Err(refusal) => return consent::error(refusal),
-    };
+    let Some(browser) = cookie(&sign_in, request.headers()) else { return Ok(consent::foreign()) };
+    let Some(query) = opened(&sign_in, &state, &browser) else { return Ok(consent::foreign()) };
+    let asked = authorize::read(&sign_in, &query, from).await?;
     let (Ok(consent), Some(code)) = (&asked.consent, form.get("code")) else {
         return authorize::back(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(Refusal::AccessDenied));
     };
-    let person = sign_in.from_provider(code, form.get("iss"), (&state, &browser), from).await;
-    let code = match person {
-        Ok(person) => sign_in.consent_as(consent, person).await,
-        Err(refusal) => Err(refusal),
-    };
-    match code {
-        Ok(code) => {
-            let code = Ok(code.expose_secret().to_owned());
-            authorize::back(&sign_in, &asked.redirect, asked.state.as_deref(), &code)
-        }
-        Err(refusal) => consent::error(refusal),
-    }
+    let person = sign_in.from_provider(code, form.get("iss"), (&state, &browser), from).await?;
+    let code = sign_in.consent_as(consent, person).await?;
+    let code = Ok(code.expose_secret().to_owned());
+    authorize::back(&sign_in, &asked.redirect, asked.state.as_deref(), &code)
 }
 
 /// The request in a state, if it was given to this browser, lately.

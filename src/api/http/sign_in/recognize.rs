@@ -9,7 +9,7 @@ use axum::{
 
 use super::SignInParts;
 use crate::{
-    api::http::{coderunner, error::ApiError},
+    api::http::{coderunner, error::ApiError, parts::single},
     domain::error::Code,
     services::issuer::Rejection,
 };
@@ -61,6 +61,5 @@ fn jwt(headers: &HeaderMap) -> Option<String> {
 }
 
 fn only(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
-    let mut all = headers.get_all(name).iter();
-    all.next().filter(|_| all.next().is_none())?.to_str().ok().map(str::to_owned)
+    single(headers, name).ok()??.to_str().ok().map(str::to_owned)
 }

@@ -12,8 +12,17 @@ use serde_json::json;
 use super::{NO_STORE, ServerParts, address, read_form, refused, unreadable};
 use crate::services::sign_in::{Refusal, TokenRequest};
 
-const ONCE: [&str; 8] =
-    ["grant_type", "client_id", "client_secret", "code", "redirect_uri", "code_verifier", "refresh_token", "token"];
+const ONCE: [&str; 9] = [
+    "grant_type",
+    "client_id",
+    "client_secret",
+    "code",
+    "redirect_uri",
+    "code_verifier",
+    "refresh_token",
+    "scope",
+    "token",
+];
 
 pub(super) async fn token(State(parts): State<ServerParts>, request: Request) -> Response {
     let from = address(&request);
@@ -59,6 +68,12 @@ pub(super) async fn revoke(State(parts): State<ServerParts>, request: Request) -
         Ok(form) => form,
         Err(failure) => return unreadable(&failure, "invalid_request"),
     };
+    if form.repeats(&ONCE) {
+        return refused(Refusal::InvalidRequest("a parameter is there twice"));
+    }
+    if form.get("token").is_none() {
+        return refused(Refusal::InvalidRequest("the token is missing"));
+    }
     let revoked = parts.sign_in.revoke(&form.text("token"), form.get("client_id"), form.get("client_secret")).await;
     revoked.map_or_else(refused, |()| (StatusCode::OK, [NO_STORE]).into_response())
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, error::ApiError},
+        http::{Answer, Reply, no_content},
         schema::admin::{ActivityResult, FindingList, OverviewResult, OwnerList, OwnerResult},
     },
     domain::owner::ConversationKey,
@@ -85,9 +85,8 @@ pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<Fin
     params(InRun),
     responses((status = 204, description = "It is being cancelled, or had ended.")),
 )]
-pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
-    admin.cancel(&call.who, call.name(4, "runId")?)?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
+    no_content(admin.cancel(&call.who, call.name(4, "runId")?))
 }
 
 /// End a session of any owner.
@@ -98,9 +97,8 @@ pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Result<Sta
     params(InSession),
     responses((status = 204, description = "It has ended.")),
 )]
-pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
-    admin.end_session(&call.who, call.name(4, "sessionId")?)?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
+    no_content(admin.end_session(&call.who, call.name(4, "sessionId")?))
 }
 
 /// Delete a conversation of any owner with all its files.
@@ -112,8 +110,7 @@ pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Resul
     params(OfOwner),
     responses((status = 204, description = "It was deleted.")),
 )]
-pub(super) async fn remove_conversation(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove_conversation(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
     let key = ConversationKey::new(call.name(4, "owner")?, call.name(5, "conversationId")?);
-    admin.remove_conversation(&call.who, &key).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(admin.remove_conversation(&call.who, &key).await)
 }

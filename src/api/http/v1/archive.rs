@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State, response::Response};
+use axum::{Json, extract::State};
 
 use super::{call::Call, names::InConversation};
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError, files as downloads},
-        schema::{ArchiveLink, Binary, ImportResult},
+        http::{Answer, Reply, body::RequestBody, error::ApiError, files as downloads},
+        schema::{ArchiveLink, Binary},
     },
     domain::{error::Code, text::rfc3339},
-    services::files::Files,
+    services::files::{Files, Imported},
 };
 
 /// Read all files of a conversation as a tar archive.
@@ -22,7 +22,7 @@ use crate::{
     params(InConversation),
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = Binary)),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
     let conversation = call.conversation()?;
     let archive = files.archive(&conversation).await?;
     Ok(downloads::archive(&conversation, archive))
@@ -52,14 +52,14 @@ pub(super) async fn link(State(files): State<Arc<Files>>, call: Call) -> Answer<
         content((Binary = "application/x-tar"), (Binary = "application/octet-stream")),
         description = "A plain, uncompressed tar.",
     ),
-    responses((status = 200, description = "What was written.", body = ImportResult)),
+    responses((status = 200, description = "What was written.", body = Imported)),
 )]
-pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Answer<ImportResult> {
+pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Answer<Imported> {
     let conversation = call.conversation()?;
     if !matches!(body.media_type()?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
         let why = "The body must be a plain tar: send the header `Content-Type: application/x-tar`.";
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
     let bytes = body.read().await?;
-    Ok(Json(ImportResult::from(files.import(&conversation, bytes).await?)))
+    Ok(Json(files.import(&conversation, bytes).await?))
 }

@@ -115,7 +115,7 @@ impl<Q> Call<Q> {
     }
 }
 
-fn arguments<Q: DeserializeOwned + JsonSchema>(query: &str) -> Result<Q, Failure> {
+pub(super) fn arguments<Q: DeserializeOwned + JsonSchema>(query: &str) -> Result<Q, Failure> {
     let mut arguments = Map::new();
     for part in query.split('&').filter(|part| !part.is_empty()) {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));

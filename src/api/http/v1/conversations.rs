@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, error::ApiError},
+        http::{Answer, ApiParts, Reply, no_content},
         schema::ConversationList,
     },
     domain::id::ConversationId,
@@ -37,11 +37,8 @@ pub(super) struct ListConversations {
     params(ListConversations),
     responses((status = 200, description = "A page of conversations.", body = ConversationList)),
 )]
-pub(super) async fn list(
-    State(conversations): State<Conversations>,
-    call: Call<ListConversations>,
-) -> Answer<ConversationList> {
-    let page = conversations.list(&call.who, call.query.after, page(call.query.limit)?).await?;
+pub(super) async fn list(parts: ApiParts, call: Call<ListConversations>) -> Answer<ConversationList> {
+    let page = parts.conversations.list(&call.who, call.query.after, page(call.query.limit)?).await?;
     Ok(Json(ConversationList::from(&page)))
 }
 
@@ -53,7 +50,6 @@ pub(super) async fn list(
     params(InConversation),
     responses((status = 204, description = "It was deleted.")),
 )]
-pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Result<StatusCode, ApiError> {
-    conversations.remove(&call.conversation()?).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Reply<StatusCode> {
+    no_content(conversations.remove(&call.conversation()?).await)
 }

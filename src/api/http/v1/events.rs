@@ -4,7 +4,7 @@
 use axum::{
     extract::State,
     http::StatusCode,
-    response::{IntoResponse, Response, sse::Event},
+    response::{IntoResponse as _, sse::Event},
 };
 use futures_util::StreamExt as _;
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 use super::{call::Call, names::InRun};
 use crate::{
     api::{
-        http::{error::ApiError, sse},
+        http::{Reply, sse},
         schema::run::{RunEvent, RunEventStream},
     },
     domain::error::Failure,
@@ -47,7 +47,7 @@ pub(super) struct WatchRun {
         (status = 204, description = "The run is over and nothing follows."),
     ),
 )]
-pub(super) async fn watch(State(runs): State<Runs>, call: Call<WatchRun>) -> Result<Response, ApiError> {
+pub(super) async fn watch(State(runs): State<Runs>, call: Call<WatchRun>) -> Reply {
     let run = call.run()?;
     let after = last_event_id(&call)?.or(call.query.after).unwrap_or(0);
     let run = runs.get(&call.who, run)?;

@@ -19,12 +19,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{
-            Answer,
-            body::RequestBody,
-            error::{ApiError, Problem},
-            files as downloads,
-        },
+        http::{Answer, Reply, body::RequestBody, error::Problem, files as downloads, no_content},
         schema::{Binary, File, FileListing, MoveFile, Moved, file_query},
     },
     domain::{error::Failure, owner::ConversationKey, path::SafePath},
@@ -87,7 +82,7 @@ pub(super) async fn list(State(files): State<Arc<Files>>, call: Call<ListFiles>)
         (status = 416, description = "The part begins beyond the end."),
     ),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
     let download = files.open(&call.conversation()?, &call.path()?).await?;
     Ok(downloads::present_to(&call.method, &call.headers, download))
 }
@@ -108,11 +103,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Result<
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn write(
-    State(files): State<Arc<Files>>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
     let (conversation, path) = (call.conversation()?, call.path()?);
     let condition = downloads::condition(&call.headers);
     let (announced, pieces) = body.stream()?;
@@ -151,11 +142,7 @@ async fn validate(response: &mut Response, files: &Files, conversation: &Convers
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn rename(
-    State(files): State<Arc<Files>>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
     let conversation = call.conversation()?;
     let wanted: MoveFile = body.json().await?;
     let (from, to) = wanted.paths()?;
@@ -180,7 +167,6 @@ pub(super) async fn rename(
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Result<StatusCode, ApiError> {
-    files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Reply<StatusCode> {
+    no_content(files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await)
 }

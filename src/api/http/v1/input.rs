@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 use super::{call::Call, names::InRun};
 use crate::{
     api::{
-        http::{body::RequestBody, error::ApiError},
+        http::{Reply, body::RequestBody},
         schema::Binary,
     },
     services::runs::{INPUT_BYTES_MAX, Runs},
@@ -33,11 +33,7 @@ pub(super) struct SendInput {
     request_body(content = Binary, content_type = "application/octet-stream", description = "The bytes, or none."),
     responses((status = 202, description = "It was accepted and is sent to the program.")),
 )]
-pub(super) async fn send(
-    State(runs): State<Runs>,
-    call: Call<SendInput>,
-    body: RequestBody,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn send(State(runs): State<Runs>, call: Call<SendInput>, body: RequestBody) -> Reply<StatusCode> {
     let last = call.query.eof.unwrap_or(false);
     // No body is read for a run that does not exist.
     let run = runs.get(&call.who, call.run()?)?;

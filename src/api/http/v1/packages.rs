@@ -1,14 +1,14 @@
 //! Packages of conversations.
 
-use axum::{Json, extract::State};
+use axum::Json;
 
 use super::{call::Call, names::InConversation};
 use crate::{
     api::{
-        http::{Answer, body::RequestBody},
+        http::{Answer, ApiParts, body::RequestBody},
         schema::packages::{CreatePackages, InstalledPackages},
     },
-    services::packages::{InstallRequest, Packages},
+    services::packages::InstallRequest,
 };
 
 /// Install packages into a conversation.
@@ -22,14 +22,10 @@ use crate::{
     request_body(content = CreatePackages),
     responses((status = 200, description = "They are installed.", body = InstalledPackages)),
 )]
-pub(super) async fn install(
-    State(service): State<Packages>,
-    call: Call,
-    body: RequestBody,
-) -> Answer<InstalledPackages> {
+pub(super) async fn install(parts: ApiParts, call: Call, body: RequestBody) -> Answer<InstalledPackages> {
     let conversation = call.conversation()?;
     let CreatePackages { language, packages } = body.json().await?;
     let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
-    let installed = service.install(wanted, |_| {}).await?;
+    let installed = parts.packages.install(wanted, |_| {}).await?;
     Ok(Json(InstalledPackages::from(&installed)))
 }

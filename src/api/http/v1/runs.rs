@@ -3,7 +3,7 @@
 //! A request that is aborted cancels its run, except with `detach`, with `wait: 0`, or with an idempotency key, whose
 //! client will repeat the request.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Json,
@@ -19,12 +19,12 @@ use utoipa::IntoParams;
 
 use super::{
     ApiParts,
-    call::{Call, page},
+    call::{self, Call, page},
     names::InRun,
 };
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError},
+        http::{Answer, Reply, body::RequestBody, parts::idempotency_key},
         schema::{
             arguments::{WAIT_S_MAX, Wait},
             create_run::CreateRun,
@@ -47,7 +47,6 @@ use crate::{
 
 /// How long a cancelled program is waited for.
 const CANCEL_WAIT: Duration = Duration::from_secs(5);
-const KEY_CHARS_MAX: usize = 255;
 
 /// Run a program.
 ///
@@ -65,7 +64,7 @@ const KEY_CHARS_MAX: usize = 255;
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Result<Response, ApiError> {
+pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
     let call = &call;
     begin(&parts, call, "", body, |members| {
         let create: CreateRun = parse::parse(members, Source::Json)?;
@@ -95,8 +94,8 @@ pub(super) async fn begin<'a>(
     place: &str,
     body: RequestBody,
     read: impl FnOnce(Map<String, Value>) -> Result<PendingRequest<'a>, Failure>,
-) -> Result<Response, ApiError> {
-    let key = idempotency_key(call)?;
+) -> Reply {
+    let key = idempotency_key(&call.headers)?;
     // Without capacity the body is not read; a run that exists already needs none.
     let again = key.as_ref().is_some_and(|key| keys.knows(&call.who, key));
     if !again {
@@ -107,6 +106,8 @@ pub(super) async fn begin<'a>(
         let hasher = Sha256::new().chain_update(place);
         Some(by_size(bytes.len(), move || hasher.chain_update(&bytes).finalize().into()).await)
     } else {
+        // Its memory is for others while the run is waited for; admission counts what the run keeps.
+        drop(bytes);
         None
     };
     let PendingRequest { conversation, wait, detach, request } = read(members)?;
@@ -192,18 +193,6 @@ fn shown(run: &RunStatus) -> Response {
     response
 }
 
-fn idempotency_key(call: &Call) -> Result<Option<String>, Failure> {
-    let mut keys = call.headers.get_all("idempotency-key").iter();
-    let (key, None) = (keys.next(), keys.next()) else {
-        return Err(Failure::argument("Idempotency-Key", "it is there twice: send it once"));
-    };
-    let Some(key) = key else { return Ok(None) };
-    let text = key.to_str().ok().map(str::trim).filter(|text| (1..=KEY_CHARS_MAX).contains(&text.len()));
-    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
-    let why = format!("it must be 1 to {KEY_CHARS_MAX} visible characters");
-    text.map(|text| Some(text.to_owned())).ok_or_else(|| Failure::argument("Idempotency-Key", why))
-}
-
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(rename_all = "camelCase")]
@@ -240,6 +229,11 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answ
     Ok(Json(RunList::from(&page)))
 }
 
+/// How many runs the list has at most that a query asks for.
+pub(in crate::api::http) fn page_max(query: &str) -> Result<usize, Failure> {
+    page(call::arguments::<ListRuns>(query)?.limit)
+}
+
 /// Read a run.
 ///
 /// While the program runs, the answer waits for its end for at most `wait` seconds. A run that is no longer in memory,
@@ -249,16 +243,12 @@ pub(super) async fn list(State(runs): State<Runs>, call: Call<ListRuns>) -> Answ
     params(InRun, WaitForRun),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
-pub(super) async fn get(
-    State(runs): State<Runs>,
-    State(history): State<Arc<History>>,
-    call: Call<WaitForRun>,
-) -> Answer<RunStatus> {
+pub(super) async fn get(parts: ApiParts, call: Call<WaitForRun>) -> Answer<RunStatus> {
     let (wait, id) = (call.query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);
-    match runs.get(&call.who, id) {
+    match parts.runs.get(&call.who, id) {
         Ok(run) => Ok(Json(RunStatus::with_source(&run.wait(wait).await))),
         Err(failure) if call.others_may_know => Err(failure.into()),
-        Err(_) => Ok(Json(RunStatus::recorded(&history.run(&call.who, id).await?))),
+        Err(_) => Ok(Json(RunStatus::recorded(&parts.history.run(&call.who, id).await?))),
     }
 }
 

@@ -4,7 +4,7 @@ use axum::{
     Json,
     extract::State,
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse as _,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, coderunner, error::ApiError},
+        http::{Answer, Reply, body::RequestBody, coderunner, no_content},
         schema::{
             parse::{Source, parse},
             run::RunStatus,
@@ -28,7 +28,7 @@ use crate::{
     },
     domain::{id::ConversationId, owner::ConversationKey},
     services::{
-        runs::{CellSession, RunRequest, Runs},
+        runs::{CellSession, RunRequest},
         sessions::{SessionView, Sessions, Setup},
     },
 };
@@ -52,19 +52,14 @@ pub(super) struct ListSessions {
     responses((status = 201, description = "It is open; `Location` is its address.", body = SessionStatus,
         headers(("location" = String, description = "The session.")))),
 )]
-pub(super) async fn create(
-    State(runs): State<Runs>,
-    State(sessions): State<Sessions>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
-    runs.check_capacity(&call.who)?;
+pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
+    parts.runs.check_capacity(&call.who)?;
     let members = if body.is_empty() { Map::new() } else { body.members().await?.0 };
     let create: CreateSession = parse(coderunner::without_its_members(members), Source::Json)?;
     let conversation = ConversationKey::new(call.who, create.conversation.unwrap_or_else(ConversationId::fresh));
     let language = create.language.unwrap_or_default();
     let setup = Setup { env: create.env.unwrap_or_default(), network: create.network };
-    let view = sessions.open_with(&conversation, &language, &setup).await?;
+    let view = parts.sessions.open_with(&conversation, &language, &setup).await?;
     let location = [(header::LOCATION, format!("/v1/sessions/{}", view.session))];
     Ok((StatusCode::CREATED, location, Json(SessionStatus::from(&view))).into_response())
 }
@@ -123,7 +118,7 @@ pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answe
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> Result<Response, ApiError> {
+pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
     let (id, parts, call) = (call.session()?, &parts, &call);
     begin(parts, call, &id.to_string(), body, |members| {
         let CreateCell { code, stdin, stdin_open, wait, detach, limits } = parse(members, Source::Json)?;
@@ -151,9 +146,8 @@ pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> 
     params(InSession),
     responses((status = 204, description = "It was interrupted.")),
 )]
-pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Result<StatusCode, ApiError> {
-    sessions.interrupt(&call.who, call.session()?).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
+    no_content(sessions.interrupt(&call.who, call.session()?).await)
 }
 
 /// Restart a session.

@@ -4,7 +4,7 @@ use axum::{
     Json,
     extract::State,
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse as _,
 };
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError},
+        http::{Answer, ApiParts, Reply, body::RequestBody, error::ApiError, no_content},
         schema::{
             Binary,
             skills::{Skill, SkillDetails, SkillList},
@@ -65,7 +65,7 @@ pub(super) async fn get(State(skills): State<Skills>, call: Call) -> Answer<Skil
         (status = 200, description = "The file.", content_type = "application/octet-stream", body = Binary),
     ),
 )]
-pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Reply {
     let content = skills.file(&call.who, &name(&call)?, &call.path()?, SKILL_BYTES_MAX).await?;
     // Never a page of this origin, whatever was uploaded.
     let headers = [
@@ -93,18 +93,14 @@ pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Result<Res
         (status = 201, description = "It was created.", body = Skill),
     ),
 )]
-pub(super) async fn put(
-    State(skills): State<Skills>,
-    call: Call,
-    body: RequestBody,
-) -> Result<(StatusCode, Json<Skill>), ApiError> {
+pub(super) async fn put(parts: ApiParts, call: Call, body: RequestBody) -> Reply<(StatusCode, Json<Skill>)> {
     let name = name(&call)?;
     if !matches!(body.media_type()?.as_str(), "" | "application/zip" | "application/octet-stream") {
         let why = "The body must be a zip: send the header `Content-Type: application/zip`.";
         return Err(ApiError::new(Code::UnsupportedMediaType, why));
     }
     let bytes = body.read().await?;
-    let (skill, replaced) = skills.upload(&call.who, &name, bytes).await?;
+    let (skill, replaced) = parts.skills.upload(&call.who, &name, bytes).await?;
     let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Skill::from(&skill))))
 }
@@ -117,7 +113,6 @@ pub(super) async fn put(
     params(OfSkill),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove(State(skills): State<Skills>, call: Call) -> Result<StatusCode, ApiError> {
-    skills.remove(&call.who, &name(&call)?).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn remove(State(skills): State<Skills>, call: Call) -> Reply<StatusCode> {
+    no_content(skills.remove(&call.who, &name(&call)?).await)
 }

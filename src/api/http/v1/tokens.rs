@@ -6,7 +6,7 @@ use axum::{
     Json,
     extract::State,
     http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse as _,
 };
 use schemars::JsonSchema;
 use secrecy::ExposeSecret as _;
@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::{call::Call, names::OfToken};
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError},
+        http::{Answer, ApiParts, Reply, body::RequestBody},
         schema::token::{CreateToken, TokenCreated, TokenList, TokenStatus},
     },
     domain::{id::TokenId, owner::Principal},
@@ -43,16 +43,12 @@ pub(super) struct ListTokens {
     request_body(content = CreateToken),
     responses((status = 201, description = "The token.", body = TokenCreated)),
 )]
-pub(super) async fn create(
-    State(tokens): State<Arc<Tokens>>,
-    State(admin): State<Admin>,
-    call: Call,
-    body: RequestBody,
-) -> Result<Response, ApiError> {
+pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
     let create: CreateToken = body.json().await?;
     let (owner, grant) = (create.owner()?, create.grant()?);
-    let expires_unix_ms = create.expires()?.map(|left| tokens.in_seconds(left));
-    let (record, token) = admin
+    let expires_unix_ms = create.expires()?.map(|left| parts.tokens.in_seconds(left));
+    let (record, token) = parts
+        .admin
         .create_token(&call.who, NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None })
         .await?;
     info!(token = %record.id, owner = record.owner.name(), by = call.who.name(), "a token was made");
@@ -82,7 +78,7 @@ pub(super) async fn list(State(tokens): State<Arc<Tokens>>, call: Call<ListToken
     params(OfToken),
     responses((status = 204, description = "It is revoked.")),
 )]
-pub(super) async fn revoke(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
+pub(super) async fn revoke(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
     let id: TokenId = call.name(3, "tokenId")?;
     admin.revoke_token(&call.who, id).await?;
     info!(token = %id, by = call.who.name(), "a token was revoked");

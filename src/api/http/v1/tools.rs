@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError},
+        http::{Answer, ApiParts, Reply, body::RequestBody, error::ApiError, no_content},
         schema::tools::{
-            AnswerBody, ApprovalList, ApprovalResult, FoundTools, ToolServerBody, ToolServerList, ToolServerResult,
+            AnswerBody, ApprovalList, ApprovalResult, ToolServerBody, ToolServerList, ToolServerResult,
             ToolServerStates, ToolSource, found_limit,
         },
     },
@@ -32,13 +32,12 @@ use crate::{
     services::{
         admin::Admin,
         tokens::Token,
-        tools::{Decider, ModuleLanguage, Tools},
+        tools::{Decider, ModuleLanguage, SearchResult, Tools},
     },
 };
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Search {
     /// What the tool does; default all tools.
     #[serde(default)]
@@ -51,7 +50,6 @@ pub(super) struct Search {
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ModuleLanguageQuery {
     /// `python` (default) or `typescript`.
     #[serde(default)]
@@ -61,7 +59,6 @@ pub(super) struct ModuleLanguageQuery {
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
 pub(super) struct WhichApprovals {
     /// Whether to list only questions that wait for an answer.
     open: Option<bool>,
@@ -81,7 +78,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Decider {
 
 fn question(call: &Call) -> Result<ApprovalId, Failure> {
     let id: String = call.name(3, "id")?;
-    ApprovalId::parse(&id).ok_or_else(|| Failure::new(Code::NotFound, "There is no such question."))
+    id.parse().map_err(|_| Failure::new(Code::NotFound, "There is no such question."))
 }
 
 /// List the tool servers.
@@ -92,8 +89,7 @@ fn question(call: &Call) -> Result<ApprovalId, Failure> {
     responses((status = 200, description = "The servers.", body = ToolServerStates)),
 )]
 pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<ToolServerStates> {
-    let servers = tools.servers(&call.who).await;
-    Json(ToolServerStates { servers: servers.into_iter().map(Into::into).collect() })
+    Json(ToolServerStates { servers: tools.servers(&call.who).await })
 }
 
 /// Search for tools.
@@ -102,11 +98,10 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
 #[utoipa::path(
     get, path = "/v1/tools/search", tag = "tools", operation_id = "searchTools",
     params(Search),
-    responses((status = 200, description = "The tools.", body = FoundTools)),
+    responses((status = 200, description = "The tools.", body = SearchResult)),
 )]
-pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Answer<FoundTools> {
-    let found = tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?;
-    Ok(Json(found.into()))
+pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Answer<SearchResult> {
+    Ok(Json(tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?))
 }
 
 /// Get the module that a program imports for a tool.
@@ -120,7 +115,7 @@ pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> An
 pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguageQuery>) -> Answer<ToolSource> {
     let (server, tool): (String, String) = (call.name(3, "server")?, call.name(4, "tool")?);
     let language = call.query.language.unwrap_or(ModuleLanguage::Python);
-    Ok(Json(tools.source(&call.who, &server, Some(&tool), language).await?.into()))
+    Ok(Json(tools.source(&call.who, &server, &tool, language).await?.into()))
 }
 
 /// List questions about calls.
@@ -131,13 +126,9 @@ pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguage
     params(WhichApprovals),
     responses((status = 200, description = "The newest questions.", body = ApprovalList)),
 )]
-pub(super) async fn approvals(
-    State(tools): State<Tools>,
-    by: Decider,
-    call: Call<WhichApprovals>,
-) -> Answer<ApprovalList> {
+pub(super) async fn approvals(parts: ApiParts, by: Decider, call: Call<WhichApprovals>) -> Answer<ApprovalList> {
     let of = (!by.is_operator).then_some(&by.who);
-    let approvals = tools.approvals().list(of, call.query.open.unwrap_or(false)).await?;
+    let approvals = parts.tools.approvals().list(of, call.query.open.unwrap_or(false)).await?;
     Ok(Json(ApprovalList { approvals: approvals.iter().map(Into::into).collect() }))
 }
 
@@ -163,15 +154,10 @@ pub(super) async fn approval(State(tools): State<Tools>, by: Decider, call: Call
     request_body(content = AnswerBody),
     responses((status = 200, description = "It is answered.", body = ApprovalResult)),
 )]
-pub(super) async fn answer(
-    State(tools): State<Tools>,
-    by: Decider,
-    call: Call,
-    body: RequestBody,
-) -> Answer<ApprovalResult> {
+pub(super) async fn answer(parts: ApiParts, by: Decider, call: Call, body: RequestBody) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
-    let answered = tools.approvals().answer(&by, id, answer).await?;
+    let answered = parts.tools.approvals().answer(&by, id, answer).await?;
     Ok(Json((&answered).into()))
 }
 
@@ -183,9 +169,8 @@ pub(super) async fn answer(
     params(OfApproval),
     responses((status = 204, description = "It was withdrawn.")),
 )]
-pub(super) async fn revoke(State(tools): State<Tools>, by: Decider, call: Call) -> Result<StatusCode, ApiError> {
-    tools.approvals().revoke(&by, question(&call)?).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn revoke(State(tools): State<Tools>, by: Decider, call: Call) -> Reply<StatusCode> {
+    no_content(tools.approvals().revoke(&by, question(&call)?).await)
 }
 
 /// List the tool servers of all owners.
@@ -209,11 +194,10 @@ pub(super) async fn list(State(tools): State<Tools>, _: Call) -> Json<ToolServer
     request_body(content = ToolServerBody),
     responses((status = 204, description = "It is in force.")),
 )]
-pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBody) -> Result<StatusCode, ApiError> {
+pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBody) -> Reply<StatusCode> {
     let name: String = call.name(3, "name")?;
     let ToolServerBody { server, secret } = body.json().await?;
-    admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await)
 }
 
 /// Delete a tool server.
@@ -224,8 +208,7 @@ pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBod
     params(OfServer),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
     let name: String = call.name(3, "name")?;
-    admin.remove_tool_server(&call.who, &name).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(admin.remove_tool_server(&call.who, &name).await)
 }

@@ -37,7 +37,9 @@ pub(super) fn network(hosts: &[String], installs: bool, view: View) -> String {
         _ => {}
     }
     let hosts = shorten(&hosts.join(", "), HOSTS_BYTES_MAX, |_, _| "…".to_owned());
-    format!("{how}\n- Network: over HTTP and HTTPS programs reach {hosts}, and nothing else.")
+    format!(
+        "{how}\n- Network: over HTTP and HTTPS programs reach {hosts}, and nothing else; aiohttp needs trust_env=True."
+    )
 }
 
 /// How programs call tools of MCP servers.

@@ -97,3 +97,17 @@ fn the_whole_list_and_each_sentence_in_it_are_bounded() {
         assert!((bytes_max / 2..=bytes_max + SENTENCE_BYTES_MAX).contains(&more), "{what} add {more} bytes");
     }
 }
+
+#[test]
+fn default_of_a_limit_is_in_the_range_of_its_tool() {
+    let owner = Principal::default();
+    let listed = tools(&options(), &[runner("python", "")], &offered(&owner, &[], &[]), View::default(), |_| true);
+    let listed = serde_json::to_value(&listed).expect("JSON");
+    let default = |name: &str| {
+        let tool = listed.as_array().expect("a list").iter().find(|tool| tool["name"] == name).expect(name);
+        assert!(tool["inputSchema"]["properties"]["limit"].is_object(), "{tool}");
+        tool["inputSchema"]["properties"]["limit"]["default"].as_u64()
+    };
+    assert_eq!(default("sandbox_read_file"), Some(48 << 10));
+    assert_eq!(default("sandbox_search_tools"), None, "its description says 10");
+}

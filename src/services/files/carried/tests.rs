@@ -375,7 +375,7 @@ async fn sending_leaves_the_steps_to_others() {
         scene.read("a").await.map(|bytes| bytes.len())
     };
     tokio::select! {
-        read = tokio::time::timeout(std::time::Duration::from_secs(20), others) => assert_eq!(read, Ok(Ok(4 << 20))),
+        read = tokio::time::timeout(std::time::Duration::from_mins(1), others) => assert_eq!(read, Ok(Ok(4 << 20))),
         _ = futures_util::future::join_all(sending) => panic!("sent"),
     }
 }

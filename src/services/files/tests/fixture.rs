@@ -12,6 +12,25 @@ use crate::{
 /// The time of the clock at first.
 pub(super) const NOW: i64 = 1_800_000_000;
 
+impl Default for FilesOptions {
+    fn default() -> Self {
+        Self {
+            url_ttl_s: 24 * 60 * 60,
+            entries_max: 200,
+            depth_max: 16,
+            write_bytes_max: 8 << 20,
+            waiting_bytes_max: 256 << 20,
+            quota: QuotaOptions::default(),
+        }
+    }
+}
+
+impl Default for QuotaOptions {
+    fn default() -> Self {
+        Self { bytes_max: 1 << 30, entries_max: 50_000, free_bytes_min: 512 << 20, owner_bytes_max: None }
+    }
+}
+
 /// In a folder of the test's own, which need not exist.
 pub(in crate::services) fn with_quota(root: &Path, quota: QuotaOptions) -> Arc<Files> {
     with_users(root, RunnerUsers::one(1000), quota)

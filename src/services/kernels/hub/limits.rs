@@ -10,10 +10,13 @@ impl HubTask {
     /// Tells those who watch, and stops the cell that runs.
     pub(super) fn stop_cells(&mut self, reason: &StopReason, link: &KernelLink) {
         self.note(&format!("[{}]\n", reason.sentence()));
-        let stopped = self.cells.open.first().map(|cell| (cell.client.clone(), cell.id.clone()));
+        let stopped = self.cells.open.first_mut().map(|cell| {
+            cell.stopped = Some(reason.ended());
+            cell.code.request.clone()
+        });
         if let TurnState::Held { watch, .. } = &mut self.turn {
             *watch = match stopped {
-                Some(cell) => Watch::Stopping { cell, time: Box::pin(link.interrupting()) },
+                Some(request) => Watch::Stopping { request, time: Box::pin(link.interrupting()) },
                 None => Watch::Reported,
             };
         }
@@ -22,8 +25,8 @@ impl HubTask {
     /// Once the cell that was stopped is over, those that were sent behind it are watched.
     pub(super) fn reacted(&mut self) {
         let TurnState::Held { turn, watch, .. } = &mut self.turn else { return };
-        if let Watch::Stopping { cell: (client, id), .. } = watch
-            && !self.cells.is_open(client, id)
+        if let Watch::Stopping { request, .. } = watch
+            && !self.cells.is_open(request)
         {
             *watch = if self.cells.open.is_empty() { Watch::Reported } else { Watch::begin(turn) };
         }

@@ -7,8 +7,11 @@ use std::mem;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{super::cells::Cell, HubTask, KernelLink, TurnState};
-use crate::domain::outcome::Figures;
+use super::{super::cells::Cell, Cells, HubTask, KernelLink, TurnState};
+use crate::{
+    domain::outcome::{Ended, Figures},
+    services::sessions::SessionEnd,
+};
 
 impl HubTask {
     /// Asks for what the cells used that are over, and reports those for which no answer came.
@@ -17,7 +20,7 @@ impl HubTask {
             self.outbox.push_back(KernelLink::ask_figures());
         }
         while let Some(cell) = self.cells.take_late() {
-            self.report(&cell, Figures::default(), false);
+            self.report(&cell, Figures::default(), false, None);
         }
     }
 
@@ -27,38 +30,40 @@ impl HubTask {
         let before = mem::replace(&mut self.oom_kills, oom_kills);
         if let Some(cell) = self.cells.unmeasured.pop_front() {
             let oom_killed = before.zip(oom_kills).is_some_and(|(before, after)| after > before);
-            self.report(&cell, link.figures(said), oom_killed);
-        }
-    }
-
-    /// Reports those that are over; what they used will not be known.
-    pub(super) fn report_unmeasured(&mut self) {
-        for cell in mem::take(&mut self.cells.unmeasured) {
-            self.report(&cell, Figures::default(), false);
+            self.report(&cell, link.figures(said), oom_killed, None);
         }
     }
 
     /// Takes the code that the kernel will not answer any more, with its clients. What was meant for this kernel is not
-    /// executed by the next one.
-    pub(super) fn take_lost(&mut self) -> Vec<(String, Bytes)> {
-        self.report_unmeasured();
-        let open = mem::take(&mut self.cells).open;
+    /// executed by the next one. Cells that are over are reported, and the one that was executed with what ended it;
+    /// what they used will not be known.
+    pub(super) fn take_lost(&mut self, end: SessionEnd) -> Vec<(String, Bytes)> {
+        let Cells { open, unmeasured, executed, .. } = mem::take(&mut self.cells);
+        self.cells.executed = executed;
+        for cell in &unmeasured {
+            self.report(cell, Figures::default(), false, None);
+        }
         if let Some(cell) = open.first() {
-            self.report(cell, Figures::default(), false);
+            self.report(cell, Figures::default(), false, Some(end));
         }
         self.turn = TurnState::None;
-        self.outbox.clear();
-        let sent = open.into_iter().filter(|cell| cell.is_ok.is_none());
+        self.clear_outbox();
+        self.orders.ended();
+        self.last_end = end;
+        let sent = open.into_iter().filter(|cell| !cell.has_replied());
         let waiting = self.shell.drain(..).filter(|order| order.code.is_some());
         let waiting = waiting.map(|order| (order.client, order.message.header));
         sent.map(|cell| (cell.client, cell.header)).chain(waiting).collect()
     }
 
-    fn report(&mut self, cell: &Cell, used: Figures, oom_killed: bool) {
+    fn report(&mut self, cell: &Cell, used: Figures, oom_killed: bool, killed_by: Option<SessionEnd>) {
         let TurnState::Held { turn, .. } = &self.turn else { return };
         let [stdout_bytes, stderr_bytes] = cell.printed;
         let figures = Figures { wall: cell.took(), stdout_bytes, stderr_bytes, ..used };
-        turn.report(&self.language, &cell.code, figures, (cell.is_ok.unwrap_or_default(), oom_killed));
+        // One that is idle and sends no reply has failed.
+        let unknown = || killed_by.map_or(Ok(Ended::Exited { code: 1 }), SessionEnd::of_cell);
+        let ended = cell.ended().map_or_else(unknown, Ok);
+        turn.report(&self.language, &cell.code.text, figures, ended, oom_killed);
         self.reported = cell.header.clone();
     }
 }

@@ -2,22 +2,64 @@
 
 use std::collections::VecDeque;
 
-use super::{super::turn::TurnState, HubTask, Order};
+use super::{
+    super::{order::Room, turn::TurnState},
+    HubTask, Order,
+};
 use crate::{
-    domain::{error::Failure, owner::ConversationKey},
+    domain::{
+        error::{Code, Failure},
+        owner::ConversationKey,
+    },
     services::sessions::message::KernelMessage,
 };
 
-/// What waits for the kernel or a turn, in bytes and messages. Beyond that nothing more is taken from clients.
+/// What waits for the kernel or a turn, or is executed, in bytes and messages: of the shell channel, and as much of the
+/// others. Beyond that nothing more is taken from clients.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 const WAITING_MAX: usize = 1024;
 
 impl HubTask {
-    /// Whether more is taken from clients.
-    pub(super) fn takes(&self) -> bool {
+    /// Of which channels more is taken from clients.
+    pub(super) fn room(&self) -> Room {
         let shell = self.shell.iter().map(|order| &order.message);
         let bytes: usize = shell.chain(&self.outbox).map(KernelMessage::bytes).sum();
-        bytes < WAITING_BYTES_MAX && self.shell.len() + self.outbox.len() + self.cells.open.len() < WAITING_MAX
+        let (cells, cells_bytes) = self.cells.held();
+        let count = self.shell.len() + self.outbox.len() + cells;
+        let urgent_bytes: usize = self.urgent.iter().map(KernelMessage::bytes).sum();
+        Room {
+            shell: bytes + cells_bytes < WAITING_BYTES_MAX && count < WAITING_MAX,
+            urgent: urgent_bytes < WAITING_BYTES_MAX && self.urgent.len() < WAITING_MAX,
+        }
+    }
+
+    /// Takes a message for the shell channel. Code that a client sends again is not executed again: its answer goes to
+    /// where the client is now, unless it was given before.
+    pub(super) fn take_shell(&mut self, order: Order) {
+        let Some(request) = order.code.as_ref().map(|code| &code.request) else { return self.shell.push_back(order) };
+        if !self.orders.is_for_this_kernel(&order) {
+            // It waited for room when its kernel ended.
+            let failure = Failure::new(Code::SessionEnded, self.last_end.sentence());
+            return self.refuse([(order.client, order.message.header)], &failure);
+        }
+        let is_it = |other: &&mut Order| other.code.as_ref().is_some_and(|code| code.request == *request);
+        if let Some(waiting) = self.shell.iter_mut().find(is_it) {
+            waiting.client = order.client;
+        } else if let Some(cell) = self.cells.open.iter_mut().find(|cell| cell.code.request == *request)
+            && !cell.has_replied()
+        {
+            cell.client.clone_from(&order.client);
+            let id = cell.id.clone();
+            if let Some(question) = self.cells.question(&id).cloned() {
+                self.deliver(Some(&order.client), &question);
+            }
+        } else if self.cells.executed.contains(request) {
+            let why = "This request was executed before, and its answer went to where its client was then. It is not \
+                       executed again: send code that is to be executed under a new msg_id.";
+            self.refuse([(order.client, order.message.header)], &Failure::new(Code::IdempotencyKeyReused, why));
+        } else {
+            self.shell.push_back(order);
+        }
     }
 
     /// Ends cells that are over, and passes on what may be passed on.

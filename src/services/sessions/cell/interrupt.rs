@@ -10,7 +10,7 @@ use super::{
     Execution,
 };
 use crate::domain::{
-    error::{Code, Failure},
+    error::Failure,
     event::{EventKind, StreamKind},
     outcome::Ended,
 };
@@ -65,19 +65,13 @@ impl Execution<'_> {
     /// How a cell ended whose kernel is gone.
     ///
     /// # Errors
-    /// [`Code::EngineLost`] when that is not known.
+    /// Those of [`SessionEnd::of_cell`].
     pub(super) async fn kernel_gone(&mut self, inner: &Arc<Inner>) -> Result<Ended, Failure> {
         let end = inner.ended(self.session).await;
-        match end {
-            SessionEnd::Kernel(ended) => return Ok(ended),
-            SessionEnd::Lost => {
-                let why = "The sandbox of the session was lost while the cell ran, so how it ended is not known; it \
-                           was not executed again.";
-                return Err(Failure::new(Code::EngineLost, why));
-            }
-            _ => self.say_end(end),
+        if !matches!(end, SessionEnd::Kernel(_) | SessionEnd::Lost) {
+            self.say_end(end);
         }
-        Ok(if end == SessionEnd::Unresponsive { Ended::TimedOut } else { Ended::Cancelled })
+        end.of_cell()
     }
 
     /// Ends the session, so that the next caller does not find it, and says why where the verdict does not.

@@ -5,43 +5,86 @@ use std::future::pending;
 use futures_util::stream;
 use tokio_util::task::TaskTracker;
 
-use super::*;
+use super::{
+    super::{
+        SessionEnd,
+        registry::{Registry, Session},
+    },
+    *,
+};
 use crate::{
     adapters::engine::fake::FakeEngine,
     domain::{
         clock::ManualClock,
-        id::{InstanceId, SandboxId},
+        id::{InstanceId, SandboxId, SessionId},
+        owner::Principal,
     },
     ports::engine::Sandbox,
     services::{janitor::Janitor, sandbox::Started, standby::NoFolder},
 };
 
+fn waiting(clock: &Arc<ManualClock>) -> Waiting {
+    let janitor = Janitor::new(Arc::new(FakeEngine::default()), InstanceId::new(), Arc::clone(clock) as _);
+    let lease = Arc::new(janitor.lease(SandboxId::new()));
+    let sandbox = Sandbox {
+        id: lease.id(),
+        stdin: Box::pin(tokio::io::sink()),
+        output: Box::pin(stream::pending()),
+        exit: Box::pin(pending()),
+    };
+    let started = Started { sandbox, decoder: None };
+    let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &TaskTracker::new());
+    let (folder, image) = (Box::new(NoFolder), ImageId("a".to_owned()));
+    let (end, since) = (kernel.close.clone().drop_guard(), Moment::now(clock.as_ref()));
+    Waiting { kernel, lease, folder, image, memory_bytes: 1, since, end }
+}
+
+fn session(clock: &Arc<ManualClock>) -> (Arc<Session>, DropGuard) {
+    let Waiting { kernel, lease, end, .. } = waiting(clock);
+    let key = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
+    let of = (key, "python".parse().expect("a language"));
+    let session = Session::new(SessionId::new(), of, (Setup::default(), None), kernel, lease, clock.as_ref(), 1);
+    (Arc::new(session), end)
+}
+
+#[tokio::test]
+async fn session_whose_cell_has_begun_does_not_end_as_unused() {
+    let ((session, _end), registry) = (session(&Arc::new(ManualClock::at(1000))), Registry::default());
+    registry.add(&session);
+    let busy = session.occupy();
+    assert!(!registry.remove(&session, SessionEnd::Memory) && !registry.ended_unused(&session));
+    drop(busy);
+    assert!(registry.remove(&session, SessionEnd::Memory));
+    let _late = session.occupy();
+    assert!(registry.ended_unused(&session), "its cell opens another one");
+    registry.add(&session);
+    assert!(!registry.ended_unused(&session) && registry.remove(&session, SessionEnd::Closed));
+    assert!(!registry.ended_unused(&session));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_open_ages_while_the_machine_is_suspended() {
+    let clock = Arc::new(ManualClock::at(1000));
+    let (waits, age) = (waiting(&clock), Duration::from_hours(1));
+    let (session, _end) = session(&clock);
+    let is_old = || (waits.is_old(clock.as_ref()), session.is_older(age, clock.as_ref()));
+    assert_eq!(is_old(), (false, false));
+    clock.suspend(30 * 60);
+    assert_eq!(is_old(), (true, false));
+    clock.suspend(30 * 60);
+    assert_eq!(is_old(), (true, true));
+}
+
 #[tokio::test]
 async fn kernel_that_died_does_not_wait_again() {
-    let engine = Arc::new(FakeEngine::default());
-    let janitor = Janitor::new(engine, InstanceId::new(), Arc::new(ManualClock::at(1000)));
-    let (tasks, language) = (TaskTracker::new(), "python".parse::<Language>().expect("a language"));
-    let waiting = || {
-        let lease = Arc::new(janitor.lease(SandboxId::new()));
-        let sandbox = Sandbox {
-            id: lease.id(),
-            stdin: Box::pin(tokio::io::sink()),
-            output: Box::pin(stream::pending()),
-            exit: Box::pin(pending()),
-        };
-        let started = Started { sandbox, decoder: None };
-        let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &tasks);
-        let (folder, image) = (Box::new(NoFolder), ImageId("a".to_owned()));
-        let (end, since) = (kernel.close.clone().drop_guard(), Instant::now());
-        Waiting { kernel, lease, folder, image, memory_bytes: 1, since, end }
-    };
+    let (clock, language) = (Arc::new(ManualClock::at(1000)), "python".parse::<Language>().expect("a language"));
     let kernels = PrestartedKernels::default();
     kernels.0.lock().insert(language.clone(), Slot::default());
-    let dead = waiting();
+    let dead = waiting(&clock);
     dead.kernel.close.cancel();
     dead.kernel.ended().await;
     kernels.put_back(&language, dead);
     assert_eq!(kernels.memory_bytes(), 0);
-    kernels.put_back(&language, waiting());
+    kernels.put_back(&language, waiting(&clock));
     assert_eq!(kernels.memory_bytes(), 1);
 }

@@ -24,7 +24,7 @@ fn standby(image: &str) -> (Standby, oneshot::Receiver<Handover>) {
         language: "python".parse().expect("a language"),
         assignee: Assignee::Conversation { key, folder: FolderId { device: 1, inode: 1 } },
         phase: Phase::Ready,
-        since: Instant::now(),
+        since: Moment::now(&ManualClock::at(1000)),
         loads_fast: false,
         handover,
     };
@@ -71,6 +71,18 @@ async fn reports_of_a_standby_count_while_its_folder_is_assigned() {
 }
 
 #[tokio::test]
+async fn folder_of_a_standby_that_is_being_started_is_not_taken() {
+    let mut pool = Pool::default();
+    let (mut starting, _requested) = standby("a");
+    (starting.assignee, starting.phase) = (Assignee::Unassigned(Some(Box::new(NoFolder))), Phase::Starting);
+    let (id, image) = (starting.id(), starting.image.clone());
+    pool.standbys.push(starting);
+    assert!(pool.take_folder(&image).is_none(), "its path is not mounted yet");
+    pool.record_phase(id, Phase::Ready, None);
+    assert!(pool.take_folder(&image).is_some());
+}
+
+#[tokio::test]
 async fn expire_forgets_what_images_that_are_gone_used() {
     let mut pool = Pool::default();
     let (standby, _requested) = standby("old");
@@ -100,4 +112,43 @@ async fn conversation_gets_as_many_as_its_pace_needs() {
     assert_eq!(wanted_after(6000, &python).await, 3, "they were lately");
     assert_eq!(wanted_after(31_000, &python).await, 1, "they are no longer");
     assert_eq!(wanted_after(100, &bash).await, 1, "a run of another language needs another standby");
+}
+
+#[tokio::test]
+async fn conversations_of_the_owner_who_has_the_most_are_forgotten_first() {
+    let python: Language = "python".parse().expect("a language");
+    let mut pool = Pool::default();
+    for (owner, id) in [("bob", "b"), ("ann", "a1"), ("ann", "a2"), ("ann", "a3")] {
+        let key = ConversationKey::new(owner.parse().expect("an owner"), id.parse().expect("an id"));
+        pool.record_run(&key, &python, 3);
+    }
+    let kept: Vec<_> = pool.recent.iter().map(|recent| recent.key.to_string()).collect();
+    assert_eq!(kept, ["@bob/b", "@ann/a2", "@ann/a3"]);
+}
+
+#[tokio::test]
+async fn conversation_is_in_use_until_its_run_and_the_opening_of_its_session_have_ended() {
+    let (mut pool, key) = (Pool::default(), ConversationKey::new(Principal::default(), "c".parse().expect("an id")));
+    pool.begin_use(&key);
+    pool.begin_use(&key);
+    pool.end_use(&key);
+    assert!(pool.in_use.contains_key(&key) && pool.quiet_since.is_none(), "the run goes on");
+    pool.end_use(&key);
+    assert!(pool.in_use.is_empty() && pool.quiet_since.is_some());
+    // However many uses there are, and in whatever order they begin and end.
+    let keys = ["a", "b", "c"].map(|name| ConversationKey::new(Principal::default(), name.parse().expect("an id")));
+    for order in 0..1_u32 << 12 {
+        let (mut pool, mut uses) = (Pool::default(), [0_usize; 3]);
+        for step in 0..6 {
+            let (at, begins) = ((order >> (2 * step)) as usize % 4 % keys.len(), (order >> step) & 1 == 0);
+            if begins {
+                pool.begin_use(&keys[at]);
+                uses[at] += 1;
+            } else if uses[at] > 0 {
+                pool.end_use(&keys[at]);
+                uses[at] -= 1;
+            }
+            assert_eq!(keys.each_ref().map(|key| pool.in_use.get(key).copied().unwrap_or(0)), uses, "{order:b}");
+        }
+    }
 }

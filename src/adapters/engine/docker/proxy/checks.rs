@@ -77,7 +77,6 @@ impl Inner {
         Ok(Form {
             profile: Profile {
                 runtime: runtime.standard().map(str::to_owned),
-                own_seccomp: true,
                 cgroup_v1: about::is_cgroup_v1(&info),
                 podman: None,
             },

@@ -5,21 +5,25 @@
 //! attach       ── one task that copies both ways: ends when both sides are closed, or its set is dropped
 //! ```
 
-use std::{path::Path, sync::Arc};
+use std::{error::Error, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, client::conn::http1::handshake, upgrade};
+use hyper::{body::Incoming, client::conn::http1, upgrade};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{io::copy_bidirectional, net::UnixStream, task::JoinSet};
 use tracing::debug;
 
-use super::rules::{Allowed, Denied};
+use super::{
+    HEAD_BYTES_MAX,
+    rules::{Allowed, Denied},
+};
 
 /// A body of ours or of the engine's.
-pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+pub(super) type Body = UnsyncBoxBody<Bytes, BodyError>;
+pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
 /// The attached streams of a connection.
 pub(super) type Attached = Arc<Mutex<JoinSet<()>>>;
@@ -31,11 +35,11 @@ pub(super) fn body(bytes: impl Into<Bytes>) -> Body {
 /// A refusal in the engine's own form.
 pub(super) fn refusal(status: StatusCode, why: &str) -> Response<Body> {
     let message = serde_json::json!({"message": format!("engine-proxy: {why}")});
-    json(status, message.to_string())
+    json(status, body(message.to_string()))
 }
 
-pub(super) fn json(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(body(text));
+pub(super) fn json(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -85,12 +89,15 @@ fn write_head(request: &mut Request<Body>, allowed: &Allowed) -> Result<(), Deni
 
 async fn exchange(socket: &Path, request: Request<Body>) -> Result<Response<Body>, Denied> {
     let stream = UnixStream::connect(socket).await.map_err(Denied::away)?;
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(Denied::away)?;
+    // The usual buffer holds 400 KiB of an answer for each client that does not read.
+    let mut http = http1::Builder::new();
+    let handshake = http.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(Denied::away)?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             debug!(%error, "a connection to the engine ended badly");
         }
     });
     let answer = sender.send_request(request).await.map_err(Denied::away)?;
-    Ok(answer.map(BodyExt::boxed_unsync))
+    Ok(answer.map(|answer| answer.map_err(Into::into).boxed_unsync()))
 }

@@ -32,8 +32,9 @@ pub(super) struct Container {
 }
 
 impl Known {
+    /// The first container of a name stays until it is removed, so that no later answer changes what `start` checks.
     pub(super) fn remember_container(&mut self, id: SandboxId, container: Container) {
-        self.containers.insert(id, container);
+        self.containers.entry(id).or_insert(container);
         if self.containers.len() > CONTAINERS_MAX {
             self.containers.pop_first();
         }
@@ -48,5 +49,19 @@ impl Known {
 
     pub(super) fn is_runner(&self, image: &ImageId) -> bool {
         self.runners.get(image).is_some_and(|checked| checked.elapsed() < RUNNER_AGE_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_container_of_a_name_does_not_replace_the_first() {
+        let (mut known, id) = (Known::default(), SandboxId::new());
+        for container in ["first", "second"] {
+            known.remember_container(id, Container { id: container.to_owned(), folders: Folders::default() });
+        }
+        assert_eq!(known.containers[&id].id, "first");
     }
 }

@@ -9,6 +9,7 @@ use std::{
 
 use bollard::{
     errors::Error,
+    models::ContainerSummary,
     query_parameters::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
         RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
@@ -33,6 +34,8 @@ use crate::{
     domain::{id::InstanceId, skills::SkillFolders},
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
+
+mod unread;
 
 struct Scene {
     root: TempDir,
@@ -114,7 +117,7 @@ impl Scene {
             skills: SkillFolders { public: None, user },
             ..SandboxSpec::example(ImageId(image()), Volume::HostFolder(folder.clone()))
         };
-        let profile = Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None };
+        let profile = Profile { runtime: None, cgroup_v1: true, podman: None };
         let body = convert::create_body(&profile, &spec, Some(&folder));
         let options = CreateContainerOptionsBuilder::new().name(&id.to_string()).build();
         self.client.create_container(Some(options), body).await.map(drop)

@@ -5,7 +5,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::time::timeout;
 
-use super::{watch::PodState, *};
+use super::{ending::Ending, watch::PodState, *};
 
 /// The watch of the templates.
 const CHANGES: &str = "/api/v1/namespaces/boxes/podtemplates?&watch=true&timeoutSeconds=290\
@@ -146,5 +146,40 @@ async fn a_watch_whose_end_is_lost_is_opened_again() {
         let next = timeout(2 * watch::WATCH_MAX, changes.next());
         let (next, ()) = tokio::join!(next, answer_silence(&mut server, CHANGES));
         assert_eq!(next.expect("an end"), Some(()));
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_pod_that_another_deleted_or_no_kubelet_saw_is_not_its_programs() {
+    let running = json!({"running": {}});
+    let ended = |reason: &str| json!({"terminated": {"exitCode": 137, "reason": reason}});
+    for (state, is_deleted, by_us, is_known) in [
+        (ended("Error"), false, false, true),
+        (ended("Error"), true, true, true),
+        (ended("Error"), true, false, false),
+        // Its node is cut off.
+        (running, true, false, false),
+        (ended("ContainerStatusUnknown"), false, false, false),
+        (ended("ContainerStatusUnknown"), true, true, true),
+    ] {
+        let (engine, server) = scene();
+        let mut server = pin!(server);
+        let id = SandboxId::new();
+        let life = engine.0.lives.begin(id);
+        if by_us {
+            engine.0.lives.ending(id);
+        }
+        let mut status = waiting("");
+        status["containerStatuses"][0]["state"] = state.clone();
+        let mut seen = pod(id, "11", &status);
+        if is_deleted {
+            seen["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:06Z");
+        }
+        let ending = Ending { id, watch: engine.0.watch(id, Some("10".to_owned())), life };
+        let (path, event) = (watch_path(id, "10"), json!({"type": "MODIFIED", "object": seen}));
+        let answered = answer(&mut server, Method::GET, &path, 200, &event);
+        let (exit, _) = tokio::join!(ending.ended(), answered);
+        let case = format!("{state} {is_deleted} {by_us}: {exit:?}");
+        assert_eq!(exit.is_ok_and(|exit| exit.status == 137), is_known, "{case}");
     }
 }

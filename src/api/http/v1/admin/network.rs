@@ -9,7 +9,7 @@ use super::super::{
 };
 use crate::{
     api::{
-        http::{Answer, body::RequestBody, error::ApiError},
+        http::{Answer, Reply, body::RequestBody, no_content},
         schema::{
             network::{OwnedDecision, OwnedDecisions},
             policy::{PolicyBody, PolicyList, PolicyResult},
@@ -55,11 +55,10 @@ pub async fn decisions(State(network): State<Network>, call: Call<ListDecisions>
     request_body(content = PolicyBody),
     responses((status = 204, description = "It is in force.")),
 )]
-pub async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBody) -> Result<StatusCode, ApiError> {
+pub async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBody) -> Reply<StatusCode> {
     let name: String = call.name(4, "name")?;
     let policy: PolicyBody = body.json().await?;
-    admin.put_policy(&call.who, &name, &policy.text()?).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(admin.put_policy(&call.who, &name, &policy.text()?).await)
 }
 
 /// Delete a network policy.
@@ -70,8 +69,7 @@ pub async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBod
     params(OfPolicy),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub async fn remove_policy(State(admin): State<Admin>, call: Call) -> Result<StatusCode, ApiError> {
+pub async fn remove_policy(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
     let name: String = call.name(4, "name")?;
-    admin.remove_policy(&call.who, &name).await?;
-    Ok(StatusCode::NO_CONTENT)
+    no_content(admin.remove_policy(&call.who, &name).await)
 }

@@ -9,7 +9,7 @@ use super::*;
 const FOLDER: &str = "/var/sandboxes/c/files";
 
 fn profile() -> Profile {
-    Profile { runtime: None, own_seccomp: true, cgroup_v1: true, podman: None }
+    Profile { runtime: None, cgroup_v1: true, podman: None }
 }
 
 fn spec() -> SandboxSpec {

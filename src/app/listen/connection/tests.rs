@@ -1,0 +1,61 @@
+//! Limits of one connection, on a paused clock.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::app::listen::Limits;
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn places() -> Arc<Places> {
+    let (header_read_max, write_stall_max) = (Duration::from_secs(10), Duration::from_secs(30));
+    let idle_max = Duration::from_mins(2);
+    Places::new(Limits { connections_max: 8, address_percent: 50, header_read_max, idle_max, write_stall_max })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_answers_are_not_read_is_no_probe() {
+    let all = places();
+    let unread = all.open(HERE).await.expect("a place");
+    drop(unread.begin(&Class::Probe).await);
+    unread.has_written(&Poll::Pending);
+    sleep(RATE_WINDOW).await;
+    assert!(unread.next_limit().is_ok(), "others have places");
+    let again = unread.begin(&Class::Probe).await;
+    let turns: Vec<_> = std::iter::from_fn(|| all.turn(&Class::Guest, HERE)).collect();
+    assert_eq!((again.is_answered(), turns.len()), (true, 3), "it has a turn of its address");
+    drop((again, turns));
+    // It reads on, so the next one is a probe, whose answer fills the socket.
+    unread.has_written(&Poll::Ready(Ok(1)));
+    unread.has_flushed();
+    drop(unread.begin(&Class::Probe).await);
+    unread.has_written(&Poll::Pending);
+    let mut others = Vec::new();
+    while others.len() < 6 {
+        others.push(all.open(HERE).await.expect("a place"));
+    }
+    assert!(all.are_short() && unread.next_limit().is_ok());
+    sleep(RATE_WINDOW).await;
+    assert_eq!(unread.next_limit(), Err("its client reads slowly while places are short"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_closes_after_so_many_requests() {
+    let open = places().open(HERE).await.expect("a place");
+    for sent in 1..=REQUESTS_MAX {
+        drop(open.begin(&Class::Probe).await);
+        assert_eq!(open.closes(), sent == REQUESTS_MAX, "{sent}");
+        open.has_flushed();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_closes_at_its_age() {
+    let open = places().open(HERE).await.expect("a place");
+    for closes in [false, true] {
+        sleep(AGE_MAX / 2).await;
+        drop(open.begin(&Class::Probe).await);
+        assert_eq!(open.closes(), closes, "{:?}", open.opened.elapsed());
+        open.has_flushed();
+    }
+}

@@ -1,0 +1,103 @@
+//! The end of the rounds, on a paused clock.
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::{
+    domain::{clock::ManualClock, owner::Principal},
+    ports::history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+};
+
+/// A database with too many lines, which does not answer when some are to be removed.
+#[derive(Default)]
+struct Hanging {
+    removes: Notify,
+}
+
+#[async_trait]
+impl HistoryStore for Hanging {
+    async fn write(&self, _: &[HistoryLine]) -> Result<(), DatabaseError> {
+        unreachable!()
+    }
+
+    async fn line(&self, _: &Principal, _: RunId) -> Result<Option<HistoryLine>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn page(&self, _: &LineFilter, _: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn usage(&self, _: &UsageFilter, _: usize) -> Result<Vec<UsageLine>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn notable(&self, _: Notable, _: i64, _: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn parts(&self, _: i64, _: i64) -> Result<Vec<PartLine>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn beat(&self, _: InstanceId, _: i64) -> Result<(), DatabaseError> {
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError> {
+        Ok(Vec::new())
+    }
+
+    async fn close_lost(&self, _: InstanceId, _: i64, _: &LineEnd) -> Result<u64, DatabaseError> {
+        Ok(0)
+    }
+
+    async fn count(&self) -> Result<u64, DatabaseError> {
+        Ok(1000)
+    }
+
+    async fn begun_after_oldest(&self, _: u64) -> Result<Option<i64>, DatabaseError> {
+        Ok(Some(1))
+    }
+
+    async fn newest_bytes(&self, _: i64, _: u64) -> Result<Option<(i64, u64)>, DatabaseError> {
+        Ok(None)
+    }
+
+    async fn remove_before(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+        self.removes.notify_one();
+        std::future::pending().await
+    }
+}
+
+#[async_trait]
+impl KeyStore for Hanging {
+    async fn keys(&self, _: i64, _: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn keep(&self, _: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn release(&self, _: &KeyRecord) -> Result<(), DatabaseError> {
+        unreachable!()
+    }
+
+    async fn forget(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+        unreachable!()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stop_does_not_wait_for_the_removal_of_old_lines() {
+    let (store, clock) = (Arc::new(Hanging::default()), Arc::new(ManualClock::at(1_800_000_000)));
+    let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10, kept_bytes: u64::MAX };
+    let history = History::new(Some(store.clone()), InstanceId::new(), clock, options);
+    let stop = CancellationToken::new();
+    let stops = stop.clone();
+    let following = tokio::spawn(async move { history.follow(stops).await });
+    store.removes.notified().await;
+    stop.cancel();
+    timeout(CALL_MAX / 2, following).await.expect("the stop waits for no answer").expect("it ended");
+}

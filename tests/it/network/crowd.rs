@@ -1,0 +1,84 @@
+//! Ten thousand connections that one program holds open at once.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::Origin;
+use crate::support::{calls::post, process::Process, until};
+
+/// Few enough for the open files of one process, and for all processes of a sandbox.
+const OF_A_PROCESS: usize = 920;
+const PROCESSES: usize = 11;
+/// What the server may grow by, as where every channel is full.
+const GROWN_MIB_MAX: u64 = 64;
+
+fn program(origin: &Origin) -> String {
+    format!(
+        r#"
+import errno, os, signal, socket, time, urllib.request
+ready, tell = os.pipe()
+def hold():
+    held = []
+    for n in range({OF_A_PROCESS}):
+        s = socket.socket()
+        s.setblocking(False)
+        # Beyond those that the listener keeps for its process, the kernel goes on trying.
+        assert s.connect_ex(("127.0.0.1", 3128)) in (0, errno.EINPROGRESS)
+        held.append(s)
+    os.write(tell, b"x")
+    signal.pause()
+children = []
+for n in range({PROCESSES}):
+    child = os.fork()
+    if child == 0:
+        try: hold()
+        finally: os._exit(1)
+    children.append(child)
+told = b""
+while len(told) < {PROCESSES}: told += os.read(ready, {PROCESSES})
+open("/data/held", "w").close()
+while not os.path.exists("/data/go"): time.sleep(0.1)
+ended = [os.waitpid(child, os.WNOHANG)[0] for child in children]
+print("held", ended.count(0), flush=True)
+for child in children: os.kill(child, signal.SIGKILL)
+for child in children: os.waitpid(child, 0)
+print(urllib.request.urlopen("http://{http}/hello", timeout=60).read().decode())
+"#,
+        http = origin.http
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_connections_at_once_leave_their_program_and_its_neighbour_at_work() {
+    let origin = Origin::start().await;
+    let hosts = origin.http.to_string();
+    let server = Process::start(&[
+        ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
+        ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
+        ("SANDBOX_LIMITS__WALL_MS", "120000"),
+        // The kernel counts the sockets.
+        ("SANDBOX_LIMITS__MEMORY_BYTES", "536870912"),
+    ])
+    .await;
+    let reaches = async || {
+        let code = format!("curl -sS http://{}/hello", origin.http);
+        let status = post(&server, "/v1/runs", json!({"language": "bash", "code": code})).await;
+        assert_eq!(status["result"]["stdout"], "hello", "{status}");
+    };
+    // What is allocated once is there.
+    reaches().await;
+    let before = server.memory_peak_bytes();
+    let files = server.root().join("crowd/files");
+    let body = json!({"conversationId": "crowd", "language": "python", "code": program(&origin), "wait": 120});
+    let (status, ()) = tokio::join!(post(&server, "/v1/runs", body), async {
+        until("all connections are held", async || files.join("held").exists()).await;
+        reaches().await;
+        fs::write(files.join("go"), "").expect("written");
+    });
+    assert_eq!(status["result"]["stdout"], format!("held {PROCESSES}\nhello\n"), "{status}");
+    let grown = server.memory_peak_bytes().saturating_sub(before) >> 20;
+    println!("the server grew by {grown} MiB");
+    assert!(grown <= GROWN_MIB_MAX, "{grown} MiB");
+    server.stop().await;
+}

@@ -1,0 +1,54 @@
+//! Runs on the page whose server was away or refused them.
+
+use serde_json::json;
+
+use crate::{
+    page_state::{hold, is_true, open},
+    support::FakeServer,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_followed_again_when_the_server_is_back() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let sheet = open(&server).await;
+    // The page tries again at once when the browser is online again, so its attempts are used up soon.
+    let away = "window.realFetch = window.fetch; window.isAway = true; \
+                window.fetch = (path, init) => window.isAway && init?.method !== 'POST' \
+                ? Promise.reject(new TypeError('away')) : window.realFetch(path, init); \
+                window.hurry = setInterval(() => dispatchEvent(new Event('online')), 5); return null";
+    sheet.browser.script(away).await;
+    sheet.write("python", "print up\nhang").await;
+    sheet.start().await;
+    assert_eq!(sheet.ended().await, "error");
+    sheet.says("sentence", |text| text.contains("followed again when the server answers")).await;
+    sheet.browser.script("window.isAway = false; clearInterval(window.hurry); return null").await;
+    sheet.browser.state("running").await;
+    sheet.says("terminal", |text| text == "up\n").await;
+    assert_eq!(sheet.browser.driver.title().await.expect("a title"), "Running – Code Sandbox");
+    sheet.click("stop").await;
+    assert_eq!(sheet.ended().await, "cancelled");
+    assert_eq!(sheet.browser.driver.title().await.expect("a title"), "Code Sandbox");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_refused_late_leaves_the_chosen_one_as_it_is() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    assert_eq!(sheet.run("python", "print one").await, "exited");
+    sheet.says("history", |text| text.contains("Python")).await;
+    let refused = json!({"status": 429, "text": r#"{"code": "queue_full", "detail": "The queue is full."}"#});
+    sheet.browser.driver.execute("window.answer = arguments[0]", vec![refused]).await.expect("set");
+    hold(&sheet, "init?.method === 'POST' && path === 'v1/runs'").await;
+    sheet.start().await;
+    is_true(&sheet, "held").await;
+    sheet.choose(0).await;
+    sheet.says("terminal", |text| text == "one\n").await;
+    sheet.browser.script("window.release(); return null").await;
+    sheet.says("live", |text| text.ends_with("The queue is full.")).await;
+    sheet.browser.state("ready").await;
+    assert_eq!(sheet.attribute("verdict", "data-ended").await, "exited");
+    sheet.browser.close().await;
+    server.stop().await;
+}

@@ -1,0 +1,148 @@
+//! Programs and files on the page: one becomes the other; what other tabs do to files, and what is asked about them.
+
+use serde_json::Value;
+use thirtyfour::prelude::*;
+
+use crate::{
+    page_program::{LANGUAGE, TEXT, undo},
+    page_state::open,
+    support::{FakeServer, server::TOKEN, sheet::Sheet, until},
+};
+
+async fn is_open(sheet: &Sheet, dialog: &str, wanted: bool) {
+    until(dialog, async || (sheet.attribute(dialog, "open").await != Value::Null) == wanted).await;
+}
+
+/// Answers the question for a name.
+async fn name(sheet: &Sheet, keys: impl Into<TypingData>) {
+    is_open(sheet, "ask-dialog", true).await;
+    sheet.browser.element("ask-input").await.send_keys(keys).await.expect("typed");
+}
+
+async fn put(server: &FakeServer, conversation: &str, path: &str, content: String) {
+    let url = format!("http://{}/v1/conversations/{conversation}/files/{path}", server.address);
+    let answer = server.http.put(url).bearer_auth(TOKEN).body(content).send().await.expect("an answer");
+    assert!(answer.status().is_success(), "{path}");
+}
+
+/// Waits until a file is listed, and opens it.
+async fn view(sheet: &Sheet, path: &str) {
+    let button = format!("document.querySelector('li[data-key=\"{path}\"] [data-act=open]')");
+    let is_listed = format!("return {button} !== null");
+    until(path, async || sheet.browser.script(&is_listed).await == true).await;
+    sheet.browser.script(&format!("{button}.click(); return null")).await;
+    is_open(sheet, "viewer", true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_is_saved_as_a_file_and_a_file_is_used_as_the_program() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let conversation = sheet.conversation().await;
+    let file = server.root.join(&conversation).join("files/main.py");
+    let has = async |wanted: &str| {
+        let read = async || std::fs::read_to_string(&file).is_ok_and(|text| text == wanted);
+        until(wanted, read).await;
+    };
+    sheet.write("python", "print saved").await;
+    let editor = sheet.browser.driver.find(By::Css(".cm-content")).await.expect("the editor");
+    editor.send_keys(Key::Control + "s").await.expect("typed");
+    name(&sheet, Key::Enter + "").await;
+    has("print saved").await;
+    // By the button the second time, and only after a question.
+    sheet.write("python", "print changed").await;
+    sheet.click("save-program").await;
+    name(&sheet, Key::Enter + "").await;
+    is_open(&sheet, "confirm-dialog", true).await;
+    sheet.click("confirm-yes").await;
+    has("print changed").await;
+
+    sheet.write("bash", "print mine").await;
+    view(&sheet, "main.py").await;
+    until("the button", async || sheet.attribute("viewer-use", "hidden").await == Value::Null).await;
+    sheet.click("viewer-use").await;
+    is_open(&sheet, "viewer", false).await;
+    assert_eq!(sheet.browser.script(TEXT).await, "print changed");
+    assert_eq!(sheet.browser.script(LANGUAGE).await, "python");
+    undo(&sheet).await;
+    assert_eq!(sheet.browser.script(TEXT).await, "print mine");
+    assert_eq!(sheet.browser.script(LANGUAGE).await, "bash");
+
+    // Data is no program.
+    put(&server, &conversation, "data.json", "{}".to_owned()).await;
+    sheet.browser.script("document.getElementById('files-refresh').click(); return null").await;
+    view(&sheet, "data.json").await;
+    until("its text", async || sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
+    assert_eq!(sheet.attribute("viewer-use", "hidden").await, "");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_tab_did_to_files_is_seen_in_front() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    put(&server, &sheet.conversation().await, "data.json", "{}".to_owned()).await;
+    sheet.browser.script("document.dispatchEvent(new Event('visibilitychange')); return null").await;
+    view(&sheet, "data.json").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_file_is_of_the_conversation_that_was_open_when_it_was_named() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let first = sheet.conversation().await;
+    sheet.click("new-conversation").await;
+    let second = sheet.conversation().await;
+    sheet.click("file-new").await;
+    is_open(&sheet, "ask-dialog", true).await;
+    sheet.browser.script("history.back(); return null").await;
+    until("the first conversation", async || sheet.conversation().await == first).await;
+    name(&sheet, "here.txt" + Key::Enter).await;
+    until("the editor", async || sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
+    sheet.click("viewer-save").await;
+    sheet.says("viewer-note", |note| note == "Saved").await;
+    let exists = |conversation: &str| server.root.join(conversation).join("files/here.txt").exists();
+    assert_eq!((exists(&first), exists(&second)), (false, true));
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_says_that_it_is_the_beginning_of_a_file() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    // Longer than what is read of a table, in fewer rows than are shown.
+    let table = format!("a\n{}", format!("{}\n", "x".repeat(4095)).repeat(600));
+    put(&server, &sheet.conversation().await, "long.csv", table).await;
+    sheet.browser.script("document.getElementById('files-refresh').click(); return null").await;
+    view(&sheet, "long.csv").await;
+    let note = "return document.querySelector('.table-note')?.textContent ?? ''";
+    until("the note", async || sheet.browser.script(note).await == "The first 511 rows of the file.").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_broken_off_does_not_say_that_the_server_is_away() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    // As where the server closes the connection before it has read all.
+    let broken = "XMLHttpRequest.prototype.send = function () { \
+                  queueMicrotask(() => this.dispatchEvent(new ProgressEvent('error'))); }; \
+                  window.realFetch = window.fetch; window.fetch = (path, init) => window.isAway && \
+                  init?.method === 'HEAD' ? Promise.reject(new TypeError('away')) : window.realFetch(path, init); \
+                  window.drop = () => { const data = new DataTransfer(); data.items.add(new File(['x'], 'a.bin')); \
+                  const drop = new Event('drop', {bubbles: true, cancelable: true}); \
+                  Object.defineProperty(drop, 'dataTransfer', {value: data}); document.body.dispatchEvent(drop); }; \
+                  return null";
+    sheet.browser.script(broken).await;
+    for (is_away, said) in [(false, "the server still answers"), (true, "The server did not answer")] {
+        sheet.browser.script(&format!("window.isAway = {is_away}; window.drop(); return null")).await;
+        sheet.says("uploads", |text| text.contains(said)).await;
+    }
+    sheet.browser.close().await;
+    server.stop().await;
+}
