@@ -229,7 +229,7 @@ main() {
   step "scripts" check_scripts
   step "lints" ended lints
   need "test runner" install_nextest
-  # Those of an earlier run are not this one's slowest.
+  # Those of an earlier run are not in this one's report.
   rm -f target/nextest/*/junit.xml
   step "compilation of the tests" run_tests "$profile" --no-run
   need "runner images and server" finish_images
@@ -237,7 +237,7 @@ main() {
   step "Python client" check_client
   step "tests" run_mine "$profile"
   step "tests with files that travel" with_streamed_files run_tests streamed --no-fail-fast
-  scripts/test/slowest.py target/nextest/*/junit.xml || say "the report of the tests cannot be read."
+  step "tests at their first attempt" scripts/test/report.py target/nextest/*/junit.xml
   is_root || step "tests as root" run_those_of_root "$profile"
   step "contract on Podman" by_root scripts/check-podman.sh
   step "runners" scripts/check-runners.sh

@@ -23,7 +23,8 @@ pub struct Browser {
 }
 
 /// Chromium now and then ends by itself at its start, seen as a session that is not made, or is gone with the first
-/// page. A page that ends it does so each time.
+/// page. A page that ends it does so each time. `chromedriver` takes a free port of IPv4 and ends where another process
+/// has that port of IPv6.
 const STARTS: usize = 3;
 
 fn has_ended(error: &WebDriverError) -> bool {
@@ -53,7 +54,9 @@ impl Browser {
         let folder = tempfile::Builder::new().prefix("sandbox-browser-").tempdir().expect("a folder");
         let downloads = folder.path().join("downloads");
         std::fs::create_dir(&downloads).expect("a folder");
-        let chromedriver = Chromedriver::start();
+        let chromedriver = (0..STARTS)
+            .find_map(|_| Chromedriver::start())
+            .unwrap_or_else(|| panic!("chromedriver ended at each of {STARTS} starts; {PREPARE}"));
         let profile = folder.path().join("profile");
         let mut wanted = DesiredCapabilities::chrome();
         wanted.set_binary("/usr/bin/chromium").expect("a capability");
@@ -135,7 +138,8 @@ struct Chromedriver {
 }
 
 impl Chromedriver {
-    fn start() -> Self {
+    /// None where it ends at its start: what it says then is in the test's output.
+    fn start() -> Option<Self> {
         let mut process = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -147,12 +151,16 @@ impl Chromedriver {
         // "ChromeDriver was started successfully on port 41234."
         let port = loop {
             told.clear();
-            assert!(output.read_line(&mut told).expect("its output") > 0, "chromedriver ended at its start; {PREPARE}");
+            if output.read_line(&mut told).expect("its output") == 0 {
+                drop(process.wait());
+                return None;
+            }
+            eprint!("{told}");
             if let Some((_, port)) = told.trim_end().trim_end_matches('.').split_once("successfully on port ") {
                 break port.to_owned();
             }
         };
-        Self { url: format!("http://127.0.0.1:{port}"), process, _output: output }
+        Some(Self { url: format!("http://127.0.0.1:{port}"), process, _output: output })
     }
 }
 
