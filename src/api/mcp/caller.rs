@@ -76,6 +76,15 @@ impl Caller {
         self.token.is_none() || self.view.lists(tool.group())
     }
 
+    /// A failure in the words of this surface. A tool that the caller's list has not is not named.
+    pub fn sentence(&self, failure: &Failure) -> String {
+        let is_listed = |tool: ToolName| self.view.lists(tool.group()) && self.check_scope(tool.scope()).is_ok();
+        if failure.operation.is_some_and(|operation| !is_listed(operation.into())) {
+            return failure.message.clone();
+        }
+        failure.sentence(|operation| self.tool(operation.into()))
+    }
+
     /// A tool's name as the caller's list has it.
     pub fn tool(&self, tool: ToolName) -> &'static str {
         self.view.name(tool)

@@ -360,7 +360,7 @@ pub(super) fn deleted(caller: &Caller, path: &str) -> CallToolResult {
 
 /// A server error or invalid arguments: the sentence for the model, the code for programs.
 pub(super) fn failure(caller: &Caller, failure: &Failure) -> CallToolResult {
-    let message = failure.sentence(|operation| caller.tool(operation.into()));
+    let message = caller.sentence(failure);
     let structured = ErrorResult::new(failure.code, message.clone(), caller.request);
     answer(caller, vec![ContentBlock::text(message)], &structured, true)
 }

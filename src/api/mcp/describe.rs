@@ -103,7 +103,7 @@ tools! {
     ListFiles "sandbox.list_files" "sandbox_list_files" Files "List files" [true, false, true] ListFiles => FileListing:
         "Lists the files in /data with size, type and download link.";
     ReadFile "sandbox.read_file" "sandbox_read_file" Files "Read a file" [true, false, true] ReadFile => FileResult:
-        "Reads a file in /data: text, a picture, other bytes as base64. Process large data with @run_code.";
+        "Reads a file in /data: text, a picture, other bytes as base64. Process large data in a program.";
     WriteFile "sandbox.write_file" "sandbox_write_file" Files "Write a file" [false, true, true] WriteFile => File:
         "Writes or replaces a file in /data, with missing folders.";
     EditFile "sandbox.edit_file" "sandbox_edit_file" Files "Edit a file" [false, true, false] EditFile => File:
@@ -117,7 +117,7 @@ tools! {
     RunCell "sandbox.run_cell" "sandbox_run_cell" Session "Run a cell" [false, true, false] RunCell => RunReport:
         "Runs a cell, as in a notebook: variables stay for later cells with the same conversationId, and the value of \
          the last expression is shown. In Python also top-level await, `!command` and plots. When variables are lost, \
-         the answer says so. The rest is as in @run_code.";
+         the answer says so.";
     Interrupt "sandbox.interrupt" "sandbox_interrupt" Session "Interrupt a cell" [false, true, true]
         OfSessions => SessionsChanged: "Interrupts the cell that runs; variables stay.";
     ResetSession "sandbox.reset_session" "sandbox_reset_session" Session "Reset a session" [false, true, true]
@@ -152,7 +152,7 @@ tools! {
         "Reads another file of a skill, such as references/api.md.";
     SearchTools "sandbox.search_tools" "sandbox_search_tools" Tools "Search tools" [true, false, true] SearchTools:
         "Finds tools of connected MCP servers, which programs call: one line and the signature of each. Call several, \
-         in loops, in one program of @run_code, and print only what matters.";
+         in loops, in one program, and print only what matters.";
     GetToolSource "sandbox.get_tool_source" "sandbox_get_tool_source" Tools "Read a tool's module" [true, false, true]
         GetToolSource: "Shows the module that a program imports for a tool: the types of its parameters and result.";
     RegisterMcpServer "register_mcp_server" "register_mcp_server" Ipybox "Register a server" [false, false, true]
@@ -270,16 +270,22 @@ pub fn tools(
     view: View,
     may: impl Fn(ToolName) -> bool,
 ) -> Vec<Tool> {
+    // What is said of all programs is in one description: that of the first tool that runs them.
+    let first = if view.lists(Group::Run) { ToolName::RunCode } else { ToolName::RunCell };
     let one = |(tool, output): (&ToolName, &Option<Arc<JsonObject>>)| {
         let Facts { title, hints: [read_only, destructive, idempotent], about, .. } = tool.facts();
         let mut about = view.names_in(about);
-        if *tool == ToolName::RunCode {
+        if *tool == ToolName::RunCell && *tool != first {
+            about += &view.names_in(" The rest is as in @run_code.");
+        }
+        if *tool == first {
             about += &network(offered.hosts, offered.installs, view);
             about += &calls(offered.tools, view);
             about += &secrets(offered.secrets);
             about += &limits(options);
             about += &folders(options, offered.owner);
-            about += &languages(runners);
+            let can_run = |runner: &&Runner| first == ToolName::RunCode || runner.kernel.is_some();
+            about += &languages(runners.iter().filter(can_run));
         }
         let annotations = ToolAnnotations::new().read_only(read_only).destructive(destructive).idempotent(idempotent);
         let described = Tool::new(view.name(*tool), about, tool.input(options, view))

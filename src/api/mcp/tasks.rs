@@ -109,7 +109,7 @@ fn completed(result: &CallToolResult) -> TaskPayload {
 
 /// A failure of ours. A program that fails is a result.
 fn failed(caller: &Caller, failure: &Failure) -> TaskPayload {
-    let message = failure.sentence(|operation| caller.tool(operation.into()));
+    let message = caller.sentence(failure);
     TaskPayload::Failed { error: object(json!({"code": ErrorCode::INTERNAL_ERROR.0, "message": message})) }
 }
 

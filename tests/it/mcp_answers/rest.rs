@@ -105,3 +105,14 @@ async fn smallest_pieces_of_a_file_hold_whole_characters_and_go_on() {
     assert!(empty.starts_with("b.txt (") && empty.ends_with(" is empty."), "{empty}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_name_only_tools_of_the_clients_list() {
+    let server = FakeServer::start().await;
+    for (query, is_named) in [("", true), ("?tools=run", true), ("?tools=files", false)] {
+        let refused = shown(&server, query, "sandbox_run_code", json!({"code": "print x"})).await;
+        assert!(refused.starts_with("language: it is missing"), "{query}: {refused}");
+        assert_eq!(refused.contains("(see `sandbox_list_runners`)"), is_named, "{query}: {refused}");
+    }
+    server.stop().await;
+}

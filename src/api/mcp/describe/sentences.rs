@@ -1,11 +1,11 @@
-//! Sentences of the description of `run_code` that depend on the settings, the caller and the runners. Each is empty
-//! where it does not apply, and bounded.
+//! Sentences of the description of `run_code`, or of `run_cell` where that is not listed. They depend on the settings,
+//! the caller and the runners. Each is empty where it does not apply, and bounded.
 
 use super::super::{
     McpOptions,
     figures::{seconds, size, thousandths},
     shown::shorten,
-    view::View,
+    view::{Group, View},
 };
 use crate::{
     domain::{limits::Limits, owner::Principal},
@@ -29,7 +29,8 @@ pub(super) fn limits(options: &McpOptions) -> String {
 
 /// Which hosts can be reached.
 pub(super) fn network(hosts: &[String], installs: bool, view: View) -> String {
-    let how = view.names_in("\n- Packages: @install_packages, or pip install and npm install in programs.");
+    let tool = if view.lists(Group::Run) { "@install_packages, or " } else { "" };
+    let how = view.names_in(&format!("\n- Packages: {tool}pip install and npm install in programs."));
     let how = if installs { how } else { String::new() };
     match (hosts.is_empty(), installs) {
         (true, true) => return format!("{how}\n- No network."),
@@ -44,9 +45,10 @@ pub(super) fn network(hosts: &[String], installs: bool, view: View) -> String {
 
 /// How programs call tools of MCP servers.
 pub(super) fn calls(offered: bool, view: View) -> String {
-    let how = "\n- Programs call tools of MCP servers: find them by @search_tools; in Python `from \
-               mcptools.<server>.<tool> import run`.";
-    if offered { view.names_in(how) } else { String::new() }
+    let find = if view.lists(Group::Tools) { "find them by @search_tools; " } else { "" };
+    let how =
+        format!("\n- Programs call tools of MCP servers: {find}in Python `from mcptools.<server>.<tool> import run`.");
+    if offered { view.names_in(&how) } else { String::new() }
 }
 
 /// Where programs find the credentials of those hosts.
@@ -77,14 +79,14 @@ pub(super) fn variables(options: &McpOptions) -> String {
 }
 
 /// What can be run now, by the labels of the images.
-pub(super) fn languages(runners: &[Runner]) -> String {
+pub(super) fn languages<'a>(runners: impl Iterator<Item = &'a Runner>) -> String {
     let one = |runner: &Runner| {
         let version = runner.version.iter().map(|version| format!(" {version}"));
         let about = runner.description.iter().map(|about| format!(": {about}"));
         format!("\n- {}{}", runner.language, version.chain(about).collect::<String>())
     };
     // The browser has a tool of its own.
-    let runners = runners.iter().filter(|runner| !browser::is_browser(&runner.language));
+    let runners = runners.filter(|runner| !browser::is_browser(&runner.language));
     let text = runners.map(one).collect::<Vec<_>>().concat();
     shorten(&text, LANGUAGES_BYTES_MAX, |_, _| "…".to_owned())
 }

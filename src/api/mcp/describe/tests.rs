@@ -111,3 +111,32 @@ fn default_of_a_limit_is_in_the_range_of_its_tool() {
     assert_eq!(default("sandbox_read_file"), Some(48 << 10));
     assert_eq!(default("sandbox_search_tools"), None, "its description says 10");
 }
+
+#[test]
+fn texts_name_only_tools_that_are_listed() {
+    let (owner, options, runners) = (Principal::default(), options(), [runner("python", "")]);
+    let hosts = ["example.org".to_owned()];
+    let listed = |groups: &str| {
+        let view = View::default().with_groups(groups).expect("groups");
+        tools(&options, &runners, &offered(&owner, &hosts, &[]), view, |_| true)
+    };
+    for groups in Group::ALL.map(Group::word) {
+        let list = listed(groups);
+        let text = serde_json::to_string(&list).expect("JSON");
+        for tool in ToolName::ALL.iter().map(|tool| tool.underscored()).filter(|name| name.starts_with("sandbox_")) {
+            let is_listed = list.iter().any(|one| one.name == tool);
+            assert!(is_listed || !text.contains(tool), "the list of {groups} names {tool}: {text}");
+        }
+    }
+    let about = |groups: &str, tool: &str| {
+        let found = listed(groups).into_iter().find(|one| one.name == tool).expect(tool);
+        found.description.expect("a description").into_owned()
+    };
+    for part in ["- Limits: 30 s", "example.org", "- python", "pip install", "mcptools"] {
+        assert!(about("session", "sandbox_run_cell").contains(part), "{part}");
+        assert!(about("run", "sandbox_run_code").contains(part), "{part}");
+        assert!(!about("run,session", "sandbox_run_cell").contains(part), "{part} is said once");
+    }
+    assert!(about("run,session", "sandbox_run_cell").ends_with("The rest is as in sandbox_run_code."));
+    assert!(about("run,tools", "sandbox_run_code").contains("find them by sandbox_search_tools"));
+}
