@@ -162,6 +162,20 @@ async fn tools_answer_in_the_texts_of_coderunner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn list_of_skills_that_is_cut_says_where_the_rest_is() {
+    let scene = Scene::start().await;
+    for number in 0..99 {
+        let name = format!("s{number:03}");
+        write(scene.root.path(), &format!("public/{name}/SKILL.md"), &skill_md(&name, &"é".repeat(1000)));
+    }
+    let list = scene.tool("list_skills", json!({})).await;
+    assert!(list.contains("Public Skills (100):") && list.contains("- s098: ") && !list.contains("- s050: "), "{list}");
+    assert!(list.contains("bytes are left out here: a program finds all skills in /skills …]"), "{list:.200}");
+    assert!(list.ends_with("Use get_skill_info(skill_name) to read documentation for a specific skill."));
+    scene.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn skills_have_entries_with_digests_as_the_extension_says() {
     let scene = Scene::start().await;
     for number in 0..12 {

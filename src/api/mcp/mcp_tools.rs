@@ -7,6 +7,7 @@ use super::{
     Caller, McpParts,
     caller::ToolResult,
     content,
+    describe::ToolName,
     shown::{ANSWER_BYTES_MAX, shorten},
 };
 use crate::{
@@ -49,7 +50,11 @@ impl McpParts {
             text =
                 format!("No tool fits these words. Servers: {}.", if servers.is_empty() { "none" } else { &servers });
         }
-        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "…\n".to_owned()), false))
+        let search = caller.tool(ToolName::SearchTools);
+        let mark = |_: usize, left: usize| {
+            format!("\n[… {left} bytes are left out here: call {search} with other words, or with a smaller limit …]\n")
+        };
+        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, mark), false))
     }
 
     pub(super) async fn tool_source(&self, caller: &Caller, arguments: GetToolSource) -> ToolResult {
@@ -57,7 +62,9 @@ impl McpParts {
         let language = language.unwrap_or(ModuleLanguage::Python);
         let source = self.tools.source(&caller.principal, &server, &tool, language).await?;
         let text = source.types.unwrap_or(source.text);
-        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, |_, _| "\n…\n".to_owned()), false))
+        let route = "GET /v1/tools/{server}/{tool}/source";
+        let mark = |_: usize, left: usize| format!("\n[… {left} bytes are left out here: {route} shows them …]\n");
+        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, mark), false))
     }
 
     /// For the caller's own programs. Answers as ipybox does: the names of the tools, each in a text of its own.

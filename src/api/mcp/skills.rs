@@ -65,7 +65,9 @@ impl McpParts {
             }
             text += if of.is_empty() { "  (none)\n\n" } else { "\n" };
         }
-        let text = shorten(&text, TEXT_BYTES_MAX, |_, _| "…\n".to_owned());
+        let text = shorten(&text, TEXT_BYTES_MAX, |_, left| {
+            format!("\n[… {left} bytes are left out here: a program finds all skills in /skills …]\n")
+        });
         let text = format!("{text}Use get_skill_info(skill_name) to read documentation for a specific skill.");
         Ok(content::plain(text, false))
     }
