@@ -60,9 +60,18 @@ impl EndWord {
     /// The server ended before the run did.
     pub const SERVER_LOST: Self = Self("server_lost");
 
+    /// The words that are no outcome's, with what they mean, for documents.
+    pub const OTHERS: [(&'static str, &'static str); 2] = [
+        (Self::FAILED.0, "The server could not run the program, or lost it: `error` has the code."),
+        (
+            Self::SERVER_LOST.0,
+            "How it ended is not known: the server ended before the run did, or the database did not take its end.",
+        ),
+    ];
+
     /// Every word.
     pub fn all() -> impl Iterator<Item = &'static str> {
-        Ended::WORDS.into_iter().chain([Self::FAILED.0, Self::SERVER_LOST.0])
+        Ended::WORDS.into_iter().chain(Self::OTHERS.map(|(word, _)| word))
     }
 
     pub fn as_str(self) -> &'static str {

@@ -27,6 +27,7 @@ use crate::{
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
     },
+    ports::history::EndWord,
 };
 
 const SCHEME: &str = "token";
@@ -85,6 +86,13 @@ const OUTCOMES: &str = "
 How a program ended, with the sentence at the default limits.
 
 | word | sentence |
+| --- | --- |
+";
+
+const OTHERS: &str = "
+A run without an outcome has one of two more words in the [history](history.md). Metrics have the first, too.
+
+| word | meaning |
 | --- | --- |
 ";
 
@@ -162,6 +170,8 @@ pub fn errors() -> String {
         let outcome = Outcome { ended, oom_killed: false, limits: Limits::default(), figures };
         text.extend([format!("| `{}` | {} |\n", ended.word(), outcome.sentence())]);
     }
+    text += OTHERS;
+    text.extend(EndWord::OTHERS.map(|(word, meaning)| format!("| `{word}` | {meaning} |\n")));
     text
 }
 
