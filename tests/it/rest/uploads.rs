@@ -26,21 +26,43 @@ fn left(root: &Path) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_guard_writes_and_deletions() {
     let server = FakeServer::start().await;
-    let made = put(&server, "a", Some(("if-none-match", "*")), "one").await;
-    assert_eq!(made.status(), 201);
-    let first = made.headers()["etag"].to_str().expect("text").to_owned();
     let failed = (412, "precondition_failed".to_owned());
-    assert_eq!(refused(put(&server, "a", Some(("if-none-match", "*")), "two").await).await, failed);
-    let second = put(&server, "a", Some(("if-match", &first)), "two").await;
-    assert_eq!(second.status(), 200);
-    let second = second.headers()["etag"].to_str().expect("text").to_owned();
-    assert_eq!(refused(put(&server, "a", Some(("if-match", &first)), "three").await).await, failed);
-    assert_eq!(refused(put(&server, "b", Some(("if-match", "*")), "three").await).await, failed);
-    assert_eq!(fs::read_to_string(server.root.join("f/files/a")).expect("a file"), "two");
-    let delete = |etag: String| call(&server, Method::DELETE, &format!("{FILES}/a")).header("if-match", etag).send();
-    assert_eq!(refused(delete(first).await.expect("an answer")).await, failed);
-    assert_eq!(delete(second).await.expect("an answer").status(), 204);
-    assert!(!server.root.join("f/files/a").exists() && left(&server.root) == 0);
+    let delete = async |path: &str, (name, value): (&str, &str)| {
+        let request = call(&server, Method::DELETE, &format!("{FILES}/{path}")).header(name, value);
+        request.send().await.expect("an answer")
+    };
+    for path in ["a", "d/e/a", "g%2Fh%2Fa"] {
+        let on_disk = server.root.join("f/files").join(path.replace("%2F", "/"));
+        let made = put(&server, path, Some(("if-none-match", "*")), "one").await;
+        assert_eq!(made.status(), 201, "{path}");
+        let first = made.headers()["etag"].to_str().expect("text").to_owned();
+        assert_eq!(refused(put(&server, path, Some(("if-none-match", "*")), "two").await).await, failed, "{path}");
+        let second = put(&server, path, Some(("if-match", &first)), "two").await;
+        assert_eq!(second.status(), 200, "{path}");
+        let second = second.headers()["etag"].to_str().expect("text").to_owned();
+        assert_eq!(refused(put(&server, path, Some(("if-match", &first)), "three").await).await, failed, "{path}");
+        assert_eq!(
+            refused(put(&server, path, Some(("if-none-match", &second)), "three").await).await,
+            failed,
+            "{path}"
+        );
+        let other = format!("{path}-2");
+        assert_eq!(refused(put(&server, &other, Some(("if-match", "*")), "three").await).await, failed, "{path}");
+        assert_eq!(fs::read_to_string(&on_disk).expect("a file"), "two", "{path}");
+        for condition in [("if-match", first.as_str()), ("if-none-match", "*"), ("if-none-match", second.as_str())] {
+            assert_eq!(refused(delete(path, condition).await).await, failed, "{path} {condition:?}");
+        }
+        assert!(on_disk.exists(), "{path}");
+        assert_eq!(delete(path, ("if-match", second.as_str())).await.status(), 204, "{path}");
+        assert!(!on_disk.exists() && left(&server.root) == 0, "{path}");
+        // Another version is not the one that must not be deleted.
+        assert_eq!(put(&server, path, None, "four").await.status(), 201, "{path}");
+        assert_eq!(delete(path, ("if-none-match", first.as_str())).await.status(), 204, "{path}");
+        assert!(!on_disk.exists(), "{path}");
+    }
+    // A folder has no version.
+    assert_eq!(refused(delete("d", ("if-match", "*")).await).await, failed);
+    assert!(server.root.join("f/files/d/e").is_dir());
     server.stop().await;
 }
 
