@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{call, each, raw, text};
+use super::{call, each, program, raw, text};
 use crate::support::{FakeServer, calls::ask};
 
 /// The text of an answer in the view that the query chooses.
@@ -39,6 +39,38 @@ async fn output_that_is_left_out_is_a_call_of_the_clients_list_or_a_route_away()
             assert_eq!((status, run["result"]["stdout"].as_str().map(str::len)), (200, Some(60_001)), "{query}");
         }
     }
+    server.stop().await;
+}
+
+/// The output that a text shows, of both streams, without the marks of what is left out.
+fn output_of(shown: &str) -> String {
+    let (output, _) = shown.split_once("[The program").expect("how it ended");
+    let (first, others) = output.split_once("\n[… ").unwrap_or((output, ""));
+    let others = others.split("\n[… ").filter_map(|part| part.split_once(" …]\n"));
+    let output = first.to_owned() + &others.map(|(_, part)| part).collect::<String>();
+    output.replacen("[standard error]\n", "", 1)
+}
+
+/// 48 KiB in all, or three times as much JSON; each of the four ends lacks less than a character.
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_cut_at_48_kib_whatever_it_consists_of() {
+    const SHOWN: usize = 48 << 10;
+    const JSON: usize = 3 * SHOWN;
+    const ENDS: usize = 4 * 6;
+    let server = FakeServer::start().await;
+    let output = async |code: String| output_of(&shown(&server, "", "sandbox_run_code", program(&code)).await);
+    for worst in ["x", "é", "€", "😀", "\"", "\\", "\u{1}", "\u{1b}[31m"] {
+        let many = worst.repeat(100_000 / worst.len());
+        for code in [format!("print {many}"), format!("print {many}\nstderr {many}"), format!("print x\nstderr {many}")]
+        {
+            let output = output(code).await;
+            let (bytes, json) = (output.len(), serde_json::to_string(&output).expect("JSON").len() - 2);
+            assert!(bytes <= SHOWN && json <= JSON, "{worst:?}: {bytes} and {json} bytes");
+            assert!(bytes > SHOWN - ENDS || json > JSON - ENDS, "{worst:?}: {bytes} and {json} bytes");
+        }
+    }
+    let whole = "x".repeat(SHOWN - 1);
+    assert_eq!(output(format!("print {whole}")).await, format!("{whole}\n"), "as much as is shown is not cut");
     server.stop().await;
 }
 
