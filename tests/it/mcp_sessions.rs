@@ -172,10 +172,13 @@ async fn answer_that_came_while_the_client_was_away_is_delivered_when_it_returns
 async fn delete_ends_a_session_and_its_runs_at_once() {
     let server = FakeServer::start().await;
     let session = Session::open(&server, "2025-06-18", "").await;
-    let stream = session.send(&run(1, "hang")).await;
-    until("it runs", async || server.engine.live().len() == 1).await;
+    // rmcp gives up the calls of a session that has ended after 5 s.
+    let stream = session.send(&run(1, "write early x\nsleep 4s\nwrite late x")).await;
+    let folder = server.root.join("s/files");
+    until("it runs", async || folder.join("early").exists()).await;
     assert_eq!(session.end().await, 200);
-    until("it is stopped", async || server.engine.live().is_empty()).await;
+    until("it is stopped", async || server.mcp.runs.under_way() == 0).await;
+    assert!(!folder.join("late").exists(), "the program was stopped before its own end");
     drop(stream);
     assert_eq!(
         (session.end().await, session.send(&run(2, "print x")).await.status().as_u16()),

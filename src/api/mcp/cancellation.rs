@@ -90,7 +90,19 @@ impl Drop for Call {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
+
+    #[test]
+    fn end_of_a_session_stops_the_run_of_its_call_unless_it_is_detached() {
+        let session = CancellationToken::new();
+        let tokens = (CancellationToken::new(), Some(session.clone()));
+        let call = Calls::default().enter(RequestId::Number(1), tokens, None);
+        assert!(call.ended(false).now_or_never().is_none());
+        session.cancel();
+        assert!(call.ended(false).now_or_never().is_some() && call.ended(true).now_or_never().is_none());
+    }
 
     #[test]
     fn end_of_a_call_keeps_the_entry_of_another_with_its_id() {
