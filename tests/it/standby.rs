@@ -247,3 +247,31 @@ async fn kernel_reports_the_limit_to_programs_in_standbys() {
     server.settled().await;
     server.stop().await;
 }
+
+/// The peak is the sandbox's since it started, with the libraries that were loaded before the program came.
+#[tokio::test(flavor = "multi_thread")]
+async fn peak_memory_of_a_program_is_the_same_with_and_without_a_standby() {
+    const PROGRAM: &str = "import pandas\nprint(len(b'x' * (100 << 20)))";
+    let peak = async |server: &Server, conversation: &str| {
+        let result = server.run(conversation, "python", PROGRAM).await;
+        assert_eq!(result["isError"], false, "{result}");
+        result["structuredContent"]["figures"]["memoryPeakBytes"].as_u64().expect("a number")
+    };
+    let cold = Server::with(&[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let without = peak(&cold, "first").await;
+    cold.stop().await;
+    let server = Server::start().await;
+    peak(&server, "first").await;
+    let image = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner").image;
+    until("they have loaded", async || server.standbys.standing_by(&image) >= 2 && server.standbys.loading() == 0)
+        .await;
+    let before = server.standbys.taken();
+    let with = peak(&server, "new").await;
+    assert_eq!(server.standbys.taken(), before + 1);
+    println!("measured: {} MiB without a standby, {} MiB with one", without >> 20, with >> 20);
+    // A standby has libraries that this program does not import.
+    let (least, most) = (without.min(with), without.max(with));
+    assert!(least > 100 << 20 && most * 2 < least * 3, "{without} without a standby, {with} with one");
+    server.settled().await;
+    server.stop().await;
+}
