@@ -83,6 +83,9 @@ pub fn shell_commands(page: &str) -> impl Iterator<Item = &str> {
     page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or(rest))
 }
 
+/// The clients that `./test.sh --clients` runs, each with its snippet.
+const CLIENTS: &str = "tests/clients/models/clients.toml";
+
 /// What README tells a user to type, by its beginning, and which test does it.
 const TESTED_COMMANDS: [(&str, &str); 3] = [
     ("./quickstart.sh\n", "quickstart::"),
@@ -94,22 +97,30 @@ const TESTED_COMMANDS: [(&str, &str); 3] = [
 fn every_command_of_readme_is_run_by_a_test() {
     let readme = read("README.md");
     for command in shell_commands(&readme) {
-        let tested = TESTED_COMMANDS.iter().any(|(beginning, _)| command.starts_with(beginning));
-        assert!(tested, "no test is known to run this command of README:\n{command}");
+        let tested = TESTED_COMMANDS.iter().find(|(beginning, _)| command.starts_with(beginning));
+        let (_, test) = tested.unwrap_or_else(|| panic!("no test is known to run this command of README:\n{command}"));
+        assert!(is_a_test(test, command), "there is no test {test}, or it does not run this:\n{command}");
     }
     assert_eq!(shell_commands(&readme).count(), TESTED_COMMANDS.len());
-    for (beginning, test) in TESTED_COMMANDS {
-        assert!(is_a_test(test, beginning), "there is no test {test}, which is to run: {beginning}");
-    }
     for none in ["quickstart::none", "compose::at_root", "none::", "quickstart", "./test.sh --none"] {
         assert!(!is_a_test(none, ""), "{none}");
     }
 }
 
+/// `./test.sh --clients` compares the whole page; this finds an edit of a snippet without running the clients.
+#[test]
+fn snippets_of_clients_are_those_that_are_run() {
+    let (page, clients) = (read("docs/clients.md"), read(CLIENTS));
+    let snippets = clients.split("\nsnippet = '''\n").skip(1).map(|rest| rest.split("'''").next().unwrap_or(rest));
+    let missing: Vec<_> = snippets.filter(|snippet| !page.contains(&format!("\n{}\n```\n", snippet.trim()))).collect();
+    assert!(missing.is_empty(), "docs/clients.md has others: {missing:#?}");
+    assert_eq!(clients.matches("\nsnippet = '''\n").count(), clients.matches("\ntitle = ").count());
+}
+
 /// Whether this is an option of `test.sh` that runs the command, or a test in a module of `tests/it`, or such a module.
 fn is_a_test(name: &str, command: &str) -> bool {
     if let Some(option) = name.strip_prefix("./test.sh ") {
-        let options = [("--clients", "tests/clients/models/clients.toml")];
+        let options = [("--clients", CLIENTS)];
         let of = options.iter().find(|(known, _)| *known == option);
         return of.is_some_and(|(_, runs)| read("test.sh").contains(option) && read(runs).contains(command));
     }
