@@ -283,8 +283,8 @@ pub(super) fn runners(caller: &Caller, list: &RunnerList) -> CallToolResult {
     said(caller, text, list)
 }
 
-/// A page of a conversation's files.
-pub(super) fn listing(caller: &Caller, conversation: &ConversationId, list: &FileListing) -> CallToolResult {
+/// A page of the files that these arguments name, which are members of JSON.
+pub(super) fn listing(caller: &Caller, arguments: &str, list: &FileListing) -> CallToolResult {
     let mut text = String::new();
     for file in &list.files {
         section(&mut text, &listed(file, &file.media_type));
@@ -297,9 +297,7 @@ pub(super) fn listing(caller: &Caller, conversation: &ConversationId, list: &Fil
     }
     if let Some(cursor) = &list.after {
         let list = caller.tool(ToolName::ListFiles);
-        let more =
-            format!("[More files follow: {list} {{\"conversationId\": \"{conversation}\", \"cursor\": \"{cursor}\"}}]");
-        section(&mut text, &more);
+        section(&mut text, &format!("[More files follow: {list} {{{arguments}, \"cursor\": \"{cursor}\"}}]"));
     }
     said(caller, text, list)
 }

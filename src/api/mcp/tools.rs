@@ -3,6 +3,7 @@
 use rmcp::model::{CallToolResult, JsonObject};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{
     Caller, McpParts,
@@ -81,7 +82,8 @@ impl McpParts {
         let query = file_query(folder, ("cursor", cursor.as_deref()), None)?;
         let key = caller.key(conversation);
         let list = FileListing::from(&self.files.page(&key, query).await?);
-        Ok(content::listing(caller, &key.id, &list))
+        let folder = folder.map(|folder| format!(", \"folder\": {}", Value::from(folder))).unwrap_or_default();
+        Ok(content::listing(caller, &format!("\"conversationId\": \"{}\"{folder}", key.id), &list))
     }
 
     async fn read_file(&self, caller: &Caller, request: ReadFile) -> ToolResult {
