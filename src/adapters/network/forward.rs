@@ -117,9 +117,12 @@ impl Forwarder {
     pub(super) fn check(&self, request: &Request<Incoming>, target: Option<Target>) -> Result<Target, Refusal> {
         let headers = request.headers();
         let has_length = headers.contains_key(header::CONTENT_LENGTH);
-        let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
+        let codings: Vec<_> = headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes).collect();
+        let is_chunked = !codings.is_empty();
+        // Any other list would go to the host as it is, and servers differ in where such a body ends.
+        let is_coded = is_chunked && !matches!(codings.as_slice(), [only] if only.eq_ignore_ascii_case(b"chunked"));
         let is_tunnel = request.method() == Method::CONNECT;
-        let is_ambiguous = is_chunked && has_length || is_tunnel && !request.body().is_end_stream();
+        let is_ambiguous = is_coded || is_chunked && has_length || is_tunnel && !request.body().is_end_stream();
         let hosts = headers.get_all(header::HOST).iter().count();
         let Some(target) = target.filter(|_| !is_ambiguous && hosts <= 1) else {
             let text = request.uri().to_string().chars().take(200).collect();

@@ -53,6 +53,28 @@ async fn requests_that_a_host_does_not_answer_or_that_are_not_made_are_recorded(
     host.abort();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn body_in_another_coding_than_chunked_alone_reaches_no_host() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
+    let carrier = Multiplexer::trusting(None).expect("a carrier");
+    let (mut first, mut all) = sandbox_of(&carrier, gate).channels().await;
+    for coding in ["gzip, chunked", "chunked, chunked", "x\r\nTransfer-Encoding: chunked", ", chunked"] {
+        first.write_all(&[1]).await.expect("written");
+        first.flush().await.expect("flushed");
+        let mut channel = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
+        let head = "POST http://a.example/ HTTP/1.1\r\nHost: a.example\r\nConnection: close";
+        let request = format!("{head}\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n");
+        channel.write_all(request.as_bytes()).await.expect("written");
+        channel.flush().await.expect("flushed");
+        let mut answer = Vec::new();
+        drop(timeout(LONG, channel.read_to_end(&mut answer)).await.expect("it ends"));
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("\0HTTP/1.1 400 "), "{coding}: {answer}");
+    }
+    assert!(listener.accept().now_or_never().is_none(), "nothing has connected");
+}
+
 /// A program and a host that has received its request, and does not answer.
 async fn waiting(gate: Arc<AllowingGate>, listener: &TcpListener) -> (Stream, TcpStream) {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
