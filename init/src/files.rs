@@ -266,8 +266,7 @@ impl Files {
     /// Everything that was changed since the last round, as frames that are made one after the other. From here on, it
     /// counts as known to the server.
     pub fn collect(&mut self) -> io::Result<Collector> {
-        let top = beneath(&self.root, b".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let Walk { found, left_out } = Walk::over(&top);
+        let Walk { found, left_out } = Walk::over(&self.root)?;
         let known = std::mem::replace(&mut self.known, found);
         let kind = |stamp: &Stamp| stamp.mode & S_IFMT;
         // From the deepest up, so that a folder is empty when its turn comes.

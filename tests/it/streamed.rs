@@ -83,6 +83,7 @@ async fn files_are_kept_however_the_program_ends() {
         ("noisy", "echo kept > noisy; yes", "output_limit"),
         ("memory", "echo kept > memory; tail /dev/zero", "out_of_memory"),
         ("child", "echo kept > child; (sleep 100; echo late > child) & disown", "exited"),
+        ("shut", "echo kept > shut; chmod 0 /data", "exited"),
         ("closed", "mkdir -m 700 d; echo kept > closed; mv closed d; chmod 0 d/closed d", "exited"),
     ] {
         let result = run(&server, name, code, json!({"wallMs": 8000, "outputBytesMax": 100_000})).await;

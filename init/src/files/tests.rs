@@ -280,7 +280,7 @@ fn what_a_program_closed_to_itself_travels() {
     let close = |path: &str, mode| {
         fs::set_permissions(scene.from.path().join(path), fs::Permissions::from_mode(mode)).expect("a mode");
     };
-    for (path, mode) in [("d/e/a", 0), ("d/e", 0o400), ("d", 0)] {
+    for (path, mode) in [("d/e/a", 0), ("d/e", 0o400), ("d", 0), ("", 0)] {
         close(path, mode);
     }
     assert_eq!(scene.round(), (0, 0));

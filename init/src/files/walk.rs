@@ -21,10 +21,16 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn over(folder: &OwnedFd) -> Self {
+    pub(super) fn over(top: &OwnedFd) -> Result<Self, Errno> {
+        let mode = Mode::from_raw_mode(rustix::fs::fstat(top)?.st_mode & 0o7777);
+        if !mode.contains(Mode::RWXU) {
+            // Without these rights nothing below it is found. A folder of another user stays as it is.
+            let _ = rustix::fs::fchmod(top, mode | Mode::RWXU);
+        }
+        let top = beneath(top, b".", OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut walk = Self::default();
-        walk.folder(folder, &mut Vec::new(), 1);
-        walk
+        walk.folder(&top, &mut Vec::new(), 1);
+        Ok(walk)
     }
 
     fn folder(&mut self, folder: &OwnedFd, path: &mut Vec<u8>, depth: usize) {

@@ -27,7 +27,7 @@ impl Sandbox {
     /// Begins to send what was changed. What is being sent already comes first, as a part of it.
     pub(super) fn collect_files(&mut self) {
         if self.collector.is_none() {
-            // A folder that cannot be read has no changes that could be sent.
+            // Where the system has no descriptor left, nothing is sent, and the server reports that files are lost.
             self.collector = self.files.as_mut().and_then(|files| files.collect().ok());
             self.push_files();
         }
