@@ -21,7 +21,7 @@ use tokio_rustls::{
 
 use crate::{
     mcp_clients::{root, tool},
-    support::{engines::docker_host, process::Process, server::TOKEN},
+    support::{cable::Cable, engines::docker_host, process::Process, server::TOKEN, sse::Events},
 };
 
 /// Writes what a client of the engine needs to a folder; the other side's settings.
@@ -99,6 +99,41 @@ async fn engine_behind_tls_runs_programs_with_files_of_this_machine() {
     let host = listen(certificates(folder.path())).await;
     let path = folder.path().to_str().expect("text");
     runs_with_files(&[("DOCKER_HOST", &host), ("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", path)]).await;
+}
+
+/// Every connection to the engine breaks in the middle of a program, and new ones until its end is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn run_whose_engine_vanishes_is_lost_and_the_next_one_runs_when_it_is_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let host = listen(certificates(folder.path())).await;
+    let engine = host.strip_prefix("tcp://").and_then(|address| address.parse().ok()).expect("an address");
+    let cable = Cable::to(engine).await;
+    let (host, path) = (format!("tcp://{}", cable.address), folder.path().to_str().expect("text"));
+    let server = Process::start(&[
+        ("DOCKER_HOST", &host),
+        ("DOCKER_TLS_VERIFY", "1"),
+        ("DOCKER_CERT_PATH", path),
+        ("SANDBOX_ENGINE__FILES", "streamed"),
+        ("SANDBOX_LIMITS__WALL_MS", "150000"),
+    ])
+    .await;
+    let code = "echo lost > a; echo there; sleep 140";
+    let body = json!({"conversationId": "c", "language": "bash", "code": code, "wait": 0});
+    let run: Value = ask(&server, Method::POST, "/v1/runs", Some(body)).await.json().await.expect("JSON");
+    let run = run["runId"].as_str().unwrap_or_else(|| panic!("{run}"));
+    let mut events = Events::open(&server.http, &server.url(""), run).await;
+    events.printed("there").await;
+    cable.pull();
+    events.last().await;
+    let told: Value = ask(&server, Method::GET, &format!("/v1/runs/{run}"), None).await.json().await.expect("JSON");
+    assert!(told.to_string().contains("engine_lost"), "{told}");
+    cable.plug();
+    server.ready().await;
+    let body = json!({"conversationId": "c", "language": "bash", "code": "cat a 2>&1; echo again"});
+    let run: Value = ask(&server, Method::POST, "/v1/runs", Some(body)).await.json().await.expect("JSON");
+    let stdout = run["result"]["stdout"].as_str().unwrap_or_else(|| panic!("{run}"));
+    assert!(stdout.ends_with("again\n") && !stdout.contains("lost"), "its changes are lost: {run}");
+    server.stop().await;
 }
 
 /// OpenSSH's client, and a server that knows the one command.
