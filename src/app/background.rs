@@ -26,7 +26,8 @@ use crate::{
     services::{network::Policies, tokens::TokenEnds},
 };
 
-/// How long the janitor may take to destroy the sandboxes that are left at the end.
+/// How long the janitor may take to destroy the sandboxes that are left at the end. The grace period of the chart's
+/// server has room for it.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
 /// How long the start waits for the database.
