@@ -229,13 +229,15 @@ there = (ctypes.c_size_t * 2)(0x400000, 8)
 vectors = helper, ctypes.addressof(here), 1, ctypes.addressof(there), 1, 0
 print("read", call(310 if x86 else 270, *vectors))
 print("write", call(311 if x86 else 271, *vectors))
+opened = libc.open(b"/proc/%d/mem" % helper, os.O_RDWR)
+print("file", "DONE" if opened >= 0 else errno.errorcode[ctypes.get_errno()])
 print(ask())
 "#,
         origin.http
     );
     let (stdout, stderr) = printed(&server, "python", &code).await;
-    let want =
-        "HTTP/1.1 200\nseize EPERM\nattach EPERM\ndescriptors {'EPERM'}\nread EPERM\nwrite EPERM\nHTTP/1.1 200\n";
+    let want = "HTTP/1.1 200\nseize EPERM\nattach EPERM\ndescriptors {'EPERM'}\nread EPERM\nwrite EPERM\n\
+                file EACCES\nHTTP/1.1 200\n";
     assert_eq!(stdout, want, "{stderr}");
     server.stop().await;
 }
