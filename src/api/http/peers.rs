@@ -14,7 +14,7 @@
 
 mod lists;
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, HttpBody as _},
@@ -28,6 +28,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use futures_util::{
+    StreamExt as _,
+    stream::{self, Stream},
+};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -201,7 +205,13 @@ impl Relay {
             && let Some((client, protocol)) = head.extensions.get::<OnUpgrade>().cloned().zip(upgrade)
         {
             let server = hyper::upgrade::on(&mut answer);
-            tokio::spawn(carry(client, server));
+            let gone = self.gone(peer);
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = carry(client, server) => {}
+                    () = gone => {}
+                }
+            });
             let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
             *response.headers_mut() = kept;
             response.headers_mut().insert(header::UPGRADE, protocol);
@@ -211,7 +221,26 @@ impl Relay {
         let (mut head, body) = answer.into_parts();
         head.headers = kept;
         // A stream: its length is announced, but its bytes are not here yet.
-        Ok(Response::from_parts(head, Body::from_stream(Body::new(body).into_data_stream())))
+        Ok(Response::from_parts(head, Body::from_stream(self.rest(peer, Body::new(body)))))
+    }
+
+    /// Returns when a server counts as dead.
+    fn gone(&self, peer: &Peer) -> impl Future<Output = ()> + Send + use<> {
+        let (peers, instance) = (self.peers.clone(), peer.instance);
+        async move { peers.gone(instance).await }
+    }
+
+    /// The body of an answer. It breaks off when its server counts as dead: one that froze keeps its connections.
+    fn rest(&self, peer: &Peer, body: Body) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + use<> {
+        let start = (body.into_data_stream(), Box::pin(self.gone(peer)));
+        stream::try_unfold(start, |(mut body, mut gone)| async move {
+            let piece = tokio::select! {
+                biased;
+                piece = body.next() => piece.transpose()?,
+                () = gone.as_mut() => return Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut))),
+            };
+            Ok(piece.map(|piece| (piece, (body, gone))))
+        })
     }
 }
 

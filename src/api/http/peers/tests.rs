@@ -8,8 +8,9 @@ use std::{
 use axum::{Router, middleware, routing::any};
 use futures_util::FutureExt as _;
 use tokio::{
-    io::AsyncReadExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    time::pause,
 };
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -117,6 +118,29 @@ async fn a_request_to_a_server_that_froze_ends_when_it_counts_as_dead() {
     let both = async { tokio::join!(sent(&relay, &frozen, Method::POST), sent(&relay, &frozen, Method::GET)) };
     let ended = timeout(DEAD_AFTER + 2 * ROUND, both).await.expect("an end");
     assert_eq!(ended, (Err(Code::ServerLost), Err(Code::HeldElsewhere)));
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn an_answer_of_a_server_that_froze_breaks_off_when_it_counts_as_dead() {
+    let (listener, frozen) = listen().await;
+    let (relay, stop) = beside(&[&frozen]).await;
+    let begun = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.expect("a connection");
+        read_head(&mut socket).await;
+        let begin = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n";
+        socket.write_all(begin).await.expect("written");
+        socket
+    });
+    let request = http::Request::get("/v1/runs/r/events").body(()).expect("a request");
+    let answer = relay.send(&frozen, &request.into_parts().0, Bytes::new()).await.expect("an answer");
+    let _socket = begun.await.expect("without a panic");
+    let mut body = answer.into_body().into_data_stream();
+    assert_eq!(body.next().await.expect("a piece").expect("bytes"), "one");
+    pause();
+    let ended = timeout(DEAD_AFTER + 2 * ROUND, body.next()).await.expect("an end");
+    assert!(ended.is_some_and(|piece| piece.is_err()), "it is not whole");
+    assert!(body.next().await.is_none());
     stop.cancel();
 }
 
