@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderName, HeaderValue},
     response::{IntoResponse as _, Response},
 };
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::schema::json_len;
@@ -36,7 +37,7 @@ impl Room {
     }
 
     /// Whether an item fits. After the first that does not, none does, so that a list has no gaps.
-    pub fn takes(&mut self, item: &Value) -> bool {
+    pub fn takes(&mut self, item: &impl Serialize) -> bool {
         let left = self.bytes.checked_sub(json_len(item) + 1).filter(|_| !self.is_full);
         self.is_full = left.is_none();
         self.bytes = left.unwrap_or_default();
@@ -44,7 +45,7 @@ impl Room {
     }
 }
 
-pub(super) fn answer(list: Value, is_whole: bool) -> Response {
+pub(super) fn answer(list: impl Serialize, is_whole: bool) -> Response {
     let truncated = (!is_whole).then(|| [(TRUNCATED, HeaderValue::from_static("true"))]);
     (truncated, Json(list)).into_response()
 }

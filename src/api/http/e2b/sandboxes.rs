@@ -6,6 +6,7 @@ use axum::{
     Json,
     extract::RawQuery,
     http::{HeaderMap, StatusCode, header},
+    response::Response,
 };
 use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
@@ -19,6 +20,7 @@ use crate::{
             Answer, Reply,
             body::RequestBody,
             coderunner::KEY,
+            listed::{self, Room},
             no_content,
             parts::{ApiCall, Path, idempotency_key},
         },
@@ -139,8 +141,8 @@ pub(super) async fn get(call: ApiCall, Path(id): Path<String>) -> Answer<Value> 
     Ok(Json(shown(&container, call.parts.runs.limits())))
 }
 
-/// All sandboxes, or those with some metadata. There is one page.
-pub(super) async fn list(ApiCall { parts, who, .. }: ApiCall, RawQuery(query): RawQuery) -> Json<Vec<Value>> {
+/// All sandboxes, or those with some metadata. There is one page, of as many as there is room for.
+pub(super) async fn list(ApiCall { parts, who, .. }: ApiCall, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     let text = |encoded: &str| percent_decode_str(&encoded.replace('+', " ")).decode_utf8_lossy().into_owned();
     let of = |name: &str| query.split('&').filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name);
@@ -154,7 +156,9 @@ pub(super) async fn list(ApiCall { parts, who, .. }: ApiCall, RawQuery(query): R
     let runs = of("state").is_none_or(|(_, state)| state.contains("running"));
     let mut all = parts.containers.list(&who, Maker::E2b);
     all.retain(|one| runs && wanted.iter().all(|(name, value)| one.labels.get(name) == Some(value)));
-    Json(all.iter().map(|one| shown(one, parts.runs.limits())).collect())
+    let (limits, mut room) = (parts.runs.limits(), Room::default());
+    let fitting: Vec<_> = all.iter().map(|one| shown(one, limits)).filter(|one| room.takes(one)).collect();
+    listed::answer(fitting, !room.is_full)
 }
 
 /// Ends what runs in a sandbox and deletes its files.

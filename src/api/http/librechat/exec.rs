@@ -1,13 +1,18 @@
 //! A program and its result. Each program is a separate run; the files that it names are copied into its session first,
 //! so that a program cannot change what another session holds.
 
-use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{file_id, files::find, fresh, of_hint, session};
 use crate::{
-    api::http::{Answer, body::RequestBody, coderunner::stderr, parts::ApiCall},
+    api::http::{
+        Reply,
+        body::RequestBody,
+        coderunner::stderr,
+        listed::{self, Room},
+        parts::ApiCall,
+    },
     domain::{
         error::{Code, Failure},
         file::{Change, FileEntry},
@@ -53,7 +58,7 @@ struct Named {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Executed {
+struct Executed {
     session_id: String,
     stdout: String,
     stderr: String,
@@ -79,7 +84,7 @@ impl FileReference {
 }
 
 /// Runs a program and waits for its end. One that fails is a result.
-pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Answer<Executed> {
+pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Reply {
     // Without capacity the body is not read.
     call.parts.runs.check_capacity(&call.who)?;
     // None of it is kept while the program is waited for but what admission counts.
@@ -109,7 +114,9 @@ pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Answer<Executed> {
         }
     }
     let report = call.finished(request).await?;
-    Ok(Json(executed(&report, given, &missing.concat())))
+    let mut room = Room::default();
+    let executed = executed(&report, given, &missing.concat(), &mut room);
+    Ok(listed::answer(executed, !room.is_full))
 }
 
 /// A language by LibreChat's short name of it.
@@ -138,13 +145,14 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
     Ok(FileReference { inherited: true, ..FileReference::new(file.id.clone(), &to, from) })
 }
 
-fn executed(report: &Report, given: Vec<FileReference>, missing: &str) -> Executed {
+/// What LibreChat reads. The list of files is as long as there is room; names are up to 4 KiB each.
+fn executed(report: &Report, given: Vec<FileReference>, missing: &str, room: &mut Room) -> Executed {
     let session_id = report.conversation.id.to_string();
     let changed = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
     let made = |file: &FileEntry| FileReference::new(file_id(&file.path), &file.path, &session_id);
-    let mut files: Vec<_> = changed.map(made).collect();
+    let mut files: Vec<_> = changed.map(made).filter(|file| room.takes(file)).collect();
     for file in given {
-        if files.iter().all(|made| made.name != file.name) {
+        if files.iter().all(|made| made.name != file.name) && room.takes(&file) {
             files.push(file);
         }
     }
