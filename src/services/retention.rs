@@ -32,7 +32,7 @@ use super::{files::Files, runs::Runs};
 use crate::{
     domain::{
         clock::{Clock, SETTLING, StepWatch},
-        error::{Code, Failure},
+        error::Failure,
         owner::{ConversationKey, Principal},
     },
     ports::storage::LastUse,
@@ -96,7 +96,8 @@ impl Retention {
     /// One round long after the start; returns the number of deleted conversations.
     ///
     /// # Errors
-    /// [`Code::Internal`] when the disk fails.
+    /// [`crate::domain::error::Code::Internal`] when the conversations cannot be listed. The log reports each one that
+    /// cannot be deleted.
     pub async fn round(&self) -> Result<usize, Failure> {
         self.round_after(Duration::MAX).await
     }
@@ -119,12 +120,11 @@ impl Retention {
         let mut deleted = 0;
         if let Some(unused_max) = self.options.unused_max.filter(|_| steady) {
             let before = ago(now, unused_max).min(in_use);
-            let old = uses.partition_point(|last| last.unix_s < before).min(DELETED_MAX);
-            let others = uses.split_off(old);
+            let others = uses.split_off(uses.partition_point(|last| last.unix_s < before));
             // Those that are in use, or cannot be deleted, take space as the others do.
             let mut left = Vec::new();
             for last in uses {
-                if self.expire(&last.key, before, "unused for longer than the limit").await? {
+                if deleted < DELETED_MAX && self.expire(&last.key, before, "unused for longer than the limit").await {
                     deleted += 1;
                 } else {
                     left.push(last);
@@ -188,7 +188,7 @@ impl Retention {
             else {
                 break;
             };
-            if self.expire(&last.key, before, "all conversations together exceed the limit").await? {
+            if self.expire(&last.key, before, "all conversations together exceed the limit").await {
                 owned.bytes = owned.bytes.saturating_sub(size);
                 total = total.saturating_sub(size);
                 deleted += 1;
@@ -207,33 +207,31 @@ impl Retention {
     }
 
     /// Deletes a conversation that is idle and was last used before `before`.
-    async fn expire(&self, id: &ConversationKey, before: i64, why: &'static str) -> Result<bool, Failure> {
+    async fn expire(&self, id: &ConversationKey, before: i64, why: &'static str) -> bool {
         if !matches!(self.runs.peers().take(id).await, Ok(None)) {
-            return Ok(false);
+            return false;
         }
-        let Some(lock) = self.runs.lock_if_idle(id) else { return Ok(false) };
-        // Read again now that no run can begin in it.
+        let Some(lock) = self.runs.lock_if_idle(id) else { return false };
+        let removed = self.remove(id, before).await;
+        drop(lock);
+        match &removed {
+            Ok(true) => info!(conversation = %id, why, "a conversation was deleted"),
+            Ok(false) => {}
+            Err(failure) => warn!(conversation = %id, %failure, "a conversation was not deleted"),
+        }
+        removed.unwrap_or(false)
+    }
+
+    /// Deletes a conversation that was last used before `before`, which is read again, now that no run can begin in it.
+    async fn remove(&self, id: &ConversationKey, before: i64) -> Result<bool, Failure> {
         let key = id.clone();
         let last = self.files.blocking(move |store| Ok(store.last_use(&key))).await?;
         if last.is_none_or(|last| last.unix_s >= before) {
             return Ok(false);
         }
-        let removed = self.files.remove(id).await;
-        if removed.is_ok() {
-            self.runs.sessions().forget(id);
-        }
-        drop(lock);
-        match removed {
-            Ok(removed) => {
-                if removed {
-                    info!(conversation = %id, why, "a conversation was deleted");
-                }
-                Ok(removed)
-            }
-            // A part of it cannot be deleted; the round continues with the others.
-            Err(failure) if failure.code != Code::Internal => Ok(false),
-            Err(failure) => Err(failure),
-        }
+        let removed = self.files.remove(id).await?;
+        self.runs.sessions().forget(id);
+        Ok(removed)
     }
 }
 

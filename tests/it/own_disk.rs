@@ -205,6 +205,26 @@ fn missing_mount_privilege_is_explained() {
     }
 }
 
+/// A folder that something is mounted on cannot be moved to the trash.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversation_that_cannot_be_deleted_keeps_no_other() {
+    let server = FakeServer::start().await;
+    for (conversation, days) in [("stuck", 50), ("old", 40)] {
+        let file = json!({"conversationId": conversation, "path": "a", "content": "kept"});
+        assert_eq!(server.call("sandbox.write_file", file).await["isError"], false);
+        server.used_ago(conversation, Duration::from_hours(24) * days);
+    }
+    let there = || ["stuck", "old"].map(|name| server.root.join(name).exists());
+    let stuck = server.root.join("stuck");
+    rustix::mount::mount_bind(&stuck, &stuck).expect("mounted");
+    let round = server.retention.round().await;
+    let after = there();
+    rustix::mount::unmount(&stuck, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+    assert_eq!((round, after), (Ok(1), [true, false]));
+    assert_eq!((server.retention.round().await, there()), (Ok(1), [false, false]));
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_disk_is_unmounted_and_mounted_again_on_use() {
     let kept = [OWN.as_slice(), &[("SANDBOX_QUOTA__KEPT_UNUSED_S", "0")]].concat();
