@@ -108,6 +108,28 @@ async fn process_1_survives_every_signal_from_inside() {
     server.stop().await;
 }
 
+/// In the corpus this program seldom gets a standby that has loaded, and so a keeper.
+#[tokio::test(flavor = "multi_thread")]
+async fn patched_keeper_of_a_loaded_standby_ends_with_the_program() {
+    let server = Server::start().await;
+    let begin = async |conversation: &str, program: &str| {
+        let body = json!({"conversationId": conversation, "language": "python", "code": program});
+        let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body);
+        request.send().await.expect("an answer").json::<Value>().await.expect("JSON")
+    };
+    begin("first", "print(1)").await;
+    let image = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner").image;
+    // One for the first conversation and one for a new one.
+    until("they have loaded", async || server.standbys.standing_by(&image) >= 2 && server.standbys.loading() == 0)
+        .await;
+    let answer = begin("second", &corpus::read("proto-keeper.py").expect("the program")).await;
+    let expected = if cfg!(target_arch = "x86_64") { "patched\n" } else { "no keeper\n" };
+    assert_eq!(answer["result"]["stdout"], expected, "{answer}");
+    assert_eq!(corpus::ending(&answer), "exited:7", "{answer}");
+    server.settled().await;
+    server.stop().await;
+}
+
 /// Load on the machine can delay a program or keep it from completing its attack in time. So a starved program is run
 /// again alone, up to three times and with more time, and that result counts.
 async fn alone(server: &Server, starved: &mut Went) {

@@ -42,7 +42,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/hostile")
 }
 
-fn read(file: &str) -> Option<String> {
+pub fn read(file: &str) -> Option<String> {
     fs::read_to_string(folder().join(file)).ok()
 }
 
