@@ -3,7 +3,10 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::app::listen::Limits;
+use crate::{
+    app::{listen::Limits, options},
+    config::Config,
+};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -58,4 +61,30 @@ async fn a_connection_closes_at_its_age() {
         assert_eq!(open.closes(), closes, "{:?}", open.opened.elapsed());
         open.has_flushed();
     }
+}
+
+/// The documented defaults: `SANDBOX_SERVER__WRITE_STALL_MS`, `SANDBOX_SERVER__IDLE_MS`.
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_a_server_without_settings_ends_after_30_s_unread_and_120_s_idle() {
+    const MOMENT: Duration = Duration::from_secs(1);
+    let all = Places::new(options::listen(&Config::default()));
+    let (unread, idle) = (all.open(HERE).await.expect("a place"), all.open(HERE).await.expect("a place"));
+    let answering = unread.begin(&Class::Guest).await;
+    unread.has_written(&Poll::Pending);
+    drop(idle.begin(&Class::Guest).await);
+    idle.has_flushed();
+    sleep(Duration::from_secs(30) - MOMENT).await;
+    assert!(unread.next_limit().is_ok());
+    // A byte that it reads is progress.
+    unread.has_written(&Poll::Ready(Ok(1)));
+    unread.has_written(&Poll::Pending);
+    sleep(Duration::from_secs(30) - MOMENT).await;
+    assert!(unread.next_limit().is_ok());
+    sleep(MOMENT).await;
+    assert_eq!(unread.next_limit(), Err("its client does not read"));
+    drop(answering);
+    sleep(Duration::from_mins(1)).await;
+    assert!(idle.next_limit().is_ok());
+    sleep(MOMENT).await;
+    assert_eq!(idle.next_limit(), Err("it was idle"));
 }
