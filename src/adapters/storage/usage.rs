@@ -125,9 +125,10 @@ impl Walk<'_> {
     /// Counts the entries of a folder and enters it.
     fn enter(&mut self, name: Vec<u8>, folder: OwnedFd, ceiling: &Usage) -> Result<(), Errno> {
         let mut ahead = Vec::new();
-        let mut names = unlocked(&folder, || Dir::read_from(&folder))?;
+        let Some(mut names) = gone(unlocked(&folder, || Dir::read_from(&folder)))? else { return Ok(()) };
         while let Some(entry) = next_entry(&mut names) {
-            let entry = entry?;
+            // A folder that was removed after it was opened has no entries; on NFS reading it is an error.
+            let Some(entry) = gone(entry)? else { break };
             let name = entry.file_name();
             let stat = unlocked(&folder, || look(&folder, name, StatxFlags::BASIC_STATS));
             // An entry that is not there was removed.

@@ -61,7 +61,7 @@ impl Schedule {
                 self.closed += 1;
                 Err((self.closed >= 2).then_some(DiskLimit::Closed))
             }
-            // A failed measurement stops nothing.
+            // It shows no growth, so it stops nothing by itself.
             _ => Err(None),
         }
     }

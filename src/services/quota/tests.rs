@@ -282,6 +282,27 @@ async fn space_that_is_lost_during_a_walk_stops_a_program_before_its_end() {
     drop((within, beyond, full, other));
 }
 
+#[tokio::test(start_paused = true)]
+async fn space_that_is_lost_while_walks_fail_stops_a_program() {
+    if !as_root() {
+        return;
+    }
+    let disk = OwnDisk::mount();
+    let (store, quota) = on(&disk, 8 * MIB);
+    let data = store.create(&id()).expect("a conversation").data().path;
+    let mut watch = Watch::begin(Arc::clone(&quota), id());
+    let mut failed = async || {
+        let walk = tokio::spawn(std::future::ready(Err(StorageError::NotFound)));
+        watch.follow(tokio::time::Instant::now(), walk).await
+    };
+    let beyond = unnamed(&data, 16);
+    assert_eq!([failed().await, failed().await], [None, Some(DiskLimit::Bytes { max: 8 * MIB })]);
+    let other = Watch::begin(quota, "other".parse().expect("an id"));
+    let full = unnamed(&data, 46);
+    assert_eq!([failed().await, failed().await], [None, Some(DiskLimit::Free { min: 4 * MIB })]);
+    drop((beyond, full, other));
+}
+
 /// A walk of a large tree takes long, and so does the pause after it.
 #[tokio::test]
 async fn loss_of_free_space_ends_the_pause_between_two_walks() {

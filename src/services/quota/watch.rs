@@ -2,7 +2,7 @@
 //!
 //! The free space of the disk is read every [`TICK`]. The tree is walked after a pause that grows with the duration of
 //! a walk, and at once when the disk lost so much since the last walk that the quota may be used up. While a walk goes
-//! on, the free space alone is judged. So a tree that is slow to walk delays no verdict.
+//! on, and when it has failed, the free space alone is judged. So a tree that is slow to walk delays no verdict.
 //!
 //! A walk misses unlinked open files and folders that are moved meanwhile. Free space that no conversation's growth
 //! explains may be theirs, or another process' on the same disk. It stops a program only when two measurements in a row
@@ -140,7 +140,7 @@ impl Watch {
         self.follow(begun, spawn_blocking(move || quota.sample(&id, number))).await
     }
 
-    /// Judges by a walk; until it ends, by the free space with the usage that the walk before it found.
+    /// Judges by a walk; until it ends, and where it fails, by the free space.
     pub(super) async fn follow(
         &mut self,
         begun: Instant,
@@ -151,10 +151,7 @@ impl Watch {
             if let Ok(end) = timeout(TICK, &mut walk).await {
                 break end;
             }
-            let (Some(before), Ok(free)) = (last, self.quota.store.free()) else { continue };
-            let now = Look { free, growth_bytes: self.quota.known.lock().growth_bytes, ..before };
-            last = Some(now);
-            if let Some(limit) = self.judge(Some(before), now) {
+            if let Some(limit) = self.judge_free(&mut last) {
                 return Some(limit);
             }
         };
@@ -163,8 +160,20 @@ impl Watch {
                 let before = self.last.replace(now);
                 self.judge(before, now)
             }
-            Err(limit) => limit,
+            Err(limit) => {
+                let limit = limit.or_else(|| self.judge_free(&mut last));
+                self.last = last;
+                limit
+            }
         }
+    }
+
+    /// Judges by the free space, with the usage that the last walk found.
+    fn judge_free(&mut self, last: &mut Option<Look>) -> Option<DiskLimit> {
+        let (before, free) = ((*last)?, self.quota.store.free().ok()?);
+        let now = Look { free, growth_bytes: self.quota.known.lock().growth_bytes, ..before };
+        *last = Some(now);
+        self.judge(Some(before), now)
     }
 
     fn judge(&mut self, before: Option<Look>, now: Look) -> Option<DiskLimit> {
