@@ -18,7 +18,9 @@ use mcp_sandbox_server::{
         outcome::Figures,
         owner::{ConversationKey, Principal},
     },
-    ports::history::{EndWord, HistoryLine, HistoryStore, KeyRecord, KeyStore, LineEnd, LineFilter, UsageFilter},
+    ports::history::{
+        EndWord, HistoryLine, HistoryStore, KeyRecord, KeyStore, LineEnd, LineFilter, Notable, UsageFilter,
+    },
 };
 use tempfile::TempDir;
 
@@ -91,6 +93,7 @@ on_both! {
     slowest_runs_agree_with_a_model
     lines_are_counted_and_the_oldest_passed_over
     the_newest_are_measured
+    an_end_of_another_version_keeps_no_line_from_being_read
 }
 
 fn key(owner: &str, conversation: &str) -> ConversationKey {
@@ -267,6 +270,34 @@ async fn an_end_is_kept_once(base: Base) {
     assert_eq!(word().await, Some("exited"));
     assert_eq!(database.usage(&UsageFilter::default(), 10).await.expect("sums")[0].runs, 1);
     assert_eq!(database.open().await.expect("an answer"), []);
+}
+
+async fn an_end_of_another_version_keeps_no_line_from_being_read(base: Base) {
+    let (database, mut dice) = (&base.database, Dice::new(9));
+    let lines: Vec<_> = (0..3)
+        .map(|n| line(run_at(BEGAN + n, &mut dice), key("ann", "c"), Some(ended("exited", BEGAN + n + 70))))
+        .collect();
+    database.write(&lines).await.expect("stored");
+    let pool = sqlx::AnyPool::connect(&base.url).await.expect("another server");
+    let change = sqlx::query("UPDATE history SET ended = 'evaporated' WHERE id = $1").bind(lines[1].run.to_string());
+    change.execute(&pool).await.expect("changed");
+    pool.close().await;
+
+    let page = database.page(&LineFilter::default(), 10).await.expect("a page");
+    assert_eq!(page.iter().map(|line| line.run).collect::<Vec<_>>(), [lines[2].run, lines[1].run, lines[0].run]);
+    assert_eq!((&page[0], &page[2]), (&lines[2], &lines[0]));
+    let end = page[1].end.as_ref().expect("it has ended");
+    assert_eq!((end.word, end.failure), (EndWord::FAILED, Some(Code::Internal)));
+    assert_eq!(end.sentence, ended("exited", BEGAN).sentence, "what the other server told is kept");
+    let who = &lines[1].conversation.owner;
+    assert_eq!(database.line(who, lines[1].run).await.expect("an answer").as_ref(), Some(&page[1]));
+    for which in [Notable::Slowest, Notable::Failing] {
+        let found = database.notable(which, 0, 10).await.expect("lines");
+        assert!(found.contains(&page[1]), "{which:?}: {found:?}");
+    }
+    let parts = database.parts(0, DAY_MS).await.expect("counts");
+    let count = |word: EndWord| parts.iter().filter(|part| part.ended == word).map(|part| part.runs).sum::<u64>();
+    assert_eq!((count(EndWord::FAILED), parts.iter().map(|part| part.runs).sum::<u64>()), (1, 3));
 }
 
 async fn keys_are_kept_for_a_day(base: Base) {

@@ -337,15 +337,15 @@ fn read_end(row: &AnyRow, unix_ms: i64) -> Result<LineEnd, DatabaseError> {
     let status = |column: &str| Ok::<_, sqlx::Error>(optional(column)?.and_then(|n| i32::try_from(n).ok()));
     let failure: Option<String> = row.try_get("failure")?;
     let failure = failure.map(|word| Code::ALL.iter().find(|code| code.as_str() == word).copied());
-    let files: Option<String> = row.try_get("files")?;
+    let (word, files) = (end_word(row)?, row.try_get::<Option<String>, _>("files")?);
     Ok(LineEnd {
         unix_ms,
-        word: parsed::<EndWord>(row, "ended")?,
+        word: word.unwrap_or(EndWord::FAILED),
         exit_code: status("exit_code")?,
         signal: status("signal")?,
         oom_killed: optional("oom_killed")? == Some(1),
-        // A code of another version of the server.
-        failure: failure.map(|code| code.unwrap_or(Code::Internal)),
+        // A code or a word of another version of the server.
+        failure: failure.map(|code| code.unwrap_or(Code::Internal)).or(word.is_none().then_some(Code::Internal)),
         sentence: row.try_get::<Option<String>, _>("sentence")?.unwrap_or_default(),
         figures: Figures {
             wall: Duration::from_millis(count("wall_ms")?.unwrap_or_default()),
@@ -357,6 +357,11 @@ fn read_end(row: &AnyRow, unix_ms: i64) -> Result<LineEnd, DatabaseError> {
         },
         files: files.and_then(|files| serde_json::from_str(&files).ok()).unwrap_or_default(),
     })
+}
+
+/// How a run ended; `None` for a word of another version of the server, which keeps no other line from being read.
+fn end_word(row: &AnyRow) -> Result<Option<EndWord>, DatabaseError> {
+    Ok(row.try_get::<String, _>("ended")?.parse().ok())
 }
 
 fn read_usage(row: &AnyRow) -> Result<UsageLine, DatabaseError> {

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use sqlx::{AnyPool, AssertSqlSafe, Row, any::AnyRow};
 
-use super::{parsed, read};
+use super::{end_word, read};
 use crate::ports::{
     database::DatabaseError,
-    history::{HistoryLine, Notable, PartLine, TOOK_MS},
+    history::{EndWord, HistoryLine, Notable, PartLine, TOOK_MS},
 };
 
 /// Lines that are sorted for one answer.
@@ -64,7 +64,7 @@ fn part(row: &AnyRow) -> Result<PartLine, DatabaseError> {
     let count = |column: &str| Ok::<_, sqlx::Error>(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or_default());
     Ok(PartLine {
         part: row.try_get("part")?,
-        ended: parsed(row, "ended")?,
+        ended: end_word(row)?.unwrap_or(EndWord::FAILED),
         class: usize::try_from(count("class")?).unwrap_or_default(),
         runs: count("runs")?,
     })
