@@ -11,7 +11,7 @@ use mcp_sandbox_server::{
         id::{InstanceId, RunId},
         owner::{ConversationKey, Principal},
     },
-    ports::history::{HistoryLine, HistoryStore},
+    ports::history::{HistoryLine, HistoryStore, KeyStore as _},
 };
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -119,6 +119,8 @@ async fn runs_are_known_after_a_restart(root: &Path, url: &str) {
     let body = json!({"conversationId": "e", "language": "python", "code": "print once"});
     let (status, is_replayed, first) = ask(&server, Method::POST, "/v1/runs", Some(body.clone()), "k").await;
     assert_eq!((status, is_replayed), (StatusCode::OK, false), "{first}");
+    // Where the machine is slow, a run begins before its key is stored.
+    until("the key is stored", async || keys_stored(url).await == 1).await;
 
     let lines = history(&server, "", 5).await;
     let find = |lines: &[Value], run: &Value| lines.iter().find(|line| line["runId"] == run["runId"]).cloned();
@@ -182,6 +184,14 @@ async fn runs_are_known_after_a_restart(root: &Path, url: &str) {
     assert_eq!(get(&server, "/v1/usage?from=2020-01-01&to=2020-01-02").await.1["usage"], json!([]));
     assert_eq!(get(&server, "/v1/usage?from=soon").await.0, 422);
     server.stop().await;
+}
+
+async fn keys_stored(url: &str) -> usize {
+    let database = Database::connect(url).expect("an address");
+    database.prepare().await.expect("tables");
+    let keys = database.keys(0, 10).await.expect("keys");
+    database.close().await;
+    keys.len()
 }
 
 async fn plant_open_line(root: &Path, url: &str) -> RunId {

@@ -2,6 +2,8 @@
 //!
 //! The two servers have engines of their own, so what an engine started tells where a program ran.
 
+mod keys;
+
 use mcp_sandbox_server::domain::{
     id::ConversationId,
     owner::{ConversationKey, Principal},
@@ -12,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     FakeServer,
-    calls::{ask, call, request},
+    calls::{ask, call},
     fake_server::{BOTH, OWN_ADDRESS, messages},
     postgres::Postgres,
     server::TOKEN,
@@ -242,20 +244,6 @@ async fn containers_are_removed_with_their_files_through_any_server() {
     pair.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_makes_one_sandbox_of_e2b_whichever_server_is_asked() {
-    let pair = Pair::start().await;
-    let mut made = Vec::new();
-    for server in [&pair.a, &pair.b] {
-        let create = request(server, TOKEN, Method::POST, "/e2b/v2/sandboxes").header("idempotency-key", "k");
-        let answer = create.json(&json!({"timeout": 60})).send().await.expect("an answer");
-        assert_eq!(answer.status(), 201);
-        made.push(answer.json::<Value>().await.expect("JSON"));
-    }
-    assert_eq!(made[0], made[1]);
-    pair.stop().await;
-}
-
 /// A request goes from one server to the next until one does not answer 404.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_of_e2b_is_gone_only_when_no_server_has_it() {
@@ -306,24 +294,6 @@ async fn a_session_of_mcp_is_used_through_any_server() {
     assert_eq!(ended.status(), 200);
     let ping = json!({"jsonrpc": "2.0", "id": 99, "method": "ping"});
     assert_eq!(send(b, ping).await.status(), 404);
-    pair.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_idempotency_key_begins_one_run_at_all_servers() {
-    let pair = Pair::start().await;
-    let mut runs = Vec::new();
-    for server in [&pair.a, &pair.b, &pair.a] {
-        let request = server.http.post(format!("http://{}/v1/runs", server.address)).bearer_auth(TOKEN);
-        let asked = json!({"language": "python", "code": "print once"});
-        let answer = request.header("idempotency-key", "k").json(&asked).send().await.expect("an answer");
-        assert_eq!(answer.status(), 200);
-        let run: Value = answer.json().await.expect("JSON");
-        assert_eq!(run["result"]["stdout"], "once\n", "whole, not from the history: {run}");
-        runs.push(run["runId"].clone());
-    }
-    assert!(runs.iter().all(|run| *run == runs[0]), "{runs:?}");
-    assert_eq!(pair.started(), (1, 0));
     pair.stop().await;
 }
 
