@@ -52,6 +52,8 @@ const AGE_MAX: Duration = Duration::from_hours(24);
 const KEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a request that another server has to answer waits for its key to be removed.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
+/// After this time a run has begun or its key was removed, at whichever server, in milliseconds.
+const SETTLED_MS: i64 = 60_000;
 /// Keys that are read at the start: the newest.
 const LOADED_MAX: usize = 100_000;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -126,7 +128,11 @@ impl Idempotency {
         let mut storing = self.storing(&record, turn);
         if let Some(earlier) = self.stored(&mut storing).await {
             let known = (earlier.digest, earlier.run);
-            self.add(earlier, Instant::now());
+            // A younger one is of a request that another server answers now: where that refuses the run, the key is
+            // removed from the database only.
+            if self.now().saturating_sub(earlier.unix_ms) > SETTLED_MS {
+                self.add(earlier, Instant::now());
+            }
             storing.is_begun = true;
             return again(known, digest);
         }

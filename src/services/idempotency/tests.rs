@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use tokio::time::advance;
 
 use super::*;
-use crate::domain::{clock::SystemClock, owner::ConversationKey};
+use crate::domain::{
+    clock::{ManualClock, SystemClock},
+    owner::ConversationKey,
+};
 
 /// A database that reads and removes keys slowly, and stores those of the owner `slow` so.
 struct Slow {
@@ -54,6 +57,45 @@ async fn a_request_goes_to_another_server_after_its_key_was_removed() {
         assert_eq!(failure, if removed { there } else { elsewhere }, "it is not sent on while the key is there");
         assert_eq!(store.released.load(Ordering::Relaxed), usize::from(removed));
         assert!(asked.elapsed() <= RELEASE_MAX + Duration::from_millis(1));
+    }
+}
+
+/// A database with a key that another server has stored.
+struct OfAnother(Mutex<Option<KeyRecord>>);
+
+#[async_trait]
+impl KeyStore for OfAnother {
+    async fn keys(&self, _: i64, _: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+        Ok(Vec::new())
+    }
+
+    async fn keep(&self, _: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+        Ok(self.0.lock().clone())
+    }
+
+    async fn release(&self, _: &KeyRecord) -> Result<(), DatabaseError> {
+        Ok(())
+    }
+
+    async fn forget(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+        Ok(0)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_of_another_server_is_remembered_only_when_its_run_cannot_be_refused_any_more() {
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    for (age_ms, is_remembered) in [(0, false), (SETTLED_MS, false), (SETTLED_MS + 1, true)] {
+        let (run, unix_ms) = (RunId::new(), clock.unix_ms() - age_ms);
+        let (owner, key) = (Principal::default(), "k".to_owned());
+        let record = KeyRecord { owner, key, digest: [0; 32], run, conversation: None, unix_ms };
+        let store = Arc::new(OfAnother(Mutex::new(Some(record))));
+        let (keys, who) = (Idempotency::new(Some(Arc::clone(&store) as _), clock.clone()), Principal::default());
+        let once = async || keys.once(&who, None, ("k".to_owned(), [0; 32]), |_| Ok(())).await.expect("an answer");
+        assert!(matches!(once().await, Once::Again(known) if known == run));
+        // The other server has refused the run.
+        *store.0.lock() = None;
+        assert_eq!(matches!(once().await, Once::Again(_)), is_remembered, "{age_ms}");
     }
 }
 
