@@ -5,6 +5,7 @@ mod audited;
 mod browser;
 mod containers;
 mod others;
+mod page;
 mod products;
 mod sandboxed;
 mod surfaces;
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
-    support::{FakeServer, dice::Dice, scale::how_many, server::TOKEN},
+    support::{FakeServer, dice::Dice, postgres::Postgres, scale::how_many, server::TOKEN},
     tools::upstream::{Upstream, tool},
 };
 
@@ -129,7 +130,7 @@ impl World {
         let file = format!("/v1/conversations/{conversation}/files/{name}");
         let known = self.owners[who].conversations.get(conversation).cloned();
         let have = known.as_ref().and_then(|files| files.get(name)).cloned();
-        match self.dice.below(28) {
+        match self.dice.below(29) {
             0 => {
                 let put = self.server.http.put(format!("http://{}{file}", self.server.address));
                 let put = put.bearer_auth(&self.owners[who].token).body(text.clone());
@@ -232,10 +233,21 @@ async fn send(server: &FakeServer, token: &str, method: Method, path: &str, body
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_with_the_same_ids_see_their_own_only_whatever_they_do() {
-    let mut world = World::start(14, &[]).await;
+async fn owners_with_the_same_ids_see_their_own_only_on_sqlite() {
+    let world = World::start(14, &[]).await;
     let database = format!("sqlite://{}/.state/sandbox.db", world.server.root.display());
-    world.ask(&database).await;
+    owners_see_their_own_only_whatever_they_do(world, &database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_with_the_same_ids_see_their_own_only_on_postgres() {
+    let cluster = Postgres::start().await;
+    let world = World::start(41, &[("DATABASE_URL", &cluster.url())]).await;
+    owners_see_their_own_only_whatever_they_do(world, &cluster.url()).await;
+}
+
+async fn owners_see_their_own_only_whatever_they_do(mut world: World, database: &str) {
+    world.ask(database).await;
     world.allow_browser().await;
     for number in 0..how_many(1000, 10_000) {
         world.step(number).await;

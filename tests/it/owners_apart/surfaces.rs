@@ -57,7 +57,8 @@ impl World {
             24 => self.moved(who, conversation, name).await,
             25 => self.tools(who).await,
             26 => self.browser(who, &text).await,
-            _ => self.upload_and_network(who, conversation, name, text).await,
+            27 => self.upload_and_network(who, conversation, name, text).await,
+            _ => self.page(who, conversation, name, text).await,
         }
     }
 
