@@ -3,6 +3,7 @@
 mod copy;
 mod forms;
 mod late;
+mod live;
 mod network;
 pub mod page;
 

@@ -1,0 +1,78 @@
+//! What goes on now: standbys by the route, and the tables of the first view, which follow what happens while they are
+//! seen.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{
+    call, create, get,
+    page::{page, rows},
+    run,
+};
+use crate::support::{FakeServer, server::TOKEN, until};
+
+/// One standby, for the conversation that ran last.
+const ONE_STANDBY: [(&str, &str); 2] = [("SANDBOX_STANDBY__TOTAL_MAX", "1"), ("SANDBOX_STANDBY__NAMELESS_MAX", "0")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standbys_are_counted_by_language_and_stage() {
+    let server = FakeServer::with_kernel(&ONE_STANDBY).await;
+    let standbys = async || get(&server, "/v1/admin/overview").await["standbys"].clone();
+    assert_eq!(standbys().await, json!([]));
+    server.engine.keep_loading(true);
+    run(&server, TOKEN, "c", "print x", 60).await;
+    for (stage, is_loading) in [("ready", true), ("warm", false)] {
+        server.engine.keep_loading(is_loading);
+        let expected = json!([{"language": "python", "stage": stage, "count": 1}]);
+        until(stage, async || standbys().await == expected).await;
+    }
+    let taken = server.shared.standbys.taken();
+    run(&server, TOKEN, "c", "print y", 60).await;
+    assert_eq!(server.shared.standbys.taken(), taken + 1, "what was counted served the program");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queue_sessions_and_standbys_are_followed_on_the_page() {
+    let settings = [&ONE_STANDBY[..], &[("SANDBOX_ADMISSION__SLOTS", "1")]].concat();
+    let server = FakeServer::with_kernel(&settings).await;
+    let (_, ann) = create(&server, json!({"name": "ann", "owner": "ann"})).await;
+    let (_, bob) = create(&server, json!({"name": "bob", "owner": "bob"})).await;
+    let sheet = page(&server, TOKEN, "ready").await;
+    let tables = ["queue", "live-sessions", "standbys"];
+    for table in tables {
+        assert_eq!(rows(&sheet, table).await, 0, "{table}");
+    }
+    // The texts of the cells of a table's only row.
+    let row = async |table: &str| {
+        let script = format!(
+            "return [...document.querySelectorAll('[data-testid={table}] tbody td')].map((td) => td.textContent)"
+        );
+        sheet.browser.script(&script).await
+    };
+
+    run(&server, &ann, "c", "print x", 60).await;
+    until("the standby", async || row("standbys").await == json!(["python", "warm", "1"])).await;
+    let wanted = json!({"conversationId": "notes", "language": "python"});
+    let (_, session) = call(&server, &bob, Method::POST, "/v1/sessions", Some(wanted)).await;
+    until("the session", async || row("live-sessions").await[0] == "bob").await;
+    let hanging = run(&server, &ann, "d", "hang", 0).await;
+    until("it runs", async || row("queue").await == json!(["ann", "1", "0"])).await;
+    run(&server, &ann, "d", "print z", 0).await;
+    until("another one waits", async || row("queue").await == json!(["ann", "1", "1"])).await;
+    assert_eq!(row("live-sessions").await[1], "notes");
+
+    // The session is ended here, and the run by its owner.
+    let end = "document.querySelector('[data-testid=live-sessions] [data-testid=act-close]').click()";
+    sheet.browser.script(end).await;
+    until("the question", async || sheet.attribute("confirm-dialog", "open").await != Value::Null).await;
+    sheet.click("confirm-yes").await;
+    until("no session is listed", async || rows(&sheet, "live-sessions").await == 0).await;
+    let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
+    assert_eq!(call(&server, &bob, Method::GET, &path, None).await.0, 410);
+    let path = format!("/v1/runs/{}/cancel", hanging["runId"].as_str().expect("an id"));
+    assert_eq!(call(&server, &ann, Method::POST, &path, None).await.0, 200);
+    until("no owner waits", async || rows(&sheet, "queue").await == 0).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
