@@ -44,7 +44,7 @@ async fn examples_run_and_files_are_uploaded_downloaded_and_deleted() {
         assert!(browser.script("return document.querySelector('[data-testid=wall]').textContent").await != "", "{row}");
         let shown = "return document.querySelector('[data-testid=terminal]').textContent.length \
                      + document.querySelectorAll('[data-testid=images] img').length";
-        assert!(browser.script(shown).await.as_u64() > Some(0), "{row}");
+        until(&row, async || browser.script(shown).await.as_u64() > Some(0)).await;
     }
     chart_is_shown(&sheet, &examples).await;
     file_is_downloaded(&sheet, &examples).await;
@@ -87,8 +87,7 @@ async fn file_is_downloaded(sheet: &Sheet, examples: &[String]) {
         .expect("an example writes a file");
     run_example(sheet, writing).await;
     let script = "return [...document.querySelectorAll('[data-testid=file-row]')].map(row => row.textContent)";
-    let rows = browser.script(script).await;
-    assert!(rows.to_string().contains(".csv"), "{rows}");
+    until("the file is listed", async || browser.script(script).await.to_string().contains(".csv")).await;
     let click = "for (const row of document.querySelectorAll('[data-testid=file-row]')) \
                  if (row.textContent.includes('.csv')) { \
                  row.querySelector('[data-testid=file-download]').click(); break }";

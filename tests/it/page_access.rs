@@ -32,6 +32,9 @@ pub(crate) async fn findings(browser: &Browser, what: &str) -> Vec<Value> {
     found.into_iter().map(|finding| json!([what, finding])).collect()
 }
 
+/// Whether a dialog is open.
+const DIALOG: &str = "document.querySelector('dialog[open]') !== null";
+
 struct Tour<'a> {
     sheet: &'a Sheet,
     what: &'a str,
@@ -44,8 +47,7 @@ impl Tour<'_> {
     }
 
     async fn escape(&self) {
-        let here = self.sheet.browser.driver.active_element().await.expect("a focused element");
-        here.send_keys(Key::Escape + "").await.expect("typed");
+        self.sheet.press(Key::Escape + "").await;
         self.until("document.querySelector('dialog[open]') === null").await;
     }
 
@@ -61,6 +63,7 @@ impl Tour<'_> {
         self.look("ready").await;
         for id in ["token", "runner-info", "conversations", "file-new"] {
             sheet.click(id).await;
+            self.until(DIALOG).await;
             self.look(id).await;
             self.escape().await;
         }
@@ -91,6 +94,7 @@ impl Tour<'_> {
             self.until("document.querySelector('dialog[open]') === null").await;
         }
         sheet.browser.script("document.querySelector('[data-testid=file-delete]').click()").await;
+        self.until(DIALOG).await;
         self.look("question").await;
         self.escape().await;
         sheet.browser.script("document.getElementById('given').open = true").await;
@@ -215,10 +219,9 @@ async fn everything_is_reached_by_keyboard() {
     sheet.browser.script("document.activeElement.blur(); document.querySelector('.skip').focus()").await;
     let mut passed = Vec::new();
     for _ in 0..60 {
-        let here = sheet.browser.driver.active_element().await.expect("a focused element");
         let in_editor = focused(&sheet).await == "editor";
         // Tab indents in the editor; Escape releases it.
-        here.send_keys(if in_editor { Key::Escape + Key::Tab } else { Key::Tab + "" }).await.expect("typed");
+        sheet.press(if in_editor { Key::Escape + Key::Tab } else { Key::Tab + "" }).await;
         let next = focused(&sheet).await;
         if passed.last() != Some(&next) {
             passed.push(next);
@@ -267,8 +270,7 @@ async fn everything_is_reached_by_keyboard() {
         until(next, async || sheet.attribute(next, "open").await != Value::Null).await;
         // In a text, the first Escape lets Tab leave it.
         until("closed", async || {
-            let here = sheet.browser.driver.active_element().await.expect("a focused element");
-            here.send_keys(Key::Escape + "").await.expect("typed");
+            sheet.press(Key::Escape + "").await;
             sheet.attribute(next, "open").await == Value::Null
         })
         .await;

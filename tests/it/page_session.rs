@@ -107,7 +107,7 @@ async fn cells_keep_variables_and_the_switch_is_remembered() {
     sheet.browser.state("ready").await;
     assert_eq!(sheet.attribute("session", "aria-checked").await, "false");
     sheet.browser.driver.back().await.expect("back");
-    assert_eq!(sheet.conversation().await, first);
+    until("the first conversation", async || sheet.conversation().await == first).await;
     sheet.reload("ready").await;
     assert_eq!(sheet.attribute("session", "aria-checked").await, "true");
     state(&sheet, "idle").await;

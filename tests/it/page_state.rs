@@ -97,7 +97,7 @@ async fn the_program_of_an_assistant_is_opened() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_elsewhere_keeps_its_stop_button() {
-    let server = FakeServer::start().await;
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = open(&server).await;
     let first = sheet.conversation().await;
     sheet.write("python", "print up\nhang").await;

@@ -62,7 +62,7 @@ async fn a_program_is_saved_as_a_file_and_a_file_is_used_as_the_program() {
     until("the button", async || sheet.attribute("viewer-use", "hidden").await == Value::Null).await;
     sheet.click("viewer-use").await;
     is_open(&sheet, "viewer", false).await;
-    assert_eq!(sheet.browser.script(TEXT).await, "print changed");
+    until("its text", async || sheet.browser.script(TEXT).await == "print changed").await;
     assert_eq!(sheet.browser.script(LANGUAGE).await, "python");
     undo(&sheet).await;
     assert_eq!(sheet.browser.script(TEXT).await, "print mine");

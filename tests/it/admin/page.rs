@@ -13,7 +13,7 @@ use mcp_sandbox_server::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use thirtyfour::{error::WebDriverErrorInner, extensions::cdp::ChromeDevTools, prelude::*};
+use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use super::{call, create, get, run, write};
 use crate::{
@@ -212,21 +212,9 @@ async fn tab_to(sheet: &Sheet, wanted: &str) {
         }
         let outline = "return document.activeElement.outerHTML.slice(0, 90)";
         passed.insert(sheet.browser.script(outline).await.as_str().unwrap_or_default().to_owned());
-        press(sheet, Key::Tab + "").await;
+        sheet.press(Key::Tab + "").await;
     }
     panic!("{wanted} is not reached: {passed:#?}");
-}
-
-async fn press(sheet: &Sheet, keys: impl Into<TypingData>) {
-    let keys = keys.into().to_string();
-    loop {
-        let here = sheet.browser.driver.active_element().await.expect("a focused element");
-        match here.send_keys(keys.as_str()).await {
-            // The page has drawn itself again, and the focus is on what took the element's place.
-            Err(error) if matches!(error.as_inner(), WebDriverErrorInner::StaleElementReference(_)) => {}
-            sent => return sent.expect("typed"),
-        }
-    }
 }
 
 async fn is_open(sheet: &Sheet, dialog: &str) -> bool {
@@ -237,7 +225,7 @@ async fn is_open(sheet: &Sheet, dialog: &str) -> bool {
 async fn go(sheet: &Sheet, view: &str) {
     sheet.browser.script("document.querySelector('.skip').focus()").await;
     tab_to(sheet, &format!("[data-testid=to-{view}]")).await;
-    press(sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     until(view, async || {
         let script = format!("return document.activeElement.id === 'head-{view}'");
         sheet.browser.script(&script).await == true
@@ -251,22 +239,22 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
     let sheet = page(&server, TOKEN, "ready").await;
     go(&sheet, "tokens").await;
     tab_to(&sheet, "[data-testid=token-new]").await;
-    press(&sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     until("the dialog", async || is_open(&sheet, "create-dialog").await).await;
-    press(&sheet, "CI").await;
+    sheet.press("CI").await;
     tab_to(&sheet, "[data-testid=create-owner]").await;
-    press(&sheet, Key::Control + "a").await;
-    press(&sheet, "ann").await;
+    sheet.press(Key::Control + "a").await;
+    sheet.press("ann").await;
     tab_to(&sheet, "[data-limit=runsPerMinute]").await;
-    press(&sheet, "5").await;
+    sheet.press("5").await;
     tab_to(&sheet, "[data-testid=create-yes]").await;
-    press(&sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     until("the secret", async || is_open(&sheet, "secret-dialog").await).await;
     let secret = sheet.browser.script("return document.querySelector('[data-testid=secret]').value").await;
     let token = secret.as_str().expect("a token").to_owned();
     assert!(token.starts_with("mcps_") && token.len() == 48, "{token}");
     tab_to(&sheet, "[data-testid=secret-done]").await;
-    press(&sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     sheet.says("tokens", |text| text.contains("CI") && text.contains("5 programs a minute")).await;
     let kept = "return document.documentElement.outerHTML + document.querySelector('[data-testid=secret]').value \
                 + JSON.stringify({...sessionStorage, ...localStorage})";
@@ -288,9 +276,9 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
     sheet.says("conversations", |text| text.contains("ann")).await;
     tab_to(&sheet, "[data-testid=act-trash]").await;
     // It asks first, and Escape is no.
-    press(&sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     until("the question", async || is_open(&sheet, "confirm-dialog").await).await;
-    press(&sheet, Key::Escape + "").await;
+    sheet.press(Key::Escape + "").await;
     until("the answer", async || !is_open(&sheet, "confirm-dialog").await).await;
     assert_eq!(get(&server, "/v1/admin/conversations").await["total"], 1);
     tab_to(&sheet, "[data-testid=act-trash]").await;
@@ -309,10 +297,10 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
 
 /// Presses the focused button and agrees to its question.
 async fn confirm(sheet: &Sheet) {
-    press(sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     until("the question", async || is_open(sheet, "confirm-dialog").await).await;
     tab_to(sheet, "[data-testid=confirm-yes]").await;
-    press(sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     until("the answer", async || !is_open(sheet, "confirm-dialog").await).await;
 }
 

@@ -3,11 +3,18 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use thirtyfour::{error::WebDriverErrorInner, prelude::*};
 
 use super::{browser::Browser, server::TOKEN, until};
 
 /// How long a program may take on a busy machine.
 const RUN_PATIENCE: Duration = Duration::from_mins(4);
+
+/// The page has drawn the element again since it was found, or a notice is over it.
+fn ends_by_itself(error: &WebDriverError) -> bool {
+    let error = error.as_inner();
+    matches!(error, WebDriverErrorInner::StaleElementReference(_) | WebDriverErrorInner::ElementClickIntercepted(_))
+}
 
 /// The page in a browser.
 pub struct Sheet {
@@ -72,8 +79,32 @@ impl Sheet {
         self.ended().await
     }
 
+    /// Clicks an element as soon as it can be clicked.
     pub async fn click(&self, name: &str) {
-        self.browser.element(name).await.click().await.expect("clicked");
+        let mut refused = None;
+        let clicked = until::within(until::PATIENCE, async || match self.browser.element(name).await.click().await {
+            Ok(()) => true,
+            Err(error) if ends_by_itself(&error) => {
+                refused = Some(error);
+                false
+            }
+            Err(error) => panic!("{name}: {error}"),
+        });
+        let clicked = clicked.await.is_ok();
+        assert!(clicked, "{name}: {refused:?}");
+    }
+
+    /// Types into the element that has the focus.
+    pub async fn press(&self, keys: impl Into<TypingData>) {
+        let keys = keys.into().to_string();
+        loop {
+            let here = self.browser.driver.active_element().await.expect("a focused element");
+            match here.send_keys(keys.as_str()).await {
+                // The page has drawn itself again, and the focus is on what took the element's place.
+                Err(error) if matches!(error.as_inner(), WebDriverErrorInner::StaleElementReference(_)) => {}
+                sent => return sent.expect("typed"),
+            }
+        }
     }
 
     /// The text of an element, visible or not.
