@@ -39,10 +39,15 @@ impl Sdk {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = Command::new(tool(&format!("{generation}/bin/python")));
         command.arg(script()).arg(port.to_string()).arg(folder.path().join("deleted"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        let child = command.spawn().expect("it starts");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().expect("it starts");
         let url = format!("http://127.0.0.1:{port}/mcp");
-        until("it answers", async || http::client().get(&url).send().await.is_ok()).await;
+        until("it answers", async || {
+            let ended = child.try_wait().expect("a status");
+            assert!(ended.is_none(), "it ended at its start: {ended:?}");
+            http::client().get(&url).send().await.is_ok()
+        })
+        .await;
         Self { url, folder, _child: child }
     }
 

@@ -32,11 +32,16 @@ struct Running {
 async fn start(folder: TempDir, command: impl FnOnce(&Path, u16) -> Command) -> Running {
     let port = free_port();
     let mut command = command(folder.path(), port);
-    command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.kill_on_drop(true).spawn().expect("it starts");
+    command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.kill_on_drop(true).spawn().expect("it starts");
     let url = format!("http://127.0.0.2:{port}");
     let client = http::client();
-    until("it answers", async || client.get(&url).send().await.is_ok()).await;
+    until("it answers", async || {
+        let ended = child.try_wait().expect("a status");
+        assert!(ended.is_none(), "it ended at its start: {ended:?}");
+        client.get(&url).send().await.is_ok()
+    })
+    .await;
     Running { url, folder, _child: child }
 }
 
@@ -76,7 +81,7 @@ async fn devpi_serves_what_a_program_imports() {
     let index = Index::start().await;
     let folder = TempDir::new().expect("a folder");
     let mut init = Command::new(tool("devpi/bin/devpi-init"));
-    init.arg("--no-root-pypi").arg("--serverdir").arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    init.arg("--no-root-pypi").arg("--serverdir").arg(folder.path()).stdout(Stdio::null());
     assert!(init.status().await.expect("it starts").success());
     let devpi = start(folder, |folder, port| {
         let mut command = Command::new(tool("devpi/bin/devpi-server"));

@@ -40,7 +40,6 @@ impl World {
             .args([&*format!("{}/tests/clients/openid_provider.mjs", env!("CARGO_MANIFEST_DIR"))])
             .args([&*format!("{base}/authorize/callback"), claims_in])
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()
             .expect("the provider");

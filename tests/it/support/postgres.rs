@@ -136,6 +136,9 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.pause();
+        if std::thread::panicking() {
+            eprintln!("PostgreSQL's log:\n{}", fs::read_to_string(self.folder.path().join("log")).unwrap_or_default());
+        }
     }
 }
 
