@@ -251,7 +251,7 @@ async fn refused_input_stays_in_the_field(server: &Server, sheet: &Sheet) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_runner_gets_no_open_input() {
-    let server = FakeServer::start().await;
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let base = format!("http://{}", server.address);
     let sheet = Sheet::open(&format!("{base}/")).await;
     sheet.write("python", "print up\nhang").await;

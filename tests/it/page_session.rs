@@ -249,7 +249,7 @@ fn finished() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn updates_replace_clears_remove_and_passwords_stay_secret() {
-    let server = FakeServer::with_kernel(&[]).await;
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = with_session(&server).await;
     let html = |text: &str| json!({"text/html": format!("<p>{text}</p>"), "text/plain": text});
     let show = |kind: &str, id: &str, text: &str| json!({"kind": kind, "displayId": id, "data": html(text)});

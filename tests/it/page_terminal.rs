@@ -26,7 +26,7 @@ async fn printed(sheet: &Sheet, steps: &[String]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn printed_text_is_shown_as_on_a_terminal() {
-    let server = FakeServer::start().await;
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = open(&server).await;
     carriage_returns_and_cursor_moves_overwrite(&sheet).await;
     colours_are_styles_and_survive_cut_sequences(&sheet).await;

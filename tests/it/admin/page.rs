@@ -235,7 +235,7 @@ async fn go(sheet: &Sheet, view: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversation_deleted() {
-    let server = FakeServer::start().await;
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = page(&server, TOKEN, "ready").await;
     go(&sheet, "tokens").await;
     tab_to(&sheet, "[data-testid=token-new]").await;
