@@ -16,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{Server, server::TOKEN};
+use crate::support::{Server, server::TOKEN, until};
 
 const CLIENT_TIME_MAX: Duration = Duration::from_mins(3);
 /// More than the long form of a test runs, which `LONG=1` asks for: see `tests/clients/watching.py`.
@@ -72,6 +72,8 @@ async fn python_sdks_watch_detach_and_cancel_runs() {
     let first = ["watching_mcp1.py", url.as_str(), TOKEN];
     let second = ["watching_mcp2.py", url.as_str(), TOKEN];
     tokio::join!(client(&before_2, &first), client(&from_2_on, &second));
+    // A sandbox that was given up while it started is leased until it has started.
+    until("no sandbox is leased", async || server.janitor.leased() == 0).await;
     server.janitor.idle().await;
     assert_eq!(server.containers().await, 0, "what was given up is gone");
     server.stop().await;

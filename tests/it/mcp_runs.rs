@@ -322,6 +322,8 @@ async fn clients_that_disconnect_at_random_leave_nothing() {
     assert!(vanished > clients as usize / 3, "only {vanished} of {clients} vanished");
     // Those of sessions are not given up by that; they reach their limit.
     until("no run is under way", async || server.mcp.runs.under_way() == 0).await;
+    // A sandbox that was given up while it started is leased until it has started.
+    until("no sandbox is leased", async || server.janitor.leased() == 0).await;
     server.janitor.idle().await;
     assert_eq!(server.engine.live(), []);
     assert_eq!(server.run("after", "print there").await["structuredContent"]["stdout"], "there\n");
