@@ -43,7 +43,8 @@ async fn a_running_server_follows_the_command_line() {
     text(&cli(&server, &["token", "revoke", &own]));
     let told = async || {
         let text = std::fs::read_to_string(&audit).unwrap_or_default();
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        // The last one may be half written.
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let one = |line: Value| Some((line["admin"].as_str()?.to_owned(), line["subject"].as_str()?.to_owned()));
         lines.filter_map(one).collect::<Vec<_>>()
     };

@@ -39,7 +39,7 @@ async fn what_was_used_before_a_restart_and_at_other_servers_counts(kind: Kind) 
     assert_eq!(post(&a, &token, "print 12345").await, 200, "six of ten");
     assert_eq!(post(&a, &token, "print 1").await, 429, "six before the restart, and six after it");
     assert_eq!(post(&b, &free, "print 1").await, 200);
-    until("the other server knows", async || post(&b, &token, "hang now").await == 429).await;
+    until("the other server knows", async || post(&b, &token, "# prints nothing").await == 429).await;
     // The first one has read the history too by now: what it counts itself is not counted again.
     assert_eq!(post(&a, &other, "print 1").await, 200, "six of ten");
     a.stop().await;

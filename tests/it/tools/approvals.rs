@@ -177,13 +177,13 @@ async fn an_answer_holds_for_what_was_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_stands_while_a_person_is_asked_and_a_question_outlives_its_program() {
     let sdk = Sdk::start("mcp2").await;
-    let server = server(&[("SANDBOX_LIMITS__WALL_MS", "6000"), ("SANDBOX_TOOL_CALLS__ASK_S", "20")]).await;
+    let server = server(&[("SANDBOX_LIMITS__WALL_MS", "10000"), ("SANDBOX_TOOL_CALLS__ASK_S", "20")]).await;
     put(&server, "files", json!({"url": sdk.url})).await;
     let code = delete("/late");
     let (text, ()) = tokio::join!(printed(&server, TOKEN, "python", &code), async {
         let question = question(&server, TOKEN).await;
         // Longer than it may take.
-        tokio::time::sleep(Duration::from_secs(7)).await;
+        tokio::time::sleep(Duration::from_secs(11)).await;
         assert_eq!(answer(&server, TOKEN, &question, "once").await.0, 200);
     });
     assert_eq!(text, "deleted /late\n");
