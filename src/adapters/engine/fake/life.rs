@@ -40,6 +40,8 @@ const STDIN_BYTES: usize = 64 << 10;
 const OUTPUT_PIECES: usize = 8;
 /// The pieces of a flood.
 const PIECE_BYTES: usize = 32 << 10;
+/// How often a program looks for the file that it waits for.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 type Piece = Result<Output, EngineError>;
 
@@ -181,6 +183,7 @@ impl Actor {
                 Some(Step::Flood(bytes)) => self.flood(bytes).await,
                 Some(Step::Write { name, text, append }) => self.write(&name, &text, append).await,
                 Some(Step::Sleep(time)) => sleep(time).await,
+                Some(Step::Await(name)) => self.file(&name).await,
                 Some(Step::Cpu) => {
                     let text = format!("{}\n", self.cpu_millis.load(Ordering::Relaxed));
                     self.emit(StreamKind::Stdout, text.into_bytes()).await;
@@ -210,6 +213,16 @@ impl Actor {
         let written = folder.and_then(|()| options.open(path)?.write_all(text.as_bytes()));
         if let Err(error) = written {
             self.emit(StreamKind::Stderr, format!("{error}\n").into_bytes()).await;
+        }
+    }
+
+    /// Waits for a file, and removes it.
+    pub(super) fn file(&self, name: &str) -> impl Future<Output = ()> + use<> {
+        let path = self.data.join(name);
+        async move {
+            while std::fs::remove_file(&path).is_err() {
+                sleep(LOOK_EVERY).await;
+            }
         }
     }
 
