@@ -142,7 +142,7 @@ async fn answer_that_came_while_the_client_was_away_is_delivered_when_it_returns
     let server = FakeServer::start().await;
     for version in ["2025-06-18", "2025-11-25"] {
         let session = Session::open(&server, version, "").await;
-        let mut stream = session.send(&run(1, "print first\nsleep 700ms\nprint last")).await;
+        let mut stream = session.send(&run(1, "print first\nsleep 200ms\nprint last")).await;
         let seen = text_until(&mut stream, "first\\n").await;
         drop(stream);
         let over = || server.mcp.runs.under_way() == 0;
@@ -154,10 +154,12 @@ async fn answer_that_came_while_the_client_was_away_is_delivered_when_it_returns
             assert!(resumed.contains("\"id\":1,\"result\"") && resumed.contains("last\\n"), "{version}: {resumed}");
             assert!(!ids(&resumed).contains(&last.as_str()), "{version}: {last} is repeated: {resumed}");
         }
-        let mut stream = session.send(&run(2, "print first\nsleep 700ms\nprint last")).await;
+        let mut stream = session.send(&run(2, "print first\nawait go\nprint last")).await;
         let last = ids(&text_until(&mut stream, "first\\n").await).last().expect("an id").to_string();
         drop(stream);
-        let resumed = session.listen(Some(&last)).await.text().await.expect("a stream that ends");
+        let resumed = session.listen(Some(&last)).await;
+        std::fs::write(server.root.join("s/files/go"), "").expect("written");
+        let resumed = resumed.text().await.expect("a stream that ends");
         assert!(resumed.contains("\"id\":2,\"result\""), "{version}: {resumed}");
         for unknown in ["0/999", "x/1", "1/x", "99999999999999999999/1", "/"] {
             let nothing = session.listen(Some(unknown)).await.text().await.expect("a stream that ends");

@@ -349,10 +349,20 @@ async fn disconnect_without_a_session_ends_the_program() {
 async fn progress_is_sent_for_a_long_run_on_request() {
     let server = FakeServer::start().await;
     let mut call = hang(1);
-    call["params"]["arguments"]["code"] = json!("sleep 10s\nprint done");
+    call["params"]["arguments"]["code"] = json!("await go\nprint done");
     call["params"]["_meta"] = json!({"progressToken": "p"});
-    let received =
-        messages(server.post(call.to_string()).header("accept", BOTH).send().await.expect("an answer")).await;
+    let mut answer = server.post(call.to_string()).header("accept", BOTH).send().await.expect("an answer");
+    let (mut text, mut is_told) = (String::new(), false);
+    while let Some(chunk) = answer.chunk().await.expect("a chunk") {
+        text += std::str::from_utf8(&chunk).expect("text");
+        if !is_told && text.contains("under way for ") {
+            std::fs::write(server.root.join("hangs/files/go"), "").expect("written");
+            is_told = true;
+        }
+    }
+    let data = text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
+    let data = data.filter(|data| !data.is_empty());
+    let received: Vec<Value> = data.map(|data| serde_json::from_str(data).expect("JSON")).collect();
     assert_eq!(
         (&received[0]["method"], &received[0]["params"]["progressToken"]),
         (&json!("notifications/progress"), &json!("p"))

@@ -33,7 +33,7 @@ async fn printed_text_is_shown_as_on_a_terminal() {
     sequences_cannot_become_markup(&sheet).await;
     long_lines_are_wrapped_or_scrolled(&sheet).await;
     streams_are_in_order_and_told_apart(&sheet).await;
-    following_ends_only_by_a_gesture(&sheet).await;
+    following_ends_only_by_a_gesture(&server, &sheet).await;
     hostile_output_is_bounded(&sheet).await;
     sheet.browser.close().await;
     server.stop().await;
@@ -127,22 +127,25 @@ async fn streams_are_in_order_and_told_apart(sheet: &Sheet) {
     assert_eq!(sheet.browser.script(copy).await, "two\nfour\n", "hidden text is not copied");
 }
 
-async fn following_ends_only_by_a_gesture(sheet: &Sheet) {
+async fn following_ends_only_by_a_gesture(server: &FakeServer, sheet: &Sheet) {
     let lines = |name: &str| (0..200).map(|at| format!("print {name} {at}")).collect::<Vec<_>>().join("\n");
-    let code = format!("{}\nsleep 4s\n{}\nsleep 4s\n{}\nhang", lines("first"), lines("second"), lines("third"));
+    let code = format!("{}\nawait go\n{}\nawait go\n{}\nhang", lines("first"), lines("second"), lines("third"));
     sheet.write("python", &code).await;
     sheet.start().await;
+    let go = server.root.join(sheet.conversation().await).join("files/go");
     let distance = "const e = document.querySelector('[data-testid=terminal]'); return Math.round(e.scrollHeight - \
                     e.scrollTop - e.clientHeight)";
     sheet.says("terminal", |text| text.contains("first 199\n")).await;
     until("the end is in view", async || sheet.browser.script(distance).await.as_i64() < Some(5)).await;
     // As a change of the layout scrolls: following goes on.
     sheet.browser.script("document.querySelector('[data-testid=terminal]').scrollTop = 0").await;
+    std::fs::write(&go, "").expect("written");
     sheet.says("terminal", |text| text.contains("second 199\n")).await;
     until("the end is in view again", async || sheet.browser.script(distance).await.as_i64() < Some(5)).await;
     let gesture = "const e = document.getElementById('terminal'); e.dispatchEvent(new WheelEvent('wheel')); \
                    e.scrollTop = 0";
     sheet.browser.script(gesture).await;
+    std::fs::write(&go, "").expect("written");
     sheet.says("terminal", |text| text.ends_with("third 199\n")).await;
     assert_eq!(sheet.browser.script("return document.querySelector('[data-testid=terminal]').scrollTop").await, 0);
     assert_eq!(sheet.attribute("terminal-end", "hidden").await, Value::Null);

@@ -120,9 +120,9 @@ async fn idempotency_key_creates_one_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_streamed_live_and_resumed_from_any_number() {
     let server = FakeServer::start().await;
-    let left =
-        create(&server, json!({"language": "python", "code": "print one\nsleep 3s\nbytes ff\nprint two", "wait": 0}));
-    let left: Value = left.await.json().await.expect("JSON");
+    let code = "print one\nawait go\nbytes ff\nprint two";
+    let left = json!({"conversationId": "live", "language": "python", "code": code, "wait": 0});
+    let left: Value = create(&server, left).await.json().await.expect("JSON");
     let path = format!("/v1/runs/{}/events", left["runId"].as_str().expect("an id"));
     let live = call(&server, Method::GET, &path).send().await.expect("a stream");
     assert_eq!(live.headers()["content-type"], "text/event-stream");
@@ -132,6 +132,7 @@ async fn events_are_streamed_live_and_resumed_from_any_number() {
         text += &String::from_utf8_lossy(&pieces.next().await.expect("more").expect("bytes"));
     }
     assert!(!text.contains("finished"), "it came before the end: {text}");
+    std::fs::write(server.root.join("live/files/go"), "").expect("written");
     while let Some(piece) = pieces.next().await {
         text += &String::from_utf8_lossy(&piece.expect("bytes"));
     }

@@ -63,12 +63,13 @@ async fn ended(runs: &Runs, run: RunId) -> Ended {
 async fn events_are_streamed_live_and_again_from_any_number() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
-    let handle = begin(runs, "events", "print first\nsleep 2s\nstderr oh\nwrite a.txt x");
+    let handle = begin(runs, "events", "print first\nawait go\nstderr oh\nwrite a.txt x");
     let mut live = handle.events(0);
     let mut events = Vec::new();
     while let Some(event) = live.next().await {
         if matches!(event.kind, EventKind::Output(..)) && events.len() == 2 {
             assert_eq!(handle.view().state, RunState::Running, "the first line comes before the end");
+            std::fs::write(server.root.join("events/files/go"), "").expect("written");
         }
         events.push(event);
     }

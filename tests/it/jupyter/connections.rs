@@ -74,10 +74,12 @@ async fn requests_are_not_passed_on_twice() {
     let server = FakeServer::with_kernel(&[]).await;
     let id = start(&server, "").await;
     let mut client = socket(&server, &id, "").await;
-    let content = json!({"code": "sleep 5s"});
+    let content = json!({"code": "ask go on?", "allow_stdin": true});
     for _ in 0..3 {
         client.send_as("same", "shell", "execute_request", content.clone()).await;
     }
+    client.until(is("input_request")).await;
+    client.send("stdin", "input_reply", json!({"value": "yes"})).await;
     client.answers("same").await;
     assert_eq!(client.run("print end").await, "end\n");
     let session = server.sessions.list(&Principal::default(), None);
@@ -111,7 +113,7 @@ async fn two_clients_may_use_one_id_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_comes_back_gets_what_it_missed() {
     let server = FakeServer::with_kernel(&[]).await;
-    let id = start(&server, "").await;
+    let id = start(&server, "/c/mine").await;
     let gone = async || until("it is gone", async || connections(&server, &id).await == 0).await;
     let mut first = socket(&server, &id, "session_id=one").await;
     let request = first.execute("print before\nask go?").await;
@@ -129,9 +131,11 @@ async fn a_client_that_comes_back_gets_what_it_missed() {
     let mut back = socket(&server, &id, "session_id=one").await;
     assert_eq!(back.run("print now").await, "now\n", "another client was there meanwhile");
 
-    let late = back.execute("sleep 5s\nprint missed\nflood 3000000\nprint more").await;
+    let late = back.execute("await go\nprint missed\nflood 3000000\nprint more").await;
     back.until(state("busy")).await;
     drop(back);
+    gone().await;
+    std::fs::write(server.root.join("mine/files/go"), "").expect("written");
     until("the cell is over", async || get(&server, &format!("/api/kernels/{id}")).await["execution_state"] == "idle")
         .await;
     let mut back = socket(&server, &id, "session_id=one").await;

@@ -45,13 +45,14 @@ async fn a_run_that_goes_on_is_a_task() {
     let done = run(&server, knows(), "print at once", 45).await;
     assert_eq!((&done["resultType"], &done["isError"]), (&json!("complete"), &json!(false)), "{done}");
 
-    let left = run(&server, knows(), "print first\nsleep 3s\nprint last", 0).await;
+    let left = run(&server, knows(), "print first\nawait go\nprint last", 0).await;
     assert_eq!((&left["resultType"], &left["status"]), (&json!("task"), &json!("working")), "{left}");
     let id = &left["taskId"];
     assert!(id.as_str().is_some_and(|id| id.starts_with("run-")) && left["createdAt"].is_string(), "{left}");
     let now = task(&server, "tasks/get", id).await;
     assert_eq!(now["result"]["status"], "working", "{now}");
     assert!(task(&server, "tasks/update", id).await["error"].is_null());
+    until("its folder", async || std::fs::write(server.root.join("tasks/files/go"), "").is_ok()).await;
     until("it is over", async || task(&server, "tasks/get", id).await["result"]["status"] == "completed").await;
     let over = task(&server, "tasks/get", id).await["result"].clone();
     let text = over["result"]["content"][0]["text"].as_str().expect("text").to_owned();
@@ -72,7 +73,7 @@ async fn a_run_that_goes_on_is_a_task() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_names_the_conversation_that_was_made_for_it() {
     let server = FakeServer::start().await;
-    let arguments = json!({"language": "python", "code": "sleep 2s\nwrite a.txt kept", "waitSeconds": 0});
+    let arguments = json!({"language": "python", "code": "sleep 300ms\nwrite a.txt kept", "waitSeconds": 0});
     let params = json!({"name": "sandbox_run_code", "arguments": arguments});
     let left = ask(&server, TOKEN, knows(), "tools/call", params).await["result"].clone();
     assert_eq!(left["resultType"], "task", "{left}");
