@@ -42,14 +42,14 @@ async def output_comes_while_the_program_runs(name: str, call) -> None:
     received_early = list(received)
     printed = [float(line.split()[1]) for line in result["structuredContent"]["stdout"].splitlines()]
     assert received_early[:3] == [0, 1, 2] and len(printed) == 5, (received, result)
-    # By the program's own clock: the first line arrived before the third was printed.
-    assert printed[0] + delays[0] < printed[2], (printed, delays)
+    # By the program's own clock: the first line arrived before the last was printed.
+    assert printed[0] + delays[0] < printed[-1], (printed, delays)
     shown = ", ".join(f"{1000 * delay:.0f}" for delay in delays)
     print(f"{name}: lines arrived {shown} ms after they were printed")
 
 
 async def a_run_longer_than_the_clients_limit_is_fetched_whole(name: str, call) -> None:
-    seconds, limit, more = (90, 60, {}) if LONG else (7, 5, {"waitSeconds": 1})
+    seconds, limit, more = (90, 60, {}) if LONG else (12, 10, {"waitSeconds": 1})
     code = f"import time\nfor i in range({seconds}):\n    print(i, flush=True)\n    time.sleep(1)\n"
     code += "open('end.txt', 'w').write('x')"
     arguments = {"conversationId": f"long-{name}", "language": "python", "code": code} | more

@@ -117,7 +117,7 @@ async fn own_stream_that_is_resumed_repeats_no_event() {
     until("the stream goes on", async || {
         let mut stream = session.listen(Some(&last)).await;
         // While the server takes the earlier stream for open, this one is idle.
-        let read = timeout(Duration::from_secs(2), text_until(&mut stream, &updated("second"))).await;
+        let read = timeout(Duration::from_millis(500), text_until(&mut stream, &updated("second"))).await;
         read.map(|text| resumed = text).is_ok()
     })
     .await;

@@ -16,7 +16,7 @@ use crate::support::{
 const RAW: &str = r#"
 import socket
 def ask(data, more=b""):
-    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
     s.sendall(data)
     s.settimeout(3)
     got = b""
@@ -84,10 +84,10 @@ two = b"GET http://{other}/hello HTTP/1.1\r\nHost: {other}\r\n\r\n"
 got = ask(one + two + one)
 print(got.count(b"hello"), got.count(b"403 no policy"))
 socks = b"\x05\x01\x00\x05\x01\x00\x01" + socket.inet_aton("127.0.0.2")
-s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
 s.sendall(socks + ({port}).to_bytes(2, "big")); s.recv(2)
 print(s.recv(10)[1]); s.sendall(b"GET /hello HTTP/1.0\r\n\r\n"); print(b"hello" in s.recv(4096))
-s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
 s.sendall(socks + ({closed}).to_bytes(2, "big")); s.recv(2); print(s.recv(10)[1])
 "#,
         port = http.port(),
@@ -108,7 +108,7 @@ async fn udp_and_quic_find_no_way_out() {
         r#"{RAW}
 import errno
 def associate(address):
-    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
     s.sendall(b"\x05\x01\x00\x05\x03\x00" + address + ({port}).to_bytes(2, "big"))
     return s.recv(2) + s.recv(10), s.recv(1)
 for address in [b"\x01\x7f\x00\x00\x02", b"\x01" + bytes(4), b"\x03\x09127.0.0.2", b"\x04" + bytes(16)]:
@@ -146,7 +146,7 @@ async fn tls_must_ask_for_the_host_of_its_tunnel() {
         r#"
 import socket, ssl
 def hello(name):
-    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
     s.sendall(b"CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n")
     head = s.recv(4096)
     context = ssl._create_unverified_context()
@@ -210,7 +210,7 @@ import ctypes, errno, glob, os, platform, socket
 libc = ctypes.CDLL(None, use_errno=True)
 x86 = platform.machine() == "x86_64"
 def ask():
-    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
     s.sendall(b"GET http://{0}/hello HTTP/1.1\r\nHost: {0}\r\n\r\n")
     return s.recv(12).decode()
 def call(number, *arguments):

@@ -21,7 +21,7 @@ import os, socket, ssl
 good, token = "{}", os.environ["API_TOKEN"]
 context = ssl.create_default_context()
 def opened(alpn=None):
-    s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+    s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
     s.sendall(f"CONNECT {{good}} HTTP/1.1\r\nHost: {{good}}\r\n\r\n".encode())
     s.recv(4096)
     if alpn: context.set_alpn_protocols(alpn)
@@ -59,7 +59,7 @@ got = ask((f"GET /first HTTP/1.1\r\n{{head}}\r\n" + second).encode())
 print("second request", got.count(b"HTTP/1.1 200 OK"), got.count(b"HTTP/1.1 400 the request names another host"))
 try: print(opened(["h2"]).selected_alpn_protocol())
 except ssl.SSLError: print("no HTTP/2")
-s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
 s.sendall(f"CONNECT {{good}} HTTP/1.1\r\nHost: {{good}}\r\n\r\n".encode()); s.recv(4096)
 s.sendall(f"GET /clear HTTP/1.1\r\n{{head}}\r\n".encode()); print("clear", s.recv(4096))
 "#,
@@ -114,10 +114,10 @@ for base in ["https://{ruled}", "http://{http}"]:
         answer = session.request(method, base + path, headers={{"X-HTTP-Method-Override": "DELETE",
             "X_HTTP_Method_Override": "DELETE", "X-Override-URL": "/v2/x"}})
         print(base[:5], method, path, answer.status_code, answer.reason)
-raw = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+raw = socket.create_connection(("127.0.0.1", 3128), timeout=30)
 raw.sendall(b"GET http://{http}/v1/../hello HTTP/1.1\r\nHost: {http}\r\n\r\n")
 print("dots", raw.recv(4096)[:12])
-raw = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+raw = socket.create_connection(("127.0.0.1", 3128), timeout=30)
 raw.sendall(b"CONNECT {http} HTTP/1.1\r\nHost: {http}\r\n\r\n"); raw.recv(4096)
 raw.sendall(b"DELETE /hello HTTP/1.1\r\nHost: {http}\r\n\r\n"); print("tunnel", raw.recv(4096))
 for _ in range(3):

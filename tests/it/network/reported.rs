@@ -30,7 +30,7 @@ print(requests.get("https://{tls}/hello", verify=False).text)
 print(requests.post("http://{http}/length", data=b"x" * 3000).text)
 print(requests.get("http://{other}/").status_code)
 print(requests.get("http://name.example.org:81/").status_code)
-s = socket.create_connection(("127.0.0.1", 3128), timeout=5)
+s = socket.create_connection(("127.0.0.1", 3128), timeout=30)
 s.sendall(b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x03\x00\x50"); s.recv(2); print(s.recv(10)[1])
 "#,
         http = origin.http,

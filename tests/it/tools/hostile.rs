@@ -190,7 +190,8 @@ async fn calls_of_one_owner_do_not_hold_up_anothers() {
         def one(n):\n    try: _client._Connection().send({'call': {'server': 'up', 'tool': 'echo', \
         'arguments': {'silent': True}}}, print)\n    except Exception as error: print(error)\n\
         threads = [threading.Thread(target=one, args=(n,)) for n in range(60)]\n\
-        [t.start() for t in threads]; [t.join() for t in threads]\ntime.sleep(8)\nos._exit(0)\n";
+        [t.start() for t in threads]; [t.join() for t in threads]\n\
+        while not os.path.exists('enough'): time.sleep(0.1)\nos._exit(0)\n";
     let quick = async {
         until("its calls are under way", async || upstream.calls().len() >= 16).await;
         let code = "import mcptools\nprint(mcptools.call('up', 'echo').text)\n";
@@ -198,6 +199,7 @@ async fn calls_of_one_owner_do_not_hold_up_anothers() {
         // While they are under way: when the program ends, one that waited may be sent as another is given up.
         let silent = upstream.calls().iter().filter(|call| call["arguments"]["silent"] == true).count();
         assert_eq!(silent, 16, "one owner's calls at once");
+        std::fs::write(server.root.join("@ann/tools/files/enough"), "").expect("written");
         text
     };
     let (flooding, text) = tokio::join!(printed(&server, &ann, "python", flood), quick);
