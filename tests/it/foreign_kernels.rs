@@ -4,6 +4,7 @@
 use mcp_sandbox_server::{
     domain::{
         id::Language,
+        limits::Limits,
         outcome::Ended,
         owner::{ConversationKey, Principal},
     },
@@ -23,7 +24,7 @@ struct Offered {
 
 impl Offered {
     async fn from(fixture: &str) -> Self {
-        let settings = [("SANDBOX_LIMITS__WALL_MS", "8000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
+        let settings = [("SANDBOX_LIMITS__WALL_MS", "60000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")];
         let (server, image) = (Server::with(&settings).await, Image::new("kernel"));
         image.build(fixture);
         let language = image.language.parse().expect("a language");
@@ -31,16 +32,22 @@ impl Offered {
         Self { server, image, language }
     }
 
-    async fn report(&self, session: Option<CellSession>, code: &str) -> Report {
+    async fn report(&self, session: Option<CellSession>, limits: Option<Limits>, code: &str) -> Report {
         let conversation = ConversationKey::new(Principal::default(), "foreign".parse().expect("an id"));
         let request = RunRequest::new(conversation, self.language.clone(), code.to_owned().into());
-        let request = RunRequest { session, detach: Some(true), ..request };
+        let request = RunRequest { session, limits, detach: Some(true), ..request };
         let report = self.server.runs.begin(request).expect("a run").finished().await.expect("a report");
         Report::clone(&report)
     }
 
     async fn cell(&self, code: &str) -> Report {
-        self.report(Some(CellSession::Any), code).await
+        self.report(Some(CellSession::Any), None, code).await
+    }
+
+    /// A cell that does not end by itself.
+    async fn late(&self, code: &str) -> Report {
+        let limits = Limits { wall_ms: 5000, ..Limits::UNBOUNDED };
+        self.report(Some(CellSession::Any), Some(limits), code).await
     }
 
     /// What a cell that succeeds prints.
@@ -67,10 +74,10 @@ async fn irkernel_remembers_fails_shows_and_is_interrupted() {
     assert!(failed.stderr.text.contains("Error: oh"), "{}", failed.stderr.text);
     let plot = r.cell("plot(1:3)").await;
     assert_eq!((plot.outcome.ended, plot.files.changed), (OK, 1), "{}", plot.stderr.text);
-    let late = r.cell("repeat {}").await;
+    let late = r.late("repeat {}").await;
     assert_eq!(late.outcome.ended, Ended::TimedOut, "{}", late.stderr.text);
     assert_eq!(r.printed("a + 1").await, "42\n");
-    assert_eq!(r.report(None, "cat(6 * 7, '\\n')").await.stdout.text, "42 \n", "programs run in the same image");
+    assert_eq!(r.report(None, None, "cat(6 * 7, '\\n')").await.stdout.text, "42 \n", "programs run in the same image");
     r.stop().await;
 }
 
@@ -88,7 +95,7 @@ async fn xeus_python_remembers_fails_and_is_ended_where_it_ignores_its_interrupt
         "{traceback:?}"
     );
     xeus.printed("open('kept', 'w').close()").await;
-    let late = xeus.cell("while True: pass").await;
+    let late = xeus.late("while True: pass").await;
     assert_eq!(late.outcome.ended, Ended::TimedOut, "{}", late.stderr.text);
     assert!(late.stderr.text.contains("did not react to its interrupt"), "{}", late.stderr.text);
     let after = xeus.cell("import os; print(os.listdir()); a").await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_sandbox_server::{
     domain::{
+        limits::Limits,
         outcome::Ended,
         owner::{ConversationKey, Principal},
     },
@@ -48,9 +49,15 @@ async fn cell(server: &Server, language: &str, code: &str) -> Report {
     report(server, request(language, language, code)).await
 }
 
+/// A cell that does not end by itself.
+async fn late(server: &Server, language: &str, code: &str) -> Report {
+    let limits = Some(Limits { wall_ms: 5000, ..Limits::UNBOUNDED });
+    report(server, RunRequest { limits, ..request(language, language, code) }).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_language_remembers_and_survives_its_time_limit() {
-    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "8000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "60000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     for (language, set, get, expected, hang) in [
         ("python", "a = 41", "a + 1", "42\n", "while True: pass"),
         ("bash", "a=41", "echo $((a + 1))", "42\n", "while :; do :; done"),
@@ -61,7 +68,7 @@ async fn every_language_remembers_and_survives_its_time_limit() {
         assert_eq!(first.outcome.ended, OK, "{language}: {}", first.stderr.text);
         let second = cell(&server, language, get).await;
         assert_eq!((second.stdout.text.as_str(), second.outcome.ended), (expected, OK), "{language}");
-        let late = cell(&server, language, hang).await;
+        let late = late(&server, language, hang).await;
         assert_eq!(late.outcome.ended, Ended::TimedOut, "{language}: {}", late.stderr.text);
         let after = cell(&server, language, get).await;
         assert_eq!(
@@ -110,7 +117,7 @@ async fn python_shows_errors_tables_pictures_and_asks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_kernel_ends_in_each_way_and_says_so() {
-    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "10000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
+    let server = Server::with(&[("SANDBOX_LIMITS__WALL_MS", "60000"), ("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await;
     for (code, ended, said) in [
         ("import os\nos._exit(3)", Ended::Exited { code: 3 }, "status 3"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", Ended::Signaled { signal: 11 }, "signal 11"),
@@ -124,14 +131,14 @@ async fn a_python_kernel_ends_in_each_way_and_says_so() {
     }
     // An `await` on an idle loop is not woken by a signal alone.
     cell(&server, "python", "a = 41").await;
-    let late = cell(&server, "python", "import asyncio\nawait asyncio.sleep(600)").await;
-    assert_eq!(late.outcome.ended, Ended::TimedOut);
+    let idle = late(&server, "python", "import asyncio\nawait asyncio.sleep(600)").await;
+    assert_eq!(idle.outcome.ended, Ended::TimedOut);
     assert_eq!(cell(&server, "python", "a").await.stdout.text, "41\n");
     // One that ignores interrupts is ended.
     let ignores = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)";
-    let late = cell(&server, "python", ignores).await;
-    assert_eq!(late.outcome.ended, Ended::TimedOut);
-    assert!(late.stderr.text.contains("its variables are gone"), "{}", late.stderr.text);
+    let deaf = late(&server, "python", ignores).await;
+    assert_eq!(deaf.outcome.ended, Ended::TimedOut);
+    assert!(deaf.stderr.text.contains("its variables are gone"), "{}", deaf.stderr.text);
     assert!(cell(&server, "python", "a").await.stderr.text.contains("NameError"));
     server.stop().await;
 }
