@@ -138,13 +138,16 @@ async fn following_ends_only_by_a_gesture(server: &FakeServer, sheet: &Sheet) {
     sheet.says("terminal", |text| text.contains("first 199\n")).await;
     until("the end is in view", async || sheet.browser.script(distance).await.as_i64() < Some(5)).await;
     // As a change of the layout scrolls: following goes on.
-    sheet.browser.script("document.querySelector('[data-testid=terminal]').scrollTop = 0").await;
+    let scroll = "document.querySelector('[data-testid=terminal]').scrollTop = 0; return new Promise((done) => \
+                  requestAnimationFrame(() => requestAnimationFrame(() => done(null))))";
+    sheet.browser.script(scroll).await;
     std::fs::write(&go, "").expect("written");
     sheet.says("terminal", |text| text.contains("second 199\n")).await;
     until("the end is in view again", async || sheet.browser.script(distance).await.as_i64() < Some(5)).await;
     let gesture = "const e = document.getElementById('terminal'); e.dispatchEvent(new WheelEvent('wheel')); \
                    e.scrollTop = 0";
     sheet.browser.script(gesture).await;
+    until("following ends", async || sheet.attribute("terminal-end", "hidden").await == Value::Null).await;
     std::fs::write(&go, "").expect("written");
     sheet.says("terminal", |text| text.ends_with("third 199\n")).await;
     assert_eq!(sheet.browser.script("return document.querySelector('[data-testid=terminal]').scrollTop").await, 0);
