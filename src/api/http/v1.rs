@@ -4,18 +4,13 @@
 //! The router must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 
 mod admin;
-mod archive;
-mod browse;
 mod call;
-mod check;
 mod conversations;
 mod events;
 mod files;
 mod history;
-mod input;
 mod names;
 mod network;
-mod packages;
 mod runners;
 mod runs;
 mod sessions;
@@ -35,7 +30,7 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get))
         .routes(routes!(runs::cancel))
-        .routes(routes!(input::send))
+        .routes(routes!(events::input))
         .routes(routes!(events::watch))
         .routes(routes!(sessions::create, sessions::list))
         .routes(routes!(sessions::get, sessions::close))
@@ -44,8 +39,8 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(sessions::restart))
         .routes(routes!(sessions::complete))
         .routes(routes!(sessions::inspect))
-        .routes(routes!(browse::browse))
-        .routes(routes!(check::check))
+        .routes(routes!(sessions::browse))
+        .routes(routes!(runners::check))
         .routes(routes!(runners::list))
         .routes(routes!(runners::module))
         .routes(routes!(conversations::list))
@@ -69,7 +64,7 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(admin::conversations))
         .routes(routes!(admin::remove_conversation))
         .routes(routes!(network::decisions))
-        .routes(routes!(packages::install))
+        .routes(routes!(conversations::install))
         .routes(routes!(skills::list))
         .routes(routes!(skills::get, skills::put, skills::remove))
         .routes(routes!(tools::servers))
@@ -79,8 +74,8 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(tools::approval, tools::answer, tools::revoke))
         .routes(routes!(tools::list))
         .routes(routes!(tools::put, tools::remove))
-        .routes(routes!(archive::read, archive::write))
-        .routes(routes!(archive::link))
+        .routes(routes!(files::read_archive, files::write_archive))
+        .routes(routes!(files::link_archive))
 }
 
 /// The routes.

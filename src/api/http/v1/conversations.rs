@@ -1,4 +1,4 @@
-//! Conversations: listing and deletion.
+//! Conversations: listing, deletion, and the packages that are installed in them.
 
 use axum::{Json, extract::State, http::StatusCode};
 use schemars::JsonSchema;
@@ -11,11 +11,14 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, no_content},
-        schema::ConversationList,
+        http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
+        schema::{
+            ConversationList,
+            packages::{CreatePackages, InstalledPackages},
+        },
     },
     domain::id::ConversationId,
-    services::conversations::Conversations,
+    services::{conversations::Conversations, packages::InstallRequest},
 };
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -52,4 +55,23 @@ pub(super) async fn list(parts: ApiParts, call: Call<ListConversations>) -> Answ
 )]
 pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Reply<StatusCode> {
     no_content(conversations.remove(&call.conversation()?).await)
+}
+
+/// Install packages into a conversation.
+///
+/// Its programs and cells find them from then on, including those that run already. The packages are not listed as
+/// files, but count towards the quota. An installation that fails changes nothing. It goes on when the client
+/// disconnects.
+#[utoipa::path(
+    post, path = "/v1/conversations/{conversationId}/packages", tag = "conversations", operation_id = "installPackages",
+    params(InConversation),
+    request_body(content = CreatePackages),
+    responses((status = 200, description = "They are installed.", body = InstalledPackages)),
+)]
+pub(super) async fn install(parts: ApiParts, call: Call, body: RequestBody) -> Answer<InstalledPackages> {
+    let conversation = call.conversation()?;
+    let CreatePackages { language, packages } = body.json().await?;
+    let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
+    let installed = parts.packages.install(wanted, |_| {}).await?;
+    Ok(Json(InstalledPackages::from(&installed)))
 }

@@ -1,12 +1,17 @@
-//! The languages that can be run now, and the source of what is installed for them.
+//! The languages that can be run now, the source of what is installed for them, and the check of a program by their
+//! tools.
 
 use axum::{Json, extract::State};
 
 use super::call::Call;
 use crate::{
     api::{
-        http::Answer,
-        schema::{RunnerList, session::ModuleSource},
+        http::{Answer, body::RequestBody},
+        schema::{
+            RunnerList,
+            check::{CheckProgram, CheckedProgram},
+            session::ModuleSource,
+        },
     },
     domain::{
         error::{Code, Failure},
@@ -15,6 +20,7 @@ use crate::{
         owner::ConversationKey,
     },
     services::{
+        check::Checker,
         runs::{RunRequest, Runs},
         skills::Skills,
     },
@@ -89,4 +95,21 @@ fn is_module_name(name: &str) -> bool {
             && part.bytes().next().is_some_and(|first| !first.is_ascii_digit())
     };
     name.len() <= MODULE_NAME_CHARS_MAX && name.split('.').all(is_part)
+}
+
+/// Format and check a program.
+///
+/// The tools in the image of the language do this in a sandbox of their own; nothing of the program is executed. There
+/// are tools for Python (ruff), JavaScript and TypeScript (biome), and Bash (shfmt). A program that cannot be parsed is
+/// an answer too: its `code` is `null`, and problems with the rule `syntax` say where.
+#[utoipa::path(
+    post, path = "/v1/check", tag = "runs", operation_id = "checkProgram",
+    request_body(content = CheckProgram),
+    responses((status = 200, description = "It is checked.", body = CheckedProgram)),
+)]
+pub(super) async fn check(State(checker): State<Checker>, call: Call, body: RequestBody) -> Answer<CheckedProgram> {
+    // Without capacity the body is not read.
+    checker.check_capacity(&call.who)?;
+    let CheckProgram { language, code } = body.json().await?;
+    Ok(Json(checker.check(&call.who, &language, &code.0).await?.into()))
 }

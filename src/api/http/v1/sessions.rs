@@ -1,4 +1,5 @@
-//! Sessions: opened, listed, closed, and their cells. A cell is a run, so what [`super::runs`] says of runs holds.
+//! Sessions: opened, listed, closed, and their cells. A cell is a run, so what [`super::runs`] says of runs holds; a
+//! call of the browser is a cell of the conversation's browser session.
 
 use axum::{
     Json,
@@ -21,6 +22,7 @@ use crate::{
     api::{
         http::{Answer, Reply, body::RequestBody, coderunner, no_content},
         schema::{
+            browse::{Browse, PageResult},
             parse::{Source, parse},
             run::RunStatus,
             session::{CodePosition, CreateCell, CreateSession, InspectCode, SessionList, SessionStatus},
@@ -28,6 +30,7 @@ use crate::{
     },
     domain::{id::ConversationId, owner::ConversationKey},
     services::{
+        browser,
         runs::{CellSession, RunRequest},
         sessions::{SessionView, Sessions, Setup},
     },
@@ -198,4 +201,24 @@ pub(super) async fn inspect(State(sessions): State<Sessions>, call: Call, body: 
 fn within(code: &str, cursor: Option<u64>) -> usize {
     let end = code.chars().count();
     cursor.map_or(end, |cursor| usize::try_from(cursor).unwrap_or(end).min(end))
+}
+
+/// Browse.
+///
+/// Goes to an address in the conversation's browser, acts on the page and reads it. Pages, cookies and fields stay for
+/// later calls. A page that fails is an answer with `error`. A call is refused where there is no browser (422) or no
+/// network policy allows it (403).
+#[utoipa::path(
+    post, path = "/v1/browse", tag = "sessions", operation_id = "browse",
+    request_body(content = Browse),
+    responses((status = 200, description = "The page.", body = PageResult)),
+)]
+pub(super) async fn browse(parts: ApiParts, call: Call, body: RequestBody) -> Answer<PageResult> {
+    parts.runs.check_capacity(&call.who)?;
+    let asked: Browse = body.json().await?;
+    let conversation = asked.conversation.clone().unwrap_or_else(ConversationId::fresh);
+    let request = browser::request(&parts.runs, ConversationKey::new(call.who, conversation), &asked.into_call())?;
+    let run = parts.runs.begin(RunRequest { detach: Some(false), within: call.trace, ..request })?;
+    let report = run.finished().await?;
+    Ok(Json(PageResult::new(&report, browser::page(&report))))
 }
