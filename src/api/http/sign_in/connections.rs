@@ -2,7 +2,7 @@
 
 use axum::{Json, Router, extract::State, http::StatusCode};
 use serde::Serialize;
-use utoipa::{IntoParams, ToSchema, openapi::OpenApi};
+use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -50,15 +50,6 @@ pub struct ConnectionList {
     pub connections: Vec<Connection>,
 }
 
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "for the API's description")]
-struct InConnection {
-    /// The connection.
-    #[param(rename = "connectionId", pattern = "^token-[0-9a-f]{32}$")]
-    connection_id: String,
-}
-
 impl From<TokenRecord> for Connection {
     fn from(token: TokenRecord) -> Self {
         let time = |unix_ms: i64| rfc3339(unix_ms / 1000);
@@ -94,7 +85,7 @@ async fn list(State(admin): State<Admin>) -> Answer<ConnectionList> {
 /// issuer are refused until it is allowed.
 #[utoipa::path(
     delete, path = "/v1/connections/{connectionId}", tag = "connections", operation_id = "endConnection",
-    params(InConnection),
+    params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It has ended.")),
 )]
 async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {
@@ -108,7 +99,7 @@ async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>)
 /// Its tokens are accepted again, including earlier ones that have not expired.
 #[utoipa::path(
     post, path = "/v1/connections/{connectionId}/allow", tag = "connections", operation_id = "allowSubject",
-    params(InConnection),
+    params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It is allowed.")),
 )]
 async fn allow(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {

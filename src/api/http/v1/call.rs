@@ -46,16 +46,6 @@ pub(super) struct Conditions {
     if_none_match: Option<String>,
 }
 
-/// For the API's description: [`crate::api::http::files::condition_on_source`] reads it.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "the header is a list")]
-pub(super) struct IfMatch {
-    /// Only if the file that is moved has one of these validators; a folder has none.
-    #[param(rename = "If-Match")]
-    if_match: Option<String>,
-}
-
 /// A request without its body. An unknown or repeated argument of its query is refused.
 pub(super) struct Call<Q = NoArguments> {
     pub who: Principal,

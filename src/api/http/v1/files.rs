@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
-    call::{Call, Conditions, IfMatch},
+    call::{Call, Conditions},
     names::{AtPath, InConversation},
 };
 use crate::{
@@ -141,7 +141,8 @@ async fn validate(response: &mut Response, files: &Files, conversation: &Convers
 /// permissions. Folders on the way are made. A link is moved, not what it points to.
 #[utoipa::path(
     post, path = "/v1/conversations/{conversationId}/move", tag = "files", operation_id = "moveFile",
-    params(InConversation, IfMatch),
+    params(InConversation, ("If-Match" = Option<String>, Header,
+        description = "Only if the file that is moved has one of these validators; a folder has none.")),
     request_body(content = MoveFile),
     responses(
         (status = 200, description = "It was moved.", body = Moved,

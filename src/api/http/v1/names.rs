@@ -48,11 +48,6 @@ names! {
         #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
         conversation_id: String,
     }
-    OfToken {
-        /// The token's id.
-        #[param(rename = "tokenId", pattern = "^token-[0-9a-f]{32}$")]
-        token_id: String,
-    }
     OfSkill {
         /// The skill.
         #[param(pattern = "^[a-z0-9]+(-[a-z0-9]+)*$", min_length = 1, max_length = 64)]

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
 
-use super::{call::Call, names::OfToken};
+use super::call::Call;
 use crate::{
     api::{
         http::{Answer, ApiParts, Reply, body::RequestBody},
@@ -75,7 +75,7 @@ pub(super) async fn list(State(tokens): State<Arc<Tokens>>, call: Call<ListToken
 /// At once: its streams end, its programs are cancelled, its sessions are closed.
 #[utoipa::path(
     delete, path = "/v1/tokens/{tokenId}", tag = "tokens", operation_id = "revokeToken",
-    params(OfToken),
+    params(("tokenId" = String, Path, description = "The token's id.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It is revoked.")),
 )]
 pub(super) async fn revoke(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
