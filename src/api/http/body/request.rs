@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::{Bodies, media_type};
 use crate::{
     api::schema::parse::{Source, parse},
-    domain::error::Failure,
+    domain::error::{Code, Failure},
 };
 
 pub(in crate::api::http) struct RequestBody {
@@ -60,6 +60,15 @@ impl RequestBody {
     /// As [`Bodies::read`].
     pub async fn read(self) -> Result<Bytes, Failure> {
         self.bodies.read(&self.headers, self.body).await
+    }
+
+    /// Reads a body of one kind, which may also be announced as plain bytes or not at all.
+    pub async fn read_as(self, what: &str, kind: &str) -> Result<Bytes, Failure> {
+        if !["", kind, "application/octet-stream"].contains(&self.media_type()?.as_str()) {
+            let why = format!("The body must be a {what}: send the header `Content-Type: {kind}`.");
+            return Err(Failure::new(Code::UnsupportedMediaType, why));
+        }
+        self.read().await
     }
 
     /// As [`Bodies::stream`].

@@ -19,20 +19,10 @@ use super::{
 };
 use crate::{
     api::{
-        http::{
-            Answer, Reply,
-            body::RequestBody,
-            error::{ApiError, Problem},
-            files as downloads, no_content,
-        },
+        http::{Answer, Reply, body::RequestBody, error::Problem, files as downloads, no_content},
         schema::{ArchiveLink, Binary, File, FileListing, MoveFile, Moved, file_query},
     },
-    domain::{
-        error::{Code, Failure},
-        owner::ConversationKey,
-        path::SafePath,
-        text::rfc3339,
-    },
+    domain::{error::Failure, owner::ConversationKey, path::SafePath, text::rfc3339},
     services::files::{Change, FileQuery, Files, Imported},
 };
 
@@ -224,10 +214,6 @@ pub(super) async fn link_archive(State(files): State<Arc<Files>>, call: Call) ->
 )]
 pub(super) async fn write_archive(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Answer<Imported> {
     let conversation = call.conversation()?;
-    if !matches!(body.media_type()?.as_str(), "" | "application/x-tar" | "application/octet-stream") {
-        let why = "The body must be a plain tar: send the header `Content-Type: application/x-tar`.";
-        return Err(ApiError::new(Code::UnsupportedMediaType, why));
-    }
-    let bytes = body.read().await?;
+    let bytes = body.read_as("plain tar", "application/x-tar").await?;
     Ok(Json(files.import(&conversation, bytes).await?))
 }

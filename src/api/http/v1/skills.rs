@@ -13,14 +13,14 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, body::RequestBody, error::ApiError, no_content},
+        http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
         schema::{
             Binary,
             skills::{Skill, SkillDetails, SkillList},
         },
     },
     domain::{
-        error::{Code, Failure},
+        error::Failure,
         skills::{SKILL_BYTES_MAX, SkillName},
     },
     services::skills::Skills,
@@ -95,11 +95,7 @@ pub(super) async fn file(State(skills): State<Skills>, call: Call) -> Reply {
 )]
 pub(super) async fn put(parts: ApiParts, call: Call, body: RequestBody) -> Reply<(StatusCode, Json<Skill>)> {
     let name = name(&call)?;
-    if !matches!(body.media_type()?.as_str(), "" | "application/zip" | "application/octet-stream") {
-        let why = "The body must be a zip: send the header `Content-Type: application/zip`.";
-        return Err(ApiError::new(Code::UnsupportedMediaType, why));
-    }
-    let bytes = body.read().await?;
+    let bytes = body.read_as("zip", "application/zip").await?;
     let (skill, replaced) = parts.skills.upload(&call.who, &name, bytes).await?;
     let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Skill::from(&skill))))
