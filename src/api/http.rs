@@ -12,6 +12,7 @@
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
 //! ```
 
+pub mod access;
 pub mod auth;
 pub mod body;
 pub mod coderunner;

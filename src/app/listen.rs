@@ -35,8 +35,8 @@ pub use self::places::Limits;
 use self::{connection::Connection, places::Places, socket::Watched};
 use crate::{
     api::http::{
+        access,
         auth::{Class, ClientAddress, NoAnswerPermit},
-        jupyter, librechat,
     },
     config::BindAddr,
     domain::address::network,
@@ -150,8 +150,7 @@ async fn answer(
     mut request: Request<Incoming>,
     surface: Surface,
 ) -> Result<Response<impl http_body::Body<Data = bytes::Bytes, Error = axum::Error>>, Infallible> {
-    jupyter::access::take_token(&mut request);
-    librechat::access::take_token(&mut request);
+    access::take_token(&mut request);
     let class = Class::of(&surface.tokens, &mut request);
     let mut busy = connection.begin(&class).await;
     request.extensions_mut().insert(ClientAddress(connection.address()));

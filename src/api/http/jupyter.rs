@@ -4,7 +4,6 @@
 //! Below `/jupyter/c/{conversationId}` everything is in that conversation. Elsewhere each kernel has a conversation of
 //! its own, and contents are those of [`CONTENTS`]. The token may come in Jupyter's ways ([`access`]).
 
-pub mod access;
 mod call;
 mod channels;
 mod contents;

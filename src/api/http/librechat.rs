@@ -5,7 +5,6 @@
 //! `Authorization: Bearer` or as `X-API-Key`: see [`access`]. Users of one LibreChat share its token, so what keeps
 //! them apart is that sessions have ids that cannot be guessed, as in LibreChat's own service.
 
-pub mod access;
 mod exec;
 mod files;
 mod upload;

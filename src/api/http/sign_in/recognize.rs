@@ -2,14 +2,14 @@
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
 use super::SignInParts;
 use crate::{
-    api::http::{coderunner, error::ApiError, parts::single},
+    api::http::{access::set_bearer, coderunner, error::ApiError, parts::single},
     domain::error::Code,
     services::issuer::Rejection,
 };
@@ -30,10 +30,7 @@ pub async fn recognize(State(parts): State<Option<SignInParts>>, mut request: Re
     let (Some(issuer), Some(jwt)) = (issuer, jwt) else { return next.run(request).await };
     match issuer.recognize(&jwt).await {
         Ok(()) if is_assertion && !request.headers().contains_key(coderunner::KEY) => {
-            if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {jwt}")) {
-                value.set_sensitive(true);
-                request.headers_mut().insert(header::AUTHORIZATION, value);
-            }
+            set_bearer(request.headers_mut(), jwt.as_bytes());
         }
         // What is not valid is refused, and counted, as any wrong token.
         Ok(()) | Err(Rejection::Invalid) => {}
