@@ -155,7 +155,6 @@ fn mcp(config: &Config) -> McpOptions {
         images_max: config.files.images_max as usize,
         read_bytes_max: config.files.read_bytes_max,
         write_bytes_max: config.files.write_bytes_max,
-        code_bytes_max: config.limits.program_bytes_max,
         limits: config.limits.limits(),
         wait_default: Duration::from_secs(config.runs.wait_s_default),
         folders: config.shared_folders().unwrap_or_default(),

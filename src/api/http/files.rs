@@ -79,7 +79,11 @@ async fn serve(
         Method::PUT if takes_upload => upload(&files, &bodies, link, request).await,
         _ => Ok(not_allowed(takes_upload)),
     };
-    let mut response = answered.unwrap_or_else(|failure| ApiError::from(failure).into_response());
+    confined(answered.unwrap_or_else(|failure| ApiError::from(failure).into_response()))
+}
+
+/// Keeps browsers from running what is answered.
+fn confined(mut response: Response) -> Response {
     for (name, value) in ALWAYS {
         response.headers_mut().insert(name, value);
     }
@@ -169,22 +173,15 @@ pub fn archive(conversation: &ConversationKey, pieces: Archive) -> Response {
 
 /// A file for an authorized client, with the headers that keep browsers from running it.
 pub fn present_to(method: &Method, headers: &HeaderMap, download: Download) -> Response {
-    let mut response = answer(method, headers, download);
-    for (name, value) in ALWAYS {
-        response.headers_mut().insert(name, value);
-    }
-    response
+    confined(answer(method, headers, download))
 }
 
 fn answer(method: &Method, headers: &HeaderMap, download: Download) -> Response {
     let Download { name, media_type, size, modified_unix_s, etag, content } = download;
+    let without_content = |status: StatusCode| with_validators(status.into_response(), &etag, modified_unix_s);
     let part = match range::range_request(method, headers, &etag, size) {
-        RangeRequest::NotModified => {
-            return with_validators(StatusCode::NOT_MODIFIED.into_response(), &etag, modified_unix_s);
-        }
-        RangeRequest::PreconditionFailed => {
-            return with_validators(StatusCode::PRECONDITION_FAILED.into_response(), &etag, modified_unix_s);
-        }
+        RangeRequest::NotModified => return without_content(StatusCode::NOT_MODIFIED),
+        RangeRequest::PreconditionFailed => return without_content(StatusCode::PRECONDITION_FAILED),
         RangeRequest::Unsatisfiable => {
             let mut response = StatusCode::RANGE_NOT_SATISFIABLE.into_response();
             set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));

@@ -46,8 +46,6 @@ pub struct McpOptions {
     pub read_bytes_max: u64,
     /// The largest file that `write_file` writes, in bytes.
     pub write_bytes_max: u64,
-    /// The longest program, in bytes.
-    pub code_bytes_max: u64,
     /// What one run may use, for the descriptions.
     pub limits: Limits,
     /// How long a call waits for its run by default.

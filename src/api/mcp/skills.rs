@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rmcp::{
     ErrorData,
     model::{
@@ -166,7 +167,7 @@ impl McpParts {
         }
         let contents = match String::from_utf8(bytes) {
             Ok(text) => ResourceContents::text(text, uri),
-            Err(bytes) => ResourceContents::blob(base64(bytes.as_bytes()), uri),
+            Err(bytes) => ResourceContents::blob(BASE64_STANDARD.encode(bytes.as_bytes()), uri),
         };
         Ok(ReadResourceResult::new(vec![contents.with_mime_type(media_type(path.name()))]))
     }
@@ -187,11 +188,6 @@ pub(super) fn template() -> ResourceTemplate {
 
 fn uri(skill: &Skill, path: &str) -> String {
     format!("{SCHEME}{}/{}/{path}", skill.source.label(), skill.front.name)
-}
-
-fn base64(bytes: &[u8]) -> String {
-    use base64::{Engine as _, prelude::BASE64_STANDARD};
-    BASE64_STANDARD.encode(bytes)
 }
 
 /// A file in CodeRunner's words.

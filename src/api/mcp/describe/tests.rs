@@ -31,7 +31,6 @@ fn options() -> McpOptions {
         images_max: 4,
         read_bytes_max: 192 << 10,
         write_bytes_max: 8 << 20,
-        code_bytes_max: 1 << 20,
         limits: Limits::default(),
         wait_default: Duration::from_secs(45),
         folders: Vec::new(),
