@@ -12,7 +12,6 @@ mod browsing;
 mod caller;
 mod cancellation;
 mod checking;
-mod compatible;
 mod content;
 mod describe;
 mod figures;
@@ -65,10 +64,10 @@ use self::{
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink},
 };
 pub use self::{
-    compatible::SHARED_CONVERSATION,
     describe::ToolName,
     parts::{McpOptions, McpParts},
     picture::Smaller,
+    sessions::SHARED_CONVERSATION,
     stdio::{BATCH_MESSAGES_MAX, ID_CHARS_MAX, StdioError, serve_stdio},
     view::{Client, Group, View},
 };

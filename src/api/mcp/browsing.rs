@@ -9,9 +9,9 @@ use rmcp::model::ContentBlock;
 use super::{
     Caller, McpParts,
     caller::{ToolCall, ToolResult},
-    compatible::own_conversation,
     content::{REST_BYTES, answer, link, listed, output_mark, plain, section},
     picture::{self, Pictures},
+    sessions::own_conversation,
     shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, shorten},
 };
 use crate::{

@@ -1,6 +1,6 @@
 //! The tools that install packages: our own, and ipybox's.
 
-use super::{Caller, McpParts, caller::ToolResult, compatible::own_conversation, content};
+use super::{Caller, McpParts, caller::ToolResult, content, sessions::own_conversation};
 use crate::{
     api::schema::{
         arguments::InstallPackage,
