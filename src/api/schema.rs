@@ -15,7 +15,6 @@ pub mod json_schema;
 pub mod network;
 pub mod packages;
 pub mod parse;
-pub mod policy;
 pub mod report;
 mod result;
 pub mod run;

@@ -4,7 +4,6 @@
 //! `/v1/sessions` and `/v1/sessions/{id}` are in [`super::v1`], with CodeRunner's members beside ours. A token may also
 //! come as `X-API-Key` or as the password of HTTP Basic, on these paths only ([`takes_keys`]).
 
-mod answer;
 mod browser;
 mod execute;
 mod files;
@@ -21,8 +20,8 @@ use axum::{
 };
 use serde_json::{Map, Value};
 
-pub use self::answer::CodeRunnerRefusal;
-pub(super) use self::answer::stderr;
+pub use self::execute::CodeRunnerRefusal;
+pub(super) use self::execute::stderr;
 use super::{
     ApiParts, Reply,
     body::{Bodies, RequestBody},

@@ -7,7 +7,6 @@
 
 mod exec;
 mod files;
-mod upload;
 
 use axum::{
     Router,
@@ -40,8 +39,8 @@ pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
         .route("/exec", post(exec::exec))
         .route("/exec/programmatic", post(no_tools))
-        .route("/upload", post(upload::one))
-        .route("/upload/batch", post(upload::batch))
+        .route("/upload", post(files::upload))
+        .route("/upload/batch", post(files::upload_batch))
         .route("/download/{session}/{file}", get(files::download))
         .route("/sessions/{session}/objects/{file}", get(files::object))
         .route("/files/{session}", get(files::list))

@@ -13,9 +13,8 @@ use super::{
 use crate::{
     api::{
         http::{Answer, Reply, body::RequestBody, no_content},
-        schema::{
-            network::{NetworkDecision, NetworkDecisions, OwnedDecision, OwnedDecisions},
-            policy::{PolicyBody, PolicyList, PolicyResult},
+        schema::network::{
+            NetworkDecision, NetworkDecisions, OwnedDecision, OwnedDecisions, PolicyBody, PolicyList, PolicyResult,
         },
     },
     services::{admin::Admin, network::Network},
