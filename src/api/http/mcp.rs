@@ -76,7 +76,6 @@ const NO_SESSION: HeaderValue = HeaderValue::from_static("00000000-0000-0000-000
 const BOTH_KINDS: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
 /// How requests are read.
-#[derive(Debug, Clone)]
 pub struct McpHttpOptions {
     /// Reads request bodies.
     pub bodies: Bodies,

@@ -244,12 +244,6 @@ impl Relay {
     }
 }
 
-impl std::fmt::Debug for Relay {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Relay").finish_non_exhaustive()
-    }
-}
-
 /// Answers a request here, or sends it to the server that has its conversation, run or session.
 pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -> Reply {
     if relay.is_alone() || !can_be_repeated(&request, relay.bodies.bytes_max()) {

@@ -1,5 +1,5 @@
-//! The tools for sessions, except for cells, which are runs: see [`super::waiting`]. Also the tools under the names that
-//! CodeRunner and ipybox have for them, with plain text as results.
+//! The tools for sessions, except for cells, which are runs: see [`super::waiting`]. Also the tools under the names
+//! that CodeRunner and ipybox have for them, with plain text as results.
 //!
 //! Those of CodeRunner and ipybox name no conversation: each session of a client has one of its own; clients without a
 //! session share one with the same token.
