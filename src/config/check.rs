@@ -19,9 +19,8 @@ pub(super) fn range<T: PartialOrd + Display>(
     range: &RangeInclusive<T>,
 ) -> Result<(), ConfigError> {
     let name = Setting { section, key, default: "", doc: "" }.name();
-    ensure(range.contains(value), || {
-        format!("{name} must be from {} to {} (it is {value}).", range.start(), range.end())
-    })
+    let why = format!("{name} must be from {} to {} (it is {value}).", range.start(), range.end());
+    ensure(range.contains(value), why)
 }
 
 fn is_origin(text: &str) -> bool {
@@ -29,19 +28,19 @@ fn is_origin(text: &str) -> bool {
     host.is_some_and(|host| host.parse::<http::uri::Authority>().is_ok() && !host.contains('@'))
 }
 
-pub(super) fn ensure(holds: bool, error: impl FnOnce() -> String) -> Result<(), ConfigError> {
-    if holds { Ok(()) } else { Err(ConfigError(error())) }
+pub(super) fn ensure(holds: bool, why: impl Into<String>) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(ConfigError(why.into())) }
 }
 
 /// Checks a setting that is one of some words.
 pub(super) fn one_of(name: &str, value: &str, [first, second]: [&str; 2]) -> Result<(), ConfigError> {
-    ensure(value == first || value == second, || format!("{name} must be `{first}` or `{second}`."))
+    ensure(value == first || value == second, format!("{name} must be `{first}` or `{second}`."))
 }
 
 /// Checks a setting that names a file, where it is set.
 pub(super) fn absolute(name: &str, file: &str) -> Result<(), ConfigError> {
     let fits = file.is_empty() || Path::new(file).is_absolute();
-    ensure(fits, || format!("{name} must be the absolute path of a file."))
+    ensure(fits, format!("{name} must be the absolute path of a file."))
 }
 
 impl Config {
@@ -51,15 +50,12 @@ impl Config {
         check_secret("MCP_API_TOKEN", api_token)?;
         for secret in self.file_secrets() {
             check_secret("FILE_SECRET", secret.expose_secret())?;
-            ensure(secret.expose_secret() != api_token, || {
-                "FILE_SECRET is the same text as MCP_API_TOKEN: make another with `openssl rand -hex 32`, so that one \
-                 can be changed without the other."
-                    .to_owned()
-            })?;
+            let why = "FILE_SECRET is the same text as MCP_API_TOKEN: make another with `openssl rand -hex 32`, so \
+                       that one can be changed without the other.";
+            ensure(secret.expose_secret() != api_token, why)?;
         }
-        ensure(self.root.is_absolute() && self.root != Path::new("/"), || {
-            "SANDBOX_ROOT must be an absolute path of a folder of its own.".to_owned()
-        })?;
+        let why = "SANDBOX_ROOT must be an absolute path of a folder of its own.";
+        ensure(self.root.is_absolute() && self.root != Path::new("/"), why)?;
         self.check_ranges()?;
         self.shared_folders()?;
         self.check_engine()?;
@@ -67,31 +63,25 @@ impl Config {
         self.check_secrets()?;
         self.check_tools()?;
         self.package_hosts()?;
-        ensure(AllowedVariables::parse(&self.env.allowed).is_some(), || {
-            "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.".to_owned()
-        })?;
+        let why = "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.";
+        ensure(AllowedVariables::parse(&self.env.allowed).is_some(), why)?;
         one_of("SANDBOX_RUNS__ON_DISCONNECT", &self.runs.on_disconnect, ["cancel", "detach"])?;
         let is_group = |group: &str| {
             let known = ["run", "files", "session", "coderunner", "ipybox", "web", "skills", "tools", "check"];
             known.contains(&group.trim())
         };
-        ensure(self.mcp.tools.split(',').all(is_group), || {
-            "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, tools, \
-             check."
-                .to_owned()
-        })?;
+        let why = "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, \
+                   tools, check.";
+        ensure(self.mcp.tools.split(',').all(is_group), why)?;
         one_of("SANDBOX_MCP__NAMES", &self.mcp.names, ["underscore", "dotted"])?;
         one_of("SANDBOX_LOG__FORMAT", &self.log.format, ["text", "json"])?;
-        ensure(self.metrics.http_addr.is_empty() || self.metrics.addr().is_some(), || {
-            "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.".to_owned()
-        })?;
+        let why = "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.";
+        ensure(self.metrics.http_addr.is_empty() || self.metrics.addr().is_some(), why)?;
         let origins = self.server.cors_origins.split(',').map(str::trim).filter(|text| !text.is_empty());
-        ensure(origins.into_iter().all(is_origin), || {
-            "SANDBOX_SERVER__CORS_ORIGINS must be origins such as https://app.example.org, without a path.".to_owned()
-        })?;
-        ensure(networks(&self.server.trusted_proxies).is_some(), || {
-            "SANDBOX_SERVER__TRUSTED_PROXIES must be addresses or networks such as 127.0.0.1,172.16.0.0/12.".to_owned()
-        })?;
+        let why = "SANDBOX_SERVER__CORS_ORIGINS must be origins such as https://app.example.org, without a path.";
+        ensure(origins.into_iter().all(is_origin), why)?;
+        let why = "SANDBOX_SERVER__TRUSTED_PROXIES must be addresses or networks such as 127.0.0.1,172.16.0.0/12.";
+        ensure(networks(&self.server.trusted_proxies).is_some(), why)?;
         self.check_peer()?;
         self.check_sign_in()?;
         self.traces.collector()?;
@@ -99,9 +89,8 @@ impl Config {
         let audit = Path::new(&self.audit.file);
         // A file in the root would be taken for a conversation or deleted with one.
         let apart = audit.is_absolute() && !audit.starts_with(&self.root);
-        ensure(self.audit.file.is_empty() || apart, || {
-            "SANDBOX_AUDIT__FILE must be an absolute path of a file that is not below SANDBOX_ROOT.".to_owned()
-        })
+        let why = "SANDBOX_AUDIT__FILE must be an absolute path of a file that is not below SANDBOX_ROOT.";
+        ensure(self.audit.file.is_empty() || apart, why)
     }
 
     fn check_peer(&self) -> Result<(), ConfigError> {
@@ -109,11 +98,9 @@ impl Config {
         if url.is_empty() {
             return Ok(());
         }
-        ensure(url.starts_with("http://") && is_origin(&url), || {
-            "SANDBOX_SERVER__PEER_URL must be an address such as http://10.0.0.7:8080, without a path.".to_owned()
-        })?;
-        ensure(self.database_url().expose_secret().starts_with("postgres"), || {
-            "SANDBOX_SERVER__PEER_URL needs a DATABASE_URL of PostgreSQL, which all servers share.".to_owned()
-        })
+        let why = "SANDBOX_SERVER__PEER_URL must be an address such as http://10.0.0.7:8080, without a path.";
+        ensure(url.starts_with("http://") && is_origin(&url), why)?;
+        let why = "SANDBOX_SERVER__PEER_URL needs a DATABASE_URL of PostgreSQL, which all servers share.";
+        ensure(self.database_url().expose_secret().starts_with("postgres"), why)
     }
 }

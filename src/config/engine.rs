@@ -95,37 +95,27 @@ impl Config {
         if !self.engine.is_kubernetes() {
             return Ok(());
         }
-        ensure(!matches!(range, UserRange::Is(_)), || {
-            "SANDBOX_ENGINE__RUNNER_UIDS does not work with Kubernetes: all pods run as SANDBOX_ENGINE__RUNNER_UID."
-                .to_owned()
-        })?;
-        ensure(!claim.is_empty() || self.engine.is_streamed(), || {
-            "SANDBOX_ENGINE__CLAIM must name the ReadWriteMany claim that is mounted at SANDBOX_ROOT: pods see no \
-             folders of the server. Without such a volume set SANDBOX_ENGINE__FILES to `streamed`."
-                .to_owned()
-        })?;
-        ensure(!self.quota.hard, || {
-            "SANDBOX_QUOTA__HARD does not work with Kubernetes: a node sees no disks that the server mounts.".to_owned()
-        })?;
-        ensure(self.skills_root()?.is_none(), || {
-            "SANDBOX_SKILLS_ROOT does not work with Kubernetes yet: pods would not see the folder.".to_owned()
-        })?;
-        ensure(self.shared_folders()?.is_empty(), || {
-            "SANDBOX_MOUNTS does not work with Kubernetes: mount a volume in the pod templates.".to_owned()
-        })
+        let why = "SANDBOX_ENGINE__RUNNER_UIDS does not work with Kubernetes: all pods run as \
+                   SANDBOX_ENGINE__RUNNER_UID.";
+        ensure(!matches!(range, UserRange::Is(_)), why)?;
+        let why = "SANDBOX_ENGINE__CLAIM must name the ReadWriteMany claim that is mounted at SANDBOX_ROOT: pods see \
+                   no folders of the server. Without such a volume set SANDBOX_ENGINE__FILES to `streamed`.";
+        ensure(!claim.is_empty() || self.engine.is_streamed(), why)?;
+        let why = "SANDBOX_QUOTA__HARD does not work with Kubernetes: a node sees no disks that the server mounts.";
+        ensure(!self.quota.hard, why)?;
+        let why = "SANDBOX_SKILLS_ROOT does not work with Kubernetes yet: pods would not see the folder.";
+        ensure(self.skills_root()?.is_none(), why)?;
+        let why = "SANDBOX_MOUNTS does not work with Kubernetes: mount a volume in the pod templates.";
+        ensure(self.shared_folders()?.is_empty(), why)
     }
 
     /// What needs folders of the server in sandboxes.
     fn check_streamed(&self) -> Result<(), ConfigError> {
-        ensure(self.skills_root()?.is_none(), || {
-            "SANDBOX_SKILLS_ROOT does not work with SANDBOX_ENGINE__FILES=streamed: sandboxes see no folders of the \
-             server."
-                .to_owned()
-        })?;
-        ensure(self.package_hosts()?.is_none(), || {
-            "SANDBOX_PACKAGES__PYTHON_INDEX and SANDBOX_PACKAGES__NPM_REGISTRY do not work with \
-             SANDBOX_ENGINE__FILES=streamed: what is installed would travel with each run."
-                .to_owned()
-        })
+        let why = "SANDBOX_SKILLS_ROOT does not work with SANDBOX_ENGINE__FILES=streamed: sandboxes see no folders of \
+                   the server.";
+        ensure(self.skills_root()?.is_none(), why)?;
+        let why = "SANDBOX_PACKAGES__PYTHON_INDEX and SANDBOX_PACKAGES__NPM_REGISTRY do not work with \
+                   SANDBOX_ENGINE__FILES=streamed: what is installed would travel with each run.";
+        ensure(self.package_hosts()?.is_none(), why)
     }
 }

@@ -97,17 +97,14 @@ impl SignIn {
 impl Config {
     pub(super) fn check_sign_in(&self) -> Result<(), ConfigError> {
         let sign_in = &self.sign_in;
-        ensure(matches!(sign_in.mode.as_str(), "off" | "embedded" | "issuer"), || {
-            "SANDBOX_SIGN_IN__MODE must be `off`, `embedded` or `issuer`.".to_owned()
-        })?;
+        let why = "SANDBOX_SIGN_IN__MODE must be `off`, `embedded` or `issuer`.";
+        ensure(matches!(sign_in.mode.as_str(), "off" | "embedded" | "issuer"), why)?;
         let url = self.public_base_url.uri();
         let is_safe = url.scheme_str() == Some("https") || is_loopback(&self.public_base_url.to_string());
         let fits = is_safe && matches!(url.path(), "" | "/");
-        ensure(sign_in.mode == "off" || fits, || {
-            "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) and has \
-             no path: tokens must not travel in the clear."
-                .to_owned()
-        })?;
+        let why = "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) \
+                   and has no path: tokens must not travel in the clear.";
+        ensure(sign_in.mode == "off" || fits, why)?;
         self.check_issuer()
     }
 
@@ -120,27 +117,21 @@ impl Config {
             ("OPENID_ISSUER", &sign_in.openid_issuer),
         ];
         for (name, address) in of_issuer {
-            ensure(address.is_empty() || is_server(address), || {
-                format!("SANDBOX_SIGN_IN__{name} must be an address that begins with https:// (or is of this machine).")
-            })?;
+            let why = "must be an address that begins with https:// (or is of this machine).";
+            ensure(address.is_empty() || is_server(address), format!("SANDBOX_SIGN_IN__{name} {why}"))?;
         }
         let is_set = !sign_in.issuer.is_empty() || !sign_in.cloudflare_team.is_empty();
-        ensure(sign_in.mode != "issuer" || is_set, || {
-            "SANDBOX_SIGN_IN__MODE=issuer needs SANDBOX_SIGN_IN__ISSUER or SANDBOX_SIGN_IN__CLOUDFLARE_TEAM.".to_owned()
-        })?;
-        ensure(sign_in.cloudflare_team.is_empty() == sign_in.cloudflare_audience.is_empty(), || {
-            "SANDBOX_SIGN_IN__CLOUDFLARE_TEAM and SANDBOX_SIGN_IN__CLOUDFLARE_AUDIENCE are set together.".to_owned()
-        })?;
+        let why = "SANDBOX_SIGN_IN__MODE=issuer needs SANDBOX_SIGN_IN__ISSUER or SANDBOX_SIGN_IN__CLOUDFLARE_TEAM.";
+        ensure(sign_in.mode != "issuer" || is_set, why)?;
+        let why = "SANDBOX_SIGN_IN__CLOUDFLARE_TEAM and SANDBOX_SIGN_IN__CLOUDFLARE_AUDIENCE are set together.";
+        ensure(sign_in.cloudflare_team.is_empty() == sign_in.cloudflare_audience.is_empty(), why)?;
         let is_complete = !sign_in.openid_client_id.is_empty() && !sign_in.openid_allowed.trim().is_empty();
-        ensure(sign_in.openid_issuer.is_empty() || is_complete, || {
-            "SANDBOX_SIGN_IN__OPENID_ISSUER needs SANDBOX_SIGN_IN__OPENID_CLIENT_ID and \
-             SANDBOX_SIGN_IN__OPENID_ALLOWED, which says who may sign in."
-                .to_owned()
-        })?;
+        let why = "SANDBOX_SIGN_IN__OPENID_ISSUER needs SANDBOX_SIGN_IN__OPENID_CLIENT_ID and \
+                   SANDBOX_SIGN_IN__OPENID_ALLOWED, which says who may sign in.";
+        ensure(sign_in.openid_issuer.is_empty() || is_complete, why)?;
         let words = sign_in.default_scopes.split(',').map(str::trim);
-        ensure(words.into_iter().all(|word| matches!(word, "run" | "files")), || {
-            "SANDBOX_SIGN_IN__DEFAULT_SCOPES must be a list out of: run, files.".to_owned()
-        })?;
-        ensure(!sign_in.owner_claim.is_empty(), || "SANDBOX_SIGN_IN__OWNER_CLAIM must name a claim.".to_owned())
+        let why = "SANDBOX_SIGN_IN__DEFAULT_SCOPES must be a list out of: run, files.";
+        ensure(words.into_iter().all(|word| matches!(word, "run" | "files")), why)?;
+        ensure(!sign_in.owner_claim.is_empty(), "SANDBOX_SIGN_IN__OWNER_CLAIM must name a claim.")
     }
 }
