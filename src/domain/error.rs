@@ -172,6 +172,11 @@ impl Failure {
         Self { code, message, argument: None, retry_after_s: None, operation: None, conversation: None }
     }
 
+    /// What begins nothing any more, because the server ends.
+    pub fn stopping() -> Self {
+        Self::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
+    }
+
     /// An argument that breaks its rule: `name` is the argument, `why` completes «`name`: …».
     pub fn argument(name: &str, why: impl fmt::Display) -> Self {
         Self::new(Code::InvalidArgument, format!("{name}: {why}")).about(name)

@@ -129,7 +129,7 @@ impl Checker {
 
 impl Inner {
     fn check_running(&self) -> Result<(), Failure> {
-        if self.stop.is_cancelled() { Err(stopping()) } else { Ok(()) }
+        if self.stop.is_cancelled() { Err(Failure::stopping()) } else { Ok(()) }
     }
 
     /// Decides what needs neither disk nor engine.
@@ -175,7 +175,7 @@ impl Inner {
         let log = |what: &str| warn!(language = %runner.language, why = %why.escape_debug(), "{what}");
         match outcome.ended {
             Ended::Exited { code: 0 } => {}
-            Ended::Cancelled => return Err(stopping()),
+            Ended::Cancelled => return Err(Failure::stopping()),
             Ended::Exited { code: CRASHED } if !outcome.oom_killed => {
                 let why = "the tools crash on it; it may be nested too deeply".to_owned();
                 return Err(Failure::argument("code", why));
@@ -195,10 +195,6 @@ impl Inner {
             failed()
         })
     }
-}
-
-fn stopping() -> Failure {
-    Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
 }
 
 fn failed() -> Failure {

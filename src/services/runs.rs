@@ -351,10 +351,7 @@ impl Runs {
 
 impl Inner {
     fn check_running(&self) -> Result<(), Failure> {
-        if self.stopping.is_cancelled() {
-            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
-        }
-        Ok(())
+        if self.stopping.is_cancelled() { Err(Failure::stopping()) } else { Ok(()) }
     }
 
     /// The runner of a request, which keeps the rules of that runner.

@@ -234,7 +234,7 @@ impl Sessions {
         let (inner, who) = (Arc::clone(&self.0), who.clone());
         let restarting = self.0.tasks.spawn(async move {
             let restarted = inner.stop.run_until_cancelled(inner.restart(&who, id)).await;
-            restarted.unwrap_or_else(|| Err(stopping()))
+            restarted.unwrap_or_else(|| Err(Failure::stopping()))
         });
         restarting.await.unwrap_or_else(|_| Err(kernel::internal()))
     }
@@ -279,10 +279,6 @@ fn restarting() -> Failure {
     Failure::new(Code::SessionBusy, "The session is being restarted: wait for it.")
 }
 
-fn stopping() -> Failure {
-    Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment.")
-}
-
 impl Inner {
     fn runner(&self, language: &Language) -> Result<Runner, Failure> {
         let runner = self.parts.catalog.get(language)?;
@@ -302,7 +298,7 @@ impl Inner {
     }
 
     fn check_running(&self) -> Result<(), Failure> {
-        if self.stop.is_cancelled() { Err(stopping()) } else { Ok(()) }
+        if self.stop.is_cancelled() { Err(Failure::stopping()) } else { Ok(()) }
     }
 
     async fn open(self: &Arc<Self>, conversation: &ConversationKey, runner: &Runner) -> Result<Arc<Session>, Failure> {

@@ -35,7 +35,7 @@ impl Inner {
             off("Nothing can be installed: the operator has set no index of packages. Use what is there.".to_owned())
         })?;
         if self.stop.is_cancelled() {
-            return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
+            return Err(Failure::stopping());
         }
         if !self.parts.network.may_install(&wanted.conversation.owner) {
             let why = "This token may not have packages installed: it names network policies, and not `packages`.";

@@ -95,9 +95,7 @@ impl Inner {
         let words = || last_words(&format!("{stdout}\n{stderr}"));
         match outcome.ended {
             Ended::Exited { code: 0 } => {}
-            Ended::Cancelled => {
-                return Err(Failure::new(Code::ShuttingDown, "The server is stopping: try again in a moment."));
-            }
+            Ended::Cancelled => return Err(Failure::stopping()),
             Ended::TimedOut => {
                 let seconds = limits.wall().as_secs();
                 let words = words();
