@@ -47,7 +47,7 @@ fn output_of(shown: &str) -> String {
     let (output, _) = shown.split_once("[The program").expect("how it ended");
     let (first, others) = output.split_once("\n[… ").unwrap_or((output, ""));
     let others = others.split("\n[… ").filter_map(|part| part.split_once(" …]\n"));
-    let output = first.to_owned() + &others.map(|(_, part)| part).collect::<String>();
+    let output: String = [first].into_iter().chain(others.map(|(_, part)| part)).collect();
     output.replacen("[standard error]\n", "", 1)
 }
 
