@@ -204,7 +204,9 @@ async fn quiet(server: &Process) -> BTreeMap<&'static str, u64> {
         let now = figures(server).await;
         if now["sandboxes"] == least["sandboxes"] {
             same += 1;
-            least.iter_mut().for_each(|(name, figure)| *figure = now[name].min(*figure));
+            for (name, figure) in &mut least {
+                *figure = now[name].min(*figure);
+            }
         } else {
             (same, least) = (0, now);
         }
