@@ -18,7 +18,7 @@ import {
 } from "@codemirror/view";
 import { editorTheme } from "./editor-theme.js";
 import { editorMode } from "./languages.js";
-import { announce } from "./page.js";
+import { announce, toast } from "./page.js";
 import { store } from "./store.js";
 
 // When a selection of several lines is typed over, browsers join the lines by wrapping the rest in an element with an
@@ -84,7 +84,7 @@ export class CodeView {
       const mode = await editorMode(language);
       if (language === this.#language) this.view.dispatch({ effects: this.#mode.reconfigure(mode) });
     } catch {
-      announce("The editor's mode for this language could not be loaded. Reload the page to try again.");
+      toast("The editor's mode for this language could not be loaded. Reload the page to try again.");
     }
   }
 
@@ -98,13 +98,17 @@ export class CodeView {
       const extension = on ? [(await import("./parts/vim.js")).vim({ status: true })] : [];
       if (on === this.#usesVim) this.view.dispatch({ effects: this.#vim.reconfigure(extension) });
     } catch {
-      announce("Vim's keys could not be loaded. Reload the page to try again.");
+      toast("Vim's keys could not be loaded. Reload the page to try again.");
     }
   }
 
   async #loadHelp() {
-    const { help } = await import("./parts/editor-help.js");
-    this.view.dispatch({ effects: this.#help.reconfigure(help) });
+    try {
+      const { help } = await import("./parts/editor-help.js");
+      this.view.dispatch({ effects: this.#help.reconfigure(help) });
+    } catch {
+      toast("The editor's completion could not be loaded. Reload the page to try again.");
+    }
   }
 
   #extensions(more, onEscape) {

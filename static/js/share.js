@@ -26,7 +26,7 @@ export async function programInAddress() {
   history.replaceState(history.state, "", location.pathname + location.search);
   try {
     const { language, code, args, stdin } = JSON.parse(await unpack(packed));
-    if (typeof language !== "string" || typeof code !== "string") return null;
+    if (typeof language !== "string" || typeof code !== "string") throw new Error("not a program");
     return { language, code, args: strings(args), stdin: typeof stdin === "string" ? stdin : "" };
   } catch {
     toast("The link's program could not be read. Ask for a new link.");

@@ -1,7 +1,7 @@
 //! The editor of the page: words that it offers, Vim's keys, its search.
 
 use serde_json::{Value, json};
-use thirtyfour::prelude::*;
+use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use crate::{
     page_state::{hold, is_true},
@@ -82,6 +82,22 @@ async fn vim_keys_are_a_choice_that_stays() {
     sheet.write("bash", "").await;
     type_keys(&sheet, "dd").await;
     has_text(&sheet, "dd").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_the_editor_that_cannot_be_loaded_is_told() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
+    for (command, given) in [("Network.enable", json!({})), ("Network.setBlockedURLs", json!({"urls": ["*/vim.js"]}))] {
+        tools.execute_cdp_with_params(command, given).await.expect("Chromium's protocol");
+    }
+    sheet.click("vim").await;
+    let told = "const text = document.getElementById('toast-text'); \
+                return text.checkVisibility() && text.textContent.includes('keys could not be loaded')";
+    until("the failure is shown", async || sheet.browser.script(told).await == true).await;
     sheet.browser.close().await;
     server.stop().await;
 }

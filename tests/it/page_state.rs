@@ -263,7 +263,7 @@ async fn token_and_looks_are_remembered_by_choice_and_links_hold_programs() {
     assert!(!address(&sheet).await.contains('#'));
     assert_eq!(sheet.history().await, [""; 0], "nothing has run");
     assert_eq!(sheet.browser.script("return document.querySelector('[data-testid=language]').value").await, "bash");
-    for broken in ["#program=x", "#program=q1Y", "#program=%00"] {
+    for broken in ["#program=x", "#program=q1Y", "#program=%00", "#program=q64FAA"] {
         sheet.browser.driver.goto("about:blank").await.expect("away");
         sheet.browser.driver.goto(format!("{base}{broken}")).await.expect("the page");
         sheet.browser.state("ready").await;
