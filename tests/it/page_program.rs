@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::{
     page_state::{link, open},
-    support::{FakeServer, server::TOKEN, sheet::Sheet, until},
+    support::{FakeServer, cable::Cable, server::TOKEN, sheet::Sheet, until},
 };
 
 pub(crate) const TEXT: &str = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
@@ -32,6 +32,32 @@ async fn a_link_is_opened_where_only_the_fragment_changes() {
     undo(&sheet).await;
     assert_eq!(sheet.browser.script(TEXT).await, "print mine");
     assert_eq!(sheet.browser.script(LANGUAGE).await, "python");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_holds_the_program_of_a_link() {
+    let server = FakeServer::start().await;
+    let cable = Cable::to(server.address).await;
+    let sheet = Sheet::open(&format!("http://{}/", cable.address)).await;
+    sheet.write("bash", "print between-us").await;
+    let link = link(&sheet).await;
+    let (_, packed) = link.split_once("#program=").expect("a fragment");
+    sheet.write("bash", "").await;
+    sheet.browser.driver.goto("about:blank").await.expect("away");
+    sheet.browser.driver.goto(&link).await.expect("the page");
+    sheet.browser.state("ready").await;
+    until("its program", async || sheet.browser.script(TEXT).await == "print between-us").await;
+    sheet.write("bash", "").await;
+    sheet.browser.script(&format!("location.hash = 'program={packed}'; return null")).await;
+    until("its program again", async || sheet.browser.script(TEXT).await == "print between-us").await;
+    assert_eq!(sheet.history().await, [""; 0], "nothing has run");
+    let sent = cable.sent();
+    assert!(sent.contains("GET /v1/runners "), "the requests are seen");
+    for part in ["between-us", "program=", packed, "POST ", "PUT "] {
+        assert!(!sent.contains(part), "{part} was sent");
+    }
     sheet.browser.close().await;
     server.stop().await;
 }

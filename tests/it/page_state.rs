@@ -339,10 +339,12 @@ async fn format_changes_the_program_and_marks_its_problems() {
     server.stop().await;
 }
 
+/// One pixel.
+pub(crate) const PNG: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_are_shown_where_files_have_an_origin_of_their_own() {
-    const PNG: &str =
-        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
     let server = FakeServer::with(&[("SANDBOX_FILES__BASE_URL", "http://files.test")]).await;
     let sheet = open(&server).await;
     assert_eq!(sheet.run("python", "write chart.png x").await, "exited");

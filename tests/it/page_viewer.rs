@@ -1,15 +1,16 @@
 //! Programs and files on the page: one becomes the other; what other tabs do to files, and what is asked about them.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;
 use thirtyfour::prelude::*;
 
 use crate::{
     page_program::{LANGUAGE, TEXT, undo},
-    page_state::open,
+    page_state::{PNG, open},
     support::{FakeServer, server::TOKEN, sheet::Sheet, until},
 };
 
-async fn is_open(sheet: &Sheet, dialog: &str, wanted: bool) {
+pub(crate) async fn is_open(sheet: &Sheet, dialog: &str, wanted: bool) {
     until(dialog, async || (sheet.attribute(dialog, "open").await != Value::Null) == wanted).await;
 }
 
@@ -19,14 +20,14 @@ async fn name(sheet: &Sheet, keys: impl Into<TypingData>) {
     sheet.browser.element("ask-input").await.send_keys(keys).await.expect("typed");
 }
 
-async fn put(server: &FakeServer, conversation: &str, path: &str, content: String) {
+pub(crate) async fn put(server: &FakeServer, conversation: &str, path: &str, content: impl Into<reqwest::Body>) {
     let url = format!("http://{}/v1/conversations/{conversation}/files/{path}", server.address);
     let answer = server.http.put(url).bearer_auth(TOKEN).body(content).send().await.expect("an answer");
     assert!(answer.status().is_success(), "{path}");
 }
 
 /// Waits until a file is listed, and opens it.
-async fn view(sheet: &Sheet, path: &str) {
+pub(crate) async fn view(sheet: &Sheet, path: &str) {
     let button = format!("document.querySelector('li[data-key=\"{path}\"] [data-act=open]')");
     let is_listed = format!("return {button} !== null");
     until(path, async || sheet.browser.script(&is_listed).await == true).await;
@@ -74,6 +75,38 @@ async fn a_program_is_saved_as_a_file_and_a_file_is_used_as_the_program() {
     view(&sheet, "data.json").await;
     until("its text", async || sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
     assert_eq!(sheet.attribute("viewer-use", "hidden").await, "");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_and_documents_are_shown_and_a_broken_picture_is_told() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let conversation = sheet.conversation().await;
+    let files: [(&str, Vec<u8>, &str); 3] = [
+        ("pixel.png", BASE64_STANDARD.decode(PNG).expect("bytes"), "body.querySelector('img')?.naturalWidth === 1"),
+        (
+            "broken.png",
+            b"x".to_vec(),
+            "body.querySelector('.refusal')?.textContent.startsWith('This image cannot be shown.')",
+        ),
+        // A frame that a policy keeps from it has another document in its place.
+        (
+            "d.pdf",
+            b"%PDF-1.4\n%%EOF\n".to_vec(),
+            "body.querySelector('iframe')?.contentDocument?.contentType === 'application/pdf'",
+        ),
+    ];
+    for (path, content, shown) in files {
+        put(&server, &conversation, path, content).await;
+        sheet.browser.script("document.getElementById('files-refresh').click(); return null").await;
+        view(&sheet, path).await;
+        let shown = format!("const body = document.getElementById('viewer-body'); return {shown}");
+        until(path, async || sheet.browser.script(&shown).await == true).await;
+        sheet.click("viewer-close").await;
+        is_open(&sheet, "viewer", false).await;
+    }
     sheet.browser.close().await;
     server.stop().await;
 }
