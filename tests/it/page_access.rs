@@ -35,6 +35,28 @@ pub(crate) async fn findings(browser: &Browser, what: &str) -> Vec<Value> {
 /// Whether a dialog is open.
 const DIALOG: &str = "document.querySelector('dialog[open]') !== null";
 
+/// How the page is looked at: a name, whether on a phone, and the theme. A phone stays one.
+pub(crate) const LOOKS: [(&str, bool, &str); 4] =
+    [("light", false, "light"), ("dark", false, "dark"), ("phone", true, "light"), ("phone-dark", true, "dark")];
+
+/// Without transitions, which axe and clicks would catch halfway.
+pub(crate) async fn calm(browser: &Browser) {
+    let tools = ChromeDevTools::new(browser.driver.handle.clone());
+    let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
+    tools.execute_cdp_with_params("Emulation.setEmulatedMedia", calm).await.expect("a preference");
+}
+
+/// Loads the page again in one of the looks.
+pub(crate) async fn look_as(sheet: &Sheet, phone: bool, theme: &str) {
+    sheet.browser.script(&format!("localStorage.setItem('sandbox.theme', '{theme}')")).await;
+    if phone {
+        let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
+        let size = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
+        tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", size).await.expect("a size");
+    }
+    sheet.reload("ready").await;
+}
+
 struct Tour<'a> {
     sheet: &'a Sheet,
     what: &'a str,
@@ -176,17 +198,9 @@ async fn axe_finds_nothing_in_any_state() {
         ("t.parquet", PARQUET.to_vec()),
         ("d.pdf", b"%PDF-1.4\n%%EOF\n".to_vec()),
     ];
-    let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
-    // Without transitions, which axe and clicks would catch halfway.
-    let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
-    tools.execute_cdp_with_params("Emulation.setEmulatedMedia", calm).await.expect("a preference");
-    for (what, phone, theme) in [("light", false, "light"), ("dark", false, "dark"), ("phone", true, "light")] {
-        sheet.browser.script(&format!("localStorage.setItem('sandbox.theme', '{theme}')")).await;
-        if phone {
-            let size = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
-            tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", size).await.expect("a size");
-        }
-        sheet.reload("ready").await;
+    calm(&sheet.browser).await;
+    for (what, phone, theme) in LOOKS {
+        look_as(&sheet, phone, theme).await;
         sheet.click("new-conversation").await;
         let url = format!("http://{}/v1/conversations/{}/files", server.address, sheet.conversation().await);
         for (path, content) in &files {
@@ -205,7 +219,7 @@ async fn axe_finds_nothing_in_any_state() {
 }
 
 /// The `data-testid` of the focused element, or of its closest ancestor that has one.
-async fn focused(sheet: &Sheet) -> String {
+pub(crate) async fn focused(sheet: &Sheet) -> String {
     let script = "return document.activeElement.closest('[data-testid]')?.dataset.testid ?? ''";
     sheet.browser.script(script).await.as_str().expect("text").to_owned()
 }
@@ -226,7 +240,7 @@ async fn everything_is_reached_by_keyboard() {
         if passed.last() != Some(&next) {
             passed.push(next);
         }
-        if passed.last().is_some_and(|name| name == "upload-input") {
+        if passed.last().is_some_and(|name| name == "file-delete") {
             break;
         }
     }
@@ -239,10 +253,12 @@ async fn everything_is_reached_by_keyboard() {
         "language",
         "examples",
         "share",
+        "format",
         "run",
         "editor",
         "given",
         "runner-info",
+        "save-program",
         "vim",
         "split-columns",
         "reuse",
@@ -255,7 +271,12 @@ async fn everything_is_reached_by_keyboard() {
         "split-rows",
         "file-new",
         "files-download",
+        "files-refresh",
         "upload-input",
+        "file-open",
+        "file-rename",
+        "file-download",
+        "file-delete",
     ];
     let mut left = passed.iter();
     for stop in stops {

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
+use thirtyfour::prelude::*;
 
 use crate::{
-    page_access::findings,
+    page_access::{LOOKS, calm, findings, look_as},
     support::{FakeServer, calls, sheet::Sheet, until},
 };
 
@@ -350,17 +350,10 @@ async fn a_cell_asks_for_input() {
 async fn axe_finds_nothing_in_a_session() {
     let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = with_session(&server).await;
-    let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
-    let calm = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
-    tools.execute_cdp_with_params("Emulation.setEmulatedMedia", calm).await.expect("a preference");
+    calm(&sheet.browser).await;
     let mut found = Vec::new();
-    for (what, theme) in [("light", "light"), ("dark", "dark"), ("phone", "light")] {
-        sheet.browser.script(&format!("localStorage.setItem('sandbox.theme', '{theme}')")).await;
-        if what == "phone" {
-            let size = json!({"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true});
-            tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", size).await.expect("a size");
-        }
-        sheet.reload("ready").await;
+    for (what, phone, theme) in LOOKS {
+        look_as(&sheet, phone, theme).await;
         let rows = format!("show text/html {TABLE}\nshow text/markdown **a** `b`\nfigure\nprint x\nraise Error why");
         sheet.run("python", &rows).await;
         until("the table", async || displays(&sheet).await.1.contains(&"table".to_owned())).await;
