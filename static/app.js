@@ -160,6 +160,7 @@ async function openFile(file, conversationId) {
         editor.focus();
       },
       onSaved: () => files.refresh(),
+      onClosed: (file) => files.focus(file),
       onFailure,
     });
     await viewer.open(conversationId, file);

@@ -45,6 +45,11 @@ export class Files {
     return this.#files.some((file) => file.path === path);
   }
 
+  /** Focuses the row of a file, unless the focus is elsewhere: the list may be another one than when it was opened. */
+  focus(file) {
+    if (document.activeElement === document.body) findFocus({ key: keyOf(file), act: "open" })?.focus();
+  }
+
   /** Clears the list for another conversation, then fills it. */
   async reset() {
     this.#changes.clear();

@@ -35,7 +35,13 @@ export function showBanner(text, label, action) {
 }
 
 export function hideBanner() {
-  byId("banner").hidden = true;
+  hide(byId("banner"));
+}
+
+// The focus is not lost with what is hidden.
+function hide(box) {
+  if (box.contains(document.activeElement)) byId("main").focus({ preventScroll: true });
+  box.hidden = true;
 }
 
 /** A note that disappears after some seconds, but not while it has the pointer or the keyboard focus. */
@@ -47,7 +53,7 @@ export function toast(text, label, action) {
   button.hidden = !label;
   button.textContent = label ?? "";
   button.onclick = () => {
-    box.hidden = true;
+    hide(box);
     action?.();
   };
   box.hidden = false;

@@ -110,6 +110,8 @@ export class Uploads {
       if (error.status === 413) error.message = `The file has ${bytes(file.size)}. ${error.message}`;
       throw error;
     } finally {
+      // Not lost with the button.
+      if (stop === document.activeElement) byId("upload-input").focus();
       bar.remove();
       stop.remove();
     }

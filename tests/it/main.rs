@@ -60,6 +60,7 @@ mod page_access;
 mod page_editor;
 mod page_files;
 mod page_input;
+mod page_keyboard;
 mod page_lost;
 mod page_program;
 mod page_runs;

@@ -45,6 +45,7 @@ export class Viewer {
   #canUse;
   #onUse;
   #onSaved;
+  #onClosed;
   #onFailure;
   #dialog = byId("viewer");
   #body = byId("viewer-body");
@@ -60,13 +61,14 @@ export class Viewer {
 
   /**
    * `canUse(language)` returns whether a text may be a program, and `onUse({language, code})` gets one. `onSaved()` is
-   * called when a file was written.
+   * called when a file was written, and `onClosed(file)` when the dialog is closed.
    */
-  constructor({ client, canUse, onUse, onSaved, onFailure }) {
+  constructor({ client, canUse, onUse, onSaved, onClosed, onFailure }) {
     this.#client = client;
     this.#canUse = canUse;
     this.#onUse = onUse;
     this.#onSaved = onSaved;
+    this.#onClosed = onClosed;
     this.#onFailure = onFailure;
     byId("viewer-close").addEventListener("click", () => this.#close());
     byId("viewer-use").addEventListener("click", () => this.#use());
@@ -241,7 +243,10 @@ export class Viewer {
       if (written === undefined) return this.#say("Not saved");
       this.#savedText = text;
       byId("viewer-size").textContent = bytes(open.blob.size);
-      byId("viewer-save").disabled = !this.isChanged;
+      const save = byId("viewer-save");
+      // A disabled button loses the keyboard focus.
+      if (!this.isChanged && save === document.activeElement) this.#code?.view.focus();
+      save.disabled = !this.isChanged;
       this.#say(this.isChanged ? "Not saved" : "Saved");
     } catch (error) {
       if (this.#open === open) this.#say(`Not saved: ${visibleName(error.message)}`);
@@ -291,8 +296,10 @@ export class Viewer {
   async #close() {
     const text = "Your changes to this file are not saved.";
     if (this.isChanged && !(await confirmAction({ title: "Discard the changes?", text, yes: "Discard" }))) return false;
+    const { file } = this.#open;
     this.#dialog.close();
     this.#clear();
+    this.#onClosed(file);
     return true;
   }
 

@@ -1,0 +1,104 @@
+//! The page by keyboard: what has the focus after an act, and what the arrow keys move.
+
+use serde_json::{Value, json};
+use thirtyfour::prelude::*;
+
+use crate::{
+    page_access::focused,
+    page_state::open,
+    page_viewer::put,
+    support::{FakeServer, sheet::Sheet, until},
+};
+
+/// Presses keys where the focus is.
+async fn press(sheet: &Sheet, keys: impl Into<TypingData>) {
+    sheet.browser.driver.action_chain().send_keys(keys).perform().await.expect("typed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_focus_is_not_lost_with_a_control() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.browser.focus().await;
+    put(&server, &sheet.conversation().await, "a.txt", "text").await;
+    sheet.browser.script("document.getElementById('files-refresh').click(); return null").await;
+    until("the file", async || sheet.text("files").await.contains("a.txt")).await;
+    let go = "const row = document.querySelector('[data-testid=file-row]'); row.dataset.old = ''; \
+              row.querySelector('[data-act=open]').focus(); return null";
+    sheet.browser.script(go).await;
+    press(&sheet, Key::Enter + "").await;
+    until("the text", async || sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
+    press(&sheet, "x").await;
+    sheet.says("viewer-note", |note| note == "Not saved").await;
+    sheet.browser.script("document.getElementById('viewer-save').focus(); return null").await;
+    press(&sheet, Key::Enter + "").await;
+    sheet.says("viewer-note", |note| note == "Saved").await;
+    assert_eq!(focused(&sheet).await, "viewer-body", "Save is off, and the text has the focus");
+    let is_new = "return !('old' in document.querySelector('[data-testid=file-row]').dataset)";
+    until("the list is drawn again", async || sheet.browser.script(is_new).await == true).await;
+    // In a text, the first Escape lets Tab leave it.
+    until("it is closed", async || {
+        press(&sheet, Key::Escape + "").await;
+        sheet.attribute("viewer", "open").await == Value::Null
+    })
+    .await;
+    assert_eq!(focused(&sheet).await, "file-open");
+
+    let upload = "XMLHttpRequest.prototype.send = function () { \
+                  this.abort = () => this.dispatchEvent(new ProgressEvent('abort')); }; \
+                  const data = new DataTransfer(); data.items.add(new File(['x'], 'a.bin')); \
+                  const drop = new Event('drop', {bubbles: true, cancelable: true}); \
+                  Object.defineProperty(drop, 'dataTransfer', {value: data}); \
+                  document.body.dispatchEvent(drop); return null";
+    sheet.browser.script(upload).await;
+    sheet.browser.element("upload-stop").await;
+    sheet.browser.script("document.querySelector('[data-testid=upload-stop]').focus(); return null").await;
+    press(&sheet, Key::Enter + "").await;
+    sheet.says("uploads", |text| text.contains("Cancelled.")).await;
+    assert_eq!(focused(&sheet).await, "upload-input");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arrow_keys_move_the_edges_of_panes() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let edges = [
+        ("split-columns", Key::Left, Key::Right, ["56", "52", "80", "20", "52"]),
+        ("split-rows", Key::Up, Key::Down, ["66", "62", "80", "20", "62"]),
+    ];
+    for (edge, less, more, sizes) in edges {
+        let handle = sheet.browser.element(edge).await;
+        for (key, size) in [more, less, Key::End, Key::Home, Key::Enter].into_iter().zip(sizes) {
+            handle.send_keys(key + "").await.expect("typed");
+            assert_eq!(sheet.attribute(edge, "aria-valuenow").await, size, "{edge}");
+        }
+    }
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arrow_keys_go_through_the_runs() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.browser.focus().await;
+    for text in ["one", "two", "three"] {
+        assert_eq!(sheet.run("python", &format!("print {text}")).await, "exited");
+    }
+    until("all are listed", async || sheet.history().await == ["exited"; 3]).await;
+    let runs = "[...document.querySelectorAll('[data-testid=history-run]')]";
+    let stops = format!("return {runs}.map((run) => run.tabIndex)");
+    assert_eq!(sheet.browser.script(&stops).await, json!([0, -1, -1]), "one stop for all");
+    sheet.browser.script(&format!("{runs}[0].focus(); return null")).await;
+    let at = format!("return {runs}.indexOf(document.activeElement)");
+    for (key, place) in [(Key::Right, 1), (Key::End, 2), (Key::Home, 0), (Key::Right, 1), (Key::Left, 0)] {
+        press(&sheet, key + "").await;
+        assert_eq!(sheet.browser.script(&at).await, place);
+    }
+    press(&sheet, Key::Right + Key::Enter).await;
+    sheet.says("terminal", |text| text == "two\n").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
