@@ -181,6 +181,10 @@ async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
         sheet.click("token-new").await;
         sheet.says("create-dialog", |text| text.contains("python")).await;
         found.extend(findings(&sheet.browser, &format!("{what}, the dialog")).await);
+        sheet.browser.element("create-name").await.send_keys("new").await.expect("typed");
+        sheet.click("create-yes").await;
+        until("the secret", async || is_open(&sheet, "secret-dialog").await).await;
+        found.extend(findings(&sheet.browser, &format!("{what}, the secret")).await);
         sheet.reload("ready").await;
         open(&sheet, "network").await;
         sheet.click("policy-new").await;
