@@ -75,7 +75,7 @@ async fn running(server: &FakeServer, conversation: &str) {
 async fn run_that_outlasts_the_wait_is_fetched_by_id() {
     let server = FakeServer::start().await;
     let gif = "GIF89a\u{1}\u{1}\u{1}\u{1}end";
-    let left = begun(&server, &format!("print first\nawait go\nwrite a.gif {gif}\nstderr oh\nprint last")).await;
+    let left = begun(&server, &format!("print first\nwait-file go\nwrite a.gif {gif}\nstderr oh\nprint last")).await;
     let report = &left["structuredContent"];
     let id = report["runId"].as_str().expect("an id");
     assert!(matches!(report["state"].as_str(), Some("queued" | "running")), "{left}");
@@ -252,7 +252,7 @@ impl Stream {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_sent_as_progress_while_the_program_runs() {
     let server = FakeServer::start().await;
-    let code = "print one\nawait go\nstderr two\nawait go\nprint three\nflood 100000\nawait go";
+    let code = "print one\nwait-file go\nstderr two\nwait-file go\nprint three\nflood 100000\nwait-file go";
     let mut message = call(1, &json!({"code": code}));
     message["params"]["_meta"] = json!({"progressToken": "p"});
     let session = server.open_session().await;

@@ -154,7 +154,7 @@ async fn answer_that_came_while_the_client_was_away_is_delivered_when_it_returns
             assert!(resumed.contains("\"id\":1,\"result\"") && resumed.contains("last\\n"), "{version}: {resumed}");
             assert!(!ids(&resumed).contains(&last.as_str()), "{version}: {last} is repeated: {resumed}");
         }
-        let mut stream = session.send(&run(2, "print first\nawait go\nprint last")).await;
+        let mut stream = session.send(&run(2, "print first\nwait-file go\nprint last")).await;
         let last = ids(&text_until(&mut stream, "first\\n").await).last().expect("an id").to_string();
         drop(stream);
         let resumed = session.listen(Some(&last)).await;

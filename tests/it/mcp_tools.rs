@@ -349,7 +349,7 @@ async fn disconnect_without_a_session_ends_the_program() {
 async fn progress_is_sent_for_a_long_run_on_request() {
     let server = FakeServer::start().await;
     let mut call = hang(1);
-    call["params"]["arguments"]["code"] = json!("await go\nprint done");
+    call["params"]["arguments"]["code"] = json!("wait-file go\nprint done");
     call["params"]["_meta"] = json!({"progressToken": "p"});
     let mut answer = server.post(call.to_string()).header("accept", BOTH).send().await.expect("an answer");
     let (mut text, mut is_told) = (String::new(), false);

@@ -129,7 +129,7 @@ async fn streams_are_in_order_and_told_apart(sheet: &Sheet) {
 
 async fn following_ends_only_by_a_gesture(server: &FakeServer, sheet: &Sheet) {
     let lines = |name: &str| (0..200).map(|at| format!("print {name} {at}")).collect::<Vec<_>>().join("\n");
-    let code = format!("{}\nawait go\n{}\nawait go\n{}\nhang", lines("first"), lines("second"), lines("third"));
+    let code = format!("{}\nwait-file go\n{}\nwait-file go\n{}\nhang", lines("first"), lines("second"), lines("third"));
     sheet.write("python", &code).await;
     sheet.start().await;
     let go = server.root.join(sheet.conversation().await).join("files/go");

@@ -120,7 +120,7 @@ async fn idempotency_key_creates_one_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_streamed_live_and_resumed_from_any_number() {
     let server = FakeServer::start().await;
-    let code = "print one\nawait go\nbytes ff\nprint two";
+    let code = "print one\nwait-file go\nbytes ff\nprint two";
     let left = json!({"conversationId": "live", "language": "python", "code": code, "wait": 0});
     let left: Value = create(&server, left).await.json().await.expect("JSON");
     let path = format!("/v1/runs/{}/events", left["runId"].as_str().expect("an id"));

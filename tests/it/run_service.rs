@@ -63,7 +63,7 @@ async fn ended(runs: &Runs, run: RunId) -> Ended {
 async fn events_are_streamed_live_and_again_from_any_number() {
     let server = FakeServer::start().await;
     let runs = &server.mcp.runs;
-    let handle = begin(runs, "events", "print first\nawait go\nstderr oh\nwrite a.txt x");
+    let handle = begin(runs, "events", "print first\nwait-file go\nstderr oh\nwrite a.txt x");
     let mut live = handle.events(0);
     let mut events = Vec::new();
     while let Some(event) = live.next().await {

@@ -362,7 +362,7 @@ impl Kernel<'_> {
             Some(Step::Stderr(bytes)) => self.print(parent, "stderr", &bytes).await,
             Some(Step::Flood(bytes)) => self.print(parent, "stdout", &vec![b'x'; bytes]).await,
             Some(Step::Sleep(time)) => return self.rest(sleep(time)).await,
-            Some(Step::Await(name)) => return self.rest(self.actor.file(&name)).await,
+            Some(Step::WaitFile(name)) => return self.rest(self.actor.file(&name)).await,
             Some(Step::OomChild) => self.oom_kills += 1,
             Some(Step::Hang) => return self.rest(pending()).await,
             Some(Step::End { status, oom }) => {

@@ -183,7 +183,7 @@ impl Actor {
                 Some(Step::Flood(bytes)) => self.flood(bytes).await,
                 Some(Step::Write { name, text, append }) => self.write(&name, &text, append).await,
                 Some(Step::Sleep(time)) => sleep(time).await,
-                Some(Step::Await(name)) => self.file(&name).await,
+                Some(Step::WaitFile(name)) => self.file(&name).await,
                 Some(Step::Cpu) => {
                     let text = format!("{}\n", self.cpu_millis.load(Ordering::Relaxed));
                     self.emit(StreamKind::Stdout, text.into_bytes()).await;

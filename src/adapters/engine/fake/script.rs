@@ -9,7 +9,7 @@
 //! | `write name some text` | a file with that text in the data folder, and the folders in its name |
 //! | `append name some text` | the text at the end of a file in the data folder, and the folders in its name |
 //! | `sleep 50ms` | time passes: `ms` or `s` |
-//! | `await name` | nothing, until there is a file with that name in the data folder; it is removed |
+//! | `wait-file name` | nothing, until there is a file with that name in the data folder; it is removed |
 //! | `cpu` | the CPU that it may use, in thousandths of a core, on standard output |
 //! | `hang` | nothing, for ever |
 //! | `fork-limit` | a process was refused; the program goes on |
@@ -34,7 +34,7 @@ pub(super) enum Step {
         append: bool,
     },
     Sleep(Duration),
-    Await(String),
+    WaitFile(String),
     Cpu,
     Hang,
     ForkLimit,
@@ -68,7 +68,7 @@ fn parse(word: &str, rest: &str) -> Option<Step> {
             Step::Write { name: name.to_owned(), text: text.to_owned(), append: word == "append" }
         }
         "sleep" => Step::Sleep(duration(rest)?),
-        "await" => Step::Await(rest.to_owned()),
+        "wait-file" => Step::WaitFile(rest.to_owned()),
         "cpu" => Step::Cpu,
         "hang" => Step::Hang,
         "fork-limit" => Step::ForkLimit,

@@ -55,14 +55,14 @@ async fn run_follows_the_script() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn program_awaits_a_file_and_removes_it() {
+async fn program_waits_for_a_file_and_removes_it() {
     let scene = scene();
     let go = scene.folder.path().join("go");
     let later = async {
         sleep(Duration::from_secs(1)).await;
         std::fs::write(&go, "").expect("written");
     };
-    let ((output, _), ()) = tokio::join!(scene.run("await go\nprint on"), later);
+    let ((output, _), ()) = tokio::join!(scene.run("wait-file go\nprint on"), later);
     let output: Vec<_> = output.expect("output").into_iter().map(|piece| piece.bytes).collect();
     assert_eq!(output, [&b"on\n"[..]]);
     assert!(!go.exists());
