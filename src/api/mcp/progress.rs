@@ -57,10 +57,17 @@ impl Progress {
         Self { to, begun: Instant::now(), notified: None, events, news: UnsentOutput::default() }
     }
 
-    /// Waits until a notification is due and sends it; never returns when none was requested. Cancel safe.
-    pub(super) async fn notify(&mut self) {
-        let Some((peer, token)) = self.to.clone() else { return std::future::pending().await };
+    /// Waits until a notification is due; never returns when none was requested. Cancel safe.
+    pub(super) async fn due(&mut self) {
+        if self.to.is_none() {
+            return std::future::pending().await;
+        }
         self.gather().await;
+    }
+
+    /// Sends what is due. Not cancel safe: rmcp would send it after the answer, where the client no longer waits for it.
+    pub(super) async fn send(&mut self) {
+        let Some((peer, token)) = self.to.clone() else { return };
         self.notified = Some(Instant::now());
         let elapsed = self.begun.elapsed();
         let message = self.news.take().unwrap_or_else(|| format!("under way for {} s", elapsed.as_secs()));
@@ -73,7 +80,7 @@ impl Progress {
     /// Reads events until a notification is due.
     async fn gather(&mut self) {
         loop {
-            let due = sleep_until(self.due());
+            let due = sleep_until(self.next());
             tokio::select! {
                 biased;
                 () = due => return,
@@ -82,7 +89,7 @@ impl Progress {
         }
     }
 
-    fn due(&self) -> Instant {
+    fn next(&self) -> Instant {
         match (self.news.is_empty(), self.notified) {
             (true, notified) => notified.unwrap_or(self.begun) + SILENCE,
             (false, Some(notified)) => notified + GAP,

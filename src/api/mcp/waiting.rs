@@ -176,7 +176,7 @@ impl McpParts {
             tokio::select! {
                 biased;
                 view = &mut over => return view,
-                () = progress.notify() => {}
+                () = progress.due() => progress.send().await,
             }
         }
     }
