@@ -266,6 +266,9 @@ impl HubTask {
     fn take(&mut self, order: Order) {
         // Its client came before it, but through another channel.
         self.accept();
+        if !self.orders.is_for_this_kernel(&order) {
+            return self.refuse_late(order);
+        }
         match order.message.channel {
             Channel::Shell => return self.take_shell(order),
             Channel::Control => self.cells.asked(order.header.msg_id, order.client),

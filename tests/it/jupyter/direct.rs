@@ -107,6 +107,44 @@ async fn code_that_is_sent_again_over_a_new_connection_is_not_executed_again() {
 }
 
 #[tokio::test]
+async fn no_message_for_a_kernel_reaches_the_one_after_a_restart() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let kernel = start(&server).await;
+    let mut client = connect(&server, kernel);
+    send(&client, "first", "kernel_info_request", &json!({})).await;
+    until_answered(&mut client, "first", "kernel_info_reply").await;
+    let message = |channel, id: &str, kind: &str, content: &Value| {
+        KernelMessage::new(channel, &json!({"msg_id": id, "msg_type": kind, "session": "s"}), content)
+    };
+    // The server has read them, and they have no room before the restart.
+    let asked = [Channel::Control, Channel::Shell]
+        .map(|channel| client.send(message(channel, "late", "kernel_info_request", &json!({}))));
+    let answered = client.send(message(Channel::Stdin, "late", "input_reply", &json!({"value": "late"})));
+    server.kernels.restart(&Principal::default(), kernel).await.expect("a kernel");
+    for late in asked {
+        late.await.expect("sent");
+    }
+    send(&client, "now", "kernel_info_request", &json!({})).await;
+    let mut replies = Vec::<String>::new();
+    while replies.last().is_none_or(|id| id != "now") {
+        let message = timeout(PATIENCE, client.next()).await.expect("in time").expect("a message");
+        if message.channel != Channel::Iopub {
+            replies.push(message.read_parent().msg_id);
+        }
+    }
+    assert_eq!(replies, ["now"]);
+    send(&client, "cell", "execute_request", &json!({"code": "ask go?", "allow_stdin": true})).await;
+    until_answered(&mut client, "cell", "input_request").await;
+    answered.await.expect("sent");
+    let line = message(Channel::Stdin, "line", "input_reply", &json!({"value": "now"}));
+    client.send(line).await.expect("sent");
+    let seen = until_answered(&mut client, "cell", "execute_reply").await;
+    let printed: Vec<_> = seen.iter().filter_map(|content| content["text"].as_str()).collect();
+    assert_eq!(printed, ["now\n"]);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn each_cell_of_a_turn_counts_for_its_session() {
     let server = FakeServer::with_kernel(&[]).await;
     let kernel = start(&server).await;

@@ -37,11 +37,6 @@ impl HubTask {
     /// where the client is now, unless it was given before.
     pub(super) fn take_shell(&mut self, order: Order) {
         let Some(request) = order.code.as_ref().map(|code| &code.request) else { return self.shell.push_back(order) };
-        if !self.orders.is_for_this_kernel(&order) {
-            // It waited for room when its kernel ended.
-            let failure = Failure::new(Code::SessionEnded, self.last_end.sentence());
-            return self.refuse([(order.client, order.message.header)], &failure);
-        }
         let is_it = |other: &&mut Order| other.code.as_ref().is_some_and(|code| code.request == *request);
         if let Some(waiting) = self.shell.iter_mut().find(is_it) {
             waiting.client = order.client;
@@ -59,6 +54,15 @@ impl HubTask {
             self.refuse([(order.client, order.message.header)], &Failure::new(Code::IdempotencyKeyReused, why));
         } else {
             self.shell.push_back(order);
+        }
+    }
+
+    /// Takes a message that waited for room when its kernel ended. What it asks or answers is that kernel's, so the next
+    /// one does not get it.
+    pub(super) fn refuse_late(&mut self, order: Order) {
+        if order.code.is_some() {
+            let failure = Failure::new(Code::SessionEnded, self.last_end.sentence());
+            self.refuse([(order.client, order.message.header)], &failure);
         }
     }
 
