@@ -108,7 +108,7 @@ pub enum ConnectionEnd {
 /// Why a message is not passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MessageRefused {
-    #[error("a message needs a header with msg_id and msg_type, each of at most 256 bytes")]
+    #[error("a message needs a header of at most 8 KiB with msg_id and msg_type, each of at most 256 bytes")]
     Header,
     #[error("a part of the message is not JSON")]
     NotJson,

@@ -17,6 +17,9 @@ use crate::{
 /// What a message may take beside its parts on its way to the kernel, in bytes, and its buffers.
 const HEAD_BYTES: usize = 16 << 10;
 const BUFFERS_MAX: usize = 1000;
+/// The longest header, in bytes. It comes back in each answer, up to six times as long where a kernel escapes it; the
+/// bridge passes on no answer whose header has more than 64 KiB.
+const HEADER_BYTES_MAX: usize = 8 << 10;
 /// Messages of clients that a hub did not take yet, on the shell channel and on the others.
 const ORDERS_MAX: usize = 16;
 
@@ -114,6 +117,9 @@ impl Order {
     fn parse(client: &str, who: &Principal, message: KernelMessage) -> Result<Self, MessageRefused> {
         if !matches!(message.channel, Channel::Shell | Channel::Control | Channel::Stdin) {
             return Err(MessageRefused::Channel);
+        }
+        if message.header.len() > HEADER_BYTES_MAX {
+            return Err(MessageRefused::Header);
         }
         if message.bytes() > MESSAGE_BYTES_MAX - HEAD_BYTES {
             return Err(MessageRefused::TooLong);

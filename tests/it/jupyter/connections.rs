@@ -238,6 +238,7 @@ async fn wrong_messages_end_their_connection_only() {
         (message("channel", json!("none")), 1007),
         (message("header", json!({"msg_type": "x"})), 1008),
         (message("header", json!({"msg_id": "i".repeat(300), "msg_type": "x"})), 1008),
+        (message("header", json!({"msg_id": "1", "msg_type": "x", "more": "x".repeat(9 << 10)})), 1008),
         (message("content", json!({"code": 1})), 1008),
         (message("content", json!({"code": "x".repeat(5 << 20)})), 1009),
     ] {
