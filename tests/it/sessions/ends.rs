@@ -10,7 +10,7 @@ use mcp_sandbox_server::{
 };
 use tokio::time::timeout;
 
-use super::{FakeServer, OK, begin, cell, open, owner, request, shown, until};
+use super::{FakeServer, OK, begin, cell, conversation, open, owner, python, request, shown, until};
 
 /// Sends more messages than are queued for a sandbox that does not read.
 async fn fill(server: &FakeServer, session: SessionId) {
@@ -131,5 +131,22 @@ async fn a_restart_goes_on_when_its_caller_goes_away_and_ends_with_the_server() 
     assert_eq!(closed.code, Code::SessionBusy, "not that it has ended: it comes back");
     until("it is there again", async || server.sessions.get(&who, session).is_ok()).await;
     assert!(give_up().await);
+    server.stop().await;
+}
+
+/// Each is opened or refused, and no more sandboxes are there than have room.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_sessions_asked_for_at_once_stay_within_their_memory() {
+    let memory = (16_u64 << 28).to_string();
+    let server = FakeServer::with_kernel(&[("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", &memory)]).await;
+    let opened = join_all((0..1000).map(|n| {
+        let server = &server;
+        async move { server.sessions.open(&conversation(&format!("c-{n}")), &python()).await.map(drop) }
+    }));
+    let refused: Vec<_> = opened.await.into_iter().filter_map(Result::err).map(|failure| failure.code).collect();
+    assert!(refused.len() <= 984 && refused.iter().all(|code| *code == Code::SessionsFull), "{refused:?}");
+    assert!(server.sessions.load().memory_bytes <= 16 << 28);
+    server.janitor.idle().await;
+    assert!(server.engine.live().len() <= 16);
     server.stop().await;
 }
