@@ -1,6 +1,6 @@
 //! Removes texts from bytes that arrive in pieces, in the forms in which a server may repeat them: as they are,
-//! percent-encoded, escaped as in JSON, and in base64 at each of its three alignments. A text that a server transforms
-//! otherwise is not found.
+//! percent-encoded, escaped as in JSON or HTML, and in base64 at each of its three alignments. A text that a server
+//! transforms otherwise is not found.
 
 use std::{fmt, sync::Arc};
 
@@ -8,6 +8,10 @@ use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
 };
+
+/// The longest reference of HTML that is read, in bytes, and those by name: of the characters that HTML escapes.
+const REFERENCE_BYTES_MAX: usize = 6;
+const NAMED: [(&[u8], u8); 5] = [(b"amp", b'&'), (b"apos", b'\''), (b"gt", b'>'), (b"lt", b'<'), (b"quot", b'"')];
 
 /// A text to take out, and what comes in its place.
 #[derive(Clone, PartialEq, Eq)]
@@ -75,7 +79,7 @@ impl Redactor {
     pub fn new(patterns: Vec<Pattern>) -> Self {
         let mut begins = [false; 256];
         let firsts = patterns.iter().filter_map(|pattern| pattern.text.first());
-        firsts.chain(b"%\\").for_each(|first| begins[usize::from(*first)] = true);
+        firsts.chain(b"%\\&").for_each(|first| begins[usize::from(*first)] = true);
         Self { patterns, begins, held: Vec::new() }
     }
 
@@ -141,12 +145,12 @@ impl Redactor {
     }
 }
 
-/// Each byte of the text may stand for itself, as `%2F`, as `\u002f`, or after a backslash.
+/// Each byte of the text may stand for itself, as `%2F`, as `\u002f`, as `&#x2F;`, or after a backslash.
 fn fit(text: &[u8], bytes: &[u8]) -> Match {
-    if bytes.first().is_none_or(|first| ![text[0], b'%', b'\\'].contains(first)) {
+    if bytes.first().is_none_or(|first| ![text[0], b'%', b'\\', b'&'].contains(first)) {
         return Match::No;
     }
-    // Where what was found so far may end. More than one only where the text itself has a `%` or a backslash.
+    // Where what was found so far may end. More than one only where the text itself has a `%`, `&` or backslash.
     let (mut ends, mut next, mut begins) = (vec![0], Vec::with_capacity(1), false);
     for &byte in text {
         for &end in &ends {
@@ -159,14 +163,19 @@ fn fit(text: &[u8], bytes: &[u8]) -> Match {
             match rest {
                 [] | [b'\\'] => begins = true,
                 [b'%', digits @ ..] => match digits.get(..2) {
-                    Some(digits) if hex(digits) == Some(byte.into()) => add(3),
+                    Some(digits) if number(digits, 16) == Some(byte.into()) => add(3),
                     Some(_) => {}
                     None => begins |= digits.iter().all(u8::is_ascii_hexdigit),
                 },
                 [b'\\', b'u', digits @ ..] => match digits.get(..4) {
-                    Some(digits) if hex(digits) == Some(byte.into()) => add(6),
+                    Some(digits) if number(digits, 16) == Some(byte.into()) => add(6),
                     Some(_) => {}
                     None => begins |= digits.iter().all(u8::is_ascii_hexdigit),
+                },
+                [b'&', ..] => match reference(byte, rest) {
+                    Match::Whole(length) => add(length),
+                    Match::Begins => begins = true,
+                    Match::No => {}
                 },
                 [b'\\', escaped, ..] if *escaped == byte && !byte.is_ascii_alphanumeric() => add(2),
                 _ => {}
@@ -184,8 +193,24 @@ fn fit(text: &[u8], bytes: &[u8]) -> Match {
     ends.iter().max().map_or(Match::No, |end| Match::Whole(*end))
 }
 
-fn hex(digits: &[u8]) -> Option<u32> {
-    digits.iter().try_fold(0, |value, digit| Some(value << 4 | char::from(*digit).to_digit(16)?))
+/// Whether the bytes, of which the first is `&`, begin with a reference of HTML to this character.
+fn reference(byte: u8, bytes: &[u8]) -> Match {
+    let Some(end) = bytes.iter().take(REFERENCE_BYTES_MAX).position(|byte| *byte == b';') else {
+        let may_be = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'#';
+        let begins = bytes.len() < REFERENCE_BYTES_MAX && bytes[1..].iter().all(may_be);
+        return if begins { Match::Begins } else { Match::No };
+    };
+    let is_it = match &bytes[1..end] {
+        [b'#', b'x' | b'X', digits @ ..] => number(digits, 16) == Some(byte.into()),
+        [b'#', digits @ ..] => number(digits, 10) == Some(byte.into()),
+        name => NAMED.contains(&(name, byte)),
+    };
+    if is_it { Match::Whole(end + 1) } else { Match::No }
+}
+
+/// Of at most four digits.
+fn number(digits: &[u8], radix: u32) -> Option<u32> {
+    digits.iter().try_fold(0, |value, digit| Some(value * radix + char::from(*digit).to_digit(radix)?))
 }
 
 #[cfg(test)]
@@ -224,6 +249,9 @@ mod tests {
         let json = serde_json::to_string(value).expect("JSON");
         let escaped = value.bytes().map(|byte| format!("\\u{byte:04X}")).collect::<Vec<_>>().concat();
         let mut forms = vec![value.to_owned(), upper, escaped, json.replace('/', "\\/")];
+        let named = [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&quot;"), ("'", "&#039;"), ("/", "&#x2F;")];
+        forms.push(named.into_iter().fold(value.to_owned(), |html, (plain, escaped)| html.replace(plain, escaped)));
+        forms.push(value.bytes().map(|byte| format!("&#{byte};")).collect::<Vec<_>>().concat());
         forms.extend(value.bytes().map(|byte| format!("%{byte:02x}")).reduce(|all, one| format!("{all}{one}")));
         for before in ["", "a", "ab", "user:"] {
             for after in ["", "c", "cd"] {
@@ -236,7 +264,7 @@ mod tests {
 
     #[test]
     fn each_form_is_taken_out_wherever_the_pieces_end() {
-        for value in [VALUE, "ghp_0123456789abcdefXYZ", "a\\\\u0061%61%"] {
+        for value in [VALUE, "ghp_0123456789abcdefXYZ", "a\\\\u0061%61%", "a&amp;<b>'c&#38;\"/"] {
             for form in forms(value) {
                 let whole = format!("before {form} between {form}");
                 for out in in_pieces(value, whole.as_bytes()) {
@@ -250,7 +278,7 @@ mod tests {
 
     #[test]
     fn everything_else_passes_and_little_is_held() {
-        let almost = [&VALUE[..VALUE.len() - 1], "%2", "\\u00", "%73%33c", "s3cr3t", "\\", "%"];
+        let almost = [&VALUE[..VALUE.len() - 1], "%2", "\\u00", "%73%33c", "s3cr3t", "\\", "%", "&", "&#115", "&lt;"];
         for text in almost {
             for out in in_pieces(VALUE, format!("{text} {text}.").as_bytes()) {
                 assert_eq!(out, format!("{text} {text}.").as_bytes());

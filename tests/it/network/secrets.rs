@@ -218,7 +218,7 @@ session.headers["Authorization"] = "Bearer " + token
 def get(path): return session.get(good + path, allow_redirects=False)
 bodies = [get("/cut?%d" % cut).text for cut in range({})]
 print("cut", set(body == "<" + token + ">" for body in bodies))
-for form in ["plain", "percent", "json", "base64-0", "base64-1", "base64-2", "basic"]:
+for form in ["plain", "percent", "json", "html", "base64-0", "base64-1", "base64-2", "basic"]:
     answer = get("/form?" + form)
     print(form, token in answer.text, len(answer.text) - len(token), "EVIDENCE", answer.text)
     answer = get("/headers?" + form)
@@ -235,7 +235,7 @@ print(session.get("https://{}/").reason)
     );
     let (stdout, stderr) = printed(&server, PYTHON, &code).await;
     assert!(stdout.starts_with("cut {True}\n"), "{stdout}{stderr}");
-    let forms = ["plain", "percent", "json", "base64-0", "base64-1", "base64-2", "basic"];
+    let forms = ["plain", "percent", "json", "html", "base64-0", "base64-1", "base64-2", "basic"];
     for name in forms {
         let lines: Vec<_> = stdout.lines().filter(|line| line.starts_with(&format!("{name} "))).collect();
         let [body, head] = lines[..] else { panic!("{stdout}{stderr}") };

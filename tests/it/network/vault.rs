@@ -246,6 +246,7 @@ fn form(kind: &str, value: &str) -> String {
     match kind {
         "percent" => value.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat(),
         "json" => value.bytes().map(|byte| format!("\\u{byte:04x}")).collect::<Vec<_>>().concat(),
+        "html" => value.replace('/', "&#x2F;").replace('+', "&#43;"),
         "base64-0" => STANDARD.encode(format!("{value};")),
         "base64-1" => STANDARD.encode(format!("x{value};")),
         "base64-2" => STANDARD.encode(format!("xy{value};")),
