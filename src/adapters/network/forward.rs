@@ -79,27 +79,18 @@ pub(super) struct Forwarder {
     sandbox: Arc<Sandbox>,
     scheme: Scheme,
     pub(super) program_ended: ProgramEnd,
-    /// A connection that was made for the next request.
-    made: Mutex<Option<Upstream>>,
     /// The host of the last request, for the next one.
     host: Mutex<Option<(Target, Connected)>>,
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Forwarder {
-    pub(super) fn new(
-        sandbox: Arc<Sandbox>,
-        scheme: Scheme,
-        program_ended: ProgramEnd,
-        made: Option<Upstream>,
-    ) -> Self {
-        let (made, host, tasks) = (Mutex::new(made), Mutex::default(), Mutex::default());
-        Self { sandbox, scheme, program_ended, made, host, tasks }
+    pub(super) fn new(sandbox: Arc<Sandbox>, scheme: Scheme, program_ended: ProgramEnd) -> Self {
+        Self { sandbox, scheme, program_ended, host: Mutex::default(), tasks: Mutex::default() }
     }
 
     /// No request follows; waits for the connections to end.
     pub(super) async fn end(&self) {
-        drop(self.made.lock().await.take());
         *self.host.lock().await = None;
         while self.tasks.lock().await.join_next().await.is_some() {}
     }
@@ -215,11 +206,7 @@ impl Forwarder {
 
     /// A new connection, already awaited: a host may end it before the request is sent.
     async fn connect(&self, target: &Target) -> Result<(Connected, Awaited), Refusal> {
-        let made = self.made.lock().await.take();
-        let upstream = match made {
-            Some(upstream) => upstream,
-            None => Upstream::connect(target, &self.sandbox.gate, &self.program_ended).await?,
-        };
+        let upstream = Upstream::connect(target, &self.sandbox.gate, &self.program_ended).await?;
         let activity = upstream.activity();
         let awaited = activity.awaited();
         match self.scheme {

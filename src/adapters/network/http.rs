@@ -28,7 +28,7 @@ struct Proxy {
 /// Serves the requests of one client until it closes the connection or makes it a tunnel.
 pub(super) async fn serve(client: Client, sandbox: Arc<Sandbox>, is_full: bool) {
     let ended = client.get_ref().ended();
-    let forwarder = Forwarder::new(Arc::clone(&sandbox), Scheme::Http, ended, None);
+    let forwarder = Forwarder::new(Arc::clone(&sandbox), Scheme::Http, ended);
     let proxy = Arc::new(Proxy { sandbox, forwarder, is_full });
     let service = service_fn(|request| {
         let proxy = Arc::clone(&proxy);

@@ -222,7 +222,7 @@ async fn request_goes_to_a_new_connection_where_the_kept_one_closes_before_it_is
     let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
     let trust = trust::client(None).expect("roots");
     let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
-    let forwarder = Arc::new(Forwarder::new(sandbox, Scheme::Http, ProgramEnd::default(), None));
+    let forwarder = Arc::new(Forwarder::new(sandbox, Scheme::Http, ProgramEnd::default()));
     let [mut first, mut second] = [client(&forwarder), client(&forwarder)];
     let request = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
     tokio::io::AsyncWriteExt::write_all(&mut first, request).await.expect("written");

@@ -1,5 +1,6 @@
 //! TLS that the server opens, for secrets and for rules of requests: it ends here under a certificate of the sandbox's
-//! authority, each request is decided, and goes to the host over another TLS whose certificate is verified.
+//! authority, each request is decided, and goes to the host over another TLS whose certificate is verified. The
+//! connection to the host is made for a request: without one there is none, and none that the host has ended meanwhile.
 
 use std::{convert::Infallible, io::Cursor, sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ use super::{
     forward::{Forwarder, Scheme},
     hello,
     http::server,
-    upstream::Upstream,
+    upstream::ProgramEnd,
 };
 use crate::domain::network::{Refusal, Target};
 
@@ -30,7 +31,7 @@ const TLS_MAX: Duration = Duration::from_secs(30);
 /// Serves the requests of one tunnel until its client closes it.
 pub(super) async fn carry(
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
-    upstream: Upstream,
+    ended: ProgramEnd,
     config: Arc<ServerConfig>,
     target: &Target,
     sandbox: &Arc<Sandbox>,
@@ -40,9 +41,11 @@ pub(super) async fn carry(
     let hello = timeout(HEAD_MAX, hello::read(&mut from_client, target)).await;
     let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
         // At other ports than that of TLS anything else would pass.
-        Ok(head) if head.is_empty() => return upstream.refuse(Refusal::NoTls(target.clone())),
+        Ok(head) if head.is_empty() => {
+            return drop(sandbox.refused(target.to_string(), Refusal::NoTls(target.clone())));
+        }
         Ok(head) => head,
-        Err(refusal) => return upstream.refuse(refusal),
+        Err(refusal) => return drop(sandbox.refused(target.to_string(), refusal)),
     };
     let client = io::join(Cursor::new(head).chain(from_client), to_client);
     let client = match timeout(TLS_MAX, TlsAcceptor::from(config).accept(client)).await {
@@ -50,8 +53,7 @@ pub(super) async fn carry(
         Ok(Err(error)) => return debug!(%error, "a program did not agree on TLS with the server"),
         Err(_) => return debug!("a program was too slow to agree on TLS with the server"),
     };
-    let ended = upstream.program_ended();
-    let forwarder = Arc::new(Forwarder::new(Arc::clone(sandbox), Scheme::Opened, ended, Some(upstream)));
+    let forwarder = Arc::new(Forwarder::new(Arc::clone(sandbox), Scheme::Opened, ended));
     let service = service_fn(|request| {
         let (forwarder, target) = (Arc::clone(&forwarder), target.clone());
         async move {

@@ -17,41 +17,43 @@ use super::{
 };
 use crate::domain::network::{Refusal, Target};
 
-/// A connection for a tunnel. Whether its TLS is opened is decided once: policies may change before its first byte.
-pub(super) struct Tunnel {
-    upstream: Upstream,
-    /// TLS as the host, where it is opened.
-    opening: Option<Arc<ServerConfig>>,
+/// A tunnel before its first byte. Whether its TLS is opened is decided once: policies may change until then.
+pub(super) enum Tunnel {
+    /// To its host.
+    Unopened(Upstream),
+    /// To the server, which speaks TLS as the host and connects to that for each request.
+    Opened(Arc<ServerConfig>, ProgramEnd),
 }
 
-/// Connects to the host of a tunnel.
+/// Connects to the host of a tunnel, unless its TLS is opened.
 ///
 /// # Errors
 /// Why there is no tunnel. It is recorded.
 pub(super) async fn connect(target: &Target, sandbox: &Sandbox, ended: &ProgramEnd) -> Result<Tunnel, Refusal> {
-    let opening = if sandbox.gate.opens(target) {
+    if sandbox.gate.opens(target) {
         // The authority of a sandbox has the hosts that were opened when the sandbox began.
         let config = sandbox.leaves.as_ref().and_then(|leaves| leaves.server(&target.host));
-        Some(config.ok_or_else(|| sandbox.refused(target.to_string(), Refusal::PolicyChanged(target.clone())))?)
-    } else {
-        sandbox.gate.admit(target, None)?;
-        None
-    };
-    Ok(Tunnel { upstream: Upstream::connect(target, &sandbox.gate, ended).await?, opening })
+        let changed = || sandbox.refused(target.to_string(), Refusal::PolicyChanged(target.clone()));
+        return Ok(Tunnel::Opened(config.ok_or_else(changed)?, Arc::clone(ended)));
+    }
+    sandbox.gate.admit(target, None)?;
+    Ok(Tunnel::Unopened(Upstream::connect(target, &sandbox.gate, ended).await?))
 }
 
 /// Carries both ways until both have ended, one of them breaks, or nothing has passed for too long.
 pub(super) async fn carry(
     client: impl AsyncRead + AsyncWrite + Send + Unpin,
-    Tunnel { upstream, opening }: Tunnel,
+    tunnel: Tunnel,
     target: &Target,
     sandbox: &Arc<Sandbox>,
 ) {
-    if let Some(config) = opening {
-        return opened::carry(client, upstream, config, target, sandbox).await;
-    }
-    if let Err((upstream, refusal)) = both_ways(client, upstream, target).await {
-        upstream.refuse(refusal);
+    match tunnel {
+        Tunnel::Opened(config, ended) => opened::carry(client, ended, config, target, sandbox).await,
+        Tunnel::Unopened(upstream) => {
+            if let Err((upstream, refusal)) = both_ways(client, upstream, target).await {
+                upstream.refuse(refusal);
+            }
+        }
     }
 }
 
@@ -108,7 +110,12 @@ mod tests {
     };
 
     use super::{
-        super::{hello::tests::hello, tests::AllowingGate, trust},
+        super::{
+            authority::{self, LeafCertificates},
+            hello::tests::hello,
+            tests::AllowingGate,
+            trust,
+        },
         *,
     };
 
@@ -209,6 +216,24 @@ mod tests {
             carried.await.expect("without a panic");
             assert_eq!(gate.used.lock()[0].refusal.as_ref().map(Refusal::word), refused);
         }
+    }
+
+    #[tokio::test]
+    async fn opened_tunnel_connects_to_no_host_before_its_first_request() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("set");
+        let gate = AllowingGate { opens: true, ..AllowingGate::at(listener.local_addr().expect("an address")) };
+        let (gate, target) = (Arc::new(gate), Target::parse("a.example:443", None).expect("a target"));
+        let authority = authority::make(std::slice::from_ref(&target.host)).expect("an authority");
+        let leaves = LeafCertificates::new(&authority);
+        let sandbox = Arc::new(Sandbox::new(gate.clone(), trust::client(None).expect("roots"), leaves));
+        let tunnel = connect(&target, &sandbox, &ProgramEnd::default()).await.expect("a tunnel");
+        assert!(listener.accept().is_err(), "nothing has connected");
+        let (near, mut program) = duplex(1 << 10);
+        program.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("written");
+        carry(near, tunnel, &target, &sandbox).await;
+        assert!(listener.accept().is_err(), "nothing has connected");
+        assert_eq!(gate.used.lock()[0].refusal.as_ref().map(Refusal::word), Some("no_tls"));
     }
 
     #[tokio::test]

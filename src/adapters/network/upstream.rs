@@ -204,10 +204,6 @@ impl Upstream {
         self.activity.clone()
     }
 
-    pub(super) fn program_ended(&self) -> ProgramEnd {
-        Arc::clone(&self.activity.state.lock().program_ended)
-    }
-
     /// Ends it because of what the program sent, or did not.
     pub(super) fn refuse(self, refusal: Refusal) {
         self.activity.record(Some(refusal));
