@@ -20,6 +20,7 @@ use std::{
     net::Shutdown,
     os::{fd::AsFd, unix::net::UnixStream as Socket},
     process::ExitCode,
+    time::Duration,
 };
 
 use futures_util::AsyncWriteExt;
@@ -28,6 +29,7 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
     sync::mpsc,
     task::{JoinSet, LocalSet},
+    time::sleep,
 };
 use tokio_util::compat::{FuturesAsyncReadCompatExt, TokioAsyncReadCompatExt};
 use yamux::{Config, Connection, Mode, Stream};
@@ -38,6 +40,8 @@ use self::channel::Channel;
 const CHANNELS_MAX: usize = 64;
 /// Connections that wait for a channel; more wait to be accepted.
 const WAITING_MAX: usize = 64;
+/// When a connection that could not be accepted is tried again.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// A piece of a stream: with its header it fits into one frame of process 1.
 const PIECE_BYTES: usize = (64 << 10) - 64;
 
@@ -66,14 +70,25 @@ fn sockets() -> io::Result<(TcpListener, Socket)> {
 
 /// Serves until the sandbox ends.
 async fn serve(listener: TcpListener, server: Socket) -> io::Result<()> {
-    let waiting = carry_all(&listener, UnixStream::from_std(server.try_clone()?)?).await?;
+    let waiting = carry_all(&listener, UnixStream::from_std(server.try_clone()?)?).await;
     // By this the server learns of the end where it is not what ended them.
     let _ = server.shutdown(Shutdown::Both);
-    refusal::serve(&listener, waiting).await
+    refusal::serve(&listener, waiting).await;
+    Ok(())
+}
+
+/// The next connection. What keeps one from being accepted, such as too many open files, passes when others end.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => return client,
+            Err(_) => sleep(ACCEPT_AGAIN).await,
+        }
+    }
 }
 
 /// Carries connections until the channels end; those that wait for one then.
-async fn carry_all(listener: &TcpListener, server: UnixStream) -> io::Result<VecDeque<TcpStream>> {
+async fn carry_all(listener: &TcpListener, server: UnixStream) -> VecDeque<TcpStream> {
     let mut config = Config::default();
     // The server opens the first one besides. One that has ended counts until the multiplexer can write, which may be
     // after another one was asked for in its place.
@@ -88,7 +103,7 @@ async fn carry_all(listener: &TcpListener, server: UnixStream) -> io::Result<Vec
         let can_accept = waiting.len() < WAITING_MAX && channels.len() + waiting.len() < CHANNELS_MAX;
         tokio::select! {
             opened = poll_fn(|cx| connection.poll_next_inbound(cx)) => match (opened, asks.take()) {
-                (None | Some(Err(_)), _) => return Ok(waiting),
+                (None | Some(Err(_)), _) => return waiting,
                 (Some(Ok(first)), Some(asks)) => drop(tokio::task::spawn_local(ask(first, asks))),
                 (Some(Ok(channel)), None) => {
                     if let Some(client) = waiting.pop_front() {
@@ -96,9 +111,9 @@ async fn carry_all(listener: &TcpListener, server: UnixStream) -> io::Result<Vec
                     }
                 }
             },
-            accepted = listener.accept(), if can_accept => {
-                let (client, _) = accepted?;
-                client.set_nodelay(true)?;
+            client = accept(listener), if can_accept => {
+                // One that was reset already is found to be where it is read.
+                let _ = client.set_nodelay(true);
                 waiting.push_back(client);
                 // Its receiver lives as long as this loop.
                 let _ = asked.send(());

@@ -1,7 +1,7 @@
 //! Answers to connections after the channels have ended: the reason, if their protocol can carry one. Many clients show
 //! only the reason phrase.
 
-use std::{collections::VecDeque, io, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, sink},
@@ -9,6 +9,8 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
+
+use super::accept;
 
 const ANSWER: &[u8] = b"HTTP/1.1 503 the server has ended the connections of this sandbox: restart it\r\n\
     x-sandbox-refusal: channels_ended\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
@@ -24,7 +26,7 @@ const CLIENTS_MAX: usize = 64;
 const CLIENT_MAX: Duration = Duration::from_secs(10);
 
 /// Answers those that wait, and each that comes.
-pub async fn serve(listener: &TcpListener, waiting: VecDeque<TcpStream>) -> io::Result<()> {
+pub async fn serve(listener: &TcpListener, waiting: VecDeque<TcpStream>) {
     let mut clients = JoinSet::new();
     for client in waiting {
         clients.spawn_local(answer(client));
@@ -32,8 +34,8 @@ pub async fn serve(listener: &TcpListener, waiting: VecDeque<TcpStream>) -> io::
     loop {
         let can_accept = clients.len() < CLIENTS_MAX;
         tokio::select! {
-            accepted = listener.accept(), if can_accept => {
-                clients.spawn_local(answer(accepted?.0));
+            client = accept(listener), if can_accept => {
+                clients.spawn_local(answer(client));
             }
             Some(_) = clients.join_next() => {}
         }

@@ -1,11 +1,12 @@
-//! Ten thousand connections that one program holds open at once.
+//! More connections than there is room for, which one program holds open at once: ten thousand, and as many as use up
+//! the open files of its channel process.
 
 use std::fs;
 
 use serde_json::json;
 
-use super::Origin;
-use crate::support::{calls::post, process::Process, until};
+use super::{Origin, run};
+use crate::support::{calls::post, process::Process, server::Server, until};
 
 /// Few enough for the open files of one process, and for all processes of a sandbox.
 const OF_A_PROCESS: usize = 920;
@@ -80,5 +81,54 @@ async fn ten_thousand_connections_at_once_leave_their_program_and_its_neighbour_
     let grown = server.memory_peak_bytes().saturating_sub(before) >> 20;
     println!("the server grew by {grown} MiB");
     assert!(grown <= GROWN_MIB_MAX, "{grown} MiB");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_go_on_after_more_connections_than_their_process_may_have_open_files() {
+    let origin = Origin::start().await;
+    let hosts = origin.http.to_string();
+    let server = Server::with(&[
+        ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
+        ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
+        ("SANDBOX_LIMITS__OPEN_FILES_MAX", "48"),
+        ("SANDBOX_LIMITS__WALL_MS", "120000"),
+    ])
+    .await;
+    let code = format!(
+        r#"
+import os, signal, socket
+ready, tell = os.pipe()
+def hold():
+    held = [socket.create_connection(("127.0.0.1", 3128), timeout=20) for n in range(25)]
+    os.write(tell, b"x")
+    signal.pause()
+children = []
+for n in range(3):
+    child = os.fork()
+    if child == 0:
+        try: hold()
+        finally: os._exit(1)
+    children.append(child)
+told = b""
+while len(told) < 3: told += os.read(ready, 3)
+def ask(seconds):
+    try:
+        s = socket.create_connection(("127.0.0.1", 3128), timeout=seconds)
+        s.sendall(b"GET http://{0}/hello HTTP/1.0\r\nHost: {0}\r\n\r\n")
+        got = b""
+        while piece := s.recv(4096): got += piece
+        return got[-5:]
+    except OSError as error: return error
+# It waits: the process has no more files.
+ask(2)
+for child in children: os.kill(child, signal.SIGKILL)
+for child in children: os.waitpid(child, 0)
+print(ask(60))
+"#,
+        origin.http
+    );
+    let status = run(&server, &json!({"language": "python", "code": code})).await;
+    assert_eq!(status["result"]["stdout"], "b'hello'\n", "{status}");
     server.stop().await;
 }
