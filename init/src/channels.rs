@@ -40,6 +40,8 @@ impl Channels {
         let explained = |error: io::Error| io::Error::other(format!("the channels of the sandbox: {error}"));
         fs::metadata(PROGRAM).map_err(explained)?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).map_err(explained)?;
+        // A connection that is gone must not be waited for.
+        port.set_nonblocking(true).map_err(explained)?;
         Ok(Self { port: Some(port), socket: None, inbox: Inbox::default(), is_over: false })
     }
 
@@ -48,17 +50,18 @@ impl Channels {
         self.port.as_ref().map(AsFd::as_fd)
     }
 
-    /// Starts the process, which accepts the connections that wait, and gives it what the server sent before.
-    pub fn start(&mut self) -> io::Result<()> {
-        let Some(port) = self.port.take() else { return Ok(()) };
-        let (theirs, ours) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let mut starting = Command::new(PROGRAM);
-        starting.env_clear().stdin(OwnedFd::from(port)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
-        signals::with_empty_mask(|| starting.spawn())?;
-        self.socket = Some(ours).filter(|_| !self.is_over);
-        self.write();
-        Ok(())
+    /// Starts the process, which accepts the connections that wait, and gives it what the server sent before. Where it
+    /// cannot be started, as when the program has all processes that a sandbox may have, a connection is closed, and
+    /// the next one tries again.
+    pub fn start(&mut self) {
+        let Some(port) = self.port.take() else { return };
+        if let Ok(socket) = spawn(&port) {
+            self.socket = Some(socket).filter(|_| !self.is_over);
+            self.write();
+        } else {
+            drop(port.accept());
+            self.port = Some(port);
+        }
     }
 
     /// Bytes from the server; none end the channels.
@@ -104,6 +107,16 @@ impl Channels {
         self.socket = None;
         self.inbox.discard();
     }
+}
+
+/// The process with this port; its socket.
+fn spawn(port: &TcpListener) -> io::Result<UnixStream> {
+    let (theirs, ours) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let mut starting = Command::new(PROGRAM);
+    starting.env_clear().stdin(OwnedFd::from(port.try_clone()?)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
+    signals::with_empty_mask(|| starting.spawn())?;
+    Ok(ours)
 }
 
 #[cfg(test)]

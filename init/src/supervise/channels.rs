@@ -4,14 +4,10 @@ use super::Sandbox;
 use crate::{flow::Progress, frame::OutputFrame};
 
 impl Sandbox {
-    /// A program has connected to the port for the first time.
+    /// A program has connected to the port, and there is no process yet.
     pub(super) fn start_channels(&mut self) {
-        if let Some(channels) = &mut self.channels
-            && channels.start().is_err()
-        {
-            channels.ended();
-            self.outbox.push(OutputFrame::Channels, &[]);
-            self.send();
+        if let Some(channels) = &mut self.channels {
+            channels.start();
         }
     }
 

@@ -1,5 +1,5 @@
-//! More connections than there is room for, which one program holds open at once: ten thousand, and as many as use up
-//! the open files of its channel process.
+//! What one program may use up: ten thousand connections at once, the open files of its channel process, and all
+//! processes, so that this one cannot start.
 
 use std::fs;
 
@@ -130,5 +130,44 @@ print(ask(60))
     );
     let status = run(&server, &json!({"language": "python", "code": code})).await;
     assert_eq!(status["result"]["stdout"], "b'hello'\n", "{status}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_start_once_there_is_room_for_their_process() {
+    let origin = Origin::start().await;
+    let hosts = origin.http.to_string();
+    let server = Server::with(&[
+        ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
+        ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
+        ("SANDBOX_LIMITS__PROCESSES_MAX", "40"),
+    ])
+    .await;
+    let code = format!(
+        r#"
+import os, signal, socket
+def ask():
+    try:
+        s = socket.create_connection(("127.0.0.1", 3128), timeout=20)
+        s.sendall(b"GET http://{0}/hello HTTP/1.0\r\nHost: {0}\r\n\r\n")
+        got = b""
+        while piece := s.recv(4096): got += piece
+        return got[-5:]
+    except OSError as error: return b""
+children = []
+try:
+    while child := os.fork(): children.append(child)
+    signal.pause()
+except OSError: pass
+# No process can start for them.
+ask(); ask()
+for child in children: os.kill(child, signal.SIGKILL)
+for child in children: os.waitpid(child, 0)
+print(len(children) > 10, ask())
+"#,
+        origin.http
+    );
+    let status = run(&server, &json!({"language": "python", "code": code})).await;
+    assert_eq!(status["result"]["stdout"], "True b'hello'\n", "{status}");
     server.stop().await;
 }
