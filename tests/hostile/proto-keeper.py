@@ -6,8 +6,9 @@ import os
 import signal
 import time
 
-PAUSE_BYTES = 64  # enough of the function to hold its system call
 FLAG = 1024
+SYSCALL = b"\x0f\x05"
+FUNCTION_BYTES = 160
 private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 code = mmap.mmap(-1, mmap.PAGESIZE, private, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
 at = ctypes.addressof(ctypes.c_char.from_buffer(code))
@@ -19,27 +20,50 @@ machine_code = b"".join((
     b"\xb8\x18\0\0\0\x0f\x05\xeb\xf7",  # for (;;) sched_yield()
 ))
 code[: len(machine_code)] = machine_code
+goto = b"\x48\xb8" + at.to_bytes(8, "little") + b"\xff\xe0"  # goto code
 
 
 def others():
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
 
 
-if os.uname().machine == "x86_64" and others():
+# Where glibc's function, or one that it calls, makes a system call: since version 2.41 that is another function.
+def calls_of(function, text, depth=3):
+    size = min(FUNCTION_BYTES, text.stop - function)
+    body = ctypes.string_at(function, size)
+    found = {function + n for n in range(size) if body.startswith(SYSCALL, n)}
+    for n in range(size - 5):
+        target = function + n + 5 + int.from_bytes(body[n + 1 : n + 5], "little", signed=True)
+        if body[n] == 0xE8 and depth and target in text:
+            found |= calls_of(target, text, depth - 1)
+    return found
+
+
+def text_with(function):
+    for line in open("/proc/self/maps"):
+        start, end = (int(edge, 16) for edge in line.split()[0].split("-"))
+        if function in range(start, end):
+            return range(start, end)
+
+
+keepers = others()
+if os.uname().machine == "x86_64" and keepers:
     libc = ctypes.CDLL(None)
     pause = ctypes.cast(libc.pause, ctypes.c_void_p).value
-    pages = ctypes.c_void_p(pause & -mmap.PAGESIZE)
-    if libc.mprotect(pages, ctypes.c_size_t(2 * mmap.PAGESIZE), 7) != 0:
+    text = text_with(pause)
+    places = {place: ctypes.string_at(place, len(goto)) for place in calls_of(pause, text)}
+    if libc.mprotect(ctypes.c_void_p(text.start), ctypes.c_size_t(len(text)), 7) != 0:
         raise SystemExit("mprotect")
-    patch = b"\x90" * PAUSE_BYTES + b"\x48\xb8" + at.to_bytes(8, "little") + b"\xff\xe0"  # nop...; goto code
-    ctypes.memmove(pause, patch, len(patch))
+    # Until they are put back, this program makes no system call but kill.
+    for place in places:
+        ctypes.memmove(place, goto, len(goto))
     # A process that blocks all signals is stopped all the same, and makes its system call again when it continues.
-    for _ in range(500):
-        for pid in others():
+    until = time.monotonic() + 5
+    while not code[FLAG] and time.monotonic() < until:
+        for pid in keepers:
             os.kill(pid, signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)
-        if code[FLAG]:
-            break
-        time.sleep(0.01)
+    for place, bytes_there in places.items():
+        ctypes.memmove(place, bytes_there, len(goto))
 print("patched" if code[FLAG] else "no keeper", flush=True)
 os._exit(7)
