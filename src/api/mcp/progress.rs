@@ -4,7 +4,7 @@
 //! The first line is sent at once; output that follows closely is sent together. Output is read from the run's log when
 //! the client has taken the notification before: a slow client costs the run nothing and gets the newest output.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{fmt::Write as _, pin::pin, time::Duration};
 
 use futures_util::{StreamExt, stream::BoxStream};
 use http::request::Parts;
@@ -13,7 +13,7 @@ use rmcp::{
     model::{ProgressNotificationParam, ProgressToken},
     service::RequestContext,
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Client;
 use crate::domain::event::{Event, EventKind};
@@ -22,6 +22,8 @@ use crate::domain::event::{Event, EventKind};
 const SILENCE: Duration = Duration::from_secs(5);
 /// The least time between two notifications of one call.
 const GAP: Duration = Duration::from_millis(100);
+/// How long an answer waits for a notification that has begun.
+const SEND_MAX: Duration = Duration::from_secs(1);
 /// How much output one notification holds, in bytes: the newest.
 const OUTPUT_BYTES_MAX: usize = 4096;
 
@@ -57,28 +59,34 @@ impl Progress {
         Self { to, begun: Instant::now(), notified: None, events, news: UnsentOutput::default() }
     }
 
-    /// Waits until a notification is due; never returns when none was requested. Cancel safe.
-    pub(super) async fn due(&mut self) {
+    /// Sends notifications until `over`. One that has begun is sent first, for at most [`SEND_MAX`]: rmcp would send it
+    /// after the answer, where the client no longer waits for it.
+    pub(super) async fn until<T>(mut self, over: impl Future<Output = T>) -> T {
+        let mut over = pin!(over);
+        loop {
+            tokio::select! {
+                biased;
+                end = &mut over => return end,
+                () = self.due() => {}
+            }
+            let mut sent = pin!(self.send());
+            tokio::select! {
+                biased;
+                () = &mut sent => {}
+                end = &mut over => {
+                    // A client that does not read, or has closed its end of stdio, takes none.
+                    let _ = timeout(SEND_MAX, sent).await;
+                    return end;
+                }
+            }
+        }
+    }
+
+    /// Reads events until a notification is due; never returns when none was requested. Cancel safe.
+    async fn due(&mut self) {
         if self.to.is_none() {
             return std::future::pending().await;
         }
-        self.gather().await;
-    }
-
-    /// Sends what is due. Not cancel safe: rmcp would send it after the answer, where the client no longer waits for it.
-    pub(super) async fn send(&mut self) {
-        let Some((peer, token)) = self.to.clone() else { return };
-        self.notified = Some(Instant::now());
-        let elapsed = self.begun.elapsed();
-        let message = self.news.take().unwrap_or_else(|| format!("under way for {} s", elapsed.as_secs()));
-        let param = ProgressNotificationParam::new(token, elapsed.as_secs_f64()).with_message(message);
-        if peer.notify_progress(param).await.is_err() {
-            self.to = None;
-        }
-    }
-
-    /// Reads events until a notification is due.
-    async fn gather(&mut self) {
         loop {
             let due = sleep_until(self.next());
             tokio::select! {
@@ -86,6 +94,18 @@ impl Progress {
                 () = due => return,
                 Some(event) = self.events.next() => self.news.add(&event),
             }
+        }
+    }
+
+    /// Sends what is due.
+    async fn send(&mut self) {
+        let Some((peer, token)) = self.to.clone() else { return };
+        self.notified = Some(Instant::now());
+        let elapsed = self.begun.elapsed();
+        let message = self.news.take().unwrap_or_else(|| format!("under way for {} s", elapsed.as_secs()));
+        let param = ProgressNotificationParam::new(token, elapsed.as_secs_f64()).with_message(message);
+        if peer.notify_progress(param).await.is_err() {
+            self.to = None;
         }
     }
 
@@ -141,10 +161,58 @@ impl UnsentOutput {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::{pending, ready},
+        io,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
     use bytes::Bytes;
+    use futures_util::stream;
+    use rmcp::{
+        ServerHandler,
+        model::{ClientJsonRpcMessage, NumberOrString, ServerJsonRpcMessage},
+        service::serve_directly,
+        transport::Transport,
+    };
+    use tokio::time::sleep;
 
     use super::*;
     use crate::domain::event::StreamKind;
+
+    /// A client that takes each message so slowly.
+    struct Slow {
+        takes: Duration,
+        taken: Arc<AtomicUsize>,
+    }
+
+    impl Transport<RoleServer> for Slow {
+        type Error = io::Error;
+
+        fn send(&mut self, _: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
+            let (takes, taken) = (self.takes, Arc::clone(&self.taken));
+            async move {
+                sleep(takes).await;
+                taken.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+
+        fn receive(&mut self) -> impl Future<Output = Option<ClientJsonRpcMessage>> + Send {
+            pending()
+        }
+
+        fn close(&mut self) -> impl Future<Output = io::Result<()>> + Send {
+            ready(Ok(()))
+        }
+    }
+
+    struct Nothing;
+
+    impl ServerHandler for Nothing {}
 
     fn printed(text: &str) -> Event {
         let kind = EventKind::Output(StreamKind::Stdout, Bytes::from(text.to_owned()));
@@ -166,5 +234,20 @@ mod tests {
         let message = news.take().expect("something");
         assert!(message.starts_with("[…") && message.ends_with("€4999\n"), "{message}");
         assert!((OUTPUT_BYTES_MAX - 8..OUTPUT_BYTES_MAX + 80).contains(&message.len()), "{}", message.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_waits_for_a_notification_that_has_begun_but_not_for_long() {
+        for (takes, sent) in [(SEND_MAX / 2, 1), (Duration::from_hours(1), 0)] {
+            let taken = Arc::<AtomicUsize>::default();
+            let client = Slow { takes, taken: Arc::clone(&taken) };
+            let service = serve_directly::<RoleServer, _, _, _, _>(Nothing, client, None);
+            let to = Some((service.peer().clone(), ProgressToken(NumberOrString::Number(1))));
+            let events = stream::iter([printed("a\n")]).chain(stream::pending()).boxed();
+            let (begun, news) = (Instant::now(), UnsentOutput::default());
+            let progress = Progress { to, begun, notified: None, events, news };
+            timeout(2 * SEND_MAX, progress.until(sleep(GAP))).await.expect("an end");
+            assert_eq!(taken.load(Ordering::Relaxed), sent);
+        }
     }
 }

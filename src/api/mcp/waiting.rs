@@ -169,16 +169,8 @@ impl McpParts {
 
     /// Waits for the end and reports progress meanwhile.
     async fn watch(&self, run: &Run, after_event: u64, wait: Option<Wait>, context: ToolContext<'_>) -> RunView {
-        let mut progress = Progress::of(context, run.events(after_event.saturating_add(1)));
         let over = run.wait(wait.map_or(self.options.wait_default, |wait| wait.0));
-        let mut over = std::pin::pin!(over);
-        loop {
-            tokio::select! {
-                biased;
-                view = &mut over => return view,
-                () = progress.due() => progress.send().await,
-            }
-        }
+        Progress::of(context, run.events(after_event.saturating_add(1))).until(over).await
     }
 
     pub(super) async fn answer(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
