@@ -21,7 +21,7 @@ const PROGRAM: &str = "/sandbox-channels";
 /// The port on 127.0.0.1, which every sandbox has for itself.
 const PORT: u16 = 3128;
 
-/// The port until the first connection, then the process, as long as the socket between it and this one is open.
+/// The port until the process is started, then the process, as long as the socket between it and this one is open.
 #[derive(Debug)]
 pub struct Channels {
     port: Option<TcpListener>,
@@ -45,7 +45,7 @@ impl Channels {
         Ok(Self { port: Some(port), socket: None, inbox: Inbox::default(), is_over: false })
     }
 
-    /// Where the first connection is waited for.
+    /// Where a connection is waited for while there is no process.
     pub fn port(&self) -> Option<BorrowedFd<'_>> {
         self.port.as_ref().map(AsFd::as_fd)
     }
@@ -102,7 +102,7 @@ impl Channels {
         self.inbox.is_full()
     }
 
-    /// The process or the server has closed its end, or there is no process.
+    /// The process or the server has closed its end.
     pub fn ended(&mut self) {
         self.socket = None;
         self.inbox.discard();
