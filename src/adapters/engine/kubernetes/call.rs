@@ -26,6 +26,12 @@ pub(super) fn status(error: &EngineError) -> Option<u16> {
     source.downcast_ref::<Refusal>().map(|refusal| refusal.code)
 }
 
+/// Whether the answer was a refusal for this reason, a word of the API.
+pub(super) fn is_for(error: &EngineError, reason: &str) -> bool {
+    let EngineError::Refused { source, .. } = error else { return false };
+    source.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.reason == reason)
+}
+
 /// What the API server answered, with what the operator can do.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server answered {code} {reason}: {message}{hint}")]

@@ -4,14 +4,16 @@
 //! Spawns nothing. When a step fails or the future is dropped, the pod already has its labels and its name, by which
 //! the caller destroys it.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     api::PostParams,
-    core::{Request, subresource::AttachParams},
+    core::{Request, response::reason, subresource::AttachParams},
 };
 use tokio::io::AsyncWriteExt as _;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::{
@@ -28,6 +30,11 @@ use crate::{
         runner::ATTACHED,
     },
 };
+
+/// Attempts to create a pod while others are created: the API servers of a cluster update one ResourceQuota.
+const CREATE_TRIES: u32 = 5;
+/// Before the second attempt; before each further one as much again is added.
+const CREATE_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
     let until = Instant::now() + engine.time.start;
@@ -46,7 +53,7 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     Ok(Sandbox { id: spec.id, stdin, output, exit: ending.ended().boxed() })
 }
 
-/// Creates the pod and returns its version.
+/// Creates the pod and returns its version; `None` when an attempt made it whose answer was lost.
 async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, EngineError> {
     if matches!(spec.data, Volume::HostFolder(_)) {
         return Err(EngineError::refused(
@@ -65,10 +72,21 @@ async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, En
     let start_s = i64::try_from(engine.time.start.as_secs()).unwrap_or_default();
     let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s()).saturating_add(start_s);
     let body = pod::body(&engine.profile, &template, spec, life_s).to_string().into_bytes();
-    let request = Request::new(engine.url("pods")).create(&PostParams::default(), body);
-    let request = request.map_err(|error| EngineError::refused("create", error))?;
-    let created: Pod = call::within("create", engine.time.answer, engine.client.request(request)).await?;
-    Ok(created.metadata.resource_version)
+    let mut tries = 1;
+    loop {
+        let request = Request::new(engine.url("pods")).create(&PostParams::default(), body.clone());
+        let request = request.map_err(|error| EngineError::refused("create", error))?;
+        match call::within::<Pod>("create", engine.time.answer, engine.client.request(request)).await {
+            Ok(created) => return Ok(created.metadata.resource_version),
+            // The name is this sandbox's alone. The client repeats a call that a proxy or the API server gave up.
+            Err(error) if call::is_for(&error, reason::ALREADY_EXISTS) => return Ok(None),
+            Err(error) if tries < CREATE_TRIES && call::is_for(&error, reason::CONFLICT) => {
+                sleep(CREATE_PAUSE * tries).await;
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Waits until the container runs. A pod without a place is given up earlier than one that is being made.

@@ -21,6 +21,7 @@ use crate::{
     },
 };
 
+mod created;
 mod started;
 mod watches;
 
