@@ -232,8 +232,8 @@ fn container(of_template: &Value, spec: &SandboxSpec) -> Value {
     container.into()
 }
 
-/// What is limited, and what is reserved. Resources of other names, such as those of a graphics processor, are the
-/// template's.
+/// What is limited, and what is reserved. Resources of other names, such as those of a graphics processor, and claims
+/// of resources are the template's.
 fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
     let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
     let (mut limits, mut requests) = (object(&of_template["limits"]), object(&of_template["requests"]));
@@ -251,7 +251,11 @@ fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
             requests.insert(name.to_owned(), request.into());
         }
     }
-    json!({"limits": limits, "requests": requests})
+    let mut all = json!({"limits": limits, "requests": requests});
+    if let Some(claims) = of_template.get("claims") {
+        all["claims"] = claims.clone();
+    }
+    all
 }
 
 /// Plain variables of the template, without those that come from elsewhere, and ours over them.

@@ -177,6 +177,7 @@ fn what_the_operator_adds_is_kept() {
         "imagePullSecrets": [{"name": "registry"}],
         "hostUsers": false,
         "affinity": {"nodeAffinity": {"of-a-later-version": true}},
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
     });
     for (name, value) in kept.as_object().expect("fields") {
         template["spec"][name] = value.clone();
@@ -185,7 +186,8 @@ fn what_the_operator_adds_is_kept() {
     let container = &mut template["spec"]["containers"][0];
     container["imagePullPolicy"] = json!("Never");
     container["env"] = json!([{"name": "TZ", "value": "UTC"}]);
-    container["resources"] = json!({"limits": {"nvidia.com/gpu": "1", "memory": "64Gi"}, "requests": {"cpu": "250m"}});
+    container["resources"] = json!({"limits": {"nvidia.com/gpu": "1", "memory": "64Gi"}, "requests": {"cpu": "250m"},
+        "claims": [{"name": "gpu"}]});
     container["volumeMounts"] = json!([{"name": "models", "mountPath": "/models", "readOnly": true}]);
     template["spec"]["volumes"] = json!([{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]);
     let pod = made(&template);
@@ -205,6 +207,7 @@ fn what_the_operator_adds_is_kept() {
     // The run's own limit, whatever the template says.
     assert_eq!(resources["limits"]["memory"], json!("268435456"));
     assert_eq!(resources["requests"]["cpu"], json!("250m"));
+    assert_eq!(resources["claims"], json!([{"name": "gpu"}]));
     let named = Profile { runtime_class: Some("closed".to_owned()), seccomp: Some("sandbox.json".to_owned()) };
     let pod = body(&named, &template, &spec(), 0);
     assert_eq!(pod["spec"]["runtimeClassName"], json!("closed"));
