@@ -56,6 +56,8 @@ pub struct RunnerImage {
     pub reference: Option<String>,
     pub created_unix_s: i64,
     pub labels: HashMap<String, String>,
+    /// Why the engine starts no sandboxes of it, whatever its labels are.
+    pub flaw: Option<String>,
 }
 
 /// How the server talks to a runner.
@@ -96,6 +98,9 @@ pub struct Runner {
 /// Why an image with the runner label is not a runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
+    /// The engine's own reason.
+    #[error("{0}")]
+    Flaw(String),
     #[error("the label `sandbox.runner` is not `true`")]
     NotARunner,
     #[error("the label `sandbox.language` is missing")]
@@ -123,6 +128,9 @@ impl Runner {
     /// # Errors
     /// When the image is not a runner that this server can use; the message is for the operator.
     pub fn from_image(image: &RunnerImage) -> Result<Self, LabelError> {
+        if let Some(flaw) = &image.flaw {
+            return Err(LabelError::Flaw(flaw.clone()));
+        }
         let label = |name| image.labels.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
         if label(LABEL_RUNNER) != Some("true") {
             return Err(LabelError::NotARunner);
@@ -270,6 +278,7 @@ mod tests {
             reference: None,
             created_unix_s,
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            flaw: None,
         }
     }
 

@@ -89,7 +89,9 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
                 findings.ok("runner", format!("{} ({name}, {protocol})", runner.language));
             }
             Err(why) => {
-                findings.warn("runner", format!("{name}: {why}"), "correct the labels of the image and build it again");
+                let fix =
+                    "correct the labels of the image and build it again; with Kubernetes, correct the pod template";
+                findings.warn("runner", format!("{name}: {why}"), fix);
             }
         }
     }

@@ -160,7 +160,8 @@ async fn doctor_fails_without_a_test_and_warns_of_a_bad_image() {
 
     let odd = honest();
     let labels = [("sandbox.runner", "true")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let unnamed = RunnerImage { id: ImageId("sha256:odd".to_owned()), reference: None, created_unix_s: 0, labels };
+    let unnamed =
+        RunnerImage { id: ImageId("sha256:odd".to_owned()), reference: None, created_unix_s: 0, labels, flaw: None };
     let mut images = odd.runners().await.expect("images");
     images.push(unnamed);
     odd.set_runners(images);

@@ -167,7 +167,8 @@ mod tests {
     fn found(language: &str, more: &[(&str, &str)]) -> Option<CheckProgram> {
         let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
         let labels = labels.iter().chain(more).map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let image = RunnerImage { id: ImageId("x@1".to_owned()), reference: None, created_unix_s: 0, labels };
+        let image =
+            RunnerImage { id: ImageId("x@1".to_owned()), reference: None, created_unix_s: 0, labels, flaw: None };
         of_runner(&Runner::from_image(&image).expect("a runner"), &[([192, 0, 2, 1], 443).into()])
     }
 

@@ -228,7 +228,8 @@ mod tests {
         let labels = [(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, language)];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let id = ImageId(format!("{language}@1"));
-        Runner::from_image(&RunnerImage { id, reference: None, created_unix_s: 0, labels }).expect("a runner")
+        let image = RunnerImage { id, reference: None, created_unix_s: 0, labels, flaw: None };
+        Runner::from_image(&image).expect("a runner")
     }
 
     fn verified(notes: &[&str]) -> Isolation {

@@ -241,6 +241,7 @@ pub(super) fn runner_image(image: ImageSummary, allows: impl Fn(&str) -> bool) -
         reference: Some(reference),
         created_unix_s: image.created,
         labels: image.labels,
+        flaw: None,
     })
 }
 

@@ -38,6 +38,7 @@ impl FakeEngine {
             reference: Some(format!("runner-{language}:latest")),
             created_unix_s: self.0.clock.unix_s(),
             labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            flaw: None,
         };
         self.0.runners.send_modify(|runners| {
             runners.retain(|runner| runner.id != image.id);

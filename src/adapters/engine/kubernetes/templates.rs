@@ -58,7 +58,7 @@ struct Template {
 pub(super) struct Templates(Mutex<HashMap<ImageId, Arc<Value>>>);
 
 impl Templates {
-    /// Lists the runners. A template that cannot be one is logged.
+    /// Lists the runners. A template that cannot be one is listed with the reason.
     pub(super) async fn runners(&self, engine: &Inner) -> Result<Vec<RunnerImage>, EngineError> {
         let params = ListParams::default().labels(&selector());
         let request = Request::new(engine.url("podtemplates")).list(&params);
@@ -72,7 +72,7 @@ impl Templates {
                     known.insert(runner.id.clone(), Arc::new(template));
                     runners.push(runner);
                 }
-                Err(error) => warn!(template = metadata.name, %error, "a pod template is no runner"),
+                Err(error) => runners.push(flawed(&metadata, &error)),
             }
         }
         *self.0.lock() = known;
@@ -117,7 +117,16 @@ fn runner(metadata: &ObjectMeta, template: &Value) -> Result<RunnerImage, Templa
         reference: template["spec"]["containers"][0]["image"].as_str().map(str::to_owned),
         created_unix_s: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
         labels,
+        flaw: None,
     })
+}
+
+/// A template that cannot be a runner.
+fn flawed(metadata: &ObjectMeta, error: &TemplateError) -> RunnerImage {
+    let text = |of: &Option<String>| of.clone().unwrap_or_default();
+    let id = ImageId(format!("{}@{}", text(&metadata.name), text(&metadata.resource_version)));
+    let flaw = Some(format!("the pod template cannot be used: {error}"));
+    RunnerImage { id, reference: None, created_unix_s: 0, labels: HashMap::new(), flaw }
 }
 
 /// See [`changes::changes`].

@@ -49,7 +49,7 @@ fn runner(language: &str, description: &str) -> Runner {
         ("sandbox.kernel", "a"),
     ];
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let image = RunnerImage { id: ImageId("a".to_owned()), reference: None, created_unix_s: 0, labels };
+    let image = RunnerImage { id: ImageId("a".to_owned()), reference: None, created_unix_s: 0, labels, flaw: None };
     Runner::from_image(&image).expect("a runner")
 }
 
