@@ -29,7 +29,7 @@ pub enum StartError {
     Connect(#[source] ConnectError),
     /// The cluster that the settings name.
     #[cfg(feature = "kubernetes")]
-    #[error("the cluster cannot be used: {0}")]
+    #[error("the cluster cannot be used")]
     Cluster(#[from] crate::adapters::engine::ClusterError),
     #[cfg(not(feature = "kubernetes"))]
     #[error(

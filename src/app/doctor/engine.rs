@@ -62,6 +62,12 @@ fn unusable(error: &StartError, in_container: bool, findings: &mut Findings) {
             "on the host, start the engine and what passes its socket on to this container (the service `engine` of \
              the compose files, whose DOCKER_SOCKET must be the engine's socket)",
         ),
+        #[cfg(feature = "kubernetes")]
+        StartError::Cluster(cause) => findings.fail(
+            "engine",
+            chain(cause),
+            "let the server reach the API server and its credentials: the service account of its pod, or KUBECONFIG",
+        ),
         StartError::Engine(cause) => findings.fail("engine", chain(cause), "start the engine, and read its log"),
         _ => findings.sentence(Level::Fail, "engine", &chain(error)),
     }
@@ -72,7 +78,7 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
     let images = match engine.runners().await {
         Ok(images) => images,
         Err(error) => {
-            findings.fail("runners", error, "read the log of the engine");
+            findings.fail("runners", chain(&error), "read the log of the engine");
             return false;
         }
     };

@@ -9,6 +9,8 @@ use super::{
     finding::{Finding, Findings, Level},
     machine,
 };
+#[cfg(feature = "kubernetes")]
+use crate::adapters::engine::ClusterError;
 use crate::{
     adapters::{
         engine::{
@@ -255,6 +257,14 @@ async fn doctor_in_a_container_says_how_its_host_offers_the_engine() {
     assert!(fix.contains("the service `engine`") && !fix.contains("systemctl"), "{fix}");
     let (_, fix) = found(away(), false).await;
     assert!(fix.contains("systemctl start docker"), "{fix}");
+    #[cfg(feature = "kubernetes")]
+    {
+        let source = EngineError::unavailable("ping", "no route");
+        let cause = ClusterError::Api { host: "https://10.0.0.1/".to_owned(), source };
+        let (detail, fix) = found(StartError::Cluster(cause), true).await;
+        assert_eq!(detail.matches("https://10.0.0.1/ does not answer").count(), 1, "{detail}");
+        assert!(detail.contains("no route") && fix.contains("KUBECONFIG"), "{detail}: {fix}");
+    }
     let lost = StartError::Engine(EngineError::unavailable("ping", "no such file"));
     let (detail, fix) = found(lost, false).await;
     assert!(detail.contains("cannot be reached") && !fix.contains("doctor"), "{detail}: {fix}");
