@@ -36,4 +36,7 @@ pub trait PeerStore: Send + Sync {
 
     /// Takes back all that a server has, and forgets it.
     async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError>;
+
+    /// The same for another server, unless its beat is no longer this one.
+    async fn forget(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError>;
 }

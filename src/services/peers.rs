@@ -10,7 +10,8 @@
 //! A server changes its heartbeat while it lives; one whose heartbeat has been the same for [`DEAD_AFTER`] loses its
 //! conversations, so the servers' clocks do not matter; one whose machine was suspended notices how long. The statement
 //! that takes a conversation compares the heartbeat again, so a server that has just started, or has come back, keeps
-//! its conversations. Knows no HTTP: `api/http/peers` forwards requests.
+//! its conversations. A server that is dead for [`FORGOTTEN_AFTER`] is removed from the database.
+//! Knows no HTTP: `api/http/peers` forwards requests.
 //!
 //! ```text
 //! follow ── one task: writes the heartbeat, reads the others', stores new conversations, gives back idle ones
@@ -54,6 +55,8 @@ use crate::{
 pub const ROUND: Duration = Duration::from_secs(2);
 /// A server whose beat is the same for so long is dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// A server that is dead for so long is removed from the database, with what it had.
+const FORGOTTEN_AFTER: Duration = Duration::from_hours(1);
 /// A conversation in which nothing has been for so long is given back.
 const IDLE_MAX: Duration = Duration::from_mins(1);
 /// The same while the server stops: longer than a request takes from its check to its place in the queue.
@@ -286,7 +289,14 @@ impl Inner {
         let until = Instant::now() + ROUND;
         self.store_made(until, occupancy).await?;
         self.ready.send_replace(true);
-        self.give_back(until, occupancy).await
+        self.give_back(until, occupancy).await?;
+        for (instance, beat) in beats.forgotten() {
+            if Instant::now() > until {
+                break;
+            }
+            within(ROUND, self.store.forget(instance, beat)).await?;
+        }
+        Ok(())
     }
 
     /// Stores what is held and not stored. What another server has taken meanwhile is lost. Ends with the time of the

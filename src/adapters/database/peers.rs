@@ -83,6 +83,19 @@ impl PeerStore for Database {
         }
         Ok(())
     }
+
+    async fn forget(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {
+        // A server that comes back waits for the end of this with its first beat, and takes what it has only then.
+        let mut transaction = self.pool()?.begin().await?;
+        let statement = "DELETE FROM peers WHERE instance = $1 AND beat = $2";
+        let query = sqlx::query(statement).bind(instance.to_string()).bind(beat);
+        if query.execute(&mut *transaction).await?.rows_affected() > 0 {
+            let statement = "DELETE FROM conversation_places WHERE instance = $1";
+            sqlx::query(statement).bind(instance.to_string()).execute(&mut *transaction).await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +127,32 @@ mod tests {
         sqlx::query(statement).bind(a.to_string()).execute(&database.pool).await.expect("removed");
         assert_eq!(take(b, 6, &[(other, 7)]).await, b, "of no server");
     }
+
+    #[tokio::test]
+    async fn a_server_is_forgotten_with_what_it_has_unless_it_has_come_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
+        database.prepare().await.expect("tables");
+        let [a, b] = std::array::from_fn(|_| InstanceId::new());
+        for (instance, id) in [(a, "of-a"), (b, "of-b")] {
+            let peer = Peer { instance, url: "http://127.0.0.1:1".to_owned() };
+            database.announce(&peer, 7).await.expect("announced");
+            let key = ConversationKey::new(Principal::default(), id.parse().expect("an id"));
+            assert_eq!(database.take(&key, instance, 1, &[]).await.expect("a place"), instance);
+        }
+        let left = async || {
+            let statement = "SELECT instance FROM conversation_places ORDER BY conversation";
+            let rows = sqlx::query(statement).fetch_all(&database.pool).await.expect("rows");
+            let places: Vec<InstanceId> = rows.iter().map(|row| parsed(row, "instance").expect("an id")).collect();
+            (database.peers().await.expect("servers").len(), places)
+        };
+        database.forget(a, 6).await.expect("done");
+        assert_eq!(left().await, (2, vec![a, b]));
+        database.forget(a, 7).await.expect("done");
+        assert_eq!(left().await, (1, vec![b]));
+        database.close().await;
+    }
+
     #[tokio::test]
     async fn a_conversation_that_is_given_back_meanwhile_is_taken() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tokio::time::Instant;
 
-use super::{DEAD_AFTER, Peer};
+use super::{DEAD_AFTER, FORGOTTEN_AFTER, Peer};
 use crate::domain::{clock::Moment, id::InstanceId};
 
 /// The last beat of each other server, and since when it is the same.
@@ -37,5 +37,11 @@ impl Heartbeats {
         }
         self.seen = seen;
         (alive, dead)
+    }
+
+    /// Those whose beat has been the same for [`FORGOTTEN_AFTER`].
+    pub fn forgotten(&self) -> Vec<(InstanceId, i64)> {
+        let long = self.seen.iter().filter(|(_, (_, since))| since.elapsed() >= FORGOTTEN_AFTER);
+        long.map(|(instance, (beat, _))| (*instance, *beat)).collect()
     }
 }

@@ -86,6 +86,11 @@ impl PeerStore for Memory {
         self.places.lock().retain(|_, (by, _)| *by != instance);
         Ok(())
     }
+
+    async fn forget(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {
+        let now = self.peers.lock().get(&instance.to_string()).map(|(_, beat)| *beat);
+        if now == Some(beat) { self.leave(instance).await } else { self.answers() }
+    }
 }
 
 /// Nothing is ever there.

@@ -291,6 +291,23 @@ async fn a_server_leaves_what_an_earlier_process_had_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_was_killed_is_forgotten_with_what_it_had() {
+    let store: Arc<Memory> = Arc::default();
+    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND).await;
+    for id in ["x", "y"] {
+        assert_eq!(a.take(&key(id)).await, None);
+    }
+    a.task.abort();
+    let left = || (store.peers.lock().len(), store.places.lock().len());
+    sleep(FORGOTTEN_AFTER - ROUND * 2).await;
+    assert_eq!(left(), (2, 2));
+    sleep(ROUND * 5).await;
+    assert_eq!(left(), (1, 0));
+    assert_eq!(b.take(&key("x")).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_with_many_conversations_beats_in_time() {
     let store: Arc<Memory> = Arc::default();
     let (a, b) = (Server::start(&store).await, Server::start(&store).await);
