@@ -1,7 +1,7 @@
 //! The Helm chart and what is made from it, without a renderer: `scripts/chart.sh check` renders.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -149,6 +149,47 @@ fn role_of_the_server_has_these_rights_and_no_more() {
                     - apiGroups: [\"\"] resources: [podtemplates] verbs: [list, watch]";
     assert_eq!(rules, expected);
     assert!(!text.contains("ClusterRole"), "its rights are in one namespace");
+}
+
+/// The objects of a kind in the manifests.
+fn made(manifest: &str, kind: &str) -> Vec<String> {
+    let text = read(&format!("deploy/kubernetes/manifests/{manifest}.yaml"));
+    let is_one = |object: &&str| object.lines().any(|line| line == format!("kind: {kind}"));
+    text.split("\n---\n").filter(is_one).map(|object| object.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The labels that servers alone have.
+const SERVER: &str = "app.kubernetes.io/name: mcp-sandbox-server app.kubernetes.io/instance: mcp-sandbox-server \
+                      app.kubernetes.io/component: server";
+
+#[test]
+fn traffic_of_every_pod_is_denied_and_servers_alone_are_let_out() {
+    let policies = made("sandbox", "NetworkPolicy");
+    let [all, servers] = &policies[..] else { panic!("{policies:?}") };
+    assert!(all.ends_with("spec: podSelector: {} policyTypes: [Ingress, Egress]"), "{all}");
+    let let_out = "policyTypes: [Ingress, Egress] ingress: [{}] egress: [{}]";
+    assert!(servers.ends_with(&format!("spec: podSelector: matchLabels: {SERVER} {let_out}")), "{servers}");
+    for template in made("sandbox", "PodTemplate") {
+        assert!(!template.contains("component: server"), "{template}");
+    }
+}
+
+#[test]
+fn every_runner_is_fetched_on_every_node_and_a_server_is_kept_and_monitored() {
+    let images = |text: &str| -> BTreeSet<String> {
+        let all = text.split("image: \"").skip(1).filter_map(|rest| rest.split('"').next());
+        all.filter(|image| image.contains("runner-")).map(str::to_owned).collect()
+    };
+    let [daemons] = &made("sandbox", "DaemonSet")[..] else { panic!("one DaemonSet") };
+    let runners = images(&made("sandbox", "PodTemplate").concat());
+    assert!(runners.len() >= 4 && images(daemons) == runners, "{runners:?} in\n{daemons}");
+    let [budget] = &made("sandbox", "PodDisruptionBudget")[..] else { panic!("one PodDisruptionBudget") };
+    assert!(budget.ends_with(&format!("spec: minAvailable: 1 selector: matchLabels: {SERVER}")), "{budget}");
+    let [monitor] = &made("monitoring", "ServiceMonitor")[..] else { panic!("one ServiceMonitor") };
+    let endpoints = "endpoints: - {port: metrics, interval: 15s}";
+    assert!(monitor.ends_with(&format!("spec: selector: matchLabels: {SERVER} {endpoints}")), "{monitor}");
+    let named = made("monitoring", "Service").into_iter().filter(|service| service.contains("- {name: metrics, "));
+    assert_eq!(named.count(), 1);
 }
 
 /// They need no token, and the server's own Service may be reached from outside of the cluster.
