@@ -125,7 +125,8 @@ async fn until_running(
 fn no_place(why: &str) -> String {
     format!(
         "no node has a place for the pod ({why}): add nodes, lower SANDBOX_LIMITS__MEMORY_BYTES or \
-         SANDBOX_ADMISSION__SLOTS, or correct the node selector and tolerations of the pod template"
+         SANDBOX_ADMISSION__SLOTS, correct the node selector and tolerations of the pod template, or make the claim \
+         that is not found in the namespace of the sandboxes"
     )
 }
 
