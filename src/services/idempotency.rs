@@ -9,7 +9,7 @@
 //! ```text
 //! load ── one task: reads the keys of the last day, then ends
 //! once ── a task that stores a key: continues when its request is aborted; the key of a run that did not begin is
-//!         removed before the same key is looked at again
+//!         removed before the same key is looked at again, or where that fails, within half a minute
 //! ```
 
 use std::{
@@ -52,6 +52,9 @@ const AGE_MAX: Duration = Duration::from_hours(24);
 const KEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a request that another server has to answer waits for its key to be removed.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
+/// After which pauses the removal of a key is tried again that failed: before [`SETTLED_MS`], and seldom, as many may
+/// fail at once.
+const RELEASE_AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(20)];
 /// After this time a run has begun or its key was removed, at whichever server, in milliseconds.
 const SETTLED_MS: i64 = 60_000;
 /// Keys that are read at the start: the newest.
@@ -70,8 +73,9 @@ pub struct Idempotency {
     /// Where keys outlive the process.
     store: Option<Arc<dyn KeyStore>>,
     clock: Arc<dyn Clock>,
-    /// Held while a run begins, so that concurrent requests with one key begin one run.
-    turns: WeakMap<(Principal, String), AsyncMutex<()>>,
+    /// Held while a run begins, so that concurrent requests with one key begin one run. Whether the key of a run that
+    /// did not begin was left in the database.
+    turns: WeakMap<(Principal, String), AsyncMutex<bool>>,
     /// When this process began, in unix milliseconds.
     began: i64,
     /// Runs that began before their key was stored.
@@ -146,7 +150,7 @@ impl Idempotency {
             Err(failure) => {
                 // The server that has the conversation is asked next, and must not find the key of this one.
                 drop(storing);
-                let is_removed = timeout(RELEASE_MAX, place.lock()).await.is_ok();
+                let is_removed = timeout(RELEASE_MAX, place.lock()).await.is_ok_and(|is_left| !*is_left);
                 let conversation = failure.conversation.clone().filter(|_| is_removed);
                 Err(Failure { conversation, ..failure })
             }
@@ -195,13 +199,13 @@ impl Idempotency {
     }
 
     /// Begins to store a key.
-    fn storing(&self, record: &KeyRecord, turn: OwnedMutexGuard<()>) -> Storing {
+    fn storing(&self, record: &KeyRecord, turn: OwnedMutexGuard<bool>) -> Storing {
         let store = self.store.clone();
         let task = store.clone().map(|store| {
             let (record, since) = (record.clone(), self.since());
             tokio::spawn(async move { within(ROUND_MAX, store.keep(&record, since)).await })
         });
-        Storing { task, store, record: record.clone(), is_begun: false, turn: Some(turn) }
+        Storing { task, store, record: record.clone(), is_stored: false, is_begun: false, turn: Some(turn) }
     }
 
     /// Waits for the key to be stored, for a bounded time. What was stored for the key before, if something was.
@@ -211,7 +215,10 @@ impl Idempotency {
             storing.task = None;
         }
         let why = match done {
-            Ok(Ok(Ok(earlier))) => return earlier,
+            Ok(Ok(Ok(earlier))) => {
+                storing.is_stored = earlier.is_none();
+                return earlier;
+            }
             Ok(Ok(Err(error))) => error.to_string(),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the database takes too long".to_owned(),
@@ -250,28 +257,42 @@ fn again<T>((known, run): (Digest, RunId), digest: Digest) -> Result<Once<T>, Fa
     Err(Failure::new(Code::IdempotencyKeyReused, why).about("Idempotency-Key"))
 }
 
-/// A key on its way into the database. Unless its run began, it is removed, and until then its turn lasts.
+/// A key on its way into the database. Unless its run began, it is removed, and until that is tried its turn lasts.
 struct Storing {
     /// Until it is known to be stored.
     task: Option<JoinHandle<Result<Option<KeyRecord>, DatabaseError>>>,
     store: Option<Arc<dyn KeyStore>>,
     record: KeyRecord,
+    is_stored: bool,
     is_begun: bool,
-    turn: Option<OwnedMutexGuard<()>>,
+    turn: Option<OwnedMutexGuard<bool>>,
 }
 
 impl Drop for Storing {
     fn drop(&mut self) {
-        let (task, turn, record) = (self.task.take(), self.turn.take(), self.record.clone());
+        let (task, mut turn, record) = (self.task.take(), self.turn.take(), self.record.clone());
         let Some(store) = self.store.take().filter(|_| !self.is_begun) else { return };
+        let mut is_stored = self.is_stored;
         tokio::spawn(async move {
             if let Some(task) = task {
-                drop(task.await);
+                is_stored = matches!(task.await, Ok(Ok(None)));
             }
-            if let Err(error) = within(ROUND_MAX, store.release(&record)).await {
+            let mut released = within(ROUND_MAX, store.release(&record)).await;
+            if let Some(is_left) = turn.as_deref_mut() {
+                *is_left = is_stored && released.is_err();
+            }
+            // A repeated request waits for no more than the first attempt.
+            drop(turn);
+            for pause in RELEASE_AGAIN {
+                if released.is_ok() {
+                    return;
+                }
+                sleep(pause).await;
+                released = within(ROUND_MAX, store.release(&record)).await;
+            }
+            if let Err(error) = released {
                 warn!(%error, "the idempotency key of a run that did not begin is left");
             }
-            drop(turn);
         });
     }
 }

@@ -14,7 +14,15 @@ use crate::domain::{
 /// A database that reads and removes keys slowly, and stores those of the owner `slow` so.
 struct Slow {
     takes: Duration,
+    /// Removals that fail before one succeeds.
+    fails: Mutex<usize>,
     released: AtomicUsize,
+}
+
+impl Slow {
+    fn new(takes: Duration, fails: usize) -> Self {
+        Self { takes, fails: Mutex::new(fails), released: AtomicUsize::new(0) }
+    }
 }
 
 #[async_trait]
@@ -33,6 +41,11 @@ impl KeyStore for Slow {
 
     async fn release(&self, _: &KeyRecord) -> Result<(), DatabaseError> {
         sleep(self.takes).await;
+        let mut fails = self.fails.lock();
+        if *fails > 0 {
+            *fails -= 1;
+            return Err(DatabaseError("it is locked".to_owned()));
+        }
         self.released.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -44,8 +57,8 @@ impl KeyStore for Slow {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_goes_to_another_server_after_its_key_was_removed() {
-    for (takes_ms, removed) in [(200, true), (60_000, false)] {
-        let store = Arc::new(Slow { takes: Duration::from_millis(takes_ms), released: AtomicUsize::new(0) });
+    for (takes_ms, fails, removed) in [(200, 0, true), (60_000, 0, false), (200, 1, false)] {
+        let store = Arc::new(Slow::new(Duration::from_millis(takes_ms), fails));
         let (keys, who) =
             (Idempotency::new(Some(Arc::clone(&store) as _), Arc::new(SystemClock)), Principal::default());
         let id: ConversationId = "c".parse().expect("an id");
@@ -57,6 +70,19 @@ async fn a_request_goes_to_another_server_after_its_key_was_removed() {
         assert_eq!(failure, if removed { there } else { elsewhere }, "it is not sent on while the key is there");
         assert_eq!(store.released.load(Ordering::Relaxed), usize::from(removed));
         assert!(asked.elapsed() <= RELEASE_MAX + Duration::from_millis(1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_removal_of_a_key_is_tried_again() {
+    for (fails, released) in [(0, 1), (RELEASE_AGAIN.len(), 1), (RELEASE_AGAIN.len() + 1, 0)] {
+        let store = Arc::new(Slow::new(Duration::from_millis(1), fails));
+        let (keys, who) =
+            (Idempotency::new(Some(Arc::clone(&store) as _), Arc::new(SystemClock)), Principal::default());
+        let full = |_| Err(Failure::new(Code::QueueFull, "full"));
+        assert!(keys.once::<()>(&who, None, ("k".to_owned(), [0; 32]), full).await.is_err());
+        sleep(Duration::from_millis(SETTLED_MS.unsigned_abs())).await;
+        assert_eq!(store.released.load(Ordering::Relaxed), released, "{fails} failures");
     }
 }
 
@@ -101,7 +127,7 @@ async fn a_key_of_another_server_is_remembered_only_when_its_run_cannot_be_refus
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_keys_to_be_read() {
-    let store = Arc::new(Slow { takes: Duration::from_hours(1), released: AtomicUsize::new(0) });
+    let store = Arc::new(Slow::new(Duration::from_hours(1), 0));
     let (keys, stop) = (Idempotency::new(Some(store), Arc::new(SystemClock)), CancellationToken::new());
     let stopped = async {
         sleep(TRY_AGAIN).await;
@@ -113,7 +139,7 @@ async fn a_stop_does_not_wait_for_keys_to_be_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_does_not_wait_for_others_to_be_stored() {
-    let store = Arc::new(Slow { takes: Duration::from_hours(1), released: AtomicUsize::new(0) });
+    let store = Arc::new(Slow::new(Duration::from_hours(1), 0));
     let keys = Arc::new(Idempotency::new(Some(store), Arc::new(SystemClock)));
     let [slow, other]: [Principal; 2] = ["slow", "other"].map(|name| name.parse().expect("an owner"));
     let slowly = |n: usize| {
