@@ -3,7 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use super::{Token, Tokens};
@@ -19,16 +22,22 @@ const READ_EVERY: u64 = 10;
 #[derive(Default)]
 pub(super) struct OwnLines {
     instance: OnceLock<InstanceId>,
+    /// The runs of this process began at this moment or later, in unix milliseconds: when it began, or earlier where
+    /// the clock was set back since.
+    since: AtomicI64,
 }
 
 impl Tokens {
     /// From now on what runs of others used counts too. Once.
     pub fn count_beside(&self, instance: InstanceId) {
+        self.own.since.store(self.began, Ordering::Relaxed);
         let _ = self.own.instance.set(instance);
     }
 
     /// Reads it, in the rounds in which it is due.
     pub(super) async fn read_spent(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
+        let now = self.now();
+        let own_since = self.own.since.fetch_min(now, Ordering::Relaxed).min(now);
         let Some(instance) = self.own.instance.get().filter(|_| round.is_multiple_of(READ_EVERY)) else {
             return Ok(());
         };
@@ -38,8 +47,8 @@ impl Tokens {
             return Ok(());
         }
         let ids: Vec<_> = limited.iter().map(|token| token.record.id).collect();
-        let since = self.now().saturating_sub(i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX));
-        let spent: HashMap<_, _> = store.spent(&ids, since, (*instance, self.began)).await?.into_iter().collect();
+        let since = now.saturating_sub(i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX));
+        let spent: HashMap<_, _> = store.spent(&ids, since, (*instance, own_since)).await?.into_iter().collect();
         // A token and those that came from it share what they spend.
         let mut families: HashMap<usize, (Arc<Token>, (u64, u64))> = HashMap::new();
         for token in limited {
@@ -54,3 +63,6 @@ impl Tokens {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
