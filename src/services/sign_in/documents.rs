@@ -1,7 +1,7 @@
 //! Clients that are named by the address of a document about them (client id metadata documents,
 //! draft-ietf-oauth-client-id-metadata-document). What was read is remembered for a while; nothing is stored.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, ops::Range, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -30,8 +30,9 @@ const KEPT_MAX: Duration = Duration::from_hours(24);
 /// The same for a document that could not be read, so that its server is not asked again and again.
 const FAILURE_KEPT: Duration = Duration::from_mins(1);
 
-/// A client, or why its document is none, until a moment in unix milliseconds.
-type Known = HashMap<String, (i64, Result<RegisteredClient, &'static str>)>;
+/// A client, or why its document is none, and while that holds, in unix milliseconds: not before the document was read,
+/// as a clock that was ahead then may have been set.
+type Known = HashMap<String, (Range<i64>, Result<RegisteredClient, &'static str>)>;
 
 pub(super) struct Documents {
     web: Arc<dyn Web>,
@@ -56,7 +57,7 @@ impl SignIn {
     /// [`Refusal::ClientDocument`]; [`Refusal::TooMany`].
     pub(super) async fn documented(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
         check_address(id).map_err(Refusal::ClientDocument)?;
-        let known = self.documents.known.lock().get(id).filter(|(until, _)| self.now() < *until).cloned();
+        let known = self.documents.known.lock().get(id).filter(|(holds, _)| holds.contains(&self.now())).cloned();
         if let Some((_, found)) = known {
             return found.map_err(Refusal::ClientDocument);
         }
@@ -81,13 +82,13 @@ impl SignIn {
             Err(why) => (Err(why), FAILURE_KEPT),
         };
         let (now, mut known) = (self.now(), self.documents.known.lock());
-        known.retain(|_, (until, _)| now < *until);
+        known.retain(|_, (holds, _)| holds.contains(&now));
         if known.len() >= KNOWN_MAX {
-            let first = known.iter().min_by_key(|(_, (until, _))| *until).map(|(id, _)| id.clone());
+            let first = known.iter().min_by_key(|(_, (holds, _))| holds.end).map(|(id, _)| id.clone());
             first.map(|first| known.remove(&first));
         }
         let until = now.saturating_add(i64::try_from(kept.as_millis()).unwrap_or(i64::MAX));
-        known.insert(id.to_owned(), (until, found.clone()));
+        known.insert(id.to_owned(), (now..until, found.clone()));
         found.map_err(Refusal::ClientDocument)
     }
 }

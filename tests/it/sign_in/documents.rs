@@ -103,6 +103,9 @@ async fn document_describes_a_client_and_is_remembered_within_bounds() {
     world.pass(2);
     world.sign_in.client(CLIENT, HERE).await.expect("read again");
     assert_eq!(world.pages.asked(), 3, "a day at most");
+    world.pass(-365 * 24 * 3600);
+    world.sign_in.client(CLIENT, HERE).await.expect("read again");
+    assert_eq!(world.pages.asked(), 4, "the clock was a year ahead");
 }
 
 #[tokio::test]
