@@ -76,8 +76,9 @@ pub trait TokenStore: Send + Sync {
     /// Stores when tokens were last used, in unix milliseconds.
     async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError>;
 
-    /// What runs of these tokens have used that ended at `since` or later, in unix milliseconds: processor time in
-    /// milliseconds and bytes of output. Without the runs that a server began since a moment, which it counts itself.
+    /// What runs of these tokens have used that ended at `since` or within two days after it, in unix milliseconds:
+    /// processor time in milliseconds and bytes of output. Without the runs that a server began since a moment, which
+    /// it counts itself.
     async fn spent(
         &self,
         tokens: &[TokenId],

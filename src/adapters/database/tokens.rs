@@ -22,6 +22,9 @@ use crate::{
 
 /// Tokens that one statement names.
 const TOKENS_AT_ONCE: usize = 500;
+/// What ended later than this after the moment from which is counted has the time of a clock that was ahead, in
+/// milliseconds: two days, of which one is counted and clocks may be apart by the other.
+const AHEAD_MS: i64 = 2 * 24 * 3600 * 1000;
 
 #[async_trait]
 impl TokenStore for Database {
@@ -133,7 +136,8 @@ impl TokenStore for Database {
             let statement = format!(
                 "SELECT token, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
                  CAST(COALESCE(SUM(stdout_bytes + stderr_bytes), 0) AS BIGINT) AS bytes FROM history \
-                 WHERE ended_ms >= $1 AND (instance <> $2 OR begun_ms < $3) AND token IN ({places}) GROUP BY token"
+                 WHERE ended_ms >= $1 AND ended_ms < $1 + {AHEAD_MS} AND (instance <> $2 OR begun_ms < $3) \
+                 AND token IN ({places}) GROUP BY token"
             );
             let query = sqlx::query(AssertSqlSafe(statement)).bind(since).bind(instance.to_string()).bind(began);
             let query = some.iter().fold(query, |query, token| query.bind(token.to_string()));

@@ -65,5 +65,7 @@ async fn own_runs_count_once_after_the_clock_was_set_back() {
     clock.set(NOW_S - 3600);
     tokens.read_spent(&database, 1).await.expect("not due");
     assert!(may_begin_after(line(server, NOW_S - 3599)).await, "this process counts it itself");
+    let far_ahead = line(InstanceId::new(), NOW_S + 365 * 24 * 3600);
+    assert!(may_begin_after(far_ahead).await, "of a server whose clock was a year ahead");
     assert!(!may_begin_after(line(InstanceId::new(), NOW_S - 3598)).await, "another server's");
 }
