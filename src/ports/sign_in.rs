@@ -87,7 +87,8 @@ pub trait SignInStore: Send + Sync {
     async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<(TokenId, Grant)>, DatabaseError>;
 
     /// Retires a refresh token and stores the next pair. One that was retired less than `grace_ms` ago gets another
-    /// pair; one that was retired before is reused.
+    /// pair; one that was retired before is reused, and so is one that was retired by a clock that was set back by more
+    /// than that.
     async fn rotate(
         &self,
         refresh: &TokenDigest,

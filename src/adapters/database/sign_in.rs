@@ -137,7 +137,8 @@ impl SignInStore for Database {
             .await?;
         let Some(row) = row else { return Ok(Exchange::Invalid) };
         let connection: TokenId = parsed(&row, "connection")?;
-        if row.try_get::<i64, _>("retired_ms")? < now - grace_ms {
+        // One that was retired later than now has an unknown age: the clock was set back.
+        if (now - row.try_get::<i64, _>("retired_ms")?).abs() > grace_ms {
             return Ok(Exchange::Reused(connection));
         }
         let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";

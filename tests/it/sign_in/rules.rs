@@ -43,6 +43,7 @@ on_each_database! {
     code_lives_for_a_minute
     access_token_expires_and_what_it_opened_goes_on
     refresh_token_that_is_used_again_after_a_minute_ends_the_connection
+    refresh_token_that_is_used_again_after_the_clock_was_set_back_ends_the_connection
     of_fifty_redemptions_on_two_servers_one_succeeds
     connection_ends_with_the_token_it_came_from_and_may_do_no_more
     consent_by_a_token_that_another_process_revoked_makes_no_connection
@@ -228,6 +229,16 @@ async fn refresh_token_that_is_used_again_after_a_minute_ends_the_connection(kin
     let told = world.steps.0.lock().expect("no panic").clone();
     let of_first = ["registered", "allowed", "redeemed", "refreshed", "refreshed"];
     assert_eq!(told[..8], [&of_first[..], &["allowed", "redeemed", "reused"]].concat());
+}
+
+async fn refresh_token_that_is_used_again_after_the_clock_was_set_back_ends_the_connection(kind: Kind) {
+    let world = World::new(kind).await;
+    let first = world.signed_in(TOKEN).await;
+    let second = world.refresh(&first).await.expect("tokens");
+    world.pass(-3600);
+    assert!(world.is_accepted(&second));
+    assert_eq!(world.refresh(&first).await.map(drop), Err(Refusal::InvalidGrant));
+    assert!(!world.is_accepted(&second));
 }
 
 async fn of_fifty_redemptions_on_two_servers_one_succeeds(kind: Kind) {
