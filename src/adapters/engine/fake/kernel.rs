@@ -24,15 +24,18 @@
 //!
 //! It reads and writes the frames by itself, so a mistake in the server's codec shows.
 
-use std::{collections::HashMap, fmt::Display, future::pending};
+mod codec;
+
+use std::{collections::HashMap, future::pending};
 
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt, DuplexStream},
+    io::DuplexStream,
     sync::{mpsc, watch},
     time::sleep,
 };
 
+use self::codec::{Message, frame, layout, read};
 use super::{
     life::Actor,
     script::{self, Step},
@@ -42,7 +45,6 @@ use crate::{domain::event::StreamKind, ports::engine::Exit};
 const CONFIG: u8 = 1;
 const PROGRAM: u8 = 2;
 const GO: u8 = 3;
-const STDIN: u8 = 4;
 const READY: u8 = 0x81;
 const EXIT: u8 = 0x84;
 /// Bytes of a frame's or a message's text that are sent at once.
@@ -52,13 +54,6 @@ const LOADING_MS: u64 = 900;
 const CELL_MS: u64 = 10;
 /// A picture of one pixel.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-
-/// A message of the server: its channel, header, parent header and content.
-struct Message {
-    channel: String,
-    header: Value,
-    content: Value,
-}
 
 /// Reads what the server sends: a program that is then played, or the name of a kernel.
 pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut Exit) {
@@ -111,54 +106,6 @@ async fn loaded(loading: Option<&mut watch::Receiver<bool>>) {
     if let Some(loading) = loading {
         drop(loading.wait_for(|is_loading| !is_loading).await);
     }
-}
-
-async fn frame(input: &mut DuplexStream) -> Option<(u8, Vec<u8>)> {
-    let kind = input.read_u8().await.ok()?;
-    let mut payload = vec![0; input.read_u32().await.ok()? as usize];
-    input.read_exact(&mut payload).await.ok()?;
-    Some((kind, payload))
-}
-
-async fn read(mut input: DuplexStream, messages: mpsc::Sender<Message>) {
-    let mut bytes = Vec::new();
-    while let Some((kind, payload)) = frame(&mut input).await {
-        if kind != STDIN {
-            continue;
-        }
-        bytes.extend_from_slice(&payload);
-        while let Some(length) = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
-            && bytes.len() >= 4 + length
-        {
-            let message: Vec<u8> = bytes.drain(..4 + length).skip(4).collect();
-            if messages.send(parse(&message)).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-fn parse(bytes: &[u8]) -> Message {
-    let number = |at: usize| usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default()));
-    let offset = |index: usize| number(8 * (1 + index)).unwrap_or_default();
-    let part = |index: usize| &bytes[offset(index)..offset(index + 1)];
-    let value = |index| serde_json::from_slice(part(index)).unwrap_or_default();
-    Message { channel: String::from_utf8_lossy(part(0)).into_owned(), header: value(1), content: value(4) }
-}
-
-fn layout(channel: &str, header: &Value, parent: &Value, content: &dyn Display, buffers: &[&str]) -> Vec<u8> {
-    let parts = [channel.to_owned(), header.to_string(), parent.to_string(), "{}".to_owned(), content.to_string()];
-    let parts: Vec<_> = parts.into_iter().chain(buffers.iter().map(|buffer| (*buffer).to_owned())).collect();
-    let mut offset = 8 * (2 + parts.len());
-    let mut message = (1 + parts.len() as u64).to_le_bytes().to_vec();
-    message.extend((offset as u64).to_le_bytes());
-    for part in &parts {
-        offset += part.len();
-        message.extend((offset as u64).to_le_bytes());
-    }
-    message.extend(parts.concat().into_bytes());
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    [&length.to_be_bytes()[..], &message].concat()
 }
 
 struct Kernel<'a> {
