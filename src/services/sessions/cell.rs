@@ -124,7 +124,7 @@ impl Sessions {
             sink,
             reply: None,
             is_idle: false,
-            error: None,
+            has_error: false,
             output_left: cell.limits.output_bytes_max,
             output_over: false,
             events: Events::default(),
@@ -136,7 +136,7 @@ impl Sessions {
         let deadline = time_up(begun + cell.limits.wall(), session.kernel.reporter());
         let stopped = execution.until_end(deadline, cancel, breach).await;
         let ended = match stopped {
-            End::Itself => execution.verdict(),
+            End::Itself => execution.reply.as_ref().map_or(Ended::Exited { code: 0 }, reply_verdict),
             End::Stopped(ended) => {
                 execution.interrupt(&self.0).await;
                 ended
@@ -173,8 +173,8 @@ struct Execution<'a> {
     sink: &'a mut (dyn FnMut(EventKind) + Send),
     reply: Option<Value>,
     is_idle: bool,
-    /// The name and the value of the exception that ended it.
-    error: Option<(String, String)>,
+    /// Whether an error was shown.
+    has_error: bool,
     output_left: u64,
     output_over: bool,
     events: Events,
@@ -274,7 +274,7 @@ impl Execution<'_> {
                 self.asked = Some(message.header.clone());
             }
             (Channel::Shell, "execute_reply") => {
-                if content["status"] == "error" && self.error.is_none() {
+                if content["status"] == "error" && !self.has_error {
                     self.error(&content);
                 }
                 for page in content["payload"].as_array().into_iter().flatten().take(SHOWN_MAX) {
@@ -340,18 +340,12 @@ impl Execution<'_> {
             traceback.clear();
         }
         // First, so that a reader who shows it with its colours knows that its lines follow as output.
-        let event = self.events.error(EventKind::Error { name: name.clone(), value: value.clone(), traceback });
+        let event = self.events.error(EventKind::Error { name, value, traceback });
         self.emit(event);
         if !plain.is_empty() {
             self.line(StreamKind::Stderr, plain);
         }
-        self.error = Some((name, value));
-    }
-
-    /// How a cell ended that we did not stop.
-    fn verdict(&self) -> Ended {
-        let failed = self.reply.as_ref().is_some_and(|reply| reply["status"] != "ok");
-        self.error.as_ref().map_or_else(|| exited(failed, "", ""), |(name, value)| exited(true, name, value))
+        self.has_error = true;
     }
 
     /// What the session has used so far, null when the bridge does not say; and whether a process was killed for memory
@@ -374,14 +368,13 @@ impl Execution<'_> {
     }
 }
 
-/// How a cell ended, by its kernel's reply.
+/// How a cell ended, by its kernel's reply alone: an error that was only shown, such as that of a script which `%run`
+/// started, does not end its cell.
 pub(in crate::services) fn reply_verdict(reply: &Value) -> Ended {
+    let failed = reply["status"] != "ok";
     let text = |name: &str| reply[name].as_str().unwrap_or_default();
-    exited(reply["status"] != "ok", text("ename"), text("evalue"))
-}
-
-/// A shell's kernel gives the exit status as the value of an error without a name.
-fn exited(failed: bool, name: &str, value: &str) -> Ended {
-    let status = value.parse::<i32>().ok().filter(|code| failed && name.is_empty() && (1..=255).contains(code));
+    // A shell's kernel gives the exit status as the value of an error without a name.
+    let is_status = |code: &i32| failed && text("ename").is_empty() && (1..=255).contains(code);
+    let status = text("evalue").parse::<i32>().ok().filter(is_status);
     Ended::Exited { code: status.unwrap_or(i32::from(failed)) }
 }

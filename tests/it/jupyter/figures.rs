@@ -101,6 +101,7 @@ async fn a_notebooks_cell_is_in_the_history_with_how_it_ended() {
         (format!("{}\nhang", many.join("\n")), "disk_limit", None),
         ("print on".to_owned(), "exited", Some(0)),
         ("raise Name no".to_owned(), "exited", Some(1)),
+        ("complain Name no".to_owned(), "exited", Some(0)),
         // As the kernel of a shell says a status.
         ("raise  4".to_owned(), "exited", Some(4)),
     ];

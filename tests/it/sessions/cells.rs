@@ -139,6 +139,18 @@ async fn a_cell_that_forges_its_idle_status_goes_on_until_its_reply() {
     server.stop().await;
 }
 
+/// As of a script that Python's `%run` starts: its kernel shows the error and replies that the cell is fine.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_is_only_shown_does_not_end_its_cell() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let goes_on = cell(&server, "a", "complain ValueError no\nprint end").await;
+    assert_eq!(shown(&goes_on), ("end\n", "Traceback: ValueError: no\n", OK));
+    let ends = cell(&server, "a", "complain ValueError no\nraise KeyError a").await;
+    assert_eq!(shown(&ends).2, Ended::Exited { code: 1 });
+    assert!(ends.stderr.text.ends_with("Traceback: KeyError: a\n"), "{}", ends.stderr.text);
+    server.stop().await;
+}
+
 /// A reply is enough: the idle status of a cell that prints much can be lost.
 #[tokio::test(start_paused = true)]
 async fn a_cell_that_replies_to_its_interrupt_keeps_its_session_without_an_idle_status() {

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `set name value`, `get name` | a variable of the session; `get` of one that is not there is an error |
 //! | `raise Name some text` | the cell ends with an error |
+//! | `complain Name some text` | an error is shown, and the cell goes on |
 //! | `ask some prompt` | waits for a line of input, and prints it |
 //! | `shout some prompt` | the same; 2 KiB are printed right behind the prompt |
 //! | `show text/html some text` | a display with that form and `text/plain` |
@@ -204,10 +205,9 @@ impl Kernel<'_> {
             CellEnd::Ok => json!({"status": "ok", "execution_count": self.cells, "payload": []}),
             CellEnd::Dead => return true,
             CellEnd::Error(name, value) => {
-                let traceback = [format!("\u{1b}[31mTraceback\u{1b}[0m: {name}: {value}")];
-                let error = json!({"ename": name, "evalue": value, "traceback": traceback});
-                self.send("iopub", "error", parent, &error).await;
-                json!({"status": "error", "ename": name, "evalue": value, "traceback": traceback})
+                let mut reply = self.show_error(parent, &name, &value).await;
+                reply["status"] = "error".into();
+                reply
             }
         };
         self.send("shell", "execute_reply", parent, &reply).await;
@@ -215,6 +215,14 @@ impl Kernel<'_> {
             self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await;
         }
         false
+    }
+
+    /// Shows an error; its content.
+    async fn show_error(&mut self, parent: &Value, name: &str, value: &str) -> Value {
+        let traceback = [format!("\u{1b}[31mTraceback\u{1b}[0m: {name}: {value}")];
+        let error = json!({"ename": name, "evalue": value, "traceback": traceback});
+        self.send("iopub", "error", parent, &error).await;
+        error
     }
 
     async fn step(&mut self, parent: &Value, line: &str, exit: &mut Exit) -> CellEnd {
@@ -230,6 +238,7 @@ impl Kernel<'_> {
                 let content = json!({"data": {"text/plain": value}, "metadata": {}, "execution_count": count});
                 self.send("iopub", "execute_result", parent, &content).await;
             }
+            "complain" => drop(self.show_error(parent, name, value).await),
             "raise" => return CellEnd::Error(name.to_owned(), value.to_owned()),
             "show" => {
                 let content = json!({"data": {name: value, "text/plain": "<object>"}, "metadata": {}});
