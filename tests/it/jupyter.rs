@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::support::{
     FakeServer,
     server::TOKEN,
-    socket::{Socket, V1},
+    socket::{Socket, V1, text},
     until,
 };
 
@@ -303,6 +303,36 @@ async fn kernels_of_another_owner_are_not_there() {
     let mut mine = socket(&server, &id, "").await;
     assert_eq!(server.kernels.connect(&other, session, None).map(drop).map_err(|why| why.code), not_found);
     assert_eq!(mine.run("print still").await, "still\n");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_parents_reach_the_clients_of_their_kernel_only_and_end_no_cell() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (id, other) = (start(&server, "").await, start(&server, "").await);
+    let (mut one, mut two) = (socket(&server, &id, "").await, socket(&server, &id, "").await);
+    let mut elsewhere = socket(&server, &other, "").await;
+    let path = format!("/api/kernels/{id}");
+    until("both are connected", async || get(&server, &path).await["connections"] == 2).await;
+    let forged = |messages: &[Value]| -> Vec<Value> {
+        let is_forged = |message: &&Value| message["parent_header"]["msg_id"] == "another";
+        messages.iter().filter(is_forged).map(|message| message["msg_type"].clone()).collect()
+    };
+    let request = one.execute("print one\nforge\nprint two").await;
+    for client in [&mut one, &mut two] {
+        let seen = client
+            .until(|message| {
+                message["parent_header"]["msg_id"] == request && message["content"]["execution_state"] == "idle"
+            })
+            .await;
+        // Broadcasts are passed on as they are; a reply to what no client has sent reaches none.
+        assert_eq!(forged(&seen), ["stream", "status"]);
+        let own: Vec<_> = seen.into_iter().filter(|message| message["parent_header"]["msg_id"] == request).collect();
+        assert_eq!(text(&own), "one\ntwo\n");
+    }
+    elsewhere.execute("print own").await;
+    let seen = elsewhere.until(|message| message["msg_type"] == "execute_reply").await;
+    assert!(text(&seen) == "own\n" && forged(&seen).is_empty(), "{seen:?}");
     server.stop().await;
 }
 
