@@ -98,6 +98,9 @@ async fn python_shows_errors_tables_pictures_and_asks() {
     let plot = cell(&server, "python", "import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])").await;
     assert_eq!(plot.files.changed, 1, "{}", plot.stderr.text);
     assert!(plot.files.files[0].path.display().contains(".png"));
+    let script = cell(&server, "python", "open('bad.py', 'w').write('1/0');\n%run bad.py\nprint('on')").await;
+    assert_eq!((script.stdout.text.as_str(), script.outcome.ended), ("on\n", OK), "{}", script.stderr.text);
+    assert!(script.stderr.text.contains("ZeroDivisionError"), "{}", script.stderr.text);
     let shell = cell(&server, "python", "!echo from-a-shell\nimport asyncio\nawait asyncio.sleep(0)\n%pwd").await;
     assert!(shell.stdout.text.contains("from-a-shell") && shell.stdout.text.contains("/data"), "{}", shell.stdout.text);
     let asks = RunRequest { stdin: Bytes::from_static(b"Ada\n"), ..request("python", "python", "input('who? ')") };
