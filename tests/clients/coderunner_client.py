@@ -6,7 +6,7 @@ import sys
 import urllib.error
 import urllib.request
 
-BASE, TOKEN, SET, GET, FAIL = sys.argv[1:6]
+BASE, TOKEN, SET, GET, FAIL, VALUE = sys.argv[1:7]
 KEY = {"X-API-Key": TOKEN}
 
 
@@ -59,11 +59,11 @@ second = opened["session_id"]
 assert first != second
 execute("/v1/execute", code=SET, session_id=first)
 for path in ["/v1/execute", "/execute"]:
-    assert execute(path, command=GET, session_id=first) == ("41", "")
+    assert execute(path, command=GET, session_id=first) == (VALUE, "")
 assert "NameError" in execute("/v1/execute", code=GET, session_id=second)[1]
 assert execute("/v1/execute", code=FAIL)[1]
 # Without one, nothing is left of a program.
-assert execute("/v1/execute", code=f"{SET}\n{GET}") == ("41", "")
+assert execute("/v1/execute", code=f"{SET}\n{GET}") == (VALUE, "")
 assert "NameError" in execute("/v1/execute", code=GET)[1]
 assert call("GET", f"/v1/sessions/{first}")[1]["status"] == "active"
 assert call("GET", f"/v1/sessions/session?session_id={first}")[1]["session_id"] == first
@@ -74,7 +74,7 @@ assert call("GET", f"/v1/sessions/status/{first}")[1]["vm_status"] == "active"
 task = call("POST", "/execute_async", {"command": GET, "session_id": first})[1]["task_id"]
 while not (result := call("GET", f"/v1/executions/{task}")[1])["is_complete"]:
     pass
-assert result["serialized_stdout"].strip() == "41" and result["created_at"], result
+assert result["serialized_stdout"].strip() == VALUE and result["created_at"], result
 
 # The end of a session.
 assert call("DELETE", f"/v1/sessions/{first}")[1]["status"] == "stopped"

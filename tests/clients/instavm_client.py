@@ -6,12 +6,12 @@ import tempfile
 
 from instavm import InstaVM
 
-BASE, TOKEN, SET, GET, FAIL = sys.argv[1:6]
+BASE, TOKEN, SET, GET, FAIL, VALUE = sys.argv[1:7]
 
 with InstaVM(api_key=TOKEN, base_url=BASE) as client, InstaVM(api_key=TOKEN, base_url=BASE) as other:
     assert client.session_id and client.session_id != other.session_id
     assert client.execute(SET)["stderr"] == ""
-    assert client.execute(GET, language="python")["stdout"].strip() == "41"
+    assert client.execute(GET, language="python")["stdout"].strip() == VALUE
     assert "NameError" in other.execute(GET)["stderr"]
     assert client.execute(FAIL, timeout=30)["stderr"]
     assert client.is_session_active()
@@ -19,7 +19,7 @@ with InstaVM(api_key=TOKEN, base_url=BASE) as client, InstaVM(api_key=TOKEN, bas
     assert client.get_session_status()["status"] == "active"
 
     task = client.execute_async(GET)["task_id"]
-    assert client.get_task_result(task)["stdout"].strip() == "41"
+    assert client.get_task_result(task)["stdout"].strip() == VALUE
 
     content = bytes(range(256)) * 4096
     with tempfile.TemporaryDirectory() as folder:

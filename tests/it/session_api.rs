@@ -9,9 +9,9 @@ use crate::{
     support::{FakeServer, Server, calls::ask, server::TOKEN, until},
 };
 
-/// The cells of the clients: they set a variable, print it, and fail.
-const FAKE: [&str; 3] = ["set x 41", "get x", "raise ValueError no"];
-const REAL: [&str; 3] = ["x = 41", "print(x)", "raise ValueError('no')"];
+/// The cells of the clients: they set a variable, show a value made of it, and fail; and that value.
+const FAKE: [&str; 4] = ["set x 41", "get x", "raise ValueError no", "41"];
+const REAL: [&str; 4] = ["a = 41", "a + 1", "raise ValueError('no')", "42"];
 
 async fn read(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
@@ -341,6 +341,12 @@ async fn real_cells_remember_on_every_surface() {
     assert!(completed["matches"].to_string().contains("\"abc\""), "{completed}");
     let about = ask(Method::POST, &format!("{session}/inspect"), json!({"code": "abc"})).await;
     assert_eq!(about["found"], true, "{about}");
+    let called = "called = []\ndef text(): called.append(1); return ''";
+    ask(Method::POST, &format!("{session}/cells"), json!({"code": called})).await;
+    ask(Method::POST, &format!("{session}/complete"), json!({"code": "text()."})).await;
+    ask(Method::POST, &format!("{session}/inspect"), json!({"code": "text()"})).await;
+    let called = ask(Method::POST, &format!("{session}/cells"), json!({"code": "called"})).await;
+    assert_eq!(called["result"]["stdout"], "[]\n", "{called}");
     server.stop().await;
 }
 
