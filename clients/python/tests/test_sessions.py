@@ -38,14 +38,16 @@ def test_session_is_opened_and_closed(script: Script, sandbox: Sandbox) -> None:
 
 
 def test_exception_of_a_cell_is_told(script: Script, sandbox: Sandbox) -> None:
-    events = event(1, "stderr", text="Traceback") + event(2, "error", name="KeyError", value="'a'") + finished(3)
+    shown = event(1, "error", name="ValueError", value="of a script that it started")
+    events = shown + event(2, "error", name="KeyError", value="'a'") + finished(3)
     failed = {"ended": "exited", "sentence": "It failed.", "exitCode": 1}
     script.add(opened(), cell(stderr="Traceback", outcome=failed), httpx.Response(200, content=events))
     answer = sandbox.session().cell("{}['a']")
     assert answer.error is not None and not answer.ok
     assert (answer.error.name, answer.error.value) == ("KeyError", "'a'")
-    script.add(opened(), cell(stderr="a warning"), httpx.Response(200, content=finished(1)))
-    assert sandbox.session().cell("warn()").ok
+    script.add(opened(), cell(stderr="Traceback that was only shown"))
+    answer = sandbox.session().cell("%run script.py")
+    assert answer.ok and answer.error is None
 
 
 def test_result_of_a_cell_is_kept_without_its_events(script: Script, sandbox: Sandbox) -> None:

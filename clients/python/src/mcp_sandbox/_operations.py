@@ -79,8 +79,8 @@ def cell(session: str, members: Json, file: MakeFile[FileT]) -> Flow[CellResult[
     status = yield from to_end(create(cells(session), members, FIRST_WAIT_S))
     result = status["result"]
     error: CellError | None = None
-    # A traceback goes to the standard error, so without any there was no exception.
-    if result["stderr"]:
+    # An exception that was only shown has not ended the cell; without a traceback there was none.
+    if result["stderr"] and result["outcome"].get("exitCode") != 0:
         # The cell has run and is not executed again, so its result counts more than the name of its exception.
         with contextlib.suppress(errors.SandboxError):
             error = yield from call(_cell_error(status["runId"]))
@@ -204,13 +204,11 @@ def events_call(run_id: str, reader: EventReader) -> Call[None]:
 
 
 def _cell_error(run_id: str) -> Call[CellError | None]:
-    """The exception of a cell that has ended, from its events."""
+    """The exception that ended a cell, which is the last one in its events."""
 
     def parse(answer: Answer) -> CellError | None:
-        for event in EventReader().feed(answer.content):
-            if event.kind == "error":
-                return cell_error(event)
-        return None
+        shown = [event for event in EventReader().feed(answer.content) if event.kind == "error"]
+        return cell_error(shown[-1]) if shown else None
 
     return Call("GET", f"{_run_path(run_id)}/events", parse, repeatable=True)
 

@@ -153,10 +153,6 @@ class CellResult(RunResult[FileT]):
     error: CellError | None = None
     """The exception that ended it; also None where the server did not answer what that was."""
 
-    @property
-    def ok(self) -> bool:
-        return super().ok and self.error is None
-
     @classmethod
     def of_cell(cls, data: Json, file: MakeFile[FileT], error: CellError | None) -> CellResult[FileT]:
         return cls(**_result_members(data, file), error=error)
