@@ -21,7 +21,7 @@ EXAMPLE_TIME_MAX_S = 60
 def examples(sessions: bool) -> None:
     found = EXAMPLE.findall(README.read_text())
     chosen = [example for example in found if bool(example[0]) == sessions and "pip install" not in example[2]]
-    assert len(chosen) == (2 if sessions else 7), len(chosen)
+    assert len(chosen) == (3 if sessions else 7), len(chosen)
     with tempfile.TemporaryDirectory() as folder:
         for _, language, code, expected in chosen:
             program = [sys.executable, "-W", "error", "-c", code] if language == "python" else ["bash", "-ec", code]
