@@ -173,7 +173,11 @@ def test_nothing_is_sent_for_what_is_no_folder(sandbox: Sandbox, tmp_path: Path)
 def test_folder_is_unpacked(script: Script, sandbox: Sandbox, tmp_path: Path) -> None:
     content = archive(("a.txt", tarfile.REGTYPE, b"one"), ("d/e/f.txt", tarfile.REGTYPE, b"two"))
     script.add(*(httpx.Response(200, content=content) for _ in range(2)))
-    assert sandbox.files("demo").download_folder(tmp_path / "all").files == 2
+    seen: list[tuple[int, int | None]] = []
+    moved = sandbox.files("demo").download_folder(
+        tmp_path / "all", progress=lambda done, total: seen.append((done, total))
+    )
+    assert (moved.files, seen[-1]) == (2, (len(content), len(content)))
     assert (tmp_path / "all/d/e/f.txt").read_bytes() == b"two"
     moved = sandbox.files("demo").download_folder(tmp_path / "one", "d")
     assert (moved.files, moved.bytes, (tmp_path / "one/e/f.txt").read_bytes()) == (1, 3, b"two")

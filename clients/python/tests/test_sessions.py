@@ -13,7 +13,7 @@ import pytest
 from conftest import Script, event, finished, problem, result, status
 from mcp_sandbox import NotSupported, Sandbox, _repl
 from mcp_sandbox._sse import EventReader
-from mcp_sandbox._terminal import Output, Tracebacks, has_colours, safe
+from mcp_sandbox._terminal import Bar, Output, Tracebacks, has_colours, safe
 
 OPEN = {"sessionId": "s1", "conversationId": "demo", "language": "python", "state": "idle"}
 
@@ -176,6 +176,22 @@ def test_traceback_is_shown_once_and_in_colours_where_they_are_wanted(monkeypatc
     assert has_colours(Terminal()) and not has_colours(io.StringIO())
     monkeypatch.setenv("NO_COLOR", "1")
     assert not has_colours(Terminal())
+
+
+def test_bar_is_shown_on_a_terminal_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown() -> str:
+        with Bar("[red]\x1b]0;title\x07 to demo") as progress:
+            progress(500, 1000)
+        return capsys.readouterr().err
+
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "100"), ("FORCE_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    bar = shown()
+    assert "[red]\ufffd]0;title\ufffd to demo" in bar and "0.5/1.0 kB" in bar, bar
+    monkeypatch.delenv("FORCE_COLOR")
+    assert "\x1b" not in shown()
 
 
 def test_terminal_is_shown_text_and_colours() -> None:
