@@ -316,6 +316,12 @@ async fn real_cells_remember_on_every_surface() {
     let plot = native("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()").await;
     let blocks = plot["content"].as_array().expect("content");
     assert!(blocks.iter().any(|block| block["type"] == "image"), "{plot}");
+    let bar = native("from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass").await;
+    assert!(text(&bar).contains("100%") && bar["isError"] == false, "{bar}");
+    let table = native("import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'n': [3, 12]})").await;
+    assert!(text(&table).starts_with("   city   n\n0  Oslo   3\n1  Rome  12\n"), "{table}");
+    let failed = native("1/0").await;
+    assert!(text(&failed).contains("ZeroDivisionError") && !text(&failed).contains('\u{1b}'), "{failed}");
     let asked = json!({"conversationId": "n", "code": "input('name? ')", "stdin": "Ada\n"});
     assert!(text(&tool("sandbox_run_cell", asked).await).contains("'Ada'"));
     assert!(text(&native("input()").await).contains("Error"), "without input it fails clearly");
