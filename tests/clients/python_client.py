@@ -101,9 +101,10 @@ def interruption() -> None:
 def repl() -> None:
     """Cells that are typed share their variables; one that fails is shown with its error."""
     command = [sys.executable, "-m", "mcp_sandbox", "repl", "python"]
-    typed = "a = 41\na + 1\n1 / 0\n"
+    typed = "a = 41\na + 1\n1 / 0\nfor n in range(2):\n  print(n, n + 1)\n"
     done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=EXAMPLE_TIME_MAX_S)
-    assert done.returncode == 0 and "42\n" in done.stdout and "ZeroDivisionError" in done.stderr, done
+    assert done.returncode == 0 and "ZeroDivisionError" in done.stderr, done
+    assert "42\n" in done.stdout and "1 2\n" in done.stdout, done
 
 
 PARTS = {

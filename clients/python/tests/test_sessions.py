@@ -114,6 +114,14 @@ def test_repl_reads_blocks_and_answers_input(script: Script, sandbox: Sandbox) -
     assert shown == ["stdout", "finished", "input_request", "finished"]
 
 
+def test_repl_runs_a_block_that_the_end_of_the_input_ends(script: Script, sandbox: Sandbox) -> None:
+    script.add(opened(), httpx.Response(202, json=status("running")), httpx.Response(200, content=finished(1)))
+    session = sandbox.session()
+    session.open()
+    assert _repl.loop(session, lambda _: None, typed("for n in range(2):", "  print(n)")) == 0
+    assert script.json(1)["code"] == "for n in range(2):\n  print(n)"
+
+
 def test_repl_keeps_its_session_after_a_late_line_and_a_refusal(
     script: Script, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
 ) -> None:

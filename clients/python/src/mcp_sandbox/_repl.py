@@ -48,8 +48,10 @@ def loop(session: Session, show: Callable[[Event], None], read: Callable[[str], 
 def _cell(language: str, read: Callable[[str], str]) -> str:
     """One line, or several: those of a Python block, and those that end with a backslash."""
     lines = [read(f"{language}> ")]
-    while _goes_on(language, lines):
-        lines.append(read(" " * len(language) + ". "))
+    # The end of the input ends a block as well.
+    with contextlib.suppress(EOFError):
+        while _goes_on(language, lines):
+            lines.append(read(" " * len(language) + ". "))
     return "\n".join(lines)
 
 
