@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Attempts to create a pod while others are created: the API servers of a cluster update one ResourceQuota.
+/// Attempts to create a pod while others are created: the API servers of a cluster update one `ResourceQuota`.
 const CREATE_TRIES: u32 = 5;
 /// Before the second attempt; before each further one as much again is added.
 const CREATE_PAUSE: Duration = Duration::from_millis(50);
