@@ -131,7 +131,7 @@ async fn a_client_that_comes_back_gets_what_it_missed() {
     let mut back = socket(&server, &id, "session_id=one").await;
     assert_eq!(back.run("print now").await, "now\n", "another client was there meanwhile");
 
-    let late = back.execute("await go\nprint missed\nflood 3000000\nprint more").await;
+    let late = back.execute("wait-file go\nprint missed\nflood 3000000\nprint more").await;
     back.until(state("busy")).await;
     drop(back);
     gone().await;

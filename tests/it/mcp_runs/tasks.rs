@@ -45,7 +45,7 @@ async fn a_run_that_goes_on_is_a_task() {
     let done = run(&server, knows(), "print at once", 45).await;
     assert_eq!((&done["resultType"], &done["isError"]), (&json!("complete"), &json!(false)), "{done}");
 
-    let left = run(&server, knows(), "print first\nawait go\nprint last", 0).await;
+    let left = run(&server, knows(), "print first\nwait-file go\nprint last", 0).await;
     assert_eq!((&left["resultType"], &left["status"]), (&json!("task"), &json!("working")), "{left}");
     let id = &left["taskId"];
     assert!(id.as_str().is_some_and(|id| id.starts_with("run-")) && left["createdAt"].is_string(), "{left}");
