@@ -288,11 +288,11 @@ async fn everything_is_reached_by_keyboard() {
     {
         let element = sheet.browser.driver.find(By::Css(format!("li[data-key] {selector}"))).await.expect("a button");
         element.send_keys(key + "").await.expect("typed");
-        until(next, async || sheet.attribute(next, "open").await != Value::Null).await;
+        sheet.until_open(next, true).await;
         // In a text, the first Escape lets Tab leave it.
         until("closed", async || {
             sheet.press(Key::Escape + "").await;
-            sheet.attribute(next, "open").await == Value::Null
+            !sheet.is_open(next).await
         })
         .await;
         assert!(focused(&sheet).await.starts_with("file-"), "the focus is back: {}", focused(&sheet).await);

@@ -74,7 +74,7 @@ impl Scene {
 
     async fn close_viewer(&self) {
         self.sheet.click("viewer-close").await;
-        until("the viewer is closed", async || self.sheet.attribute("viewer", "open").await == Value::Null).await;
+        self.sheet.until_open("viewer", false).await;
     }
 
     /// Replaces the text of the open file.
@@ -85,8 +85,7 @@ impl Scene {
     }
 
     async fn asked(&self, wanted: bool) {
-        let open = async || (self.sheet.attribute("confirm-dialog", "open").await != Value::Null) == wanted;
-        until(if wanted { "a question" } else { "no question" }, open).await;
+        self.sheet.until_open("confirm-dialog", wanted).await;
     }
 
     fn read(&self, path: &str) -> String {
@@ -265,7 +264,7 @@ async fn edits_are_saved_unless_the_file_changed(scene: &Scene) {
     scene.sheet.click("viewer-close").await;
     scene.asked(true).await;
     scene.sheet.click("confirm-yes").await;
-    until("the viewer is closed", async || scene.sheet.attribute("viewer", "open").await == Value::Null).await;
+    scene.sheet.until_open("viewer", false).await;
     assert_eq!(scene.script("return window.view.destroyed").await, true, "its editor listens no longer");
     assert_eq!(scene.read("notes.txt"), "forced");
 }

@@ -39,7 +39,7 @@ async fn the_focus_is_not_lost_with_a_control() {
     // In a text, the first Escape lets Tab leave it.
     until("it is closed", async || {
         press(&sheet, Key::Escape + "").await;
-        sheet.attribute("viewer", "open").await == Value::Null
+        !sheet.is_open("viewer").await
     })
     .await;
     assert_eq!(focused(&sheet).await, "file-open");

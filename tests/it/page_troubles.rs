@@ -6,7 +6,7 @@ use thirtyfour::prelude::*;
 use crate::{
     page_access::{LOOKS, calm, findings, look_as},
     page_state::open,
-    page_viewer::{is_open, put, view},
+    page_viewer::{put, view},
     support::{FakeServer, server::TOKEN, sheet::Sheet, until},
 };
 
@@ -70,7 +70,7 @@ impl Visit<'_> {
         self.seen(".refusal").await;
         self.look("refusal").await;
         self.sheet.click("viewer-close").await;
-        is_open(self.sheet, "viewer", false).await;
+        self.sheet.until_open("viewer", false).await;
     }
 
     async fn moments(&mut self) {
@@ -98,7 +98,7 @@ impl Visit<'_> {
         self.seen("#token-error").await;
         self.look("refused token").await;
         field.send_keys(Key::Escape + "").await.expect("typed");
-        is_open(self.sheet, "token-dialog", false).await;
+        self.sheet.until_open("token-dialog", false).await;
         self.look("no token").await;
         self.sheet.click("token").await;
         self.sheet.browser.element("token-input").await.send_keys(TOKEN + Key::Enter).await.expect("typed");

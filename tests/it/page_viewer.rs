@@ -10,13 +10,9 @@ use crate::{
     support::{FakeServer, server::TOKEN, sheet::Sheet, until},
 };
 
-pub(crate) async fn is_open(sheet: &Sheet, dialog: &str, wanted: bool) {
-    until(dialog, async || (sheet.attribute(dialog, "open").await != Value::Null) == wanted).await;
-}
-
 /// Answers the question for a name.
 async fn name(sheet: &Sheet, keys: impl Into<TypingData>) {
-    is_open(sheet, "ask-dialog", true).await;
+    sheet.until_open("ask-dialog", true).await;
     sheet.browser.element("ask-input").await.send_keys(keys).await.expect("typed");
 }
 
@@ -32,7 +28,7 @@ pub(crate) async fn view(sheet: &Sheet, path: &str) {
     let is_listed = format!("return {button} !== null");
     until(path, async || sheet.browser.script(&is_listed).await == true).await;
     sheet.browser.script(&format!("{button}.click(); return null")).await;
-    is_open(sheet, "viewer", true).await;
+    sheet.until_open("viewer", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,7 +50,7 @@ async fn a_program_is_saved_as_a_file_and_a_file_is_used_as_the_program() {
     sheet.write("python", "print changed").await;
     sheet.click("save-program").await;
     name(&sheet, Key::Enter + "").await;
-    is_open(&sheet, "confirm-dialog", true).await;
+    sheet.until_open("confirm-dialog", true).await;
     sheet.click("confirm-yes").await;
     has("print changed").await;
 
@@ -62,7 +58,7 @@ async fn a_program_is_saved_as_a_file_and_a_file_is_used_as_the_program() {
     view(&sheet, "main.py").await;
     until("the button", async || sheet.attribute("viewer-use", "hidden").await == Value::Null).await;
     sheet.click("viewer-use").await;
-    is_open(&sheet, "viewer", false).await;
+    sheet.until_open("viewer", false).await;
     until("its text", async || sheet.browser.script(TEXT).await == "print changed").await;
     assert_eq!(sheet.browser.script(LANGUAGE).await, "python");
     undo(&sheet).await;
@@ -105,7 +101,7 @@ async fn pictures_and_documents_are_shown_and_a_broken_picture_is_told() {
         let shown = format!("const body = document.getElementById('viewer-body'); return {shown}");
         until(path, async || sheet.browser.script(&shown).await == true).await;
         sheet.click("viewer-close").await;
-        is_open(&sheet, "viewer", false).await;
+        sheet.until_open("viewer", false).await;
     }
     sheet.browser.close().await;
     server.stop().await;
@@ -130,7 +126,7 @@ async fn a_new_file_is_of_the_conversation_that_was_open_when_it_was_named() {
     sheet.click("new-conversation").await;
     let second = sheet.conversation().await;
     sheet.click("file-new").await;
-    is_open(&sheet, "ask-dialog", true).await;
+    sheet.until_open("ask-dialog", true).await;
     sheet.browser.script("history.back(); return null").await;
     until("the first conversation", async || sheet.conversation().await == first).await;
     name(&sheet, "here.txt" + Key::Enter).await;

@@ -1,9 +1,7 @@
 //! The secret of a new token, copied from the page for operators.
 
-use serde_json::Value;
-
 use super::page::{open, page};
-use crate::support::{FakeServer, server::TOKEN, until};
+use crate::support::{FakeServer, server::TOKEN};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_token_is_copied_also_without_a_clipboard() {
@@ -11,11 +9,10 @@ async fn a_new_token_is_copied_also_without_a_clipboard() {
     let sheet = page(&server, TOKEN, "ready").await;
     open(&sheet, "tokens").await;
     sheet.click("token-new").await;
-    let is_open = async |dialog: &str| sheet.attribute(dialog, "open").await != Value::Null;
-    until("the form", async || is_open("create-dialog").await).await;
+    sheet.until_open("create-dialog", true).await;
     sheet.browser.element("create-name").await.send_keys("CI").await.expect("typed");
     sheet.click("create-yes").await;
-    until("the secret", async || is_open("secret-dialog").await).await;
+    sheet.until_open("secret-dialog", true).await;
     // As on a page that came over plain HTTP from another machine.
     let without = "Object.defineProperty(navigator, 'clipboard', {value: undefined}); document.execCommand = () => { \
                    window.copied = document.activeElement.value; return !window.isRefused; }; return null";

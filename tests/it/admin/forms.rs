@@ -1,14 +1,10 @@
 //! What is typed into the forms of the page for operators, and addresses that name no view.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use thirtyfour::prelude::*;
 
 use super::page::{open, page};
-use crate::support::{FakeServer, server::TOKEN, sheet::Sheet, until};
-
-async fn is_open(sheet: &Sheet, dialog: &str, wanted: bool) {
-    until(dialog, async || (sheet.attribute(dialog, "open").await != Value::Null) == wanted).await;
-}
+use crate::support::{FakeServer, server::TOKEN};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn escape_asks_before_it_drops_what_was_typed() {
@@ -22,25 +18,25 @@ async fn escape_asks_before_it_drops_what_was_typed() {
         let press = async |keys: TypingData| sheet.browser.element(&name).await.send_keys(keys).await.expect("typed");
         open(&sheet, view).await;
         sheet.click(button).await;
-        is_open(&sheet, &dialog, true).await;
+        sheet.until_open(&dialog, true).await;
         press("web".into()).await;
         press(Key::Escape.into()).await;
-        is_open(&sheet, "confirm-dialog", true).await;
+        sheet.until_open("confirm-dialog", true).await;
         sheet.click("confirm-no").await;
-        is_open(&sheet, "confirm-dialog", false).await;
-        is_open(&sheet, &dialog, true).await;
+        sheet.until_open("confirm-dialog", false).await;
+        sheet.until_open(&dialog, true).await;
         assert_eq!(sheet.browser.script(&value).await, "web", "{form}");
         press(Key::Escape.into()).await;
-        is_open(&sheet, "confirm-dialog", true).await;
+        sheet.until_open("confirm-dialog", true).await;
         sheet.click("confirm-yes").await;
-        is_open(&sheet, &dialog, false).await;
+        sheet.until_open(&dialog, false).await;
         // An empty form is closed without a question.
         sheet.click(button).await;
-        is_open(&sheet, &dialog, true).await;
+        sheet.until_open(&dialog, true).await;
         assert_eq!(sheet.browser.script(&value).await, "", "{form}");
         press(Key::Escape.into()).await;
-        is_open(&sheet, &dialog, false).await;
-        is_open(&sheet, "confirm-dialog", false).await;
+        sheet.until_open(&dialog, false).await;
+        sheet.until_open("confirm-dialog", false).await;
     }
     sheet.browser.close().await;
     server.stop().await;

@@ -12,7 +12,7 @@ use mcp_sandbox_server::{
     ports::history::{HistoryLine, HistoryStore, LineEnd},
 };
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use super::{call, create, get, run, write};
@@ -185,11 +185,12 @@ async fn axe_finds_nothing_in_any_view_and_foreign_names_are_text() {
         found.extend(findings(&sheet.browser, &format!("{what}, the dialog")).await);
         sheet.browser.element("create-name").await.send_keys("new").await.expect("typed");
         sheet.click("create-yes").await;
-        until("the secret", async || is_open(&sheet, "secret-dialog").await).await;
+        sheet.until_open("secret-dialog", true).await;
         found.extend(findings(&sheet.browser, &format!("{what}, the secret")).await);
         sheet.reload("ready").await;
         open(&sheet, "network").await;
         sheet.click("policy-new").await;
+        sheet.until_open("policy-dialog", true).await;
         found.extend(findings(&sheet.browser, &format!("{what}, the policy")).await);
     }
     assert!(found.is_empty(), "{}", serde_json::to_string_pretty(&found).expect("JSON"));
@@ -223,10 +224,6 @@ async fn tab_to(sheet: &Sheet, wanted: &str) {
     panic!("{wanted} is not reached: {passed:#?}");
 }
 
-async fn is_open(sheet: &Sheet, dialog: &str) -> bool {
-    sheet.attribute(dialog, "open").await != Value::Null
-}
-
 /// Goes to a view by its link.
 async fn go(sheet: &Sheet, view: &str) {
     sheet.browser.script("document.querySelector('.skip').focus()").await;
@@ -246,7 +243,7 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
     go(&sheet, "tokens").await;
     tab_to(&sheet, "[data-testid=token-new]").await;
     sheet.press(Key::Enter + "").await;
-    until("the dialog", async || is_open(&sheet, "create-dialog").await).await;
+    sheet.until_open("create-dialog", true).await;
     sheet.press("CI").await;
     tab_to(&sheet, "[data-testid=create-owner]").await;
     sheet.press(Key::Control + "a").await;
@@ -255,7 +252,7 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
     sheet.press("5").await;
     tab_to(&sheet, "[data-testid=create-yes]").await;
     sheet.press(Key::Enter + "").await;
-    until("the secret", async || is_open(&sheet, "secret-dialog").await).await;
+    sheet.until_open("secret-dialog", true).await;
     let secret = sheet.browser.script("return document.querySelector('[data-testid=secret]').value").await;
     let token = secret.as_str().expect("a token").to_owned();
     assert!(token.starts_with("mcps_") && token.len() == 48, "{token}");
@@ -283,9 +280,9 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
     tab_to(&sheet, "[data-testid=act-trash]").await;
     // It asks first, and Escape is no.
     sheet.press(Key::Enter + "").await;
-    until("the question", async || is_open(&sheet, "confirm-dialog").await).await;
+    sheet.until_open("confirm-dialog", true).await;
     sheet.press(Key::Escape + "").await;
-    until("the answer", async || !is_open(&sheet, "confirm-dialog").await).await;
+    sheet.until_open("confirm-dialog", false).await;
     assert_eq!(get(&server, "/v1/admin/conversations").await["total"], 1);
     tab_to(&sheet, "[data-testid=act-trash]").await;
     confirm(&sheet).await;
@@ -304,10 +301,10 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
 /// Presses the focused button and agrees to its question.
 async fn confirm(sheet: &Sheet) {
     sheet.press(Key::Enter + "").await;
-    until("the question", async || is_open(sheet, "confirm-dialog").await).await;
+    sheet.until_open("confirm-dialog", true).await;
     tab_to(sheet, "[data-testid=confirm-yes]").await;
     sheet.press(Key::Enter + "").await;
-    until("the answer", async || !is_open(sheet, "confirm-dialog").await).await;
+    sheet.until_open("confirm-dialog", false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -365,7 +362,7 @@ async fn a_failed_act_stays_to_be_read_and_late_answers_are_dropped() {
     open(&sheet, "tokens").await;
     sheet.click("token-new").await;
     sheet.says("error-tokens", |text| text == "The disk is away.").await;
-    assert!(!is_open(&sheet, "create-dialog").await);
+    assert!(!sheet.is_open("create-dialog").await);
 
     open(&sheet, "runs").await;
     sheet.says("slowest", |text| text.contains("early")).await;

@@ -113,6 +113,16 @@ impl Sheet {
         self.browser.script(&script).await.as_str().expect("a text").to_owned()
     }
 
+    /// Whether a dialog is open.
+    pub async fn is_open(&self, dialog: &str) -> bool {
+        self.attribute(dialog, "open").await != Value::Null
+    }
+
+    /// Waits until a dialog is open, or is closed.
+    pub async fn until_open(&self, dialog: &str, wanted: bool) {
+        until(dialog, async || self.is_open(dialog).await == wanted).await;
+    }
+
     pub async fn attribute(&self, name: &str, attribute: &str) -> Value {
         let script = format!("return document.querySelector('[data-testid={name}]').getAttribute('{attribute}')");
         self.browser.script(&script).await
