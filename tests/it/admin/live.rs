@@ -2,7 +2,7 @@
 //! seen.
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     call, create, get,
@@ -34,7 +34,8 @@ async fn standbys_are_counted_by_language_and_stage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queue_sessions_and_standbys_are_followed_on_the_page() {
-    let settings = [&ONE_STANDBY[..], &[("SANDBOX_ADMISSION__SLOTS", "1")]].concat();
+    let more = [("SANDBOX_ADMISSION__SLOTS", "1"), ("SANDBOX_LIMITS__WALL_MS", "300000")];
+    let settings = [&ONE_STANDBY[..], &more].concat();
     let server = FakeServer::with_kernel(&settings).await;
     let (_, ann) = create(&server, json!({"name": "ann", "owner": "ann"})).await;
     let (_, bob) = create(&server, json!({"name": "bob", "owner": "bob"})).await;
@@ -65,7 +66,7 @@ async fn queue_sessions_and_standbys_are_followed_on_the_page() {
     // The session is ended here, and the run by its owner.
     let end = "document.querySelector('[data-testid=live-sessions] [data-testid=act-close]').click()";
     sheet.browser.script(end).await;
-    until("the question", async || sheet.attribute("confirm-dialog", "open").await != Value::Null).await;
+    sheet.until_open("confirm-dialog", true).await;
     sheet.click("confirm-yes").await;
     until("no session is listed", async || rows(&sheet, "live-sessions").await == 0).await;
     let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
