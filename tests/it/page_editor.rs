@@ -8,7 +8,6 @@ use crate::{
     support::{FakeServer, sheet::Sheet, until},
 };
 
-const TEXT: &str = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
 const VIM_IS_ON: &str = "return document.querySelector('[data-testid=editor] .cm-vim-panel') !== null";
 
 async fn open(server: &FakeServer) -> Sheet {
@@ -25,7 +24,7 @@ async fn type_keys(sheet: &Sheet, keys: impl Into<TypingData>) {
 }
 
 async fn has_text(sheet: &Sheet, wanted: &str) {
-    until(wanted, async || sheet.browser.script(TEXT).await == wanted).await;
+    until(wanted, async || sheet.program().await == wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,9 +7,6 @@ use crate::{
     support::{FakeServer, cable::Cable, server::TOKEN, sheet::Sheet, until},
 };
 
-pub(crate) const TEXT: &str = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
-pub(crate) const LANGUAGE: &str = "return document.querySelector('[data-testid=language]').value";
-
 /// Takes back what the notice says.
 pub(crate) async fn undo(sheet: &Sheet) {
     sheet.browser.script("document.getElementById('toast-action').click(); return null").await;
@@ -25,13 +22,13 @@ async fn a_link_is_opened_where_only_the_fragment_changes() {
     sheet.write("python", "print mine").await;
     let address = sheet.browser.script("window.isSame = true; return location.href").await;
     sheet.browser.script(&format!("location.hash = '{fragment}'; return null")).await;
-    until("its program", async || sheet.browser.script(TEXT).await == "print shared").await;
-    assert_eq!(sheet.browser.script(LANGUAGE).await, "bash");
+    until("its program", async || sheet.program().await == "print shared").await;
+    assert_eq!(sheet.language().await, "bash");
     assert_eq!(sheet.browser.script("return window.isSame ?? null").await, true, "the page was not loaded again");
     assert_eq!(sheet.browser.script("return location.href").await, address, "the fragment is taken away");
     undo(&sheet).await;
-    assert_eq!(sheet.browser.script(TEXT).await, "print mine");
-    assert_eq!(sheet.browser.script(LANGUAGE).await, "python");
+    assert_eq!(sheet.program().await, "print mine");
+    assert_eq!(sheet.language().await, "python");
     sheet.browser.close().await;
     server.stop().await;
 }
@@ -48,10 +45,10 @@ async fn no_request_holds_the_program_of_a_link() {
     sheet.browser.driver.goto("about:blank").await.expect("away");
     sheet.browser.driver.goto(&link).await.expect("the page");
     sheet.browser.state("ready").await;
-    until("its program", async || sheet.browser.script(TEXT).await == "print between-us").await;
+    until("its program", async || sheet.program().await == "print between-us").await;
     sheet.write("bash", "").await;
     sheet.browser.script(&format!("location.hash = 'program={packed}'; return null")).await;
-    until("its program again", async || sheet.browser.script(TEXT).await == "print between-us").await;
+    until("its program again", async || sheet.program().await == "print between-us").await;
     assert_eq!(sheet.history().await, [""; 0], "nothing has run");
     let sent = cable.sent();
     assert!(sent.contains("GET /v1/runners "), "the requests are seen");
@@ -74,8 +71,8 @@ async fn a_link_to_a_language_that_is_not_here_says_so() {
                 .replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, ''); return null; })";
     sheet.browser.script(link).await;
     sheet.says("live", |text| text == "The server has no runner for cobol.").await;
-    assert_eq!(sheet.browser.script(TEXT).await, "STOP RUN.");
-    assert_eq!(sheet.browser.script(LANGUAGE).await, "bash");
+    assert_eq!(sheet.program().await, "STOP RUN.");
+    assert_eq!(sheet.language().await, "bash");
     sheet.browser.close().await;
     server.stop().await;
 }
@@ -94,7 +91,7 @@ async fn arguments_and_input_that_are_replaced_come_back() {
     until("those of the link", async || sheet.browser.script(&values).await == json!(["", ""])).await;
     undo(&sheet).await;
     assert_eq!(sheet.browser.script(&values).await, json!(["a 'open", "typed"]));
-    assert_eq!(sheet.browser.script(TEXT).await, "print same");
+    assert_eq!(sheet.program().await, "print same");
     sheet.browser.close().await;
     server.stop().await;
 }
@@ -112,12 +109,12 @@ async fn a_program_that_is_written_without_a_token_is_kept() {
                 document.querySelector('[data-testid=args]').value = \"a 'quote\"; return null";
     sheet.browser.script(edit).await;
     sheet.reload("needs-token").await;
-    assert_eq!(sheet.browser.script(TEXT).await, "print mine and more");
+    assert_eq!(sheet.program().await, "print mine and more");
     sheet.browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");
     sheet.click("token-save").await;
     sheet.browser.state("ready").await;
-    assert_eq!(sheet.browser.script(TEXT).await, "print mine and more");
-    assert_eq!(sheet.browser.script(LANGUAGE).await, "bash");
+    assert_eq!(sheet.program().await, "print mine and more");
+    assert_eq!(sheet.language().await, "bash");
     let arguments = "return document.querySelector('[data-testid=args]').value";
     assert_eq!(sheet.browser.script(arguments).await, "a 'quote", "also where a quote is not closed");
     sheet.browser.close().await;

@@ -88,9 +88,8 @@ async fn the_program_of_an_assistant_is_opened() {
     sheet.says("terminal", |text| text == "of an assistant\n").await;
     until("its program is offered", async || sheet.attribute("reuse", "hidden").await == Value::Null).await;
     sheet.click("reuse").await;
-    let text = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
-    until("its program", async || sheet.browser.script(text).await == "print of an assistant").await;
-    assert_eq!(sheet.browser.script("return document.querySelector('[data-testid=language]').value").await, "python");
+    until("its program", async || sheet.program().await == "print of an assistant").await;
+    assert_eq!(sheet.language().await, "python");
     sheet.browser.close().await;
     server.stop().await;
 }
@@ -262,7 +261,7 @@ async fn token_and_looks_are_remembered_by_choice_and_links_hold_programs() {
     sheet.says("editor", |text| text.contains("<shared> & ünïcode")).await;
     assert!(!address(&sheet).await.contains('#'));
     assert_eq!(sheet.history().await, [""; 0], "nothing has run");
-    assert_eq!(sheet.browser.script("return document.querySelector('[data-testid=language]').value").await, "bash");
+    assert_eq!(sheet.language().await, "bash");
     for broken in ["#program=x", "#program=q1Y", "#program=%00", "#program=q64FAA"] {
         sheet.browser.driver.goto("about:blank").await.expect("away");
         sheet.browser.driver.goto(format!("{base}{broken}")).await.expect("the page");
@@ -309,8 +308,7 @@ async fn format_changes_the_program_and_marks_its_problems() {
     sheet.browser.script(set).await;
     sheet.click("format").await;
     sheet.says("live", |text| text.starts_with("Formatted. 1 problem, in line 2: <b>unused</b>\u{27e8}U+202E")).await;
-    let text = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
-    assert_eq!(sheet.browser.script(text).await, "def f():\n    x = 1\n");
+    assert_eq!(sheet.program().await, "def f():\n    x = 1\n");
     let cursor = "const {state} = document.querySelector('[data-testid=editor]').cmView; \
                   return state.doc.lineAt(state.selection.main.head).number";
     assert_eq!(sheet.browser.script(cursor).await, 2, "the cursor stays in its line");
@@ -322,7 +320,7 @@ async fn format_changes_the_program_and_marks_its_problems() {
     editor.send_keys(Key::Shift + Key::Alt + "f").await.expect("typed");
     sheet.says("live", |text| text.starts_with("Already formatted. 1 problem")).await;
     editor.send_keys(Key::Control + "z").await.expect("typed");
-    assert_eq!(sheet.browser.script(text).await, "def f( ):\n  x=1");
+    assert_eq!(sheet.program().await, "def f( ):\n  x=1");
 
     // Other languages have no tools.
     server.engine.add_runner("ruby");

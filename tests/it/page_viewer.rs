@@ -5,7 +5,7 @@ use serde_json::Value;
 use thirtyfour::prelude::*;
 
 use crate::{
-    page_program::{LANGUAGE, TEXT, undo},
+    page_program::undo,
     page_state::{PNG, open},
     support::{FakeServer, server::TOKEN, sheet::Sheet, until},
 };
@@ -59,11 +59,11 @@ async fn a_program_is_saved_as_a_file_and_a_file_is_used_as_the_program() {
     until("the button", async || sheet.attribute("viewer-use", "hidden").await == Value::Null).await;
     sheet.click("viewer-use").await;
     sheet.until_open("viewer", false).await;
-    until("its text", async || sheet.browser.script(TEXT).await == "print changed").await;
-    assert_eq!(sheet.browser.script(LANGUAGE).await, "python");
+    until("its text", async || sheet.program().await == "print changed").await;
+    assert_eq!(sheet.language().await, "python");
     undo(&sheet).await;
-    assert_eq!(sheet.browser.script(TEXT).await, "print mine");
-    assert_eq!(sheet.browser.script(LANGUAGE).await, "bash");
+    assert_eq!(sheet.program().await, "print mine");
+    assert_eq!(sheet.language().await, "bash");
 
     // Data is no program.
     put(&server, &conversation, "data.json", "{}".to_owned()).await;

@@ -53,6 +53,17 @@ impl Sheet {
         self.browser.driver.execute(script, vec![json!(language), json!(code)]).await.expect("typed");
     }
 
+    /// The program in the editor.
+    pub async fn program(&self) -> Value {
+        let script = "return document.querySelector('[data-testid=editor]').cmView.state.doc.toString()";
+        self.browser.script(script).await
+    }
+
+    /// The language that is chosen.
+    pub async fn language(&self) -> Value {
+        self.browser.script("return document.querySelector('[data-testid=language]').value").await
+    }
+
     /// Starts the program in the editor.
     pub async fn start(&self) {
         self.browser.script("delete document.querySelector('[data-testid=verdict]').dataset.ended").await;
