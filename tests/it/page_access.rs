@@ -162,12 +162,9 @@ impl Tour<'_> {
         sheet.click("stop").await;
         assert_eq!(sheet.ended().await, "cancelled");
 
-        let upload = "XMLHttpRequest.prototype.send = function () { window.upload = this; }; \
-                      const data = new DataTransfer(); data.items.add(new File(['x'], 'a.bin')); \
-                      const drop = new Event('drop', {bubbles: true, cancelable: true}); \
-                      Object.defineProperty(drop, 'dataTransfer', {value: data}); \
-                      document.body.dispatchEvent(drop); return null";
-        sheet.browser.script(upload).await;
+        let held = "XMLHttpRequest.prototype.send = function () { window.upload = this; }; return null";
+        sheet.browser.script(held).await;
+        sheet.drop_file("a.bin", "x").await;
         self.until("document.querySelector('[data-upload=sending] progress') !== null && Boolean(window.upload)").await;
         self.look("upload").await;
         sheet.browser.script("window.upload.dispatchEvent(new ProgressEvent('abort')); return null").await;

@@ -304,10 +304,7 @@ async fn questions_wait_for_each_other(scene: &Scene) {
     let title = async || scene.script("return document.getElementById('confirm-title').textContent").await;
     scene.press("notes.txt", "delete").await;
     scene.asked(true).await;
-    let drop = "const data = new DataTransfer(); data.items.add(new File(['dropped'], 'notes.txt')); \
-                const drop = new Event('drop', {bubbles: true, cancelable: true}); \
-                Object.defineProperty(drop, 'dataTransfer', {value: data}); document.body.dispatchEvent(drop);";
-    scene.script(drop).await;
+    scene.sheet.drop_file("notes.txt", "dropped").await;
     let waits = "return document.querySelector('[data-testid=upload-line]') !== null";
     until("the upload waits", async || scene.script(waits).await == true).await;
     assert_eq!(title().await, "Delete this file?");

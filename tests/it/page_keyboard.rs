@@ -44,13 +44,10 @@ async fn the_focus_is_not_lost_with_a_control() {
     .await;
     assert_eq!(focused(&sheet).await, "file-open");
 
-    let upload = "XMLHttpRequest.prototype.send = function () { \
-                  this.abort = () => this.dispatchEvent(new ProgressEvent('abort')); }; \
-                  const data = new DataTransfer(); data.items.add(new File(['x'], 'a.bin')); \
-                  const drop = new Event('drop', {bubbles: true, cancelable: true}); \
-                  Object.defineProperty(drop, 'dataTransfer', {value: data}); \
-                  document.body.dispatchEvent(drop); return null";
-    sheet.browser.script(upload).await;
+    let held = "XMLHttpRequest.prototype.send = function () { \
+                this.abort = () => this.dispatchEvent(new ProgressEvent('abort')); }; return null";
+    sheet.browser.script(held).await;
+    sheet.drop_file("a.bin", "x").await;
     sheet.browser.element("upload-stop").await;
     sheet.browser.script("document.querySelector('[data-testid=upload-stop]').focus(); return null").await;
     press(&sheet, Key::Enter + "").await;

@@ -163,13 +163,11 @@ async fn an_upload_that_is_broken_off_does_not_say_that_the_server_is_away() {
                   queueMicrotask(() => this.dispatchEvent(new ProgressEvent('error'))); }; \
                   window.realFetch = window.fetch; window.fetch = (path, init) => window.isAway && \
                   init?.method === 'HEAD' ? Promise.reject(new TypeError('away')) : window.realFetch(path, init); \
-                  window.drop = () => { const data = new DataTransfer(); data.items.add(new File(['x'], 'a.bin')); \
-                  const drop = new Event('drop', {bubbles: true, cancelable: true}); \
-                  Object.defineProperty(drop, 'dataTransfer', {value: data}); document.body.dispatchEvent(drop); }; \
                   return null";
     sheet.browser.script(broken).await;
     for (is_away, said) in [(false, "the server still answers"), (true, "The server did not answer")] {
-        sheet.browser.script(&format!("window.isAway = {is_away}; window.drop(); return null")).await;
+        sheet.browser.script(&format!("window.isAway = {is_away}; return null")).await;
+        sheet.drop_file("a.bin", "x").await;
         sheet.says("uploads", |text| text.contains(said)).await;
     }
     sheet.browser.close().await;

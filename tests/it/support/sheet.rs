@@ -124,6 +124,15 @@ impl Sheet {
         self.browser.script(&script).await.as_str().expect("a text").to_owned()
     }
 
+    /// Drops a file onto the page.
+    pub async fn drop_file(&self, name: &str, content: &str) {
+        let script = "const data = new DataTransfer(); data.items.add(new File([arguments[1]], arguments[0])); \
+                      const drop = new Event('drop', {bubbles: true, cancelable: true}); \
+                      Object.defineProperty(drop, 'dataTransfer', {value: data}); \
+                      document.body.dispatchEvent(drop); return null";
+        self.browser.driver.execute(script, vec![json!(name), json!(content)]).await.expect("dropped");
+    }
+
     /// Whether a dialog is open.
     pub async fn is_open(&self, dialog: &str) -> bool {
         self.attribute(dialog, "open").await != Value::Null
