@@ -8,7 +8,8 @@ use thirtyfour::{extensions::cdp::ChromeDevTools, prelude::*};
 
 use crate::{
     page_files::PARQUET,
-    support::{FakeServer, browser::Browser, server::TOKEN, sheet::Sheet, until},
+    page_viewer::put,
+    support::{FakeServer, browser::Browser, sheet::Sheet, until},
 };
 
 /// The findings of axe in what is on the page now.
@@ -173,46 +174,48 @@ impl Tour<'_> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn axe_finds_nothing_in_any_state() {
+/// Each look is a test of its own: all in one could reach the time limit of a test on a busy machine.
+async fn axe_finds_nothing_in_any_state((what, phone, theme): (&str, bool, &str)) {
     // A busy machine takes its time between a start and a stop.
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let problem = json!({"line": 1, "column": 1, "endLine": 1, "endColumn": 2, "rule": "F841", "message": "unused",
         "severity": "warning"});
     server.engine.answer("by ruff", &json!({"code": "x = 1\n", "problems": [problem]}).to_string());
-    let browser = Browser::at(&format!("http://{}/", server.address)).await;
-    browser.state("needs-token").await;
-    let mut found = findings(&browser, "needs-token").await;
-    browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");
-    browser.element("token-save").await.click().await.expect("clicked");
-    browser.state("ready").await;
-    let sheet = Sheet { browser };
-    let files = [
-        (
-            "s.svg",
-            b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><rect width='9' height='9'/></svg>".to_vec(),
-        ),
-        ("t.parquet", PARQUET.to_vec()),
-        ("d.pdf", b"%PDF-1.4\n%%EOF\n".to_vec()),
-    ];
+    let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
     calm(&sheet.browser).await;
-    for (what, phone, theme) in LOOKS {
-        look_as(&sheet, phone, theme).await;
-        sheet.click("new-conversation").await;
-        let url = format!("http://{}/v1/conversations/{}/files", server.address, sheet.conversation().await);
-        for (path, content) in &files {
-            let put = server.http.put(format!("{url}/{path}")).bearer_auth(TOKEN).body(content.clone());
-            assert!(put.send().await.expect("an answer").status().is_success(), "{path}");
-        }
-        let mut tour = Tour { sheet: &sheet, what, found: Vec::new() };
-        tour.walk().await;
-        found.extend(tour.found);
-        let wide = sheet.browser.script("return document.documentElement.scrollWidth - innerWidth").await;
-        assert_eq!(wide, 0, "{what} scrolls sideways");
+    look_as(&sheet, phone, theme).await;
+    sheet.click("new-conversation").await;
+    let svg = b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><rect width='9' height='9'/></svg>";
+    for (path, content) in [("s.svg", &svg[..]), ("t.parquet", PARQUET), ("d.pdf", &b"%PDF-1.4\n%%EOF\n"[..])] {
+        put(&server, &sheet.conversation().await, path, content).await;
     }
-    assert!(found.is_empty(), "{}", serde_json::to_string_pretty(&found).expect("JSON"));
+    let mut tour = Tour { sheet: &sheet, what, found: Vec::new() };
+    tour.walk().await;
+    assert!(tour.found.is_empty(), "{}", serde_json::to_string_pretty(&tour.found).expect("JSON"));
+    let wide = sheet.browser.script("return document.documentElement.scrollWidth - innerWidth").await;
+    assert_eq!(wide, 0, "{what} scrolls sideways");
     sheet.browser.close().await;
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_in_the_light_theme() {
+    axe_finds_nothing_in_any_state(LOOKS[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_in_the_dark_theme() {
+    axe_finds_nothing_in_any_state(LOOKS[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_on_a_phone() {
+    axe_finds_nothing_in_any_state(LOOKS[2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_on_a_phone_in_the_dark_theme() {
+    axe_finds_nothing_in_any_state(LOOKS[3]).await;
 }
 
 /// The `data-testid` of the focused element, or of its closest ancestor that has one.
