@@ -150,6 +150,8 @@ async fn a_program_goes_on_without_an_api_server_and_its_status_is_known_afterwa
 async fn watches_that_break_hide_no_new_runner_and_streams_that_break_leave_no_pod() {
     let cluster = Cluster::get().await;
     cluster.runner("contract-early", "early", framed()).await;
+    // One that a failed attempt left would be known before the connections break.
+    cluster.remove_template("contract-late").await;
     let api = Config::infer().await.expect("KUBECONFIG is valid").cluster_url;
     let mut addresses =
         lookup_host((api.host().expect("a host"), api.port_u16().unwrap_or(443))).await.expect("a host");

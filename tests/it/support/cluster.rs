@@ -168,7 +168,10 @@ impl Cluster {
 
     pub async fn remove_template(&self, name: &str) {
         let templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
-        templates.delete(name, &DeleteParams::default()).await.expect("removed");
+        match templates.delete(name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            removed => drop(removed.expect("removed")),
+        }
     }
 
     pub fn quotas(&self) -> Api<ResourceQuota> {
