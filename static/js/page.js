@@ -50,7 +50,8 @@ export function toast(text, label, action) {
   const box = byId("toast");
   const button = byId("toast-action");
   byId("toast-text").textContent = text;
-  button.hidden = !label;
+  if (label) button.hidden = false;
+  else hide(button);
   button.textContent = label ?? "";
   button.onclick = () => {
     hide(box);

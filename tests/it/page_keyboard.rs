@@ -5,7 +5,7 @@ use thirtyfour::prelude::*;
 
 use crate::{
     page_access::focused,
-    page_state::open,
+    page_state::{link, open},
     page_viewer::put,
     support::{FakeServer, sheet::Sheet, until},
 };
@@ -53,6 +53,26 @@ async fn the_focus_is_not_lost_with_a_control() {
     press(&sheet, Key::Enter + "").await;
     sheet.says("uploads", |text| text.contains("Cancelled.")).await;
     assert_eq!(focused(&sheet).await, "upload-input");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_focus_is_not_lost_with_the_button_of_a_notice_that_another_one_replaces() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.browser.focus().await;
+    sheet.write("bash", "print shared").await;
+    let link = link(&sheet).await;
+    let (_, fragment) = link.split_once('#').expect("a fragment");
+    sheet.write("python", "print mine").await;
+    sheet.browser.script(&format!("location.hash = '{fragment}'; return null")).await;
+    let undo = "const undo = document.getElementById('toast-action'); undo.focus(); \
+                return document.activeElement === undo";
+    until("Undo has the focus", async || sheet.browser.script(undo).await == true).await;
+    sheet.browser.script("document.getElementById('share').click(); return null").await;
+    let here = "return document.activeElement.id";
+    until("the page has it", async || sheet.browser.script(here).await == "main").await;
     sheet.browser.close().await;
     server.stop().await;
 }
