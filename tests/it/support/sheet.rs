@@ -10,10 +10,14 @@ use super::{browser::Browser, server::TOKEN, until};
 /// How long a program may take on a busy machine.
 const RUN_PATIENCE: Duration = Duration::from_mins(4);
 
-/// The page has drawn the element again since it was found, or a notice is over it.
+/// The page has drawn the element again since it was found, it is not shown yet, or a notice is over it.
 fn ends_by_itself(error: &WebDriverError) -> bool {
-    let error = error.as_inner();
-    matches!(error, WebDriverErrorInner::StaleElementReference(_) | WebDriverErrorInner::ElementClickIntercepted(_))
+    matches!(
+        error.as_inner(),
+        WebDriverErrorInner::StaleElementReference(_)
+            | WebDriverErrorInner::ElementNotInteractable(_)
+            | WebDriverErrorInner::ElementClickIntercepted(_)
+    )
 }
 
 /// The page in a browser.
