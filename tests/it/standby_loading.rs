@@ -16,19 +16,13 @@ async fn cpu_of(server: &FakeServer, conversation: &str) -> String {
     result["structuredContent"]["stdout"].as_str().expect("text").trim().to_owned()
 }
 
-/// Waits until so many sandboxes are there and were started completely.
-async fn live(server: &FakeServer, count: usize) {
-    let is_done = async || server.engine.live().len() == count && server.janitor.unwanted() == 0;
-    until("sandboxes live", is_done).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn program_has_its_limit_in_a_standby_that_has_loaded_or_loads() {
     for for_ever in [false, true] {
         let server = FakeServer::with_kernel(&SETTINGS).await;
         server.engine.keep_loading(for_ever);
         assert_eq!(cpu_of(&server, "c").await, "500");
-        live(&server, 1).await;
+        server.until_live(1).await;
         let standby = server.engine.live();
         assert_eq!(cpu_of(&server, "c").await, "500");
         until("the standby was used", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
@@ -43,7 +37,7 @@ async fn program_waits_for_what_it_names_and_no_longer_than_a_second() {
         let server = FakeServer::with_kernel(&SETTINGS).await;
         server.engine.keep_loading(true);
         server.run("c", "print 1").await;
-        live(&server, 1).await;
+        server.until_live(1).await;
         let standby = server.engine.live();
         let mut run = Box::pin(server.run("c", "print heavy"));
         assert!(timeout(PATIENCE, &mut run).await.is_err(), "the program began before its libraries were there");
@@ -61,13 +55,13 @@ async fn standby_without_its_limit_is_not_used() {
     server.engine.keep_loading(true);
     server.engine.refuse_limits(true);
     assert_eq!(cpu_of(&server, "c").await, "500");
-    live(&server, 1).await;
+    server.until_live(1).await;
     let (standby, begun) = (server.engine.live(), server.engine.started().len());
     assert_eq!(cpu_of(&server, "c").await, "500", "in a sandbox of its own");
     assert!(server.engine.started().len() > begun, "it was started for the program");
     until("the standby is gone", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
     // The engine has never lowered a limit, so later standbys have theirs from the start and are used.
-    live(&server, 1).await;
+    server.until_live(1).await;
     let standby = server.engine.live();
     assert_eq!(cpu_of(&server, "c").await, "500");
     until("the standby was used", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
@@ -78,14 +72,14 @@ async fn standby_without_its_limit_is_not_used() {
 async fn conversation_in_a_tight_loop_has_more_than_one() {
     let server = FakeServer::with_kernel(&SETTINGS).await;
     server.run("loop", "print 1").await;
-    live(&server, 1).await;
+    server.until_live(1).await;
     server.run("loop", "print 1").await;
-    live(&server, 2).await;
+    server.until_live(2).await;
     // Two is what there may be. A further one gives way to another conversation's first one.
     let begun = server.engine.started().len();
     server.run("other", "print 1").await;
     until("the other one has its own", async || server.engine.started().len() == begun + 2).await;
-    live(&server, 2).await;
+    server.until_live(2).await;
     let before = server.engine.live();
     for conversation in ["loop", "other"] {
         server.run(conversation, "print 1").await;
@@ -123,6 +117,6 @@ async fn standby_counts_with_the_most_that_one_of_its_image_has_reported() {
     let begun = server.engine.started().len();
     server.run("third", "print 1").await;
     until("the third has its own", async || server.engine.started().len() == begun + 2).await;
-    live(&server, 2).await;
+    server.until_live(2).await;
     server.stop().await;
 }

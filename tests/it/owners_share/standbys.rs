@@ -22,12 +22,6 @@ async fn run(owner: &Owner<'_>, conversation: &str) {
     assert_eq!(status, 200, "{run}");
 }
 
-/// Waits until so many sandboxes are there and were started completely.
-async fn live(server: &FakeServer, count: usize) {
-    let is_done = async || server.engine.live().len() == count && server.janitor.unwanted() == 0;
-    until("sandboxes live", is_done).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn standby_of_the_owner_who_has_the_most_gives_way() {
     let server = server_with("3").await;
@@ -38,7 +32,7 @@ async fn standby_of_the_owner_who_has_the_most_gives_way() {
         let begun = server.engine.started().len();
         run(owner, conversation).await;
         until("it has a standby", async || server.engine.started().len() == begun + 2).await;
-        live(&server, count).await;
+        server.until_live(count).await;
     }
     let taken = server.shared.standbys.taken();
     run(&bob, "b").await;
@@ -61,7 +55,7 @@ async fn owner_who_has_the_fewest_standbys_gets_the_next_one() {
         run(&ann, conversation).await;
     }
     assert_eq!(ann.call(Method::POST, &format!("{busy}/cancel"), None).await.0, 200);
-    live(&server, 2).await;
+    server.until_live(2).await;
     let taken = server.shared.standbys.taken();
     run(&bob, "b").await;
     assert_eq!(server.shared.standbys.taken(), taken + 1, "one of two is for bob");

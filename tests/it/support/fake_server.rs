@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     postgres::Postgres,
     server::{TOKEN, settings},
+    until,
 };
 
 /// As a setting: the address of the server.
@@ -199,6 +200,12 @@ impl FakeServer {
             folder: None,
             cluster: None,
         }
+    }
+
+    /// Waits until so many sandboxes are there and were started completely.
+    pub async fn until_live(&self, count: usize) {
+        let is_done = async || self.engine.live().len() == count && self.janitor.unwanted() == 0;
+        until("sandboxes live", is_done).await;
     }
 
     /// Makes a conversation look as if it was used so long before the server began.
