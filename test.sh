@@ -113,6 +113,8 @@ run_mine() {
 # $1: a profile
 run_those_of_root() { by_root cargo nextest run --locked --workspace --profile "$1" --no-fail-fast -E "$OF_ROOT"; }
 
+report() { step "tests at their first attempt" scripts/test/report.py target/nextest/*/junit.xml; }
+
 # Runs a command as root with the tools of this user.
 by_root() {
   if is_root; then "$@"; return; fi
@@ -196,6 +198,8 @@ main() {
   [ "${CI:-}" != true ] || compile_once
   # Tests wait for containers and clocks about half of their time. Those that load the machine run alone.
   export NEXTEST_TEST_THREADS=$((($(nproc) * 3 + 1) / 2))
+  # Those of an earlier run are not in this one's report.
+  rm -f target/nextest/*/junit.xml
 
   if [ $quick = yes ]; then
     step "format" cargo fmt --all --check
@@ -204,9 +208,8 @@ main() {
     need "test runner" install_nextest
     # A test that needs an engine fails here: no engine answers at this address.
     # These wait more than they compute.
-    rm -f target/nextest/*/junit.xml
     NEXTEST_TEST_THREADS=$(($(nproc) * 4)) step "tests without an engine" without_engine run_tests quick
-    step "tests at their first attempt" scripts/test/report.py target/nextest/*/junit.xml
+    report
     finish
   fi
 
@@ -217,6 +220,7 @@ main() {
     need "test runner" install_nextest
     step "Helm chart" scripts/chart.sh check
     step "Kubernetes" scripts/check-kubernetes.sh
+    report
     finish
   fi
 
@@ -231,15 +235,13 @@ main() {
   step "scripts" check_scripts
   step "lints" ended lints
   need "test runner" install_nextest
-  # Those of an earlier run are not in this one's report.
-  rm -f target/nextest/*/junit.xml
   step "compilation of the tests" run_tests "$profile" --no-run
   need "runner images and server" finish_images
   need "clients" ended clients
   step "Python client" check_client
   step "tests" run_mine "$profile"
   step "tests with files that travel" with_streamed_files run_tests streamed --no-fail-fast
-  step "tests at their first attempt" scripts/test/report.py target/nextest/*/junit.xml
+  report
   is_root || step "tests as root" run_those_of_root "$profile"
   step "contract on Podman" by_root scripts/check-podman.sh
   step "runners" scripts/check-runners.sh
