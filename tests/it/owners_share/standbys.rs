@@ -50,11 +50,14 @@ async fn owner_who_has_the_fewest_standbys_gets_the_next_one() {
     assert_eq!(status, 202, "{busy}");
     let busy = format!("/v1/runs/{}", busy["runId"].as_str().expect("an id"));
     until("it runs", async || ann.call(Method::GET, &busy, None).await.1["state"] == "running").await;
+    let of_busy = server.engine.live();
     run(&bob, "b").await;
     for conversation in ["a1", "a2", "a3"] {
         run(&ann, conversation).await;
     }
     assert_eq!(ann.call(Method::POST, &format!("{busy}/cancel"), None).await.0, 200);
+    // It may be there for a moment after its run, and is none of the two.
+    until("its sandbox is gone", async || of_busy.iter().all(|id| !server.engine.live().contains(id))).await;
     server.until_live(2).await;
     let taken = server.shared.standbys.taken();
     run(&bob, "b").await;
