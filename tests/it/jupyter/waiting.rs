@@ -78,7 +78,7 @@ async fn code_that_waits_for_room_is_not_executed_by_the_kernel_after_a_restart(
     let last = fill(&mut client).await;
     // The server has read it when the pong that answers what came after it is there.
     client.stream.send(Message::Ping(Bytes::new())).await.expect("sent");
-    while !matches!(client.frame().await, Some(Message::Pong(_))) {}
+    while !matches!(client.frame().await.expect("the connection stays"), Message::Pong(_)) {}
     let (status, ..) = call(&server, Method::POST, &format!("/api/kernels/{id}/restart"), None).await;
     assert_eq!(status, 200);
     let answers = client.answers(&last).await;
