@@ -141,6 +141,7 @@ async fn channels_start_once_there_is_room_for_their_process() {
         ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
         ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
         ("SANDBOX_LIMITS__PROCESSES_MAX", "40"),
+        ("SANDBOX_LIMITS__WALL_MS", "120000"),
     ])
     .await;
     let code = format!(
