@@ -154,6 +154,18 @@ fn links_between_pages_lead_somewhere() {
     }
 }
 
+/// A promise that stands twice, as after a merge, is corrected in one place alone.
+#[test]
+fn each_promise_stands_once() {
+    let page = read("SPECIFICATION.md");
+    let promises: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).collect();
+    assert!(promises.len() > 300, "{} rows", promises.len());
+    let mut seen = BTreeSet::new();
+    for (promise, _) in promises.into_iter().filter(|(promise, _)| !matches!(*promise, "promise" | "---")) {
+        assert!(seen.insert(promise), "SPECIFICATION.md has this row twice: {promise}");
+    }
+}
+
 /// The cells of the comparison in a page, row by row.
 fn comparison(page: &str) -> Vec<Vec<&str>> {
     let rows = page.lines().skip_while(|line| !line.contains("| Piston |")).take_while(|line| line.starts_with('|'));
