@@ -23,7 +23,7 @@ async fn prints_on_both_streams_and_exits(world: &World) {
     assert_eq!(seen.exit, Exit { status: 0, oom_killed: false, process_limit_hit: false, broke_off: false });
 }
 
-async fn tells_the_status(world: &World) {
+async fn exit_has_the_status_of_the_program(world: &World) {
     for code in [0, 1, 2, 3, 125, 255] {
         let seen = world.run(&world.programs.exit(code)).await;
         assert_eq!(seen.exit.status, i32::from(code));
@@ -180,13 +180,13 @@ async fn start_reports_a_missing_image(world: &World) {
     world.engine.destroy(spec.id).await.expect("destroyed");
 }
 
-async fn tells_what_it_is(world: &World) {
+async fn probe_has_the_engine_and_its_size(world: &World) {
     let probe = world.engine.probe().await.expect("probed");
     assert!(!probe.engine.is_empty() && !probe.runtime.is_empty() && probe.platform.contains('/'));
     assert!(probe.cpus > 0 && probe.memory_bytes > 0);
 }
 
-async fn the_first_item_of_changes_comes_without_a_change(world: &World) {
+async fn changes_yields_once_on_subscribe(world: &World) {
     let mut changes = world.engine.changes();
     timeout(SOON, changes.next()).await.expect("soon").expect("it never ends");
     let (one, two) = (world.engine.runners().await.expect("runners"), world.engine.runners().await.expect("runners"));
@@ -256,7 +256,7 @@ macro_rules! contract {
 
 contract! {
     prints_on_both_streams_and_exits
-    tells_the_status
+    exit_has_the_status_of_the_program
     takes_a_program_in_pieces_and_prints_after_the_input_is_closed
     a_kill_ends_it_at_once
     destroying_is_idempotent_and_ends_what_runs
@@ -272,6 +272,6 @@ contract! {
     data_is_the_folder_it_was_given
     start_reports_a_missing_image
     a_lowered_cpu_limit_holds_and_leaves_the_others
-    tells_what_it_is
-    the_first_item_of_changes_comes_without_a_change
+    probe_has_the_engine_and_its_size
+    changes_yields_once_on_subscribe
 }
