@@ -29,8 +29,8 @@ const OOM_REPORT_MAX: Duration = Duration::from_secs(5);
 /// The status of a process that was killed.
 const KILLED: i32 = 137;
 
-/// What is needed to follow a started sandbox to its end.
-pub(super) struct Ending {
+/// Follows a started sandbox to its end.
+pub(super) struct ExitWatch {
     pub docker: Docker,
     pub id: SandboxId,
     pub time: TimeLimits,
@@ -54,46 +54,46 @@ enum Look {
     Unknown,
 }
 
-/// Waits for the end. The container has been started, so `not-running` cannot mean "not yet".
-pub(super) async fn ended(ending: Ending) -> Result<Exit, EngineError> {
-    let mut broke_off = false;
-    loop {
-        let waited = if broke_off {
-            tokio::select! {
-                biased;
-                () = ending.streams_over.cancelled() => return Err(EngineError::Lost { id: ending.id }),
-                waited = ending.wait() => waited,
-            }
-        } else {
-            ending.wait().await
-        };
-        broke_off |= waited.is_none();
-        let look = match (ending.look().await, waited) {
-            (Look::Away | Look::Unknown, None) => {
-                ending.look_while(ending.time.lost, |look| matches!(look, Look::Away | Look::Unknown)).await
-            }
-            (look, _) => look,
-        };
-        // An engine that shuts down refuses calls and ends its containers, so the exit may be its doing.
-        broke_off |= look == Look::Away;
-        let (status, oom_killed) = match (look, waited) {
-            (Look::Ended { oom_killed, status }, waited) => {
-                let status = waited.unwrap_or(status);
-                (status, oom_killed || (status == KILLED && ending.reports_oom().await))
-            }
-            // Removed, or the engine became unavailable, after it had reported the status.
-            (_, Some(status)) => (status, false),
-            (Look::Running, None) => {
-                sleep(PAUSE_FIRST).await;
-                continue;
-            }
-            (Look::Gone | Look::Away | Look::Unknown, None) => return Err(EngineError::Lost { id: ending.id }),
-        };
-        return Ok(Exit { status, oom_killed, process_limit_hit: ending.refusals.seen(), broke_off });
+impl ExitWatch {
+    /// Waits for the end. The container has been started, so `not-running` cannot mean "not yet".
+    pub(super) async fn exit(self) -> Result<Exit, EngineError> {
+        let mut broke_off = false;
+        loop {
+            let waited = if broke_off {
+                tokio::select! {
+                    biased;
+                    () = self.streams_over.cancelled() => return Err(EngineError::Lost { id: self.id }),
+                    waited = self.wait() => waited,
+                }
+            } else {
+                self.wait().await
+            };
+            broke_off |= waited.is_none();
+            let look = match (self.look().await, waited) {
+                (Look::Away | Look::Unknown, None) => {
+                    self.look_while(self.time.lost, |look| matches!(look, Look::Away | Look::Unknown)).await
+                }
+                (look, _) => look,
+            };
+            // An engine that shuts down refuses calls and ends its containers, so the exit may be its doing.
+            broke_off |= look == Look::Away;
+            let (status, oom_killed) = match (look, waited) {
+                (Look::Ended { oom_killed, status }, waited) => {
+                    let status = waited.unwrap_or(status);
+                    (status, oom_killed || (status == KILLED && self.reports_oom().await))
+                }
+                // Removed, or the engine became unavailable, after it had reported the status.
+                (_, Some(status)) => (status, false),
+                (Look::Running, None) => {
+                    sleep(PAUSE_FIRST).await;
+                    continue;
+                }
+                (Look::Gone | Look::Away | Look::Unknown, None) => return Err(EngineError::Lost { id: self.id }),
+            };
+            return Ok(Exit { status, oom_killed, process_limit_hit: self.refusals.seen(), broke_off });
+        }
     }
-}
 
-impl Ending {
     /// The status, unless the connection broke. The vendor's client returns a status above zero as an error.
     async fn wait(&self) -> Option<i32> {
         let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
@@ -184,7 +184,8 @@ mod tests {
         }
         let (time, streams_over) = (TimeLimits::default(), CancellationToken::new());
         let begun = Instant::now();
-        let exit = ended(Ending { docker: engine.client(), id, time, refusals, streams_over }).await.expect("an exit");
+        let watch = ExitWatch { docker: engine.client(), id, time, refusals, streams_over };
+        let exit = watch.exit().await.expect("an exit");
         (exit, begun.elapsed())
     }
 

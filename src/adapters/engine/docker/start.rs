@@ -18,10 +18,7 @@ use futures_util::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Inner, call, convert,
-    ending::{self, Ending},
-};
+use super::{Inner, call, convert, ending::ExitWatch};
 use crate::{
     domain::{event::StreamKind, id::SandboxId, skills::SkillFolders},
     ports::engine::{EngineError, Output, Sandbox, SandboxSpec, Volume},
@@ -40,13 +37,13 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let look = refusals.looker();
     let output = output.inspect(move |_| look());
     let streams_over = CancellationToken::new();
-    let ending =
-        Ending { docker: docker.clone(), id: spec.id, time: *time, refusals, streams_over: streams_over.clone() };
+    let watch =
+        ExitWatch { docker: docker.clone(), id: spec.id, time: *time, refusals, streams_over: streams_over.clone() };
     Ok(Sandbox {
         id: spec.id,
         stdin: input,
         output: demultiplexed(spec.id, output, streams_over),
-        exit: ending::ended(ending).boxed(),
+        exit: watch.exit().boxed(),
     })
 }
 

@@ -20,7 +20,7 @@ use tracing::warn;
 
 use super::{
     Inner, KILL_GRACE_S, call, pod,
-    state::{self, End, State},
+    state::{self, ContainerExit, State},
     watch::{PodState, PodWatch},
 };
 use crate::{
@@ -88,15 +88,15 @@ impl OwnEndings {
     }
 }
 
-/// What is needed to follow a started sandbox to its end.
-pub(super) struct Ending {
+/// Follows a started sandbox to its end.
+pub(super) struct ExitWatch {
     pub id: SandboxId,
     pub watch: PodWatch,
     pub life: Arc<Life>,
 }
 
-impl Ending {
-    pub(super) async fn ended(mut self) -> Result<Exit, EngineError> {
+impl ExitWatch {
+    pub(super) async fn exit(mut self) -> Result<Exit, EngineError> {
         loop {
             let (pod, is_gone) = match self.watch.next().await {
                 Ok(PodState::Pod(pod)) => (Some(pod), false),
@@ -112,12 +112,12 @@ impl Ending {
             let state = pod.as_deref().map(state::read);
             let is_over = is_gone || matches!(state, Some(State::Ended(_)));
             let why = match state {
-                Some(State::Ended(End { status, oom_killed, unknown: None })) if by_us || !is_deleted => {
+                Some(State::Ended(ContainerExit { status, oom_killed, unknown: None })) if by_us || !is_deleted => {
                     return Ok(exit(status, oom_killed));
                 }
                 _ if by_us && is_over => return Ok(exit(KILLED, false)),
                 _ if by_us => continue,
-                Some(State::Ended(End { unknown: Some(why), .. }) | State::Evicted(why)) => why,
+                Some(State::Ended(ContainerExit { unknown: Some(why), .. }) | State::Evicted(why)) => why,
                 _ if is_deleted => "its pod was deleted".to_owned(),
                 _ => continue,
             };

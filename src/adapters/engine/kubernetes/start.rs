@@ -18,7 +18,7 @@ use tracing::debug;
 
 use super::{
     Inner, attach, call,
-    ending::Ending,
+    ending::ExitWatch,
     pod,
     state::{self, State},
     watch::{PodState, PodWatch},
@@ -49,8 +49,8 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
     let (mut stdin, output) = attach::streams(connection, spec.id, greeting, life.clone(), engine.time.lost).await;
     let greeted = timeout_at(Instant::now() + engine.time.answer, stdin.flush()).await.map_err(|_| late())?;
     greeted.map_err(|error| EngineError::unavailable("attach", error))?;
-    let ending = Ending { id: spec.id, watch, life };
-    Ok(Sandbox { id: spec.id, stdin, output, exit: ending.ended().boxed() })
+    let exit = ExitWatch { id: spec.id, watch, life }.exit();
+    Ok(Sandbox { id: spec.id, stdin, output, exit: exit.boxed() })
 }
 
 /// Creates the pod and returns its version; `None` when an attempt made it whose answer was lost.

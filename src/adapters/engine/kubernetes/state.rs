@@ -15,14 +15,14 @@ pub(super) enum State {
     /// It cannot be made as it is; a sentence that says why.
     Failing(String),
     Running,
-    Ended(End),
+    Ended(ContainerExit),
     /// The cluster took it away; a sentence that says why.
     Evicted(String),
 }
 
 /// How the container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct ContainerExit {
     pub status: i32,
     pub oom_killed: bool,
     /// The container never ran, or the kubelet did not see it end: the reason and the message. The status is of no
@@ -79,11 +79,11 @@ pub(super) fn read(pod: &Pod) -> State {
     }
 }
 
-fn end(container: &ContainerStatus) -> Option<End> {
+fn end(container: &ContainerStatus) -> Option<ContainerExit> {
     let ended = container.state.as_ref()?.terminated.as_ref()?;
     let reason = ended.reason.as_deref().unwrap_or_default();
     let message = ended.message.as_deref().unwrap_or_default();
-    Some(End {
+    Some(ContainerExit {
         status: ended.exit_code,
         oom_killed: reason == "OOMKilled",
         unknown: UNKNOWN.contains(&reason).then(|| format!("{reason}: {message}")),
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_container_ends_with_its_status_before_the_phase_changes() {
-        let end = |status, oom_killed| State::Ended(End { status, oom_killed, unknown: None });
+        let end = |status, oom_killed| State::Ended(ContainerExit { status, oom_killed, unknown: None });
         assert_eq!(container(&json!({"terminated": {"exitCode": 3, "reason": "Error"}})), end(3, false));
         assert_eq!(container(&json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})), end(137, true));
         let State::Ended(end) = container(&json!({"terminated": {"exitCode": 128, "reason": "StartError",
@@ -142,7 +142,7 @@ mod tests {
         let late = of(&json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": killed}));
         assert!(matches!(&late, State::Evicted(_)), "{late:?}");
         let own = of(&json!({"phase": "Failed", "containerStatuses": killed}));
-        assert!(matches!(&own, State::Ended(End { status: 137, .. })), "{own:?}");
+        assert!(matches!(&own, State::Ended(ContainerExit { status: 137, .. })), "{own:?}");
         assert_eq!(of(&json!({"phase": "Pending"})), State::Coming);
         assert_eq!(of(&json!(null)), State::Coming);
     }

@@ -5,7 +5,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::time::timeout;
 
-use super::{ending::Ending, watch::PodState, *};
+use super::{ending::ExitWatch, watch::PodState, *};
 
 /// The watch of the templates.
 const CHANGES: &str = "/api/v1/namespaces/boxes/podtemplates?&watch=true&timeoutSeconds=290\
@@ -175,10 +175,10 @@ async fn the_end_of_a_pod_that_another_deleted_or_no_kubelet_saw_is_not_its_prog
         if is_deleted {
             seen["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:06Z");
         }
-        let ending = Ending { id, watch: engine.0.watch(id, Some("10".to_owned())), life };
+        let exit_watch = ExitWatch { id, watch: engine.0.watch(id, Some("10".to_owned())), life };
         let (path, event) = (watch_path(id, "10"), json!({"type": "MODIFIED", "object": seen}));
         let answered = answer(&mut server, Method::GET, &path, 200, &event);
-        let (exit, _) = tokio::join!(ending.ended(), answered);
+        let (exit, _) = tokio::join!(exit_watch.exit(), answered);
         let case = format!("{state} {is_deleted} {by_us}: {exit:?}");
         assert_eq!(exit.is_ok_and(|exit| exit.status == 137), is_known, "{case}");
     }
