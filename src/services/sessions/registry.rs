@@ -175,7 +175,7 @@ pub(super) struct Registry {
 struct State {
     open: HashMap<SessionId, Arc<Session>>,
     /// Oldest first.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedSession>,
     /// Memory for sessions that are being opened, in bytes; of no owner for a kernel that is started ahead.
     reserved: HashMap<Option<Principal>, u64>,
     /// Owners that asked for sessions since the start: two at most, by which each owner is known to have others.
@@ -184,7 +184,7 @@ struct State {
     restarting: HashSet<SessionId>,
 }
 
-struct Ended {
+struct EndedSession {
     id: SessionId,
     place: SessionKey,
     /// `None` where it is not known: an earlier process opened it.
@@ -313,7 +313,7 @@ impl Registry {
         let removed = state.open.remove(&session.id);
         let place = (session.conversation.clone(), session.language.clone());
         let setup = Some(session.setup.clone());
-        state.add_ended(Ended { id: session.id, place, setup, end, is_news: end.is_news(), is_recorded: false });
+        state.add_ended(EndedSession { id: session.id, place, setup, end, is_news: end.is_news(), is_recorded: false });
         drop(state);
         drop(removed);
         true
@@ -322,7 +322,7 @@ impl Registry {
     /// Adds a session that a server left. `is_recorded`: it stays recorded until its end was reported to a caller.
     pub(super) fn add_left(&self, left: SessionRecord, is_news: bool, is_recorded: bool) {
         let (id, place, end) = (left.session, (left.conversation, left.language), SessionEnd::Server);
-        self.state.lock().add_ended(Ended { id, place, setup: None, end, is_news, is_recorded });
+        self.state.lock().add_ended(EndedSession { id, place, setup: None, end, is_news, is_recorded });
     }
 
     /// How a session of this owner ended.
@@ -368,11 +368,11 @@ impl Registry {
 }
 
 impl State {
-    fn last_end(&self, who: &Principal, id: SessionId) -> Option<&Ended> {
+    fn last_end(&self, who: &Principal, id: SessionId) -> Option<&EndedSession> {
         self.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)
     }
 
-    fn add_ended(&mut self, ended: Ended) {
+    fn add_ended(&mut self, ended: EndedSession) {
         if self.ended.len() >= ENDED_MAX {
             let oldest = first_of_most(self.ended.iter().map(|ended| &ended.place.0.owner));
             drop(oldest.and_then(|at| self.ended.remove(at)));

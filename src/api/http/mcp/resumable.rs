@@ -52,7 +52,7 @@ const ENDED_MAX: usize = 4096;
 pub(super) struct Manager {
     local: LocalSessionManager,
     open: Mutex<HashMap<SessionId, Arc<Session>>>,
-    ended: Arc<Mutex<Ended>>,
+    ended: Arc<Mutex<EndedStreams>>,
 }
 
 /// What a client agreed on and what its streams hold.
@@ -86,7 +86,7 @@ struct Events {
 }
 
 #[derive(Default)]
-struct Ended {
+struct EndedStreams {
     logs: VecDeque<(Weak<Log>, usize)>,
     bytes: usize,
 }
@@ -122,7 +122,7 @@ impl Session {
     fn record(
         &self,
         messages: impl Stream<Item = ServerSseMessage> + Send + 'static,
-        ended: Arc<Mutex<Ended>>,
+        ended: Arc<Mutex<EndedStreams>>,
     ) -> Arc<Log> {
         let log = Arc::new(Log::default());
         let number = {
@@ -181,7 +181,7 @@ impl Events {
     }
 }
 
-impl Ended {
+impl EndedStreams {
     fn add(&mut self, log: &Arc<Log>, bytes: usize) {
         self.bytes += bytes;
         self.logs.push_back((Arc::downgrade(log), bytes));
