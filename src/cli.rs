@@ -222,7 +222,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs a command whose reader is told of errors alone.
+/// Runs a command that logs errors alone, for a person.
 fn for_people<'a, F: Future<Output = anyhow::Result<ExitCode>>>(
     config: &'a Config,
     command: impl FnOnce(&'a Config) -> F,

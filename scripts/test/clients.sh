@@ -105,7 +105,7 @@ make_clients() {
     description_tools && own_client && node_client
 }
 
-# What check_clients installs otherwise; its failure is told there.
+# What check_clients installs otherwise; its failure is reported there.
 install_models() {
   python3 tests/clients/models/install.py || say "not all clients that people use are installed yet."
 }

@@ -90,7 +90,7 @@ pub struct McpServer {
     parts: Arc<McpParts>,
     calls: cancellation::Calls,
     followed: Followed,
-    /// The client is told of changed languages, however often it says that it is ready.
+    /// Whether the client is notified of changed languages; once, however often it says that it is ready.
     follows_languages: Arc<AtomicBool>,
     transport: Transport,
     /// Of a process that serves one client.

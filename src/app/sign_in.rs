@@ -98,7 +98,7 @@ fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<I
         address => KeysAt::Address(address.to_owned()),
     };
     let audiences = match sign_in.audience.as_str() {
-        // As clients write it, and as the operator may have told the issuer.
+        // As clients write it, and as the operator may have entered it at the issuer.
         "" => vec![format!("{}/mcp", config.public_base_url.origin()), format!("{}/mcp", config.public_base_url)],
         list => list.split(',').map(|one| one.trim().to_owned()).collect(),
     };

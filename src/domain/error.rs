@@ -194,7 +194,7 @@ impl Failure {
         Self { argument: Some(argument.to_owned()), ..self }
     }
 
-    /// The same failure, which taking a conversation would mend.
+    /// The same failure, which taking a conversation would repair.
     #[must_use]
     pub fn without(self, conversation: &ConversationKey) -> Self {
         Self { conversation: Some(Box::new(conversation.clone())), ..self }

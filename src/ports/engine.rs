@@ -218,7 +218,7 @@ pub struct Exit {
     pub status: i32,
     /// The kernel killed a process in it for memory.
     pub oom_killed: bool,
-    /// A process in it was refused another process or thread. False too where the engine cannot tell.
+    /// A process in it was refused another process or thread. False too where the engine cannot report it.
     pub process_limit_hit: bool,
     /// The connection to the engine broke in between: output may be lost, and the engine may have ended the sandbox.
     pub broke_off: bool,
@@ -235,8 +235,8 @@ pub struct Sandbox {
     /// Its output. The holder keeps reading and discards what is too much, since a reader that stops can block the
     /// engine. The end of the stream is not the end of the program: await `exit`.
     pub output: BoxStream<'static, Result<Output, EngineError>>,
-    /// Resolves when the sandbox has ended. [`EngineError::Lost`] when the engine cannot tell how it ended, or when the
-    /// connection broke and `output` with it: the sandbox may then still run.
+    /// Resolves when the sandbox has ended. [`EngineError::Lost`] when the engine cannot report how it ended, or when
+    /// the connection broke and `output` with it: the sandbox may then still run.
     pub exit: BoxFuture<'static, Result<Exit, EngineError>>,
 }
 
@@ -301,7 +301,7 @@ named! {
             #[source]
             source: Box<dyn std::error::Error + Send + Sync>,
         } = "refused",
-        /// The sandbox was running and the engine can no longer tell how it ended.
+        /// The sandbox was running and the engine can no longer report how it ended.
         #[error("the engine lost the sandbox {id}")]
         Lost { id: SandboxId } = "lost",
     }

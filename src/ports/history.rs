@@ -43,7 +43,7 @@ pub struct LineEnd {
     pub oom_killed: bool,
     /// Why the server failed it.
     pub failure: Option<Code>,
-    /// As clients were told.
+    /// As clients read it.
     pub sentence: String,
     pub figures: Figures,
     /// Names of the files that it created or changed: the first of them.
@@ -172,8 +172,8 @@ pub struct UsageFilter {
 /// Lines and their sums.
 #[async_trait]
 pub trait HistoryStore: Send + Sync {
-    /// Stores lines, all or none. A line that is there gets its end, unless it has one; a line that was told as lost
-    /// gets its true end. Each end adds to the usage once, however often it is stored.
+    /// Stores lines, all or none. A line that is there gets its end, unless it has one; a line that was reported as
+    /// lost gets its true end. Each end adds to the usage once, however often it is stored.
     async fn write(&self, lines: &[HistoryLine]) -> Result<(), DatabaseError>;
 
     /// The line of a run of this owner.

@@ -37,8 +37,8 @@ pub const LABEL_PACKAGES: &str = "sandbox.packages";
 /// What the interpreter loads while it stands by that takes long: words of programs, comma separated.
 pub const LABEL_PRELOADS: &str = "sandbox.preloads";
 
-/// The frame that tells process 1 that the server reads what it writes: `ATTACHED` in `runners/README.md`. Sent only by
-/// engines that attach to a sandbox after it has started.
+/// The frame by which process 1 knows that the server reads what it writes: `ATTACHED` in `runners/README.md`. Sent
+/// only by engines that attach to a sandbox after it has started.
 pub const ATTACHED: [u8; 5] = [0x08, 0, 0, 0, 0];
 
 /// The longest version or description, in characters: labels are free text.

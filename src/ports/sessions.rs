@@ -12,7 +12,7 @@ use crate::domain::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerProcess {
     pub instance: InstanceId,
-    /// When it started, which tells it from earlier processes of the server.
+    /// When it started, which distinguishes it from earlier processes of the server.
     pub started_ms: i64,
 }
 

@@ -37,7 +37,7 @@ pub type Streams = (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send
 pub trait OpenStreams: Send + Sync {
     fn open(&self) -> BoxFuture<'static, io::Result<Streams>>;
 
-    /// What the server knows and errors must not tell.
+    /// What the server knows and errors must not contain.
     fn secrets(&self) -> Vec<SecretString> {
         Vec::new()
     }
@@ -93,7 +93,7 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
-/// Told of the progress of one call. Never waits.
+/// Receives the progress of one call. Never waits.
 pub type ProgressSink = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// Connects to servers.
@@ -121,7 +121,7 @@ pub trait Upstream: Send + Sync {
     async fn tools(&self) -> Result<Vec<Tool>, UpstreamError>;
 
     /// Calls a tool once; it is never sent again, whatever failed. Several may be under way. When the future is
-    /// dropped, the server is told that the call is cancelled.
+    /// dropped, the server is notified that the call is cancelled.
     ///
     /// # Errors
     /// Why there is no answer. The call may have been made unless it was [`UpstreamError::Refused`].

@@ -37,7 +37,7 @@ pub(super) struct Carrier {
     file_bytes_max: u64,
     /// What the sandbox has.
     carried: Carried,
-    /// Not all that the sandbox told last was stored, so it has to be told again.
+    /// Not all changes of the last report were stored, so the sandbox has to report them again.
     again: bool,
 }
 
@@ -173,7 +173,7 @@ async fn taken(mut messages: impl Stream<Item = FileMessage> + Unpin) -> Option<
     timeout(FRAME_MAX, told).await.ok().flatten()
 }
 
-/// What a person is told of entries that did not come back; nothing where all did.
+/// A sentence on entries that did not come back; nothing where all did.
 pub(super) fn left_out_note(returned: &Returned) -> Option<String> {
     let count = returned.left_out;
     (count > 0).then(|| {

@@ -3,8 +3,8 @@
 //! queue are dropped and counted.
 //!
 //! ```text
-//! follow ── one task: recovers, then stores what is queued, and in rounds shows that this server lives, tells the runs
-//!           of dead servers as lost, and removes old lines; at `stop` it stores the rest within a bounded time
+//! follow ── one task: recovers, then stores what is queued, and in rounds shows that this server lives, reports the
+//!           runs of dead servers as lost, and removes old lines; at `stop` it stores the rest within a bounded time
 //! ```
 //!
 //! A line without an end is a run in progress only while its server lives. Lines that this server left are ended before

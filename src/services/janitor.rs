@@ -165,7 +165,7 @@ impl Janitor {
     /// When the engine does not list.
     pub async fn reconcile(&self) -> Result<usize, EngineError> {
         let listed = self.0.engine.list().await?;
-        // After a step of the clock, no label tells whether a sandbox is abandoned.
+        // After a step of the clock, no label shows whether a sandbox is abandoned.
         let now_unix_s = self.0.steps.steady_ms(self.0.clock.as_ref()).map_or(i64::MIN, |now| now / 1000);
         // By a clock that is far ahead when the machine starts, every sandbox is past its deadline.
         let settled_unix_s = self.0.steps.settled_ms(self.0.clock.as_ref()).map_or(i64::MIN, |now| now / 1000);

@@ -24,7 +24,7 @@ const FIRST_BYTE_MAX: Duration = Duration::from_mins(5);
 /// The first byte of SOCKS 5.
 const SOCKS_5: u8 = 5;
 
-/// Serves a connection; with `is_full` it is told that there is no room for it.
+/// Serves a connection; with `is_full` it gets the answer that there is no room for it.
 pub(super) async fn serve(mut channel: Stream, sandbox: Arc<Sandbox>, is_full: bool) {
     // Nothing of a channel is sent before its first byte; the sandbox drops this one.
     if channel.write_all(&[0]).await.is_err() || channel.flush().await.is_err() {

@@ -64,7 +64,7 @@ struct State {
     is_gone: bool,
 }
 
-/// Held while a request waits for its answer, so that one record tells of both the connection and its failure.
+/// Held while a request waits for its answer, so that one record describes both the connection and its failure.
 pub(super) struct Awaited {
     activity: Activity,
     failure: Option<Refusal>,

@@ -94,7 +94,7 @@ fn work(posted: &Receiver<Job>, stop: &AtomicBool) {
         }
         if emptying.is_empty() {
             for done in waiting.drain(..) {
-                // One that stopped waiting is told nothing.
+                // One that stopped waiting gets no result.
                 let _ = done.send(());
             }
         }

@@ -99,7 +99,7 @@ fn visited(path: SafePath, stat: &Statx, file: Option<(std::fs::File, u64)>) -> 
     Visited { path, mode, modified_unix_s: stat.stx_mtime.tv_sec, file, data: Vec::new() }
 }
 
-/// Where a file has bytes: all of it where the file system tells of no holes. Moves the position of the descriptor.
+/// Where a file has bytes: all of it where the file system reports no holes. Moves the position of the descriptor.
 fn data(file: &OwnedFd, stat: &Statx) -> Vec<Range<u64>> {
     let size = stat.stx_size;
     let whole = || iter::once(0..size).collect();

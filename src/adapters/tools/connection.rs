@@ -84,7 +84,7 @@ impl Connection {
         Ok(Self { service, sinks, secrets, link, failed: false.into(), _listening: listening, _end: end })
     }
 
-    /// Sends a request once. When this is dropped before the answer, the server is told.
+    /// Sends a request once. When this is dropped before the answer, the server gets a cancellation.
     async fn ask(&self, request: ClientRequest, progress: ProgressSink) -> Result<ServerResult, UpstreamError> {
         let starting = self.sinks.starting();
         let options = PeerRequestOptions::no_options();

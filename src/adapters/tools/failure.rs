@@ -19,7 +19,7 @@ use crate::{
 /// How much of an untrusted text is repeated, in characters.
 const TEXT_CHARS_MAX: usize = 500;
 
-/// The texts that are never told.
+/// The texts that no message may contain.
 pub(super) struct Secrets(Vec<SecretString>);
 
 impl Secrets {
@@ -40,7 +40,7 @@ impl Secrets {
 
     /// An untrusted text for one line, without secrets.
     pub(super) fn clean(&self, text: &str) -> String {
-        // A server's text can have any length; a secret at the cut must not be told by half.
+        // A server's text can have any length; half of a secret must not remain at the cut.
         let mut text: String = text.chars().take(TEXT_CHARS_MAX * 20).collect();
         for secret in &self.0 {
             text = text.replace(secret.expose_secret(), "…");

@@ -71,7 +71,7 @@ pub(super) fn config(
     Ok(config)
 }
 
-/// rmcp's client over reqwest, whose errors do not tell the address, and which opens streams at a bounded pace.
+/// rmcp's client over reqwest, whose errors do not contain the address, and which opens streams at a bounded pace.
 #[derive(Debug, Clone)]
 pub(super) struct HttpClient {
     client: Client,

@@ -102,7 +102,7 @@ impl FromRequestParts<ApiParts> for InSandbox {
         let call = ApiCall::from_request_parts(head, parts).await?;
         let id = call.headers.get("e2b-sandbox-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
         let id = id.ok_or_else(|| Failure::argument("E2b-Sandbox-Id", "it is missing: name the sandbox"))?;
-        // The SDK tells a sandbox that is gone by this status. While another server may have it, it is not gone.
+        // By this status the SDK recognizes a sandbox that is gone. While another server may have it, it is not gone.
         let status = head.extensions.get::<MayBeElsewhere>().is_none().then_some(StatusCode::BAD_GATEWAY);
         let gone = |failure| ApiError { status, ..ApiError::from(failure) };
         let Container { key, setup, .. } = parts.containers.get(&call.key(id), Maker::E2b).map_err(gone)?;

@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded
-/// elsewhere or tells another site where it came from.
+/// elsewhere or sends another site its referrer.
 const ALWAYS: [(HeaderName, HeaderValue); 7] = [
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),

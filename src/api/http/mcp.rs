@@ -233,7 +233,7 @@ impl Mount {
     }
 
     /// Refuses unread a request whose headers announce a new run, when none can begin. Other requests are read
-    /// first even then: only the body tells what they are, and it may be the cancellation that makes room.
+    /// first even then: only the body says what they are, and it may be the cancellation that makes room.
     fn check_capacity(&self, head: &Parts) -> Result<(), ApiError> {
         let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let begins_a_run = header("mcp-method") == "tools/call"

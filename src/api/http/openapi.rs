@@ -182,7 +182,7 @@ fn absent_is_not_null(operation: &mut Operation) {
             parameter.schema.iter_mut().for_each(never_null);
         }
     }
-    // A file without bytes is a file, and so is input; HTTP does not tell an empty body from none. A session has
+    // A file without bytes is a file, and so is input; HTTP does not distinguish an empty body from none. A session has
     // defaults for all that its body may say.
     if matches!(operation.operation_id.as_deref(), Some("writeFile" | "sendInput" | "createSession"))
         && let Some(RefOr::T(body)) = &mut operation.request_body

@@ -72,7 +72,7 @@ const HOPS_MAX: u8 = 2;
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// The silence of a connection after which its other end is asked for a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// How long each server may take to tell whether it knows a run, and what it has of a list.
+/// How long each server may take to answer whether it knows a run, and what it has of a list.
 const FIND_MAX: Duration = Duration::from_secs(3);
 /// Lists of one owner that are put together at once: those of all servers are in memory then. More wait.
 const LISTS_MAX: usize = 4;
@@ -278,7 +278,7 @@ pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: 
                     Ok(answer) if answer.status() != StatusCode::NOT_FOUND => return Ok(answer),
                     // It may have done what was asked, unless one of the rest knows what the request is about.
                     Err(failure) if failure.code == Code::ServerLost => unanswered = Some(failure),
-                    // What a dead server had is told by the history.
+                    // What a dead server had is in the history.
                     _ => {}
                 }
             }

@@ -99,7 +99,7 @@ impl Sink {
     }
 }
 
-/// Tells the client when the languages have changed, until it is gone.
+/// Notifies the client when the languages have changed, until it is gone.
 pub(super) async fn follow_languages(runs: &Runs, sink: &Sink) {
     // The list of runners is replaced whenever an image changes; the list of tools depends only on these parts.
     let shown = |runners: &[Runner]| -> Vec<_> {
@@ -131,8 +131,8 @@ impl FileChanges {
         Self { runs: parts.runs.feed(who), clients: parts.files.changes(who) }
     }
 
-    /// Tells the client when a file that it follows has changed, until it is gone. Where changes were missed, each of
-    /// them may have.
+    /// Notifies the client when a file that it follows has changed, until it is gone. Where changes were missed, each
+    /// of them may have.
     pub(super) async fn follow(mut self, followed: &Followed, sink: &Sink) {
         loop {
             let updated = tokio::select! {

@@ -12,12 +12,12 @@ use self::weight::{Weight, weigh};
 /// The longest schema as JSON, in bytes, and how deep it may be.
 const BYTES_MAX: usize = 256 << 10;
 const DEPTH_MAX: usize = 64;
-/// How much of an error is told, in characters.
+/// How much of an error is shown, in characters.
 const ERROR_CHARS_MAX: usize = 400;
 /// How deep a recursive schema may lead: its own depth for each level of the value. The validator uses the stack.
 const LEVELS_MAX: usize = 1024;
 /// How often a value may meet a part of a schema in one check, which takes less than a second, and with how many all
-/// errors are collected to tell of one: the alternatives of each value have some.
+/// errors are collected to report one: the alternatives of each value have some.
 const STEPS_MAX: u64 = 2_000_000;
 const EXPLAINED_STEPS_MAX: u64 = 100_000;
 /// Bytes of a text that count as one value.

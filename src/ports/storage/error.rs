@@ -1,4 +1,4 @@
-//! Why a step on storage failed, and what a client is told of it.
+//! Why a step on storage failed, and what clients see of it.
 
 use std::io;
 

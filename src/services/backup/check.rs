@@ -43,7 +43,7 @@ struct Check<'a> {
     told: Option<Sums>,
 }
 
-/// Reads an archive to its end. Tells also the length of its longest file: a file with holes may claim any.
+/// Reads an archive to its end. Returns also the length of its longest file: a file with holes may claim any.
 ///
 /// # Errors
 /// [`BackupError::Refused`] when it is not whole, or holds what a backup does not.

@@ -64,7 +64,7 @@ pub(crate) fn end() -> Bytes {
     files(END, &[])
 }
 
-/// Asks for what was changed; with `again` also for what was told last, of which not all was stored.
+/// Asks for what was changed; with `again` also for what was reported last, of which not all was stored.
 pub(crate) fn collect(again: bool) -> Bytes {
     files(COLLECT, if again { &[1] } else { &[] })
 }

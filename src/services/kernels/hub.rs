@@ -336,13 +336,13 @@ impl HubTask {
         }
     }
 
-    /// Tells those who watch the cell that runs.
+    /// Sends a text to the clients that watch the cell that runs.
     fn note(&mut self, text: &str) {
         let parent = self.cells.open.first().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
         self.deliver(None, &self.sender.note(parent, text));
     }
 
-    /// Tells clients why their code, named by its header, has no answer of the kernel.
+    /// Reports to clients why their code, named by its header, has no answer of the kernel.
     fn refuse(&mut self, code: impl IntoIterator<Item = (String, Bytes)>, failure: &Failure) {
         for (client, header) in code {
             for answer in self.sender.refusal(&header, failure) {

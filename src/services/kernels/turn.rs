@@ -34,9 +34,9 @@ pub(super) enum TurnState {
 pub(super) enum Watch {
     /// The conversation's files and the turn's token are watched.
     Watched(Pin<Box<dyn Future<Output = StopReason> + Send>>),
-    /// Clients were told that it stops: the cell of this request is interrupted, until its time to react is over.
+    /// Its stop was reported to clients: the cell of this request is interrupted, until its time to react is over.
     Stopping { request: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
-    /// Clients were told, and no cell runs any more.
+    /// Its stop was reported to clients, and no cell runs any more.
     Reported,
 }
 
@@ -99,8 +99,8 @@ impl TurnState {
         turn.begin_cell(language).inspect(|()| busy.begin_cell())
     }
 
-    /// Ends when the files of a held one are measured; the limit that they exceed, if it was not told before. The next
-    /// cell of its token may begin meanwhile.
+    /// Ends when the files of a held one are measured; the limit that they exceed, if it was not reported before. The
+    /// next cell of its token may begin meanwhile.
     pub(super) fn over(mut self) -> impl Future<Output = Option<DiskLimit>> + Send {
         if let Self::Held { turn, .. } = &mut self {
             turn.end_code();

@@ -12,7 +12,7 @@ impl SandboxGate {
         }
     }
 
-    /// Policies that the token does not have are not told of: they may be of other owners.
+    /// Policies that the token does not have are not named: they may be of other owners.
     fn needed(&self, target: &Target) -> String {
         let granted = self.network.parts.tokens.network_of(&self.conversation.owner);
         let policies = if self.access.are_of_token { self.network.policies.all() } else { Vec::new() };

@@ -94,8 +94,8 @@ impl Incoming {
 }
 
 impl ChannelsLink {
-    /// Ends the connections once the sandbox has ended, so that each is told before its run is over. The other end of
-    /// the bytes is dropped before.
+    /// Ends the connections once the sandbox has ended, so that each is reported before its run is over. The other end
+    /// of the bytes is dropped before.
     pub(in crate::services) async fn end(mut self) -> Vec<String> {
         if timeout(END_MAX, &mut self.task).await.is_err() {
             self.task.abort();

@@ -53,7 +53,7 @@ impl SandboxGate {
         !policies.is_empty() && self.secrets.iter().any(|secret| secret.is_for(target) && !is_given(secret))
     }
 
-    /// A request passes where one policy lets it. Otherwise the first one's reason is told, and of a rate the shortest
+    /// A request passes where one policy lets it. Otherwise the first one's reason is given, and of a rate the shortest
     /// time.
     fn admitted(&self, target: &Target, request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
         let mut refused = None;

@@ -338,8 +338,8 @@ impl Registry {
         Some((last.place.clone(), setup))
     }
 
-    /// How the last session there ended, if its next caller has not been told; and those that need not be recorded any
-    /// more.
+    /// How the last session there ended, if it was not reported to its next caller; and those that need not be recorded
+    /// any more.
     pub(super) fn take_news(
         &self,
         conversation: &ConversationKey,
@@ -355,7 +355,7 @@ impl Registry {
         (news, told)
     }
 
-    /// No caller of a conversation is told of what ended there before; those that need not be recorded any more.
+    /// What ended in a conversation before is reported to no caller; those that need not be recorded any more.
     pub(super) fn forget(&self, conversation: &ConversationKey) -> Vec<SessionId> {
         let mut state = self.state.lock();
         let there = state.ended.iter_mut().filter(|ended| ended.place.0 == *conversation);

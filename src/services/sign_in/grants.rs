@@ -90,7 +90,7 @@ impl SignIn {
     /// What a person has to consent to.
     ///
     /// # Errors
-    /// What the client is told at its redirect address.
+    /// What the client gets at its redirect address.
     pub fn check(&self, client: RegisteredClient, redirect: String, request: &Request) -> Result<Consent, Refusal> {
         if request.response_type != "code" {
             return Err(Refusal::UnsupportedResponseType);
@@ -164,7 +164,7 @@ impl SignIn {
     /// Answers the token endpoint.
     ///
     /// # Errors
-    /// What the client is told.
+    /// What the client gets.
     pub async fn grant(&self, request: &TokenRequest, from: IpAddr) -> Result<Granted, Refusal> {
         let client = self.authenticated(&request.client, request.secret.as_deref()).await?;
         self.check_resources(&request.resources)?;

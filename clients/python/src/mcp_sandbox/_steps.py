@@ -13,7 +13,7 @@ from .models import Json
 
 T = TypeVar("T")
 Progress = Callable[[int, "int | None"], None]
-"""Is told the bytes that were moved, and how many there are in all where that is known."""
+"""Gets the bytes that were moved, and how many there are in all where that is known."""
 
 
 ANSWER_BYTES_MAX = 128 << 20

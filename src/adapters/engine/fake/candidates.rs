@@ -52,7 +52,7 @@ impl Candidates {
 
     /// What a program has to print. A candidate has to be tighter than the standard configuration.
     pub(super) fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
-        let otherwise = |what: &str| format!("{what}: the fake engine was told to");
+        let otherwise = |what: &str| format!("{what}: the fake engine does so on command");
         let required = |fact, what: &str| Expectation::required(fact, otherwise(what));
         let mut groups = required(Fact::ReadOnlyControlGroups, "control groups can be written");
         if self.selected.is_none() {

@@ -172,7 +172,7 @@ impl Kernel<'_> {
         self.actor.emit(StreamKind::Stdout, message).await;
     }
 
-    /// Tells what was used, also while a cell runs, if it is asked for that.
+    /// Reports what was used, also while a cell runs, if it is asked for that.
     async fn tell(&mut self, asked: &Value) {
         if asked["msg_type"] == "figures" {
             let used = json!({"cpuMs": self.cpu_ms, "memoryBytes": 2_000_000, "memoryPeakBytes": 3_000_000,

@@ -38,7 +38,7 @@ use crate::{
     domain::{id::ConversationId, owner::Principal},
 };
 
-/// How soon a client should return, as it is told.
+/// How soon a client should return (`retry`).
 const RETRY: Duration = Duration::from_secs(3);
 /// Messages before the answer that a stream keeps: the newest.
 const MESSAGES_MAX: usize = 64;
