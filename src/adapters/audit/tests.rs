@@ -17,6 +17,7 @@ use crate::{
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
         path::SafePath,
+        test_scale::until,
         text::sha256,
         trace::TraceContext,
     },
@@ -115,39 +116,33 @@ fn a_moved_file_is_created_again_and_an_existing_one_is_appended_to() {
     assert_eq!((lines(&kept).len(), lines(&path).len()), (2, 1));
 }
 
-#[test]
-fn failed_writes_are_counted_and_tried_again() {
+#[tokio::test]
+async fn failed_writes_are_counted_and_tried_again() {
     let (_folder, path) = log();
     let audit = Audit::open(&path).expect("a log");
     // A folder in place of the file makes every write fail.
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
     report(&audit, Ended::OutOfMemory);
-    while audit.counts().errors == 0 {
-        std::thread::yield_now();
-    }
+    until("a write failed", || audit.counts().errors > 0).await;
     assert_eq!(audit.counts().written, 0);
     fs::remove_dir(&path).expect("room");
-    while audit.counts().written == 0 {
-        std::thread::yield_now();
-    }
+    until("the line is written", || audit.counts().written > 0).await;
     audit.close();
     assert_eq!(lines(&path).len(), 1);
     report(&audit, Ended::OutOfMemory);
     assert_eq!(audit.counts().lost, 1, "a line after the end is lost and counted");
 }
 
-#[test]
-fn a_line_is_counted_as_lost_when_the_queue_is_full() {
+#[tokio::test]
+async fn a_line_is_counted_as_lost_when_the_queue_is_full() {
     let (_folder, path) = log();
     let audit = Audit::with_queue(&path, 1).expect("a log");
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
     // One is tried, one waits, two are lost.
     report(&audit, Ended::OutOfMemory);
-    while audit.counts().errors == 0 {
-        std::thread::yield_now();
-    }
+    until("a write failed", || audit.counts().errors > 0).await;
     for _ in 0..3 {
         report(&audit, Ended::OutOfMemory);
     }

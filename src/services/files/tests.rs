@@ -13,7 +13,7 @@ use self::fixture::NOW;
 use super::*;
 use crate::{
     adapters::storage::tests::holder::Holder,
-    domain::{clock::ManualClock, users::RunnerUsers},
+    domain::{clock::ManualClock, test_scale::until, users::RunnerUsers},
     ports::storage::Usage,
     services::links::SignedLink,
 };
@@ -168,14 +168,9 @@ async fn uploads_in_progress_count_for_the_quotas_until_they_end() {
             done.map(|entry| entry.size).map_err(|failure| failure.code)
         };
         let mut halted = Box::pin(files.upload(&id, &a, None, None, piece().chain(stream::pending())));
-        let arrived = async {
-            while files.quota.arriving_bytes(&id) == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
         tokio::select! {
             done = &mut halted => panic!("it ended: {done:?}"),
-            () = arrived => {}
+            () = until("bytes arrive", || files.quota.arriving_bytes(&id) > 0) => {}
         }
         assert_eq!(upload().await, Err(Code::QuotaExceeded), "{other}");
         let written = files.write(&other, &b, Bytes::from(vec![1; 600 << 10])).await;
@@ -183,9 +178,7 @@ async fn uploads_in_progress_count_for_the_quotas_until_they_end() {
         files.check_capacity(&id, Usage::default()).await.expect("a program may run");
         drop(halted);
         // Its last step may still be at the disk.
-        while files.quota.arriving_bytes(&id) > 0 {
-            tokio::task::yield_now().await;
-        }
+        until("the upload is given up", || files.quota.arriving_bytes(&id) == 0).await;
         assert_eq!(upload().await, Ok(600 << 10), "{other}");
         assert_eq!(files.quota.arriving_bytes(&other), 0, "it is usage now");
         assert_eq!(upload().await, Err(Code::QuotaExceeded), "{other}");
@@ -302,9 +295,7 @@ async fn assert_steps_are_left(slow: &[&str], most: usize) {
             })
         })
         .collect();
-    while files.steps.available_permits() > STEPS_MAX - most {
-        tokio::task::yield_now().await;
-    }
+    until("the steps have begun", || files.steps.available_permits() <= STEPS_MAX - most).await;
     let listed = tokio::time::timeout(Duration::from_mins(1), files.list(&key("other"))).await;
     assert_eq!(files.steps.available_permits(), STEPS_MAX - most, "the others still wait");
     is_open.store(true, Ordering::SeqCst);

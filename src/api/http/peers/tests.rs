@@ -20,6 +20,7 @@ use crate::{
     domain::{
         clock::SystemClock,
         id::{ConversationId, InstanceId},
+        test_scale::until,
     },
     ports::peers::PeerStore as _,
     services::peers::{ROUND, memory::Memory},
@@ -41,9 +42,7 @@ async fn beside_in(store: Arc<Memory>, others: &[&Peer]) -> (Relay, Cancellation
         let (peers, stop) = (peers.clone(), stop.clone());
         async move { peers.follow((), stop).await }
     });
-    while peers.others().len() < others.len() {
-        tokio::task::yield_now().await;
-    }
+    until("the others are known", || peers.others().len() >= others.len()).await;
     (Relay::new(peers, Bodies::new(1000, Duration::from_secs(1), 1000)), stop, store)
 }
 

@@ -31,7 +31,7 @@ use super::{
     *,
 };
 use crate::{
-    domain::{id::InstanceId, skills::SkillFolders},
+    domain::{id::InstanceId, skills::SkillFolders, test_scale::until},
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
@@ -323,13 +323,9 @@ async fn head_and_bodies_of_requests_are_bounded() {
     let head = format!("POST /containers/create?name={} HTTP/1.1\r\nhost: x\r\n", SandboxId::new());
     slow.write_all(format!("{head}content-length: 9\r\n\r\n{{").as_bytes()).await.expect("sent");
     let left = || scene.proxy.0.bodies.available_permits();
-    while left() == BODIES_MAX {
-        tokio::task::yield_now().await;
-    }
+    until("its body is read", || left() < BODIES_MAX).await;
     drop(slow);
-    while left() < BODIES_MAX {
-        tokio::task::yield_now().await;
-    }
+    until("it is given up", || left() == BODIES_MAX).await;
 }
 
 #[tokio::test(start_paused = true)]
