@@ -25,6 +25,8 @@ use crate::{
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.
 pub const INPUT_BYTES_MAX: usize = frames::PAYLOAD_BYTES_MAX;
+/// What a piece counts at least: its place in the queue takes more than its bytes where those are few.
+const PIECE_BYTES_MIN: usize = 128;
 /// Senders of one run that may wait for room.
 const SENDERS_MAX: usize = 8;
 /// How long one waits.
@@ -67,7 +69,8 @@ impl StdinSender {
             return Err(Failure::new(Code::TooLarge, why));
         }
         let _sender = self.senders.try_acquire().map_err(|_| full())?;
-        let wanted = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let taken = if bytes.is_empty() { 0 } else { bytes.len().max(PIECE_BYTES_MIN) };
+        let wanted = u32::try_from(taken).unwrap_or(u32::MAX);
         let room = match timeout(ROOM_WAIT, Arc::clone(&self.room).acquire_many_owned(wanted)).await {
             Ok(Ok(room)) => room,
             Ok(Err(_)) => return Err(over()),
@@ -192,6 +195,15 @@ mod tests {
         assert_eq!(input.send(bytes(1), false).await.expect_err("closed").code, Code::InputClosed);
         assert_eq!(receiver.queue.recv().await.map(|piece| piece.bytes.len()), Some(1));
         assert!(receiver.queue.recv().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queued_pieces_of_one_byte_are_bounded() {
+        let (input, _receiver) = open();
+        for _ in 0..INPUT_BYTES_MAX / PIECE_BYTES_MIN {
+            input.send(bytes(1), false).await.expect("it fits");
+        }
+        assert_eq!(input.send(bytes(1), false).await.expect_err("full").code, Code::InputFull);
     }
 
     #[tokio::test(start_paused = true)]
