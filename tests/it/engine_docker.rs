@@ -253,7 +253,7 @@ async fn broken_connection_is_not_reported_as_an_exit() {
         assert!(timeout(Duration::from_millis(300), &mut exit).await.is_err(), "it runs still");
         std::fs::write(world.root.path().join(id.to_string()).join("go"), "").expect("told to end");
         let exit = timeout(SOON, exit).await.expect("soon").expect("known");
-        assert_eq!((exit.status, exit.broke_off), (7, true), "and nobody knows what was printed meanwhile");
+        assert_eq!((exit.status, exit.broke_off), (7, true), "what was printed meanwhile is not known");
         let ended = sandbox.output.next().await;
         assert!(!matches!(ended, Some(Ok(_))), "{ended:?}");
         world.engine.destroy(id).await.expect("destroyed");
@@ -272,7 +272,7 @@ async fn sandbox_with_broken_streams_is_lost_while_it_runs() {
         between.cut();
         let ended = sandbox.output.next().await;
         assert!(!matches!(ended, Some(Ok(_))), "{ended:?}");
-        let error = timeout(SOON, exit).await.expect("soon").expect_err("nobody can see it any more");
+        let error = timeout(SOON, exit).await.expect("soon").expect_err("it cannot be observed any more");
         assert!(matches!(error, EngineError::Lost { id: lost } if lost == id), "{error:?}");
         assert!(matches!(&world.listed().await[..], [one] if one.running), "it is for the caller to end it");
         world.engine.destroy(id).await.expect("destroyed");
@@ -288,7 +288,7 @@ async fn vanished_sandbox_is_lost() {
         let id = sandbox.id;
         drop((sandbox.stdin, sandbox.output));
         world.engine.destroy(id).await.expect("destroyed");
-        let error = timeout(SOON, sandbox.exit).await.expect("soon").expect_err("gone before anybody asked");
+        let error = timeout(SOON, sandbox.exit).await.expect("soon").expect_err("gone before the first look");
         assert!(matches!(error, EngineError::Lost { id: lost } if lost == id), "{error:?}");
     };
     World::docker_at(&between.host(), |_| {}).await.hold(test).await;
@@ -314,10 +314,10 @@ async fn connect_fails_in_time_when_the_engine_hangs_or_is_absent() {
     let mut options = DockerOptions::new(folder.path());
     options.time = TimeLimits { answer: Duration::from_secs(1), ..TimeLimits::default() };
     options.host = Some(format!("unix://{}", silent.display()));
-    let hung = DockerEngine::connect(options.clone()).await.expect_err("nobody answers");
+    let hung = DockerEngine::connect(options.clone()).await.expect_err("it does not answer");
     assert!(matches!(&hung, ConnectError::Engine { source: EngineError::Timeout { act: "ping", .. }, .. }), "{hung:?}");
     drop(listener);
-    let closed = DockerEngine::connect(options.clone()).await.expect_err("nobody is there");
+    let closed = DockerEngine::connect(options.clone()).await.expect_err("nothing listens");
     assert!(matches!(&closed, ConnectError::Engine { source: EngineError::Unavailable { .. }, .. }), "{closed:?}");
     for host in ["unix:///nowhere/docker.sock", "gopher://x"] {
         options.host = Some(host.to_owned());

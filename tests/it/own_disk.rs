@@ -158,7 +158,7 @@ async fn disks_survive_a_crash_and_a_reboot() {
     server.crash();
     let root = server.root();
     assert_eq!(mounted(&root).iter().filter(|point| point.ends_with("/crash/disk")).count(), 1);
-    // As after the machine was started again: nothing is mounted, and the disk was not let go of in order.
+    // As after the machine was started again: nothing is mounted, and the disk was not unmounted in order.
     assert!(Command::new("umount").arg(root.join("boot/disk")).status().expect("umount").success());
     let unclean = Command::new("debugfs").args(["-w", "-R", "dirty"]).arg(root.join("boot/disk.ext4")).status();
     assert!(unclean.expect("debugfs").success());

@@ -161,7 +161,7 @@ async fn run_trace_on_a_standby_contains_take_without_start() {
     is_within(&collector.span(&trace, "take"), &run);
     is_within(&collector.span(&trace, "engine destroy"), &run);
     let started = collector.spans().into_iter().any(|span| span.trace_id == trace && span.name == "engine start");
-    assert!(!started, "it was started before, for nobody");
+    assert!(!started, "it was started before, for no run");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -201,8 +201,8 @@ async fn doctor_reports_what_the_machine_lacks() {
     drop(holder);
     let clear = told(&[("PUBLIC_BASE_URL", "http://sandbox.example.com")]).await;
     assert!(line(&clear, "links", Level::Warn).contains("unencrypted"));
-    let nobody = told(&[("MCP_HTTP_ADDR", ":0")]).await;
-    assert!(line(&nobody, "links", Level::Warn).contains("only this machine"));
+    let every_interface = told(&[("MCP_HTTP_ADDR", ":0")]).await;
+    assert!(line(&every_interface, "links", Level::Warn).contains("only this machine"));
     assert!(line(&told(&[]).await, "links", Level::Ok).contains("localhost"));
 }
 

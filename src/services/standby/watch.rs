@@ -49,9 +49,9 @@ pub(super) async fn watch(
     inner.reached(id, if started.decoder.is_none() { Phase::Warm } else { Phase::Ready }, None);
     let mut is_fast = spec.loading_cpu_millis.is_some();
     let fast_until = Instant::now() + LOADING_TIME_MAX;
-    // Whether no one has to wait for more to be loaded.
+    // Whether no program has to wait for more to be loaded.
     let mut is_warm = started.decoder.is_none();
-    // Who waits until it is warm, and how long.
+    // The caller that waits until it is warm, and how long.
     let (mut waiting, mut until) = (None, fast_until);
     loop {
         tokio::select! {
@@ -64,7 +64,7 @@ pub(super) async fn watch(
                 (waiting, until) = (Some(reply), Instant::now() + WARM_WAIT_MAX);
             }
             () = sleep_until(until), if waiting.is_some() => is_warm = true,
-            // No one takes a standby that was begun while the service stopped.
+            // Nothing takes a standby that was begun while the service stopped.
             () = inner.stop.cancelled() => return,
             () = sleep_until(fast_until), if is_fast => {
                 if !inner.limit_cpu(&spec).await {
