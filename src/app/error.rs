@@ -2,8 +2,8 @@
 
 use crate::{
     adapters::{
-        database::OpenError, engine::docker::ConnectError, network::TrustError, storage::RootError,
-        tools::ConnectorError, web::WebStartError,
+        database::OpenError, engine::ConnectError, network::TrustError, storage::RootError, tools::ConnectorError,
+        web::WebStartError,
     },
     config::{BindAddr, ConfigError},
     ports::{database::DatabaseError, engine::EngineError},
