@@ -37,18 +37,18 @@ pub enum IdError {
 ///
 /// Such a name is never `.` or `..`, never hidden and holds no separator, so it is one plain folder name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConversationId(String, Aside<bool>);
+pub struct ConversationId(String, Uncompared<bool>);
 
 impl ConversationId {
     /// A new, unused id.
     pub fn fresh() -> Self {
-        Self(format!("c-{}", Uuid::now_v7().simple()), Aside(true))
+        Self(format!("c-{}", Uuid::now_v7().simple()), Uncompared(true))
     }
 
     /// A new id that does not contain the time. It is the same each time for the run id that is stored for a request's
     /// key. `prefix` begins with a letter.
     pub fn of_run(prefix: &str, run: RunId) -> Self {
-        Self(format!("{prefix}{}", &sha256(run.to_string().as_bytes())[..32]), Aside(true))
+        Self(format!("{prefix}{}", &sha256(run.to_string().as_bytes())[..32]), Uncompared(true))
     }
 
     /// Whether it was made by this process and not named by a client: no other server knows it.
@@ -59,27 +59,27 @@ impl ConversationId {
 
 /// What makes no difference when two values are compared.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Aside<T>(pub T);
+pub(super) struct Uncompared<T>(pub T);
 
-impl<T> PartialEq for Aside<T> {
+impl<T> PartialEq for Uncompared<T> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl<T> Eq for Aside<T> {}
+impl<T> Eq for Uncompared<T> {}
 
-impl<T> Hash for Aside<T> {
+impl<T> Hash for Uncompared<T> {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-impl<T> PartialOrd for Aside<T> {
+impl<T> PartialOrd for Uncompared<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Aside<T> {
+impl<T> Ord for Uncompared<T> {
     fn cmp(&self, _: &Self) -> Ordering {
         Ordering::Equal
     }
@@ -113,7 +113,7 @@ impl FromStr for ConversationId {
         check(text, CONVERSATION_ID_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
             b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
         })?;
-        Ok(Self(text.to_owned(), Aside(false)))
+        Ok(Self(text.to_owned(), Uncompared(false)))
     }
 }
 
