@@ -25,6 +25,7 @@ use crate::{
         listed::{self, Room},
         no_content,
     },
+    api::schema::parse::by_size,
     domain::{
         error::{Code, Failure},
         file::FileEntry,
@@ -157,13 +158,8 @@ async fn file(
         let why = "The file is too large for one answer: read it at /v1/conversations/{conversationId}/files/{path}.";
         return Err(Failure::new(Code::TooLarge, why));
     }
-    let text = std::str::from_utf8(&read.bytes).ok().filter(|_| format != Some("base64"));
-    let notebook = text.filter(|_| kind == "notebook" && format != Some("text"));
-    let (format, content) = match (notebook.and_then(|text| serde_json::from_str::<Value>(text).ok()), text) {
-        (Some(notebook), _) => ("json", notebook),
-        (None, Some(text)) => ("text", text.into()),
-        (None, None) => ("base64", BASE64_STANDARD.encode(&read.bytes).into()),
-    };
+    let (as_bytes, as_notebook) = (format == Some("base64"), kind == "notebook" && format != Some("text"));
+    let (format, content) = by_size(read.bytes.len(), move || content_of(&read.bytes, as_bytes, as_notebook)).await;
     (shown["format"], shown["content"]) = (format.into(), content);
     if format != "json" {
         shown["type"] = "file".into();
@@ -171,34 +167,49 @@ async fn file(
     Ok(shown)
 }
 
+/// A file's format and its content in it.
+fn content_of(bytes: &[u8], as_bytes: bool, as_notebook: bool) -> (&'static str, Value) {
+    let text = std::str::from_utf8(bytes).ok().filter(|_| !as_bytes);
+    let notebook = text.filter(|_| as_notebook);
+    match (notebook.and_then(|text| serde_json::from_str::<Value>(text).ok()), text) {
+        (Some(notebook), _) => ("json", notebook),
+        (None, Some(text)) => ("text", text.into()),
+        (None, None) => ("base64", BASE64_STANDARD.encode(bytes).into()),
+    }
+}
+
 pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
     let path = call.path()?.ok_or_else(|| Failure::argument("path", "it is missing"))?;
-    let bytes = body.read().await?;
-    let wrong = |why: &str| Failure::new(Code::InvalidRequest, why);
-    let saved: Saved = serde_json::from_slice(&bytes).map_err(|_| wrong("The body is not a contents model."))?;
-    if saved.kind.as_deref() == Some("directory") {
-        return Err(wrong(NO_FOLDERS).into());
-    }
-    if saved.chunk.is_some() {
-        return Err(wrong(NO_PIECES).into());
-    }
-    let content = saved.content.ok_or_else(|| wrong("The content is missing."))?;
-    let text = || serde_json::from_str::<String>(content.get()).map_err(|_| wrong("The content is not a text."));
-    let bytes = match saved.format.as_deref() {
-        Some("base64") => {
-            BASE64_STANDARD.decode(text()?.replace('\n', "")).map_err(|_| wrong("The content is not base64."))?
-        }
-        Some("text") => text()?.into_bytes(),
-        _ if saved.kind.as_deref() == Some("file") => {
-            return Err(wrong("The format of a file must be `text` or `base64`.").into());
-        }
-        _ => content.get().as_bytes().to_vec(),
-    };
+    let body = body.read().await?;
+    let sent = body.clone();
+    let bytes = by_size(body.len(), move || saved(&sent)).await?;
     let key = call.contents()?;
     let is_new = files.open(&key, &path).await.is_err();
     let entry = files.write(&key, &path, bytes.into()).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, [location(&call, &path)], Json(of_file(&entry))).into_response())
+}
+
+/// The bytes of the file that a model holds.
+fn saved(model: &[u8]) -> Result<Vec<u8>, Failure> {
+    let wrong = |why: &str| Failure::new(Code::InvalidRequest, why);
+    let saved: Saved = serde_json::from_slice(model).map_err(|_| wrong("The body is not a contents model."))?;
+    if saved.kind.as_deref() == Some("directory") {
+        return Err(wrong(NO_FOLDERS));
+    }
+    if saved.chunk.is_some() {
+        return Err(wrong(NO_PIECES));
+    }
+    let content = saved.content.ok_or_else(|| wrong("The content is missing."))?;
+    let text = || serde_json::from_str::<String>(content.get()).map_err(|_| wrong("The content is not a text."));
+    match saved.format.as_deref() {
+        Some("base64") => {
+            BASE64_STANDARD.decode(text()?.replace('\n', "")).map_err(|_| wrong("The content is not base64."))
+        }
+        Some("text") => Ok(text()?.into_bytes()),
+        _ if saved.kind.as_deref() == Some("file") => Err(wrong("The format of a file must be `text` or `base64`.")),
+        _ => Ok(content.get().as_bytes().to_vec()),
+    }
 }
 
 /// Creates a file under a name that is free: a new one, an empty notebook, or a copy.
