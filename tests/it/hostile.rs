@@ -131,8 +131,8 @@ async fn patched_keeper_of_a_loaded_standby_ends_with_the_program() {
 }
 
 /// Load on the machine can delay a program or keep it from completing its attack in time. So a starved program is run
-/// again alone, up to three times, and that result counts. More time has only one whose attack was not complete: a late
-/// end has to be in time by the limit that it missed.
+/// again alone, up to three times, and that result counts. Only one whose attack was not complete gets more time; one
+/// that ended late has the same limit again.
 async fn alone(server: &Server, starved: &mut Went) {
     for times in 1..=3 {
         println!("{} was {:?} late among others", starved.name, starved.late);
