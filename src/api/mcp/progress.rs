@@ -193,9 +193,9 @@ mod tests {
         type Error = io::Error;
 
         fn send(&mut self, _: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
-            let (takes, taken) = (self.takes, Arc::clone(&self.taken));
+            let (pause, taken) = (self.takes, Arc::clone(&self.taken));
             async move {
-                sleep(takes).await;
+                sleep(pause).await;
                 taken.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
