@@ -9,7 +9,7 @@ use crate::{
     api::http::{
         Answer, Reply,
         body::RequestBody,
-        files as downloads,
+        files as downloads, listed,
         multipart::{self, Form},
         parts::{ApiCall, Path, Query},
     },
@@ -41,11 +41,18 @@ pub(super) async fn create(call: ApiCall, Path(id): Path<String>, body: RequestB
     Err(Failure::argument("file", "it is missing: send the file").into())
 }
 
-pub(super) async fn list(call: ApiCall, Path(id): Path<String>, Query(query): Query<PageQuery>) -> Answer<Value> {
+/// A page of the files, the newest first. Files that no page has are left out with the header of [`listed::answer`].
+pub(super) async fn list(call: ApiCall, Path(id): Path<String>, Query(query): Query<PageQuery>) -> Reply {
     let key = named(&call, &id)?.key;
-    let mut entries = call.parts.files.select(&key, |_| true).await?;
+    let mut entries = Vec::new();
+    let visit = |file: FileEntry| {
+        entries.push(file);
+        Ok(())
+    };
+    let visited_all = call.parts.files.visit(&key, None, visit).await?;
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
-    Ok(Json(query.page(entries.iter().map(|entry| shown(&key, entry)).collect())?))
+    let page = query.page(entries.iter().map(|entry| shown(&key, entry)).collect())?;
+    Ok(listed::answer(page, visited_all))
 }
 
 pub(super) async fn retrieve(call: ApiCall, Path(place): Path<(String, String)>) -> Answer<Value> {

@@ -57,8 +57,8 @@ impl HubTask {
         }
     }
 
-    /// Takes a message that waited for room when its kernel ended. What it asks or answers is that kernel's, so the next
-    /// one does not get it.
+    /// Takes a message that waited for room when its kernel ended. What it asks or answers is that kernel's, so the
+    /// next one does not get it.
     pub(super) fn refuse_late(&mut self, order: Order) {
         if order.code.is_some() {
             let failure = Failure::new(Code::SessionEnded, self.last_end.sentence());
