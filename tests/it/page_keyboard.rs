@@ -10,11 +10,6 @@ use crate::{
     support::{FakeServer, sheet::Sheet, until},
 };
 
-/// Presses keys where the focus is.
-async fn press(sheet: &Sheet, keys: impl Into<TypingData>) {
-    sheet.browser.driver.action_chain().send_keys(keys).perform().await.expect("typed");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_focus_is_not_lost_with_a_control() {
     let server = FakeServer::start().await;
@@ -26,19 +21,19 @@ async fn the_focus_is_not_lost_with_a_control() {
     let go = "const row = document.querySelector('[data-testid=file-row]'); row.dataset.old = ''; \
               row.querySelector('[data-act=open]').focus(); return null";
     sheet.browser.script(go).await;
-    press(&sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     until("the text", async || sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
-    press(&sheet, "x").await;
+    sheet.press("x").await;
     sheet.says("viewer-note", |note| note == "Not saved").await;
     sheet.browser.script("document.getElementById('viewer-save').focus(); return null").await;
-    press(&sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     sheet.says("viewer-note", |note| note == "Saved").await;
     assert_eq!(focused(&sheet).await, "viewer-body", "Save is off, and the text has the focus");
     let is_new = "return !('old' in document.querySelector('[data-testid=file-row]').dataset)";
     until("the list is drawn again", async || sheet.browser.script(is_new).await == true).await;
     // In a text, the first Escape lets Tab leave it.
     until("it is closed", async || {
-        press(&sheet, Key::Escape + "").await;
+        sheet.press(Key::Escape + "").await;
         !sheet.is_open("viewer").await
     })
     .await;
@@ -50,7 +45,7 @@ async fn the_focus_is_not_lost_with_a_control() {
     sheet.drop_file("a.bin", "x").await;
     sheet.browser.element("upload-stop").await;
     sheet.browser.script("document.querySelector('[data-testid=upload-stop]').focus(); return null").await;
-    press(&sheet, Key::Enter + "").await;
+    sheet.press(Key::Enter + "").await;
     sheet.says("uploads", |text| text.contains("Cancelled.")).await;
     assert_eq!(focused(&sheet).await, "upload-input");
     sheet.browser.close().await;
@@ -111,10 +106,10 @@ async fn arrow_keys_go_through_the_runs() {
     sheet.browser.script(&format!("{runs}[0].focus(); return null")).await;
     let at = format!("return {runs}.indexOf(document.activeElement)");
     for (key, place) in [(Key::Right, 1), (Key::End, 2), (Key::Home, 0), (Key::Right, 1), (Key::Left, 0)] {
-        press(&sheet, key + "").await;
+        sheet.press(key + "").await;
         assert_eq!(sheet.browser.script(&at).await, place);
     }
-    press(&sheet, Key::Right + Key::Enter).await;
+    sheet.press(Key::Right + Key::Enter).await;
     sheet.says("terminal", |text| text == "two\n").await;
     sheet.browser.close().await;
     server.stop().await;

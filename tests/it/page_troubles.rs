@@ -43,7 +43,8 @@ impl Visit<'_> {
             self.sheet.run("python", code).await;
             self.look(code).await;
         }
-        assert_eq!(self.sheet.run("python", &"print x\n".repeat(900)).await, "exited");
+        let ended = self.sheet.run("python", &"print x\n".repeat(900)).await;
+        assert_eq!(ended, "exited", "{}", self.script("return document.body.innerText").await);
         let gesture = "const e = document.getElementById('terminal'); e.dispatchEvent(new WheelEvent('wheel')); \
                        e.scrollTop = 0; return null";
         self.script(gesture).await;

@@ -22,8 +22,8 @@ use crate::domain::event::{Event, EventKind};
 const SILENCE: Duration = Duration::from_secs(5);
 /// The least time between two notifications of one call.
 const GAP: Duration = Duration::from_millis(100);
-/// How long an answer waits for a notification that has begun.
-const SEND_MAX: Duration = Duration::from_secs(1);
+/// How long an answer waits for a message that has begun.
+pub(super) const SEND_MAX: Duration = Duration::from_secs(1);
 /// How much output one notification holds, in bytes: the newest.
 const OUTPUT_BYTES_MAX: usize = 4096;
 

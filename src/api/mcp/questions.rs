@@ -20,7 +20,7 @@ use rmcp::{
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::{Caller, caller::ToolContext};
+use super::{Caller, caller::ToolContext, progress::SEND_MAX};
 use crate::{
     domain::{
         event::{Event, EventKind},
@@ -143,8 +143,8 @@ impl Questions {
     /// Withdraws an open question and ends the input.
     pub(super) async fn end(self, run: &Run, asks: &ClientAbilities) {
         if let Some(open) = self.open {
-            // The client may be gone.
-            drop(open.cancel(Some("the program no longer waits".to_owned())).await);
+            // The client may be gone, or take no message.
+            drop(timeout(SEND_MAX, open.cancel(Some("the program no longer waits".to_owned()))).await);
         }
         if asks.input {
             // An error says that the run is over.

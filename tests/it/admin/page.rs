@@ -246,7 +246,8 @@ async fn by_keyboard_a_token_is_made_and_revoked_a_run_cancelled_and_a_conversat
     sheet.until_open("create-dialog", true).await;
     sheet.press("CI").await;
     tab_to(&sheet, "[data-testid=create-owner]").await;
-    sheet.press(Key::Control + "a").await;
+    let all = sheet.browser.driver.action_chain().key_down(Key::Control).send_keys("a").key_up(Key::Control);
+    all.perform().await.expect("typed");
     sheet.press("ann").await;
     tab_to(&sheet, "[data-limit=runsPerMinute]").await;
     sheet.press("5").await;

@@ -109,17 +109,9 @@ impl Sheet {
         assert!(clicked, "{name}: {refused:?}");
     }
 
-    /// Types into the element that has the focus.
+    /// Presses keys where the focus is. Not by its element: that of an input of files would take them for names.
     pub async fn press(&self, keys: impl Into<TypingData>) {
-        let keys = keys.into().to_string();
-        loop {
-            let here = self.browser.driver.active_element().await.expect("a focused element");
-            match here.send_keys(keys.as_str()).await {
-                // The page has drawn itself again, and the focus is on what took the element's place.
-                Err(error) if matches!(error.as_inner(), WebDriverErrorInner::StaleElementReference(_)) => {}
-                sent => return sent.expect("typed"),
-            }
-        }
+        self.browser.driver.action_chain().send_keys(keys).perform().await.expect("typed");
     }
 
     /// The text of an element, visible or not.
