@@ -7,7 +7,7 @@ use crate::{
     page_access::focused,
     page_state::{link, open},
     page_viewer::put,
-    support::{FakeServer, sheet::Sheet, until},
+    support::{FakeServer, until},
 };
 
 #[tokio::test(flavor = "multi_thread")]
