@@ -55,7 +55,8 @@ export class Token {
       store.keepToken(token, byId("token-remember").checked);
       this.#dialog.close();
     } catch (error) {
-      if (closed.signal.aborted) return;
+      // The event of a dialog that is closed comes later.
+      if (closed.signal.aborted || !this.#dialog.open) return;
       this.ask(error.needsToken ? "The server refused this token." : error.message);
       this.#input.select();
     } finally {
