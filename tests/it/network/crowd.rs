@@ -84,26 +84,48 @@ async fn ten_thousand_connections_at_once_leave_their_program_and_its_neighbour_
     server.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn channels_go_on_after_more_connections_than_their_process_may_have_open_files() {
+/// Asks for a page through the proxy of the sandbox; what came last, or the error.
+const ASK: &str = r#"
+import os, signal, socket
+def ask(seconds):
+    try:
+        s = socket.create_connection(("127.0.0.1", 3128), timeout=seconds)
+        s.sendall(b"GET http://ORIGIN/hello HTTP/1.0\r\nHost: ORIGIN\r\n\r\n")
+        got = b""
+        while piece := s.recv(4096): got += piece
+        return got[-5:]
+    except OSError as error: return error
+children = []
+def kill():
+    for child in children: os.kill(child, signal.SIGKILL)
+    for child in children: os.waitpid(child, 0)
+"#;
+
+/// Runs a program after [`ASK`], with this limit and no standby, and expects what it prints.
+async fn prints_with(limit: (&str, &str), program: &str, expected: &str) {
     let origin = Origin::start().await;
     let hosts = origin.http.to_string();
     let server = Server::with(&[
         ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
         ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
-        ("SANDBOX_LIMITS__OPEN_FILES_MAX", "48"),
         ("SANDBOX_LIMITS__WALL_MS", "120000"),
+        limit,
     ])
     .await;
-    let code = format!(
-        r#"
-import os, signal, socket
+    let code = format!("{ASK}{program}").replace("ORIGIN", &hosts);
+    let status = run(&server, &json!({"language": "python", "code": code})).await;
+    assert_eq!(status["result"]["stdout"], expected, "{status}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_go_on_after_more_connections_than_their_process_may_have_open_files() {
+    let program = r#"
 ready, tell = os.pipe()
 def hold():
     held = [socket.create_connection(("127.0.0.1", 3128), timeout=20) for n in range(25)]
     os.write(tell, b"x")
     signal.pause()
-children = []
 for n in range(3):
     child = os.fork()
     if child == 0:
@@ -112,63 +134,25 @@ for n in range(3):
     children.append(child)
 told = b""
 while len(told) < 3: told += os.read(ready, 3)
-def ask(seconds):
-    try:
-        s = socket.create_connection(("127.0.0.1", 3128), timeout=seconds)
-        s.sendall(b"GET http://{0}/hello HTTP/1.0\r\nHost: {0}\r\n\r\n")
-        got = b""
-        while piece := s.recv(4096): got += piece
-        return got[-5:]
-    except OSError as error: return error
 # It waits: the process has no more files.
 ask(2)
-for child in children: os.kill(child, signal.SIGKILL)
-for child in children: os.waitpid(child, 0)
+kill()
 print(ask(60))
-"#,
-        origin.http
-    );
-    let status = run(&server, &json!({"language": "python", "code": code})).await;
-    assert_eq!(status["result"]["stdout"], "b'hello'\n", "{status}");
-    server.stop().await;
+"#;
+    prints_with(("SANDBOX_LIMITS__OPEN_FILES_MAX", "48"), program, "b'hello'\n").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn channels_start_once_there_is_room_for_their_process() {
-    let origin = Origin::start().await;
-    let hosts = origin.http.to_string();
-    let server = Server::with(&[
-        ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
-        ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
-        ("SANDBOX_LIMITS__PROCESSES_MAX", "40"),
-        ("SANDBOX_LIMITS__WALL_MS", "120000"),
-    ])
-    .await;
-    let code = format!(
-        r#"
-import os, signal, socket
-def ask():
-    try:
-        s = socket.create_connection(("127.0.0.1", 3128), timeout=20)
-        s.sendall(b"GET http://{0}/hello HTTP/1.0\r\nHost: {0}\r\n\r\n")
-        got = b""
-        while piece := s.recv(4096): got += piece
-        return got[-5:]
-    except OSError as error: return b""
-children = []
+    let program = r"
 try:
     while child := os.fork(): children.append(child)
     signal.pause()
 except OSError: pass
 # No process can start for them.
-ask(); ask()
-for child in children: os.kill(child, signal.SIGKILL)
-for child in children: os.waitpid(child, 0)
-print(len(children) > 10, ask())
-"#,
-        origin.http
-    );
-    let status = run(&server, &json!({"language": "python", "code": code})).await;
-    assert_eq!(status["result"]["stdout"], "True b'hello'\n", "{status}");
-    server.stop().await;
+ask(20); ask(20)
+kill()
+print(len(children) > 10, ask(20))
+";
+    prints_with(("SANDBOX_LIMITS__PROCESSES_MAX", "40"), program, "True b'hello'\n").await;
 }
