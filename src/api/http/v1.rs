@@ -6,17 +6,11 @@
 mod admin;
 mod call;
 mod conversations;
-mod events;
-mod files;
-mod history;
-mod names;
-mod network;
+mod reach;
 mod runners;
 mod runs;
 mod sessions;
 mod skills;
-mod tokens;
-mod tools;
 
 use axum::{Router, routing::get};
 use utoipa::openapi::OpenApi;
@@ -30,8 +24,8 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get))
         .routes(routes!(runs::cancel))
-        .routes(routes!(events::input))
-        .routes(routes!(events::watch))
+        .routes(routes!(runs::input))
+        .routes(routes!(runs::watch))
         .routes(routes!(sessions::create, sessions::list))
         .routes(routes!(sessions::get, sessions::close))
         .routes(routes!(sessions::run_cell))
@@ -45,12 +39,12 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(runners::module))
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::remove))
-        .routes(routes!(files::list))
-        .routes(routes!(files::rename))
-        .routes(routes!(tokens::create, tokens::list))
-        .routes(routes!(tokens::revoke))
-        .routes(routes!(history::list))
-        .routes(routes!(history::usage))
+        .routes(routes!(conversations::list_files))
+        .routes(routes!(conversations::rename))
+        .routes(routes!(admin::create_token, admin::list_tokens))
+        .routes(routes!(admin::revoke_token))
+        .routes(routes!(admin::history))
+        .routes(routes!(admin::usage))
         .routes(routes!(admin::owners))
         .routes(routes!(admin::overview))
         .routes(routes!(admin::activity))
@@ -58,37 +52,37 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(admin::runs))
         .routes(routes!(admin::cancel))
         .routes(routes!(admin::end_session))
-        .routes(routes!(network::policies))
-        .routes(routes!(network::all_decisions))
-        .routes(routes!(network::put_policy, network::remove_policy))
+        .routes(routes!(reach::policies))
+        .routes(routes!(reach::all_decisions))
+        .routes(routes!(reach::put_policy, reach::remove_policy))
         .routes(routes!(admin::conversations))
         .routes(routes!(admin::remove_conversation))
-        .routes(routes!(network::decisions))
+        .routes(routes!(reach::decisions))
         .routes(routes!(conversations::install))
         .routes(routes!(skills::list))
         .routes(routes!(skills::get, skills::put, skills::remove))
-        .routes(routes!(tools::servers))
-        .routes(routes!(tools::search))
-        .routes(routes!(tools::source))
-        .routes(routes!(tools::approvals))
-        .routes(routes!(tools::approval, tools::answer, tools::revoke))
-        .routes(routes!(tools::list))
-        .routes(routes!(tools::put, tools::remove))
-        .routes(routes!(files::read_archive, files::write_archive))
-        .routes(routes!(files::link_archive))
+        .routes(routes!(reach::servers))
+        .routes(routes!(reach::search))
+        .routes(routes!(reach::source))
+        .routes(routes!(reach::approvals))
+        .routes(routes!(reach::approval, reach::answer, reach::withdraw))
+        .routes(routes!(reach::all_servers))
+        .routes(routes!(reach::put_server, reach::remove_server))
+        .routes(routes!(conversations::read_archive, conversations::write_archive))
+        .routes(routes!(conversations::link_archive))
 }
 
 /// The routes.
 pub fn router(parts: ApiParts) -> Router {
     let (router, _) = described().split_for_parts();
     // Below `files` everything is a path, slashes too, which the language of the document cannot say.
-    let file = get(files::read).put(files::write).delete(files::remove);
+    let file = get(conversations::read).put(conversations::write).delete(conversations::remove_file);
     let router = router.route("/v1/conversations/{conversationId}/files/{*path}", file);
     router.route("/v1/skills/{name}/files/{*path}", get(skills::file)).with_state(parts)
 }
 
 /// What the routes are, for the document.
 pub fn document() -> OpenApi {
-    let files = described().routes(routes!(files::read, files::write, files::remove));
+    let files = described().routes(routes!(conversations::read, conversations::write, conversations::remove_file));
     files.routes(routes!(skills::file)).into_openapi()
 }

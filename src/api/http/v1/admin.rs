@@ -1,26 +1,40 @@
-//! What operators see of every owner, and what they end. Needs the scope `admin`, which [`crate::api::http::auth`]
-//! checks.
+//! What operators see of every owner, what they end, and the tokens that they make. Needs the scope `admin`, which
+//! [`crate::api::http::auth`] checks.
 
-use axum::{Json, extract::State, http::StatusCode};
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse as _,
+};
 use schemars::JsonSchema;
+use secrecy::ExposeSecret as _;
 use serde::Deserialize;
+use tracing::info;
 use utoipa::IntoParams;
 
-use super::{
-    call::{Call, page},
-    names::{InRun, InSession, OfOwner},
-};
+use super::call::{Call, InRun, InSession, OfOwner, page};
 use crate::{
     api::{
-        http::{Answer, Reply, no_content},
+        http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
         schema::{
             admin::{ActivityResult, FindingList, NotableList, OverviewResult, OwnerList, OwnerResult, SizeList},
-            history::{HistoryRun, Moment},
+            history::{Day, HistoryList, HistoryRun, Moment, UsageList, UsageResult},
+            token::{CreateToken, TokenCreated, TokenList, TokenStatus},
         },
     },
-    domain::owner::{ConversationKey, Principal},
-    ports::history::Notable,
-    services::admin::{Admin, SizeCursor, Span},
+    domain::{
+        id::{ConversationId, Language, RunId, TokenId},
+        owner::{ConversationKey, Principal},
+    },
+    ports::history::{EndWord, LineFilter, Notable, UsageFilter},
+    services::{
+        admin::{Admin, SizeCursor, Span},
+        history::History,
+        tokens::{NewToken, Tokens},
+    },
 };
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -172,4 +186,137 @@ pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Reply
 pub(super) async fn remove_conversation(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
     let key = ConversationKey::new(call.name(4, "owner")?, call.name(5, "conversationId")?);
     no_content(admin.remove_conversation(&call.who, &key).await)
+}
+
+/// Sums in one answer.
+const USAGE_MAX: usize = 10_000;
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListHistory {
+    /// Only those of this owner.
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: Option<Principal>,
+    /// Only those of conversations with this id.
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
+    conversation: Option<ConversationId>,
+    /// Only those in this language, by its own name.
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", min_length = 1, max_length = 32)]
+    language: Option<Language>,
+    /// Only those that ended like this.
+    #[param(value_type = Option<crate::api::schema::EndedWord>)]
+    ended: Option<EndWord>,
+    /// Only those that were created at this moment or later (RFC 3339).
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<Moment>,
+    /// Only those that were created before this moment (RFC 3339).
+    #[param(value_type = Option<String>, format = DateTime)]
+    to: Option<Moment>,
+    /// The `cursor` of the previous page.
+    #[param(value_type = Option<String>, pattern = "^run-[0-9a-f]{32}$")]
+    cursor: Option<RunId>,
+    /// Maximum number of items; default 50.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
+    limit: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListUsage {
+    /// Only that of this owner.
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: Option<Principal>,
+    /// The first day, in UTC.
+    #[param(value_type = Option<String>, format = Date)]
+    from: Option<Day>,
+    /// The last day, in UTC.
+    #[param(value_type = Option<String>, format = Date)]
+    to: Option<Day>,
+}
+
+/// List what was run, newest first.
+///
+/// Runs and cells of all owners, also from before a restart. Needs the scope `admin`.
+#[utoipa::path(
+    get, path = "/v1/history", tag = "history", operation_id = "listHistory",
+    params(ListHistory),
+    responses((status = 200, description = "A page of the history.", body = HistoryList)),
+)]
+pub(super) async fn history(State(history): State<Arc<History>>, call: Call<ListHistory>) -> Answer<HistoryList> {
+    let ListHistory { owner, conversation, language, ended, from, to, cursor: after, limit } = call.query;
+    let (limit, from, to) = (page(limit)?, from.map(|from| from.0), to.map(|to| to.0));
+    let filter = LineFilter { owner, conversation, language, ended, from, to, after };
+    Ok(Json(HistoryList::from(&history.page(&filter, limit).await?)))
+}
+
+/// Sum up what was used.
+///
+/// By day, owner and language, since the database was created. Needs the scope `admin`.
+#[utoipa::path(
+    get, path = "/v1/usage", tag = "history", operation_id = "listUsage",
+    params(ListUsage),
+    responses((status = 200, description = "The usage, at most 10000 sums.", body = UsageList)),
+)]
+pub(super) async fn usage(State(history): State<Arc<History>>, call: Call<ListUsage>) -> Answer<UsageList> {
+    let (from, to) = (call.query.from.map(|from| from.0), call.query.to.map(|to| to.0));
+    let (lines, truncated) = history.usage(&UsageFilter { owner: call.query.owner, from, to }, USAGE_MAX).await?;
+    Ok(Json(UsageList { usage: lines.iter().map(UsageResult::from).collect(), truncated }))
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListTokens {
+    /// Only those of this owner.
+    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
+    owner: Option<Principal>,
+}
+
+/// Make a token.
+///
+/// It is shown in this answer only. Requests with it act for its owner, within its scopes and limits.
+#[utoipa::path(
+    post, path = "/v1/tokens", tag = "tokens", operation_id = "createToken",
+    request_body(content = CreateToken),
+    responses((status = 201, description = "The token.", body = TokenCreated)),
+)]
+pub(super) async fn create_token(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
+    let create: CreateToken = body.json().await?;
+    let (owner, grant) = (create.owner()?, create.grant()?);
+    let expires_unix_ms = create.expires()?.map(|left| parts.tokens.in_seconds(left));
+    let (record, token) = parts
+        .admin
+        .create_token(&call.who, NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None })
+        .await?;
+    info!(token = %record.id, owner = record.owner.name(), by = call.who.name(), "a token was made");
+    let created = TokenCreated { token: token.expose_secret().to_owned(), status: TokenStatus::from(&record) };
+    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(created)).into_response())
+}
+
+/// List the tokens.
+///
+/// Newest first: of one owner or of all, those that have ended within the last 30 days too. The configured token is not
+/// among them.
+#[utoipa::path(
+    get, path = "/v1/tokens", tag = "tokens", operation_id = "listTokens",
+    params(ListTokens),
+    responses((status = 200, description = "The tokens.", body = TokenList)),
+)]
+pub(super) async fn list_tokens(State(tokens): State<Arc<Tokens>>, call: Call<ListTokens>) -> Answer<TokenList> {
+    let tokens = tokens.list(call.query.owner.as_ref()).await?;
+    Ok(Json(TokenList { tokens: tokens.iter().map(TokenStatus::from).collect() }))
+}
+
+/// Revoke a token.
+///
+/// At once: its streams end, its programs are cancelled, its sessions are closed.
+#[utoipa::path(
+    delete, path = "/v1/tokens/{tokenId}", tag = "tokens", operation_id = "revokeToken",
+    params(("tokenId" = String, Path, description = "The token's id.", pattern = "^token-[0-9a-f]{32}$")),
+    responses((status = 204, description = "It is revoked.")),
+)]
+pub(super) async fn revoke_token(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
+    let id: TokenId = call.name(3, "tokenId")?;
+    admin.revoke_token(&call.who, id).await?;
+    info!(token = %id, by = call.who.name(), "a token was revoked");
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -1,25 +1,37 @@
-//! Conversations: listing, deletion, and the packages that are installed in them.
+//! Conversations: listed and deleted, the packages that are installed in them, and their files: list, read, write, move,
+//! delete, and all of them as a tar archive, both ways. Bytes are not changed.
 
-use axum::{Json, extract::State, http::StatusCode};
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{
-    call::{Call, page},
-    names::InConversation,
-};
+use super::call::{AtPath, Call, Conditions, InConversation, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
+        http::{Answer, ApiParts, Reply, body::RequestBody, error::Problem, files as downloads, no_content},
         schema::{
-            ConversationList,
+            ArchiveLink, Binary, ConversationList, File, FileListing, MoveFile, Moved, file_query,
             packages::{CreatePackages, InstalledPackages},
         },
     },
-    domain::id::ConversationId,
-    services::{conversations::Conversations, packages::InstallRequest},
+    domain::{error::Failure, id::ConversationId, owner::ConversationKey, path::SafePath, text::rfc3339},
+    services::{
+        conversations::Conversations,
+        files::{Change, FileQuery, Files, Imported},
+        packages::InstallRequest,
+    },
 };
+
+/// The most files that can be asked for in one page.
+const LIMIT_MAX: u64 = 10_000;
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -74,4 +86,193 @@ pub(super) async fn install(parts: ApiParts, call: Call, body: RequestBody) -> A
     let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
     let installed = parts.packages.install(wanted, |_| {}).await?;
     Ok(Json(InstalledPackages::from(&installed)))
+}
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListFiles {
+    /// Only files below this folder.
+    folder: Option<String>,
+    /// The `after` of the previous page.
+    after: Option<String>,
+    /// Maximum number of files; by default, and at most, the server's setting. A page is also bounded in bytes.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
+    limit: Option<u64>,
+}
+
+impl ListFiles {
+    fn checked(self) -> Result<FileQuery, Failure> {
+        if self.limit.is_some_and(|limit| !(1..=LIMIT_MAX).contains(&limit)) {
+            return Err(Failure::argument("limit", format!("it must be from 1 to {LIMIT_MAX}")));
+        }
+        let named = |text: &&str| !text.is_empty();
+        let (folder, after) = (self.folder.as_deref().filter(named), self.after.as_deref().filter(named));
+        file_query(folder, ("after", after), self.limit)
+    }
+}
+
+/// List a conversation's files.
+///
+/// An unknown conversation or folder has none.
+#[utoipa::path(
+    get, path = "/v1/conversations/{conversationId}/files", tag = "files", operation_id = "listFiles",
+    params(InConversation, ListFiles),
+    responses((status = 200, description = "A page of files, ordered by path.", body = FileListing)),
+)]
+pub(super) async fn list_files(State(files): State<Arc<Files>>, call: Call<ListFiles>) -> Answer<FileListing> {
+    let list = files.page(&call.conversation()?, call.query.checked()?).await?;
+    Ok(Json(FileListing::from(&list)))
+}
+
+/// Read a file.
+///
+/// Its bytes, unchanged. HTTP ranges and conditions are supported.
+#[utoipa::path(
+    get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
+    params(InConversation, AtPath),
+    responses(
+        // Generators know the first; the second is what a file's name makes of it.
+        (status = 200, description = "The file.", content((Binary = "application/octet-stream"), (Binary = "*/*")),
+            headers(("etag" = String, description = "Identifies this content."))),
+        (status = 206, description = "The requested part.",
+            content((Binary = "application/octet-stream"), (Binary = "*/*"))),
+        (status = 304, description = "The client has the current version."),
+        (status = 412, description = "The condition does not hold."),
+        (status = 416, description = "The part begins beyond the end."),
+    ),
+)]
+pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
+    let download = files.open(&call.conversation()?, &call.path()?).await?;
+    Ok(downloads::present_to(&call.method, &call.headers, download))
+}
+
+/// Write a file.
+///
+/// The body is the whole content, of any length that the conversation's quota allows. Folders on the way are made; an
+/// existing file is replaced in one step, so that an upload that breaks off changes nothing.
+#[utoipa::path(
+    put, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "writeFile",
+    params(InConversation, AtPath, Conditions),
+    request_body(content = Binary, content_type = "application/octet-stream", description = "The whole content, of any \
+        kind: the type follows from the name, not from the header."),
+    responses(
+        (status = 200, description = "It was replaced.", body = File),
+        (status = 201, description = "It was made.", body = File),
+        (status = 412, description = "The condition does not hold.", body = Problem,
+            content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
+    let (conversation, path) = (call.conversation()?, call.path()?);
+    let condition = downloads::condition(&call.headers);
+    let (announced, pieces) = body.stream()?;
+    let entry = files.upload(&conversation, &path, condition, announced, pieces).await?;
+    let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
+    let mut response = (status, Json(File::from(&entry))).into_response();
+    validate(&mut response, &files, &conversation, &path, entry.size).await;
+    Ok(response)
+}
+
+/// Adds the validator of a file that is in place. A program may have removed or replaced it already; then there is none
+/// to send.
+async fn validate(response: &mut Response, files: &Files, conversation: &ConversationKey, path: &SafePath, size: u64) {
+    if let Ok(download) = files.open(conversation, path).await
+        && download.size == size
+        && let Ok(etag) = HeaderValue::from_str(&download.etag)
+    {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
+}
+
+/// Move a file or a folder.
+///
+/// In one step: programs and other clients find it under the old path or the new one, with the same bytes, time and
+/// permissions. Folders on the way are made. A link is moved, not what it points to.
+#[utoipa::path(
+    post, path = "/v1/conversations/{conversationId}/move", tag = "files", operation_id = "moveFile",
+    params(InConversation, ("If-Match" = Option<String>, Header,
+        description = "Only if the file that is moved has one of these validators; a folder has none.")),
+    request_body(content = MoveFile),
+    responses(
+        (status = 200, description = "It was moved.", body = Moved,
+            headers(("etag" = String, description = "Identifies the file's content."))),
+        (status = 409, description = "A folder has the new path, or a file is where a folder should be.",
+            body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "A file has the new path, or the condition does not hold.", body = Problem,
+            content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Reply {
+    let conversation = call.conversation()?;
+    let wanted: MoveFile = body.json().await?;
+    let (from, to) = wanted.paths()?;
+    let condition = downloads::condition_on_source(&call.headers);
+    let entry = files.rename(&conversation, &from, &to, wanted.replace, condition).await?;
+    let mut response = Json(Moved::new(&to, entry.as_ref())).into_response();
+    if let Some(entry) = entry {
+        validate(&mut response, &files, &conversation, &to, entry.size).await;
+    }
+    Ok(response)
+}
+
+/// Delete a file.
+///
+/// A link is deleted, not what it points to; a folder with all it holds.
+#[utoipa::path(
+    delete, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "deleteFile",
+    params(InConversation, AtPath, Conditions),
+    responses(
+        (status = 204, description = "It was deleted."),
+        (status = 412, description = "The condition does not hold.", body = Problem,
+            content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn remove_file(State(files): State<Arc<Files>>, call: Call) -> Reply<StatusCode> {
+    no_content(files.delete(&call.conversation()?, &call.path()?, downloads::condition(&call.headers)).await)
+}
+
+/// Read all files of a conversation as a tar archive.
+///
+/// It holds plain files only. It is made while it is sent; when the connection ends early, it is incomplete.
+#[utoipa::path(
+    get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
+    params(InConversation),
+    responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = Binary)),
+)]
+pub(super) async fn read_archive(State(files): State<Arc<Files>>, call: Call) -> Reply {
+    let conversation = call.conversation()?;
+    let archive = files.archive(&conversation).await?;
+    Ok(downloads::archive(&conversation, archive))
+}
+
+/// Make a link to all files of a conversation as a tar archive.
+///
+/// The link downloads the archive without a token. It works for five minutes.
+#[utoipa::path(
+    post, path = "/v1/conversations/{conversationId}/archive/link", tag = "files", operation_id = "linkArchive",
+    params(InConversation),
+    responses((status = 200, description = "The link.", body = ArchiveLink)),
+)]
+pub(super) async fn link_archive(State(files): State<Arc<Files>>, call: Call) -> Answer<ArchiveLink> {
+    let (url, expires_unix_s) = files.archive_url(&call.conversation()?).await?;
+    Ok(Json(ArchiveLink { url, url_expires_at: rfc3339(expires_unix_s) }))
+}
+
+/// Write the files of a tar archive into a conversation.
+///
+/// Only plain files and folders are accepted: the whole archive is checked before the first file is written. Existing
+/// files that are not in the archive stay.
+#[utoipa::path(
+    put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
+    params(InConversation),
+    request_body(
+        content((Binary = "application/x-tar"), (Binary = "application/octet-stream")),
+        description = "A plain, uncompressed tar.",
+    ),
+    responses((status = 200, description = "What was written.", body = Imported)),
+)]
+pub(super) async fn write_archive(State(files): State<Arc<Files>>, call: Call, body: RequestBody) -> Answer<Imported> {
+    let conversation = call.conversation()?;
+    let bytes = body.read_as("plain tar", "application/x-tar").await?;
+    Ok(Json(files.import(&conversation, bytes).await?))
 }

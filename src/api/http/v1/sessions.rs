@@ -14,8 +14,7 @@ use utoipa::IntoParams;
 
 use super::{
     ApiParts,
-    call::Call,
-    names::InSession,
+    call::{Call, InSession},
     runs::{PendingRequest, begin},
 };
 use crate::{

@@ -7,10 +7,7 @@ use axum::{
     response::IntoResponse as _,
 };
 
-use super::{
-    call::Call,
-    names::{AtPath, OfSkill},
-};
+use super::call::{AtPath, Call, OfSkill};
 use crate::{
     api::{
         http::{Answer, ApiParts, Reply, body::RequestBody, no_content},

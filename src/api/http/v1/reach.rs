@@ -1,4 +1,5 @@
-//! Tools of MCP servers: what programs may call, and questions about their calls.
+//! What programs may reach: the network, by policies, and tools of MCP servers, by rules and by answers to questions
+//! about calls. An operator, with the scope `admin`, sees what programs of every owner did and changes both.
 
 use std::sync::Arc;
 
@@ -11,16 +12,18 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{
-    call::Call,
-    names::{OfApproval, OfServer, OfTool},
-};
+use super::call::{Call, OfApproval, OfPolicy, OfServer, OfTool, page};
 use crate::{
     api::{
         http::{Answer, ApiParts, Reply, body::RequestBody, error::ApiError, no_content},
-        schema::tools::{
-            AnswerBody, ApprovalList, ApprovalResult, ToolServerBody, ToolServerList, ToolServerResult,
-            ToolServerStates, ToolSource, found_limit,
+        schema::{
+            network::{
+                NetworkDecision, NetworkDecisions, OwnedDecision, OwnedDecisions, PolicyBody, PolicyList, PolicyResult,
+            },
+            tools::{
+                AnswerBody, ApprovalList, ApprovalResult, ToolServerBody, ToolServerList, ToolServerResult,
+                ToolServerStates, ToolSource, found_limit,
+            },
         },
     },
     domain::{
@@ -31,10 +34,88 @@ use crate::{
     },
     services::{
         admin::Admin,
+        network::Network,
         tokens::Token,
         tools::{Decider, ModuleLanguage, SearchResult, Tools},
     },
 };
+
+#[derive(Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListDecisions {
+    /// Maximum number of items; default 50.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
+    limit: Option<u64>,
+}
+
+/// List the newest connections of your programs.
+///
+/// Those that were made and those that were refused, newest first: the last 500 since the server's start.
+#[utoipa::path(
+    get, path = "/v1/network/decisions", tag = "network", operation_id = "listNetworkDecisions",
+    params(ListDecisions),
+    responses((status = 200, description = "The connections.", body = NetworkDecisions)),
+)]
+pub(super) async fn decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<NetworkDecisions> {
+    let newest = network.decisions().newest(&call.who, page(call.query.limit)?);
+    Ok(Json(NetworkDecisions { decisions: newest.iter().map(NetworkDecision::from).collect() }))
+}
+
+/// List the network policies.
+///
+/// Those in the server's settings, and those that operators made.
+#[utoipa::path(
+    get, path = "/v1/admin/network", tag = "admin", operation_id = "listNetworkPolicies",
+    responses((status = 200, description = "The policies.", body = PolicyList)),
+)]
+pub(super) async fn policies(State(admin): State<Admin>, _: Call) -> Json<PolicyList> {
+    let policies = admin.policies();
+    let all = policies.all();
+    let results = all.iter().map(|policy| PolicyResult::new(policy, policies.is_configured(&policy.name)));
+    Json(PolicyList { policies: results.collect() })
+}
+
+/// List the newest connections of all programs.
+///
+/// Those that were made and those that were refused, newest first, of every owner.
+#[utoipa::path(
+    get, path = "/v1/admin/network-decisions", tag = "admin", operation_id = "listNetworkDecisionsOfAll",
+    params(ListDecisions),
+    responses((status = 200, description = "The connections.", body = OwnedDecisions)),
+)]
+pub(super) async fn all_decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<OwnedDecisions> {
+    let newest = network.decisions().newest_of_all(page(call.query.limit)?);
+    Ok(Json(OwnedDecisions { decisions: newest.iter().map(OwnedDecision::from).collect() }))
+}
+
+/// Make or change a network policy.
+///
+/// It applies from the next connection on, in running programs too. A policy of the server's settings cannot be changed
+/// here.
+#[utoipa::path(
+    put, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "putNetworkPolicy",
+    params(OfPolicy),
+    request_body(content = PolicyBody),
+    responses((status = 204, description = "It is in force.")),
+)]
+pub(super) async fn put_policy(State(admin): State<Admin>, call: Call, body: RequestBody) -> Reply<StatusCode> {
+    let name: String = call.name(4, "name")?;
+    let policy: PolicyBody = body.json().await?;
+    no_content(admin.put_policy(&call.who, &name, &policy.text()?).await)
+}
+
+/// Delete a network policy.
+///
+/// Programs make no new connections by it; open connections go on.
+#[utoipa::path(
+    delete, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "deleteNetworkPolicy",
+    params(OfPolicy),
+    responses((status = 204, description = "It is deleted.")),
+)]
+pub(super) async fn remove_policy(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
+    let name: String = call.name(4, "name")?;
+    no_content(admin.remove_policy(&call.who, &name).await)
+}
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -169,7 +250,7 @@ pub(super) async fn answer(parts: ApiParts, by: Decider, call: Call, body: Reque
     params(OfApproval),
     responses((status = 204, description = "It was withdrawn.")),
 )]
-pub(super) async fn revoke(State(tools): State<Tools>, by: Decider, call: Call) -> Reply<StatusCode> {
+pub(super) async fn withdraw(State(tools): State<Tools>, by: Decider, call: Call) -> Reply<StatusCode> {
     no_content(tools.approvals().revoke(&by, question(&call)?).await)
 }
 
@@ -180,7 +261,7 @@ pub(super) async fn revoke(State(tools): State<Tools>, by: Decider, call: Call) 
     get, path = "/v1/tool-servers", tag = "admin", operation_id = "listToolServers",
     responses((status = 200, description = "The servers.", body = ToolServerList)),
 )]
-pub(super) async fn list(State(tools): State<Tools>, _: Call) -> Json<ToolServerList> {
+pub(super) async fn all_servers(State(tools): State<Tools>, _: Call) -> Json<ToolServerList> {
     Json(ToolServerList { servers: tools.directory().list().iter().map(ToolServerResult::from).collect() })
 }
 
@@ -194,7 +275,7 @@ pub(super) async fn list(State(tools): State<Tools>, _: Call) -> Json<ToolServer
     request_body(content = ToolServerBody),
     responses((status = 204, description = "It is in force.")),
 )]
-pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBody) -> Reply<StatusCode> {
+pub(super) async fn put_server(State(admin): State<Admin>, call: Call, body: RequestBody) -> Reply<StatusCode> {
     let name: String = call.name(3, "name")?;
     let ToolServerBody { server, secret } = body.json().await?;
     no_content(admin.put_tool_server(&call.who, &name, &server, secret.as_deref()).await)
@@ -208,7 +289,7 @@ pub(super) async fn put(State(admin): State<Admin>, call: Call, body: RequestBod
     params(OfServer),
     responses((status = 204, description = "It is deleted.")),
 )]
-pub(super) async fn remove(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
+pub(super) async fn remove_server(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
     let name: String = call.name(3, "name")?;
     no_content(admin.remove_tool_server(&call.who, &name).await)
 }
