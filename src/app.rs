@@ -7,7 +7,6 @@
 //! ```
 
 mod background;
-mod check;
 pub(crate) mod descriptors;
 pub mod doctor;
 mod engine;
@@ -16,12 +15,9 @@ mod listen;
 mod network;
 mod observability;
 mod options;
-mod packages;
 mod parts;
-mod peers;
+mod sandboxed;
 mod sign_in;
-mod tools;
-mod users;
 
 use std::{path::Path, sync::Arc, time::Duration};
 

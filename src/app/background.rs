@@ -17,13 +17,16 @@ use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, listen, options, parts::Parts, peers};
+use super::{StartError, listen, options, parts::Parts};
 use crate::{
     adapters::database::Database,
     api::http::ApiParts,
     config::Config,
+    domain::owner::ConversationKey,
     ports::storage::Storage,
-    services::{network::Policies, tokens::TokenEnds},
+    services::{
+        containers::Containers, network::Policies, peers::Occupancy, runs::Runs, sessions::Sessions, tokens::TokenEnds,
+    },
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end. The grace period of the chart's
@@ -110,7 +113,7 @@ async fn recover(store: &Arc<dyn Storage>) {
 /// Prepares the database, keeps the tokens true to it, and stores the history in it.
 async fn keep(database: Database, api: ApiParts, policies: Arc<Policies>, stop: CancellationToken) {
     let ApiParts { tokens, history, keys, runs, sessions, containers, .. } = api;
-    let here = peers::LocalOccupancy { runs, sessions, containers };
+    let here = LocalOccupancy { runs, sessions, containers };
     database.prepare_at_last(stop.clone()).await;
     let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies.follow(stop.clone()));
     let (beside, recorded) = (here.runs.peers().clone(), here.sessions.clone());
@@ -133,4 +136,26 @@ async fn bind_metrics(config: &Config) -> Result<Option<TcpListener>, StartError
     let Some(addr) = config.metrics.addr() else { return Ok(None) };
     let bound = listen::bind(&addr).await;
     bound.map(Some).map_err(|source| StartError::Listen { name: "SANDBOX_METRICS__HTTP_ADDR", addr, source })
+}
+
+/// What is in conversations of this server.
+struct LocalOccupancy {
+    runs: Runs,
+    sessions: Sessions,
+    containers: Containers,
+}
+
+impl Occupancy for LocalOccupancy {
+    fn is_idle(&self, conversation: &ConversationKey) -> bool {
+        let sessions = || self.sessions.list(&conversation.owner, Some(&conversation.id));
+        !self.containers.holds(conversation) && !self.has_run(conversation) && sessions().is_empty()
+    }
+
+    fn has_run(&self, conversation: &ConversationKey) -> bool {
+        !self.runs.is_idle(conversation)
+    }
+
+    fn lost(&self, conversation: &ConversationKey) {
+        self.sessions.leave(conversation);
+    }
 }

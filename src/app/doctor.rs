@@ -8,24 +8,79 @@
 //! ```
 
 mod engine;
-mod finding;
 mod machine;
-mod settings;
 
 #[cfg(test)]
 mod tests;
 
-use std::{path::Path, sync::Arc};
+use std::{fmt::Display, path::Path, sync::Arc};
 
 use futures_util::FutureExt as _;
 
-pub use self::finding::Findings;
 use crate::{
     app::{self, StartError},
     config::{Config, ConfigError},
+    domain::finding::{Finding, Level},
     ports::engine::{Engine, Probe},
     services::admin::Checks,
 };
+
+/// The findings, in the order of the checks.
+#[derive(Debug, Default)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Findings {
+    fn ok(&mut self, check: &'static str, detail: impl Display) {
+        self.0.push(Finding { level: Level::Ok, check, detail: detail.to_string(), fix: None });
+    }
+
+    fn warn(&mut self, check: &'static str, detail: impl Display, fix: impl Display) {
+        self.add(Level::Warn, check, detail, fix);
+    }
+
+    fn fail(&mut self, check: &'static str, detail: impl Display, fix: impl Display) {
+        self.add(Level::Fail, check, detail, fix);
+    }
+
+    /// Adds a sentence of the form "what is wrong: what to do."
+    fn sentence(&mut self, level: Level, check: &'static str, sentence: &str) {
+        let (detail, fix) = sentence.split_once(": ").unwrap_or((sentence, "the server's log says more"));
+        self.add(level, check, detail, fix);
+    }
+
+    fn add(&mut self, level: Level, check: &'static str, detail: impl Display, fix: impl Display) {
+        let fix = Some(fix.to_string().trim_end_matches('.').to_owned());
+        self.0.push(Finding { level, check, detail: detail.to_string(), fix });
+    }
+
+    /// Whether programs cannot run, or not safely.
+    pub fn failed(&self) -> bool {
+        self.0.iter().any(|finding| finding.level == Level::Fail)
+    }
+
+    /// For people, a line each and one for its fix.
+    pub fn text(&self) -> String {
+        let line = |finding: &Finding| {
+            let word = match finding.level {
+                Level::Ok => "ok",
+                Level::Warn => "warn",
+                Level::Fail => "FAIL",
+            };
+            let fix = finding.fix.as_ref().map(|fix| format!("\n      fix: {fix}")).unwrap_or_default();
+            format!("{word:<5} {}: {}{fix}\n", finding.check, finding.detail)
+        };
+        self.0.iter().map(line).collect()
+    }
+
+    /// For programs.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn json(&self) -> serde_json::Result<String> {
+        let text = serde_json::to_string_pretty(&self.0)?;
+        Ok(text + "\n")
+    }
+}
 
 /// The findings when the settings are refused.
 pub fn without_settings(error: &ConfigError) -> Findings {
@@ -60,9 +115,9 @@ async fn rest(config: &Config, engine: Result<(Arc<dyn Engine>, Probe), StartErr
     let mut findings = Findings::default();
     let in_container = in_container(Path::new("/"));
     findings.ok("settings", "complete");
-    settings::secrets(config, &mut findings);
-    settings::secrets_of_programs(config, &mut findings);
-    settings::shared_folders(config, in_container, &mut findings);
+    machine::secrets(config, &mut findings);
+    machine::secrets_of_programs(config, &mut findings);
+    machine::shared_folders(config, in_container, &mut findings);
     let store = machine::root(config, &mut findings);
     findings.0.extend(addresses.0);
     machine::public_address(config, in_container, &mut findings);

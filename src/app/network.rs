@@ -1,4 +1,5 @@
-//! Builds the service and the carrier for connections that policies allow.
+//! Builds the service and the carrier for connections that policies allow, and what connects this server with the other
+//! servers on the same database, where the settings say how they reach this one.
 
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use crate::{
         network::{Multiplexer, SystemResolver},
     },
     config::{BaseUrl, Config},
-    domain::{clock::SystemClock, network::Host},
+    domain::{clock::SystemClock, id::InstanceId, network::Host},
     ports::{database::PolicyStore, observer::Observer},
     services::{
         network::{Network, NetworkParts, Policies},
+        peers::{Peer, Peers},
         tokens::Tokens,
     },
 };
@@ -52,4 +54,12 @@ fn policies(config: &Config, database: Option<&Database>) -> Arc<Policies> {
     let configured = config.network_policies().unwrap_or_default();
     let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn PolicyStore>);
     Arc::new(Policies::new(configured, stored, Arc::new(SystemClock)))
+}
+
+pub(super) fn peers(config: &Config, instance: InstanceId, database: Option<&Database>) -> Peers {
+    let url = config.peer_url();
+    match database.filter(|_| !url.is_empty()) {
+        Some(database) => Peers::new(Peer { instance, url }, Arc::new(database.clone()), Arc::new(SystemClock)),
+        None => Peers::default(),
+    }
 }

@@ -6,11 +6,10 @@ use std::{path::Path, sync::Arc, time::Duration};
 use axum::Router;
 use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{
-    StartError, check, doctor, listen::Surface, network, observability::Observability, options, packages, peers,
-    sign_in, tools, users,
+    StartError, doctor, engine, listen::Surface, network, observability::Observability, options, sandboxed, sign_in,
 };
 use crate::{
     adapters::database::Database,
@@ -114,7 +113,7 @@ pub(super) fn store_by(
     config: &Config,
     open: impl FnOnce(&Path, RunnerUsers) -> Result<DiskStorage, RootError>,
 ) -> Result<Arc<dyn Storage>, StartError> {
-    let store = open(&config.root, users::runner_users(config)?)?;
+    let store = open(&config.root, engine::runner_users(config)?)?;
     let store = if config.quota.hard { store.with_own_disks(&options::own_disk(config))? } else { store };
     Ok(Arc::new(store))
 }
@@ -168,7 +167,7 @@ impl Parts {
         let sandboxes = sandboxes(config, &engine, janitor, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
-        let peers = peers::parts(config, instance, database.as_ref());
+        let peers = network::peers(config, instance, database.as_ref());
         let shared = SharedParts {
             sandboxes,
             catalog,
@@ -184,10 +183,12 @@ impl Parts {
         };
         let records = database.clone().map(|database| Arc::new(database) as Arc<dyn SessionStore>);
         let sessions = Sessions::new(shared.clone(), records, options::sessions(config));
-        let packages = packages::service(config, &shared)?;
-        let tools = tools::service(config, database.as_ref(), &shared)?;
-        let checker = check::service(config, &shared);
-        let admission = Admission::new(options::admission(config, probe));
+        let packages = sandboxed::packages(config, &shared)?;
+        let tools = sandboxed::tools(config, database.as_ref(), &shared)?;
+        let checker = sandboxed::checker(config, &shared);
+        let slots = options::slots(config, probe);
+        info!(slots, "programs that may run at once");
+        let admission = Admission::new(options::admission(config, slots));
         let runs = Runs::new(shared.clone(), sessions.clone(), admission, options::runs(config));
         let retention = Retention::new(Arc::clone(&shared.files), runs.clone(), clock, options::retention(config));
 
@@ -275,7 +276,7 @@ fn sandboxes(
         clock: Arc::new(SystemClock),
         instance,
         folders: config.shared_folders().unwrap_or_default(),
-        volumes: super::engine::volumes(config),
+        volumes: engine::volumes(config),
         skills: skills(config)?,
         limits: config.limits.limits(),
         runner_memory_bytes_max: config.limits.runner_memory_bytes_max,
@@ -337,6 +338,6 @@ fn isolation_check(config: &Config, shared: &SharedParts, runs: &Runs) -> Result
         catalog: Arc::clone(&shared.catalog),
         state: shared.isolation.clone(),
         limits: config.limits.limits(),
-        users: users::runner_users(config)?,
+        users: engine::runner_users(config)?,
     })
 }

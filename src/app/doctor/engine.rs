@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{
-    finding::{Findings, Level},
-    settings::open_descriptors,
-};
+use super::{Findings, Level, machine::open_descriptors};
 use crate::{
     app::{self, Parts, StartError},
     config::Config,

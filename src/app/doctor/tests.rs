@@ -4,11 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
 
-use super::{
-    engine::check,
-    finding::{Finding, Findings, Level},
-    machine,
-};
+use super::{Finding, Findings, Level, engine::check, machine};
 #[cfg(feature = "kubernetes")]
 use crate::adapters::engine::ClusterError;
 use crate::{
