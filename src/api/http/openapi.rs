@@ -2,15 +2,12 @@
 
 use axum::{Router, http::header, routing::get};
 use utoipa::{
-    ToSchema,
+    OpenApi as _, ToSchema,
     openapi::{
-        ContactBuilder, Content, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Response,
-        ResponseBuilder,
+        Content, OpenApi, Ref, RefOr, Response, ResponseBuilder,
         path::Operation,
         schema::{Schema, SchemaType, Type},
-        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
-        server::ServerBuilder,
-        tag::TagBuilder,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 
@@ -30,22 +27,35 @@ use crate::{
     ports::history::EndWord,
 };
 
-const SCHEME: &str = "token";
-const TAGS: [(&str, &str); 13] = [
-    ("runs", "Programs that run, ran or wait."),
-    ("sessions", "Sandboxes that keep an interpreter between the cells of a conversation."),
-    ("runners", "The languages that can be run."),
-    ("conversations", "Sets of files that are kept from one run or session to the next."),
-    ("files", "What programs find in /data, and what they leave there."),
-    ("skills", "Folders of instructions and scripts, which programs find in /skills."),
-    ("tools", "Tools of MCP servers, which programs call, and questions about their calls."),
-    ("tokens", "Access tokens: their owner, and what they may do."),
-    ("network", "What your programs connected to."),
-    ("history", "What all owners ran and used."),
-    ("connections", "The clients that are signed in."),
-    ("admin", "What operators see of all owners, and what they can end."),
-    ("piston", "The interface of Piston, version 2, for programs that were written for it."),
-];
+/// The document without its operations.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Code Sandbox",
+        version = "1",
+        description = "Runs programs in fresh containers. The same operations as the MCP tools at /mcp.",
+        contact(name = "The operator of this server"),
+        license(name = "MIT", identifier = "MIT"),
+    ),
+    servers((url = "/", description = "This server.")),
+    security(("token" = [])),
+    tags(
+        (name = "runs", description = "Programs that run, ran or wait."),
+        (name = "sessions", description = "Sandboxes that keep an interpreter between the cells of a conversation."),
+        (name = "runners", description = "The languages that can be run."),
+        (name = "conversations", description = "Sets of files that are kept from one run or session to the next."),
+        (name = "files", description = "What programs find in /data, and what they leave there."),
+        (name = "skills", description = "Folders of instructions and scripts, which programs find in /skills."),
+        (name = "tools", description = "Tools of MCP servers, which programs call, and questions about their calls."),
+        (name = "tokens", description = "Access tokens: their owner, and what they may do."),
+        (name = "network", description = "What your programs connected to."),
+        (name = "history", description = "What all owners ran and used."),
+        (name = "connections", description = "The clients that are signed in."),
+        (name = "admin", description = "What operators see of all owners, and what they can end."),
+        (name = "piston", description = "The interface of Piston, version 2, for programs that were written for it."),
+    ),
+)]
+struct Described;
 
 /// Schemas with members that may be null. In all others an optional member is there or not.
 const WITH_NULLS: [&str; 11] = [
@@ -98,20 +108,7 @@ A run without an outcome has one of two more words in the [history](history.md).
 
 /// The whole document.
 pub fn document() -> OpenApi {
-    let mut document = OpenApiBuilder::new()
-        .info(
-            InfoBuilder::new()
-                .title("Code Sandbox")
-                .version("1")
-                .description(Some("Runs programs in fresh containers. The same operations as the MCP tools at /mcp."))
-                .contact(Some(ContactBuilder::new().name(Some("The operator of this server")).build()))
-                .license(Some(LicenseBuilder::new().name("MIT").identifier(Some("MIT")).build()))
-                .build(),
-        )
-        .servers(Some([ServerBuilder::new().url("/").description(Some("This server.")).build()]))
-        .tags(Some(TAGS.map(|(name, about)| TagBuilder::new().name(name).description(Some(about)).build())))
-        .security(Some([SecurityRequirement::new::<_, [&str; 0], &str>(SCHEME, [])]))
-        .build();
+    let mut document = Described::openapi();
     document.merge(v1::document());
     document.merge(connections::document());
     document.merge(piston::document());
@@ -134,7 +131,7 @@ pub fn document() -> OpenApi {
         .scheme(HttpAuthScheme::Bearer)
         .description(Some("MCP_API_TOKEN, or a token of `/v1/tokens`"))
         .build();
-    components.add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
+    components.add_security_scheme("token", SecurityScheme::Http(scheme));
     for (path, item) in &mut document.paths.paths {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
         for operation in operations.into_iter().flatten() {
