@@ -26,7 +26,6 @@ pub mod jupyter;
 pub mod librechat;
 mod listed;
 pub mod mcp;
-pub mod metrics;
 mod multipart;
 pub mod openai;
 pub mod openapi;
@@ -64,7 +63,7 @@ pub struct HttpParts {
     /// Whether a run can start.
     pub readiness: Arc<Readiness>,
     /// What is measured.
-    pub metrics: metrics::Exposition,
+    pub metrics: health::Exposition,
     /// Is notified of every answer.
     pub observer: Arc<dyn Observer>,
     /// Which names this server answers to.
@@ -80,7 +79,8 @@ pub fn router(parts: HttpParts) -> Router {
     let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
     let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
     // Behind the token, but not behind the check of names: scrapers address machines by number.
-    let measured = metrics::router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
+    let measured =
+        health::metrics_router(metrics).layer(middleware::from_fn_with_state(Arc::clone(&tokens), auth::bearer));
     let measured = measured.merge(health::router(readiness, Arc::clone(&tokens))).layer(recognize());
     let authorized = mcp
         .merge(v1::router(api.clone()))

@@ -48,7 +48,7 @@ impl Observability {
         &self,
         stats: StatsSnapshot,
         (history, keys): (Arc<History>, Arc<Idempotency>),
-    ) -> http::metrics::Exposition {
+    ) -> http::health::Exposition {
         let (metrics, audit, traces) = (Arc::clone(&self.metrics), self.audit.clone(), self.traces.clone());
         let text = move || {
             let audit = audit.as_ref().map(|audit| audit.counts()).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Observability {
             let history = HistoryCounts { keys_unstored: keys.unstored(), ..history.counts() };
             metrics.text(&stats.now(), audit, traces, history)
         };
-        http::metrics::Exposition { content_type: metrics::CONTENT_TYPE, text: Arc::new(text) }
+        http::health::Exposition { content_type: metrics::CONTENT_TYPE, text: Arc::new(text) }
     }
 
     /// Sends and writes what is queued.

@@ -249,7 +249,7 @@ impl Parts {
             policies,
             sign_in: sign_in.and_then(|parts| parts.embedded),
             database,
-            metrics_router: http::metrics::router(exposition),
+            metrics_router: http::health::metrics_router(exposition),
             stop,
         })
     }

@@ -1,5 +1,6 @@
 //! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start; with the scope `admin`, the standbys,
-//! whose number follows from what all owners do.
+//! whose number follows from what all owners do. `/metrics`: with the bearer token on the server's own address, without
+//! one on an address of its own.
 
 use std::sync::Arc;
 
@@ -60,4 +61,23 @@ async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> 
         body["standbys"] = standbys.into();
     }
     (status, [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
+}
+
+/// Makes the text and says of what kind it is.
+#[derive(Clone)]
+pub struct Exposition {
+    /// What the text is.
+    pub content_type: &'static str,
+    /// Makes it anew each time.
+    pub text: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+/// The one path.
+pub fn metrics_router(exposition: Exposition) -> Router {
+    Router::new().route("/metrics", get(metrics)).with_state(exposition)
+}
+
+async fn metrics(State(exposition): State<Exposition>) -> impl IntoResponse {
+    let headers = [(header::CONTENT_TYPE, exposition.content_type), (header::CACHE_CONTROL, "no-store")];
+    (headers, (exposition.text)())
 }

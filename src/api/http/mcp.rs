@@ -7,7 +7,7 @@
 //!                                                                 ├─ takes SSE: stateless, kept alive by comments
 //!                                                                 └─ a bare call: stateless, plain JSON
 //! GET ─ sessions; DELETE ends one
-//! GET /mcp/events ─ the feed of all runs, see [`events`]
+//! GET /mcp/events ─ the feed of all runs, see [`sse`]
 //! rmcp spawns: a task for each session (ends when idle or at shutdown), a task for each stateless request
 //! ```
 //!
@@ -18,8 +18,6 @@
 mod batch;
 mod destination;
 mod envelope;
-mod events;
-mod refusal;
 mod resumable;
 mod sessions;
 
@@ -39,8 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::sessions::SessionLimits;
 use self::{
-    envelope::Envelope,
-    refusal::{HEADER_MISMATCH, INVALID_REQUEST, failed, refusal},
+    envelope::{Envelope, HEADER_MISMATCH, INVALID_REQUEST, as_json_rpc, failed, refusal},
     resumable::{Manager, Session},
     sessions::{InProgress, Sessions},
 };
@@ -51,6 +48,7 @@ use crate::{
             error::ApiError,
             parts::single,
             peers::Relay,
+            sse,
         },
         mcp::{Client, McpParts, McpServer, ToolName, View},
         schema::parse::by_size,
@@ -106,7 +104,7 @@ struct Mount {
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let manager = Arc::new(Manager::new(options.run_max + SESSION_MARGIN));
     let (runs, view) = (parts.runs.clone(), parts.options.view);
-    let feed = get(events::watch).with_state(runs.clone());
+    let feed = get(sse::feed).with_state(runs.clone());
     let server = McpServer::http(parts);
     let base = StreamableHttpServerConfig::default()
         .with_sse_retry(None)
@@ -143,7 +141,7 @@ async fn listen(State(mount): State<Arc<Mount>>, request: Request) -> Response {
         drop(session_id(&head.headers).and_then(|id| mount.open.used(id)));
     }
     let response = mount.sessions.handle(Request::from_parts(head, body)).await.map(Body::new);
-    refusal::as_json_rpc(response, None).await
+    as_json_rpc(response, None).await
 }
 
 /// The end of a session. Its calls are given up at once.
@@ -229,7 +227,7 @@ impl Mount {
         if let Some((place, id)) = opening.zip(session_id(response.headers())) {
             self.open.opened(&place, id);
         }
-        Ok(refusal::as_json_rpc(response, envelope.id).await)
+        Ok(as_json_rpc(response, envelope.id).await)
     }
 
     /// Refuses unread a request whose headers announce a new run, when none can begin. Other requests are read

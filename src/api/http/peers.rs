@@ -100,12 +100,6 @@ enum Missing {
     Unknown,
 }
 
-/// Where a request is to be answered.
-pub enum Place {
-    Here,
-    At(Peer),
-}
-
 impl Relay {
     pub fn new(peers: Peers, bodies: Bodies) -> Self {
         let mut connector = HttpConnector::new();
@@ -125,15 +119,14 @@ impl Relay {
         self.peers.is_alone()
     }
 
-    /// Where a conversation is, for what is about to begin in it; here from now on, unless it is elsewhere.
+    /// The other server that has a conversation, for what is about to begin in it; `None`: it is here from now on.
     ///
     /// # Errors
     /// [`Code::HeldElsewhere`], for a request that was sent on too often also when another server has it.
-    pub async fn place(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<Place, Failure> {
+    pub async fn place(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<Option<Peer>, Failure> {
         match self.peers.take(conversation).await? {
-            None => Ok(Place::Here),
             Some(peer) if hops(headers) >= HOPS_MAX => Err(silent(&peer)),
-            Some(peer) => Ok(Place::At(peer)),
+            peer => Ok(peer),
         }
     }
 
@@ -143,13 +136,11 @@ impl Relay {
     /// # Errors
     /// [`Code::HeldElsewhere`] when another server has it.
     pub async fn keeps(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<(), Failure> {
-        match self.place(headers, conversation).await? {
-            Place::Here => Ok(()),
-            Place::At(_) => {
-                let why = "The conversation of this session is in use at another server: try again in a moment.";
-                Err(Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S))
-            }
+        if self.place(headers, conversation).await?.is_none() {
+            return Ok(());
         }
+        let why = "The conversation of this session is in use at another server: try again in a moment.";
+        Err(Failure::new(Code::HeldElsewhere, why).retry_after(RETRY_AFTER_S))
     }
 
     /// Which of the others knows a run of the caller that sent these headers.
@@ -268,8 +259,8 @@ pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: 
     relay.peers.stored().await;
     match missing(&head, &answer) {
         Some(Missing::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await? {
-            Place::Here => Ok(next.run(again(&head)).await),
-            Place::At(peer) => Ok(relay.send(&peer, &head, body.clone()).await?),
+            None => Ok(next.run(again(&head)).await),
+            Some(peer) => Ok(relay.send(&peer, &head, body.clone()).await?),
         },
         Some(Missing::Unknown) if !sent_on && !others.is_empty() => {
             let mut unanswered = None;

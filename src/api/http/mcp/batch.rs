@@ -15,8 +15,7 @@ use serde_json::value::RawValue;
 
 use super::{
     BOTH_KINDS, Service,
-    envelope::{Envelope, outline},
-    refusal::{self, INVALID_REQUEST, refusal},
+    envelope::{Envelope, INVALID_REQUEST, as_json_rpc, outline, refusal},
     resumable::Session,
 };
 use crate::{
@@ -54,7 +53,7 @@ pub(super) async fn answer(service: &Service, head: &Parts, body: &Bytes) -> Res
             Ok(Envelope { id, .. }) => {
                 let mut one = Request::from_parts(head.clone(), Body::from(message));
                 one.headers_mut().insert(header::ACCEPT, BOTH_KINDS);
-                refusal::as_json_rpc(service.handle(one).await.map(Body::new), id).await
+                as_json_rpc(service.handle(one).await.map(Body::new), id).await
             }
             Err(error) => error.into_response(),
         };

@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use super::{Mount, failed, resumable::Session};
 use crate::{
     api::{
-        http::peers::Place,
         mcp::{SHARED_CONVERSATION, ToolName},
         schema::parse::by_size,
     },
@@ -80,10 +79,7 @@ impl Mount {
         };
         // One that is no id is refused by the tool.
         let Ok(id) = conversation else { return Ok(None) };
-        match self.relay.place(&head.headers, &ConversationKey::new(who.clone(), id)).await? {
-            Place::Here => Ok(None),
-            Place::At(peer) => Ok(Some(peer)),
-        }
+        self.relay.place(&head.headers, &ConversationKey::new(who.clone(), id)).await
     }
 }
 

@@ -46,7 +46,7 @@ use crate::{
     services::{
         history::{self, History},
         idempotency::Once,
-        runs::{INPUT_BYTES_MAX, Run, RunHandle, RunRequest, RunState, RunView, Runs},
+        runs::{INPUT_BYTES_MAX, Run, RunRequest, RunState, RunView, Runs},
     },
 };
 
@@ -127,7 +127,10 @@ pub(super) async fn begin<'a>(
     let mut response = match begun {
         Once::New(handle) => {
             let view = waited(&handle, wait).await?;
-            outlive(handle, &view);
+            // It continues after a request that did not wait for its end: the answer holds its address.
+            if view.state != RunState::Finished {
+                handle.detach();
+            }
             answer(&view)
         }
         Once::Again(run) => {
@@ -142,13 +145,6 @@ pub(super) async fn begin<'a>(
     };
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
-}
-
-/// A run continues after a request that did not wait for its end: the answer holds its address.
-fn outlive(handle: RunHandle, view: &RunView) {
-    if view.state != RunState::Finished {
-        handle.detach();
-    }
 }
 
 fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest {
@@ -191,11 +187,7 @@ fn answer(view: &RunView) -> Response {
 
 fn shown(run: &RunStatus) -> Response {
     let status = if run.state == RunState::Finished.word() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let mut response = (status, Json(run)).into_response();
-    if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", run.run_id)) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    response
+    (status, [(header::LOCATION, format!("/v1/runs/{}", run.run_id))], Json(run)).into_response()
 }
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
