@@ -34,7 +34,7 @@ pub(crate) use self::{
 };
 use crate::{
     adapters::storage::DiskStorage,
-    config::Config,
+    config::{BindAddr, Config},
     ports::{
         engine::{Engine, Probe},
         storage::Storage,
@@ -192,9 +192,11 @@ pub fn backup_alone(config: &Config) -> Result<(Backup, Arc<dyn Storage>), Start
 /// # Errors
 /// When the address is taken or is not one of this machine.
 pub async fn listen(config: &Config) -> Result<TcpListener, StartError> {
-    listen::bind(&config.http_addr).await.map_err(|source| StartError::Listen {
-        name: "MCP_HTTP_ADDR",
-        addr: config.http_addr.clone(),
-        source,
-    })
+    listen_on("MCP_HTTP_ADDR", config.http_addr.clone()).await
+}
+
+/// Listens on the address of a setting.
+async fn listen_on(name: &'static str, addr: BindAddr) -> Result<TcpListener, StartError> {
+    let bound = listen::bind(&addr).await;
+    bound.map_err(|source| StartError::Listen { name, addr, source })
 }

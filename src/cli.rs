@@ -1,11 +1,9 @@
 //! The command line: parses it, loads the settings, starts the log, calls the app, prints one sentence on failure.
 //! Nothing else reads the environment.
 
-mod audit;
 mod backup;
-mod doctor;
+mod checks;
 mod engine_proxy;
-mod health;
 mod runners;
 mod signals;
 mod token;
@@ -14,13 +12,12 @@ use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::signals::stop_on_signal;
 use crate::{
     api::{http::openapi, mcp},
-    app::{self, App, StartError},
+    app::{self, App, StartError, doctor},
     config::{self, Config, ConfigError, Sources, telemetry},
     domain::{
         clock::{Clock as _, SystemClock},
@@ -97,7 +94,7 @@ enum Command {
     /// Check the audit log.
     Audit {
         #[command(subcommand)]
-        command: audit::AuditCommand,
+        command: checks::AuditCommand,
     },
     /// Make, list and revoke tokens.
     Token {
@@ -204,8 +201,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             }
         }
         Command::Doctor { json } => match load() {
-            Ok(config) => block_on(&config, LEVEL_FOR_PEOPLE, doctor::check(&config, json)),
-            Err(error) => doctor::without_settings(&error, json),
+            Ok(config) => block_on(&config, LEVEL_FOR_PEOPLE, checks::doctor(&config, json)),
+            Err(error) => checks::conclude(&doctor::without_settings(&error), json),
         },
         Command::Runners { command } => for_people(&load()?, |config| runners::run(config, command)),
         Command::Url { conversation, path, ttl_s } => url(&load()?, &conversation, &path, ttl_s),
@@ -213,12 +210,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config { command: ConfigCommand::Example } => print(&config::example()),
         Command::Config { command: ConfigCommand::Table } => print(&config::table()),
         Command::Openapi => print(&openapi::text()),
-        Command::Audit { command } => audit::run(command, &sources),
+        Command::Audit { command } => checks::audit(command, &sources),
         Command::Token { command } => for_people(&load()?, |config| token::run(config, command)),
         Command::Backup(args) => for_people(&load()?, |config| backup::backup(config, args)),
         Command::Restore(args) => for_people(&load()?, |config| backup::restore(config, args)),
         Command::EngineProxy(args) => engine_proxy::run(args, &sources.environment),
-        Command::Health { addr } => health::check(addr, &sources),
+        Command::Health { addr } => checks::health(addr, &sources),
     }
 }
 
@@ -273,8 +270,7 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
 async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
     let listener = app::listen(config).await?;
     let app = App::build(config).await?;
-    let shutdown = CancellationToken::new();
-    stop_on_signal(shutdown.clone())?;
+    let shutdown = stop_on_signal()?;
     tracing::info!(address = %listener.local_addr()?, page = %config.public_base_url, "serving");
     app.serve(listener, shutdown).await?;
     Ok(ExitCode::SUCCESS)
@@ -282,8 +278,7 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
 
 async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
     let app = App::build_for_stdio(config).await?;
-    let shutdown = CancellationToken::new();
-    stop_on_signal(shutdown.clone())?;
+    let shutdown = stop_on_signal()?;
     let isolation = app.parts.shared.isolation.clone();
     let served = tokio::select! {
         served = mcp::serve_stdio(app.parts.mcp.clone(), shutdown) => served,

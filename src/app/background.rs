@@ -13,11 +13,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
+use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, listen, options, parts::Parts};
+use super::{StartError, listen, listen_on, options, parts::Parts};
 use crate::{
     adapters::database::Database,
     api::http::ApiParts,
@@ -46,7 +46,10 @@ impl Background {
     /// # Errors
     /// When the address of the metrics is taken, or the engine does not list its sandboxes.
     pub(super) async fn start(config: &Config, parts: &Parts) -> Result<Self, StartError> {
-        let metrics = bind_metrics(config).await?;
+        let metrics = match config.metrics.addr() {
+            Some(addr) => Some(listen_on("SANDBOX_METRICS__HTTP_ADDR", addr).await?),
+            None => None,
+        };
         parts.shared.sandboxes.janitor.start();
         parts.shared.sandboxes.janitor.reconcile().await?;
         recover(&parts.shared.store).await;
@@ -130,12 +133,6 @@ async fn end_what_tokens_opened(mut ends: TokenEnds, api: ApiParts, stop: Cancel
             api.sessions.close_all_of(token);
         }
     }
-}
-
-async fn bind_metrics(config: &Config) -> Result<Option<TcpListener>, StartError> {
-    let Some(addr) = config.metrics.addr() else { return Ok(None) };
-    let bound = listen::bind(&addr).await;
-    bound.map(Some).map_err(|source| StartError::Listen { name: "SANDBOX_METRICS__HTTP_ADDR", addr, source })
 }
 
 /// What is in conversations of this server.

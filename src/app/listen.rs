@@ -24,7 +24,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -101,7 +101,9 @@ pub async fn serve(
                 }
             },
         };
-        prepare(&stream);
+        // Small answers are sent at once. A socket that refuses an option works without.
+        drop(stream.set_nodelay(true));
+        drop(SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
         let (surface, answering) = (surface.clone(), Arc::clone(&connection));
         let service = service_fn(move |request| answer(Arc::clone(&answering), request, surface.clone()));
         let socket = TokioIo::new(Watched::new(stream, Arc::clone(&connection)));
@@ -130,18 +132,10 @@ pub async fn serve(
     }
     drop(listener);
     connections.close();
-    let finished = connections.wait();
-    tokio::pin!(finished);
     tokio::select! {
-        () = &mut finished => {}
-        () = abandon.cancelled() => drop(timeout(LAST_ANSWERS_MAX, &mut finished).await),
+        () = connections.wait() => {}
+        () = abandon.cancelled() => drop(timeout(LAST_ANSWERS_MAX, connections.wait()).await),
     }
-}
-
-/// Small answers are sent at once. A socket that refuses an option works without.
-fn prepare(stream: &TcpStream) {
-    drop(stream.set_nodelay(true));
-    drop(SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
 }
 
 /// Answers one request. The connection is busy until the answer was sent.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::StartError;
+use super::{StartError, engine::set};
 use crate::{
     adapters::{self, database::Database},
     api::http::{body::Bodies, sign_in::SignInParts},
@@ -17,6 +17,9 @@ use crate::{
     },
 };
 
+/// The mode in which this server issues tokens itself.
+const EMBEDDED: &str = "embedded";
+
 /// `None` where it is off, and where there is no database.
 ///
 /// # Errors
@@ -30,15 +33,13 @@ pub(super) fn parts(
 ) -> Result<Option<SignInParts>, StartError> {
     let Some(database) = database.filter(|_| config.sign_in.mode != "off") else { return Ok(None) };
     let web: Arc<dyn Web> = Arc::new(adapters::web::Web::new()?);
-    let is_embedded = config.sign_in.mode == "embedded";
     tokens.limit_subjects(config.sign_in.subject_limits());
-    let of_issuer = |issuer: Option<Issuer>| issuer.filter(|_| !is_embedded).map(Arc::new);
     let connections = Connections::new(Arc::clone(tokens), Arc::new(SystemClock), Arc::clone(observer));
     Ok(Some(SignInParts {
         base: config.public_base_url.origin().into(),
-        embedded: if is_embedded { embedded(config, database, tokens, observer, &web)? } else { None },
-        issuer: of_issuer(issuer(config, &web, tokens)),
-        access: of_issuer(cloudflare(config, &web, tokens)),
+        embedded: embedded(config, database, tokens, observer, &web)?,
+        issuer: issuer(config, &web, tokens),
+        access: cloudflare(config, &web, tokens),
         connections: Arc::new(connections),
         bodies,
     }))
@@ -51,7 +52,8 @@ fn embedded(
     observer: &Arc<dyn Observer>,
     web: &Arc<dyn Web>,
 ) -> Result<Option<Arc<SignIn>>, StartError> {
-    let Some(key) = config.file_secrets().next() else { return Ok(None) };
+    let key = config.file_secrets().next().filter(|_| config.sign_in.mode == EMBEDDED);
+    let Some(key) = key else { return Ok(None) };
     let options = SignInOptions {
         issuer: config.public_base_url.origin(),
         access: Duration::from_secs(config.sign_in.access_s),
@@ -91,7 +93,7 @@ fn openid(config: &Config) -> Result<Option<OpenIdOptions>, StartError> {
     }))
 }
 
-fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Issuer> {
+fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Arc<Issuer>> {
     let sign_in = &config.sign_in;
     let keys = match sign_in.issuer_keys.as_str() {
         "" => KeysAt::Metadata,
@@ -102,26 +104,33 @@ fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<I
         "" => vec![format!("{}/mcp", config.public_base_url.origin()), format!("{}/mcp", config.public_base_url)],
         list => list.split(',').map(|one| one.trim().to_owned()).collect(),
     };
-    let options = options(config, &sign_in.issuer, keys, audiences)?;
-    Some(Issuer::new(options, Arc::clone(web), Arc::clone(tokens)))
+    trusted(config, (web, tokens), &sign_in.issuer, keys, audiences)
 }
 
 /// Cloudflare Access signs what passes it, for an application.
-fn cloudflare(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Issuer> {
+fn cloudflare(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Arc<Issuer>> {
     let team = config.sign_in.cloudflare_team.trim_end_matches('/');
     let keys = KeysAt::Address(format!("{team}/cdn-cgi/access/certs"));
-    let options = options(config, team, keys, vec![config.sign_in.cloudflare_audience.clone()])?;
-    Some(Issuer::new(options, Arc::clone(web), Arc::clone(tokens)))
+    trusted(config, (web, tokens), team, keys, vec![config.sign_in.cloudflare_audience.clone()])
 }
 
-fn options(config: &Config, name: &str, keys: KeysAt, audiences: Vec<String>) -> Option<IssuerOptions> {
+/// An issuer whose tokens are accepted. `None` where the settings name none, or this server issues its own.
+fn trusted(
+    config: &Config,
+    (web, tokens): (&Arc<dyn Web>, &Arc<Tokens>),
+    name: &str,
+    keys: KeysAt,
+    audiences: Vec<String>,
+) -> Option<Arc<Issuer>> {
     let sign_in = &config.sign_in;
-    (!name.is_empty()).then(|| IssuerOptions {
+    let options = IssuerOptions {
         name: name.to_owned(),
         keys,
         audiences,
         owner_claim: sign_in.owner_claim.clone(),
         default_scopes: sign_in.default_scopes(),
-        admin_scope: (!sign_in.admin_scope.is_empty()).then(|| sign_in.admin_scope.clone()),
-    })
+        admin_scope: set(&sign_in.admin_scope),
+    };
+    let is_used = !name.is_empty() && sign_in.mode != EMBEDDED;
+    is_used.then(|| Arc::new(Issuer::new(options, Arc::clone(web), Arc::clone(tokens))))
 }

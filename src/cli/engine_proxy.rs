@@ -7,7 +7,6 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     adapters::engine::proxy::{Proxy, ProxyOptions},
@@ -61,8 +60,7 @@ pub fn run(args: ProxyArgs, environment: &[(String, String)]) -> anyhow::Result<
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
         let proxy = Proxy::new(ProxyOptions { engine, root, users, runtime, images, folders, skills })?;
         let listener = Proxy::listen(&listen)?;
-        let shutdown = CancellationToken::new();
-        super::stop_on_signal(shutdown.clone())?;
+        let shutdown = super::stop_on_signal()?;
         tracing::info!(socket = %listen.display(), "serving calls that start sandboxes, and no others");
         proxy.serve(listener, shutdown).await;
         Ok(ExitCode::SUCCESS)

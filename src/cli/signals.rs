@@ -24,13 +24,14 @@ impl Signals {
     }
 }
 
-/// Cancels `shutdown` at the first signal. Sandboxes that are left after the second are found by their labels at the
-/// next start.
+/// A token that is cancelled at the first signal. Sandboxes that are left after the second are found by their labels at
+/// the next start.
 ///
 /// Spawns one task, which lives as long as the process.
-pub(super) fn stop_on_signal(shutdown: CancellationToken) -> io::Result<()> {
-    tokio::spawn(follow(Signals::listen()?, shutdown, |status| std::process::exit(status)));
-    Ok(())
+pub(super) fn stop_on_signal() -> io::Result<CancellationToken> {
+    let shutdown = CancellationToken::new();
+    tokio::spawn(follow(Signals::listen()?, shutdown.clone(), |status| std::process::exit(status)));
+    Ok(shutdown)
 }
 
 async fn follow(mut signals: Signals, shutdown: CancellationToken, exit: impl FnOnce(i32)) {

@@ -10,7 +10,7 @@ use std::{
     io, mem,
     net::IpAddr,
     pin::{Pin, pin},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -165,7 +165,7 @@ impl Connection {
                 return busy;
             }
             self.set(Phase::Queued(now));
-            let _queued = (class == Class::Guest).then(|| Queued::new(&self.places));
+            let _queued = (class == Class::Guest).then(|| Arc::clone(&self.places.queued));
             tokio::select! {
                 biased;
                 () = self.refuse.notified() => break,
@@ -330,21 +330,6 @@ impl Connection {
         if is_idle {
             self.places.changed.notify_one();
         }
-    }
-}
-
-struct Queued<'a>(&'a Places);
-
-impl<'a> Queued<'a> {
-    fn new(places: &'a Places) -> Self {
-        places.queued.fetch_add(1, Ordering::Relaxed);
-        Self(places)
-    }
-}
-
-impl Drop for Queued<'_> {
-    fn drop(&mut self) {
-        self.0.queued.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
