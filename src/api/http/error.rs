@@ -95,13 +95,6 @@ pub struct PistonRefusal {
     pub request_id: Option<String>,
 }
 
-/// Why a request was refused, for the log: an extension of the answer.
-#[derive(Debug, Clone)]
-pub struct Refused {
-    pub code: Code,
-    pub why: String,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Surface {
     V1,
@@ -186,9 +179,10 @@ pub async fn render(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let Some(error) = response.extensions_mut().remove::<ApiError>() else { return response };
     let retry_after_s = error.failure.retry_after_s.unwrap_or(RETRY_AFTER_S);
-    let refused = Refused { code: error.failure.code, why: error.failure.message.clone() };
+    let failure = error.failure.clone();
     let mut answer = error.into_answer(surface, id);
-    answer.extensions_mut().insert(refused);
+    // For the log.
+    answer.extensions_mut().insert(failure);
     keep_headers(response.headers(), &mut answer);
     answer.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if matches!(answer.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {

@@ -47,6 +47,11 @@ const FRAME_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-sr
 const CHECKED: &str = "no-cache";
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
+type Compress = fn(&[u8]) -> io::Result<Vec<u8>>;
+
+/// The best first.
+const ENCODINGS: [(&str, Compress); 2] = [("br", brotli), ("gzip", gzip)];
+
 /// Headers of every answer that does not set them itself.
 const ALWAYS: [(&str, &str); 6] = [
     ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
@@ -69,13 +74,11 @@ pub fn router() -> Router {
     let index = page(include_str!("../../../static/index.html"));
     let frame = page(include_str!("../../../static/frame.html"));
     let frame = Asset { policy: FRAME_POLICY, frames: "SAMEORIGIN", ..frame };
-    let router = [("/", index.clone()), ("/index.html", index), ("/frame", frame), ("/favicon.svg", icon)]
-        .into_iter()
-        .chain([
-            ("/docs", page(include_str!("../../../static/docs.html"))),
-            ("/admin", page(include_str!("../../../static/admin.html"))),
-        ])
-        .fold(Router::new(), |router, (path, asset)| asset.at(path, router));
+    let docs = page(include_str!("../../../static/docs.html"));
+    let admin = page(include_str!("../../../static/admin.html"));
+    let pages = [("/", index.clone()), ("/index.html", index), ("/frame", frame), ("/docs", docs), ("/admin", admin)];
+    let pages = pages.into_iter().chain([("/favicon.svg", icon)]);
+    let router = pages.fold(Router::new(), |router, (path, asset)| asset.at(path, router));
     BUNDLE.files().fold(router, |router, file| match file.path().to_str() {
         Some(path) => Asset::new(file.contents(), media_type(path), IMMUTABLE).at(&format!("/{folder}/{path}"), router),
         None => router,
@@ -91,16 +94,15 @@ struct Asset {
     policy: &'static str,
     frames: &'static str,
     tag: String,
-    brotli: Arc<OnceCell<Bytes>>,
-    gzip: Arc<OnceCell<Bytes>>,
+    /// By the place of the encoding in [`ENCODINGS`].
+    compressed: Arc<[OnceCell<Bytes>; 2]>,
 }
 
 impl Asset {
     fn new(plain: impl Into<Bytes>, kind: &'static str, cache: &'static str) -> Self {
         let plain = plain.into();
         let tag = short(&plain);
-        let (brotli, gzip) = Default::default();
-        Self { plain, kind, cache, policy: POLICY, frames: "DENY", tag, brotli, gzip }
+        Self { plain, kind, cache, policy: POLICY, frames: "DENY", tag, compressed: Arc::default() }
     }
 
     fn at(self, path: &str, router: Router) -> Router {
@@ -109,7 +111,7 @@ impl Asset {
 
     async fn answer(&self, request: &HeaderMap) -> Response {
         let encoding = encoding(request);
-        let tag = format!("\"{}{}\"", self.tag, encoding.unwrap_or_default());
+        let tag = format!("\"{}{}\"", self.tag, encoding.map_or("", |at| ENCODINGS[at].0));
         // A 304 carries them too: a browser takes its headers over into the answer that it kept (RFC 9111, 3.2).
         let headers = [
             (header::CONTENT_TYPE, self.kind),
@@ -123,20 +125,11 @@ impl Asset {
         if known {
             return (StatusCode::NOT_MODIFIED, headers).into_response();
         }
-        let (cell, compress): (_, Compress) = match encoding {
-            Some("br") => (&self.brotli, brotli),
-            Some(_) => (&self.gzip, gzip),
-            None => return (headers, self.plain.clone()).into_response(),
-        };
-        let plain = self.plain.clone();
+        let Some(at) = encoding else { return (headers, self.plain.clone()).into_response() };
+        let ((name, compress), plain) = (ENCODINGS[at], self.plain.clone());
         let make = || async { tokio::task::spawn_blocking(move || compress(&plain)).await.map_err(io::Error::other)? };
-        match cell.get_or_try_init(async || make().await.map(Bytes::from)).await {
-            Ok(body) => {
-                let mut response = (headers, body.clone()).into_response();
-                let name = HeaderValue::from_static(encoding.unwrap_or_default());
-                response.headers_mut().insert(header::CONTENT_ENCODING, name);
-                response
-            }
+        match self.compressed[at].get_or_try_init(async || make().await.map(Bytes::from)).await {
+            Ok(body) => (headers, [(header::CONTENT_ENCODING, name)], body.clone()).into_response(),
             Err(error) => {
                 tracing::warn!(%error, "a file of the page could not be compressed");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
@@ -146,7 +139,7 @@ impl Asset {
 }
 
 /// The best encoding that the client accepts. Browsers send no weights except to forbid one.
-fn encoding(request: &HeaderMap) -> Option<&'static str> {
+fn encoding(request: &HeaderMap) -> Option<usize> {
     let accepted = request.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
     let takes = |name: &str| {
         accepted.split(',').any(|item| {
@@ -155,10 +148,8 @@ fn encoding(request: &HeaderMap) -> Option<&'static str> {
             item.trim().eq_ignore_ascii_case(name) && !refused
         })
     };
-    ["br", "gzip"].into_iter().find(|name| takes(name))
+    ENCODINGS.iter().position(|(name, _)| takes(name))
 }
-
-type Compress = fn(&[u8]) -> io::Result<Vec<u8>>;
 
 fn brotli(plain: &[u8]) -> io::Result<Vec<u8>> {
     let mut compressed = Vec::new();

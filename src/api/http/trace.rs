@@ -13,9 +13,9 @@ use axum::{
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::{error::Refused, parts::single};
+use super::parts::single;
 use crate::{
-    domain::{id::RequestId, trace::TraceContext},
+    domain::{error::Failure, id::RequestId, trace::TraceContext},
     ports::observer::{AnswerFacts, Observer},
 };
 
@@ -63,8 +63,8 @@ pub async fn log(State(observer): State<Arc<dyn Observer>>, request: Request, ne
         bytes: response.body().size_hint().exact(),
     });
     let ms = took.as_millis();
-    let refused = response.extensions().get::<Refused>();
-    let (code, why) = refused.map(|refused| (refused.code.as_str(), refused.why.as_str())).unzip();
+    let refused = response.extensions().get::<Failure>();
+    let (code, why) = refused.map(|refused| (refused.code.as_str(), refused.message.as_str())).unzip();
     if response.status().is_server_error() {
         warn!(%method, path, status, ms, code, why, "request failed");
     } else if refused.is_some() {
