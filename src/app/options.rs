@@ -146,8 +146,9 @@ fn view(config: &Config) -> View {
     view.with_groups(&config.mcp.tools).unwrap_or(view)
 }
 
-fn mcp(config: &Config) -> McpOptions {
-    McpOptions {
+/// The parts of the tools.
+pub(super) fn tools(config: &Config, api: &ApiParts) -> McpParts {
+    let options = McpOptions {
         image_bytes_max: config.files.image_bytes_max,
         images_max: config.files.images_max as usize,
         read_bytes_max: config.files.read_bytes_max,
@@ -157,11 +158,7 @@ fn mcp(config: &Config) -> McpOptions {
         folders: config.shared_folders().unwrap_or_default(),
         variables: variables(config),
         view: view(config),
-    }
-}
-
-/// The parts of the tools.
-pub(super) fn tools(config: &Config, api: &ApiParts) -> McpParts {
+    };
     McpParts {
         runs: api.runs.clone(),
         history: Arc::clone(&api.history),
@@ -172,7 +169,7 @@ pub(super) fn tools(config: &Config, api: &ApiParts) -> McpParts {
         tools: api.tools.clone(),
         checker: api.checker.clone(),
         pictures: Smaller::default(),
-        options: mcp(config),
+        options,
     }
 }
 

@@ -97,19 +97,11 @@ pub(super) fn tokens(config: &Config, database: Option<&Database>) -> Tokens {
     Tokens::new(config.api_token.expose(), stored, Arc::new(SystemClock))
 }
 
-/// Opens the root folder.
+/// Opens the root folder, with a claim to it.
 ///
 /// # Errors
 /// When the folder, or a disk of a conversation's own, cannot be used.
-pub(super) fn store(config: &Config) -> Result<Arc<dyn Storage>, StartError> {
-    store_by(config, DiskStorage::at)
-}
-
-/// As [`store`], with another claim.
-///
-/// # Errors
-/// As [`store`].
-pub(super) fn store_by(
+pub(super) fn store(
     config: &Config,
     open: impl FnOnce(&Path, RunnerUsers) -> Result<DiskStorage, RootError>,
 ) -> Result<Arc<dyn Storage>, StartError> {
@@ -153,7 +145,8 @@ impl Parts {
         let (instance, clock, catalog) = (store.instance(), Arc::new(SystemClock), Arc::new(Catalog::default()));
         let (history, keys) = recorders(config, instance, database.as_ref());
         let refusals = Arc::new(Refusals::new(clock.clone()));
-        let observer = observers(observability, &history, &refusals);
+        let observers = observability.observers().with(Arc::clone(&history) as _).with(Arc::clone(&refusals) as _);
+        let observer: Arc<dyn Observer> = Arc::new(observers);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
         let discovery = discover(&engine, &catalog, &observer).await?;
@@ -161,10 +154,9 @@ impl Parts {
         tokens.report_to(&observer);
         tokens.count_beside(instance);
         let sign_in = sign_in::parts(config, database.as_ref(), &tokens, &observer, bodies.clone())?;
-        let janitor = Janitor::new(Arc::clone(&engine), instance, clock.clone());
 
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let sandboxes = sandboxes(config, &engine, janitor, instance)?;
+        let sandboxes = sandboxes(config, &engine, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
         let peers = network::peers(config, instance, database.as_ref());
@@ -255,25 +247,17 @@ impl Parts {
     }
 }
 
-fn observers(all: &Observability, history: &Arc<History>, refusals: &Arc<Refusals>) -> Arc<dyn Observer> {
-    Arc::new(all.observers().with(Arc::clone(history) as _).with(Arc::clone(refusals) as _))
-}
-
 /// Signs links with the first secret of the settings.
 pub fn signer(config: &Config) -> UrlSigner {
     UrlSigner::new(&config.file_secrets().collect::<Vec<_>>(), &config.files_base_url().unwrap_or_default().to_string())
 }
 
-fn sandboxes(
-    config: &Config,
-    engine: &Arc<dyn Engine>,
-    janitor: Janitor,
-    instance: InstanceId,
-) -> Result<Sandboxes, StartError> {
+fn sandboxes(config: &Config, engine: &Arc<dyn Engine>, instance: InstanceId) -> Result<Sandboxes, StartError> {
+    let clock = Arc::new(SystemClock);
     Ok(Sandboxes {
         engine: Arc::clone(engine),
-        janitor,
-        clock: Arc::new(SystemClock),
+        janitor: Janitor::new(Arc::clone(engine), instance, clock.clone()),
+        clock,
         instance,
         folders: config.shared_folders().unwrap_or_default(),
         volumes: engine::volumes(config),

@@ -17,7 +17,6 @@ use futures_util::StreamExt as _;
 use http_body::Body as _;
 use ipnet::IpNet;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use super::{Reply, body, coderunner, e2b, error::ApiError, health, librechat, parts::single, sign_in};
 use crate::{
@@ -161,10 +160,16 @@ pub(super) async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Reque
     let end = if request.method() == Method::GET { token.expired() } else { token.ended() }.clone();
     let answer = tokio::select! {
         answer = body::counted_for(owner, next.run(request)) => answer,
-        () = end.cancelled() => return Err(ended()),
+        () = end.cancelled() => {
+            return Err(ApiError::new(Code::Unauthorized, "The token was revoked or has expired."));
+        }
     };
-    // A whole body is on its way already.
-    Ok(if answer.body().size_hint().exact().is_some() { answer } else { answer.map(|body| until_ended(body, end)) })
+    // A whole body is on its way already. A stream ends with its token.
+    if answer.body().size_hint().exact().is_some() {
+        return Ok(answer);
+    }
+    let end = Box::pin(end.cancelled_owned());
+    Ok(answer.map(|body| Body::from_stream(body.into_data_stream().take_until(end))))
 }
 
 /// Where a request with a wrong token comes from; `None` for one without a token.
@@ -185,15 +190,6 @@ async fn refuse(tokens: &Tokens, tried: Option<IpAddr>) -> ApiError {
     }
     let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN or a token of it.";
     ApiError::new(Code::Unauthorized, why)
-}
-
-fn ended() -> ApiError {
-    ApiError::new(Code::Unauthorized, "The token was revoked or has expired.")
-}
-
-/// A stream that ends with its token.
-fn until_ended(body: Body, end: CancellationToken) -> Body {
-    Body::from_stream(body.into_data_stream().take_until(Box::pin(end.cancelled_owned())))
 }
 
 /// Whether a token has the scope that a path needs. MCP decides by the tool, in `api::mcp`.

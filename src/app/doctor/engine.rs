@@ -85,10 +85,8 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
         match Runner::from_image(image) {
             Ok(runner) => {
                 usable = true;
-                let protocol = match runner.protocol {
-                    Protocol::Framed => "protocol 1",
-                    Protocol::Plain => "the plain contract",
-                };
+                let is_framed = runner.protocol == Protocol::Framed;
+                let protocol = if is_framed { "protocol 1" } else { "the plain contract" };
                 findings.ok("runner", format!("{} ({name}, {protocol})", runner.language));
             }
             Err(why) => {
@@ -115,9 +113,7 @@ async fn isolation(
 ) {
     let mut parts = match Parts::unobserved(config, store, Arc::clone(&engine), &probe).await {
         Ok(parts) => parts,
-        Err(error) => {
-            return findings.sentence(Level::Fail, "isolation", &chain(&error));
-        }
+        Err(error) => return findings.sentence(Level::Fail, "isolation", &chain(&error)),
     };
     parts.shared.sandboxes.janitor.start();
     let check = parts.check.take().map(|check| check.start(parts.stop.clone()));

@@ -30,21 +30,10 @@ const UNFIT: [(u64, &str, &str); 5] = [
 /// Whether the root folder is usable, on which file system, and how full that is.
 pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<dyn Storage>> {
     let place = config.root.display();
-    let users = match engine::runner_users(config) {
-        Ok(users) => users,
-        Err(error) => {
-            findings.fail("files", error, "run the server as root, or unset SANDBOX_ENGINE__RUNNER_UIDS");
-            return None;
-        }
-    };
-    let store = match DiskStorage::at(&config.root, users) {
-        Ok(store) => store,
-        Err(error) => {
-            let fix = format!("make {place} a folder that the server's user owns, or set SANDBOX_ROOT to one");
-            findings.fail("files", error, fix);
-            return None;
-        }
-    };
+    let fix = "run the server as root, or unset SANDBOX_ENGINE__RUNNER_UIDS";
+    let users = engine::runner_users(config).inspect_err(|error| findings.fail("files", error, fix)).ok()?;
+    let fix = format!("make {place} a folder that the server's user owns, or set SANDBOX_ROOT to one");
+    let store = DiskStorage::at(&config.root, users).inspect_err(|error| findings.fail("files", error, fix)).ok()?;
     findings.ok("files", format!("{place} can be used"));
     disk(&config.root, findings);
     let store = if config.quota.hard { own_disks(store, config, findings)? } else { store };
@@ -53,18 +42,14 @@ pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<dyn S
 
 /// Whether conversations can have disks of their own.
 fn own_disks(store: DiskStorage, config: &Config, findings: &mut Findings) -> Option<DiskStorage> {
-    match store.with_own_disks(&app::own_disk(config)) {
-        Ok(store) => {
-            findings.ok("quota", "a disk for a conversation was made, mounted and unmounted");
-            Some(store)
-        }
-        Err(error) => {
-            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            let fix = "run the server as root on the engine's host and install e2fsprogs, or unset SANDBOX_QUOTA__HARD";
-            findings.fail("quota", format!("no disk can be made for a conversation: {why}"), fix);
-            None
-        }
-    }
+    let made = store.with_own_disks(&app::own_disk(config)).inspect_err(|error| {
+        let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+        let fix = "run the server as root on the engine's host and install e2fsprogs, or unset SANDBOX_QUOTA__HARD";
+        findings.fail("quota", format!("no disk can be made for a conversation: {why}"), fix);
+    });
+    let store = made.ok()?;
+    findings.ok("quota", "a disk for a conversation was made, mounted and unmounted");
+    Some(store)
 }
 
 fn disk(root: &Path, findings: &mut Findings) {

@@ -2,7 +2,6 @@
 //! and refusals, also rmcp's own, get the form that its clients can read.
 
 use axum::{
-    body::Body,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -151,7 +150,7 @@ pub(super) async fn as_json_rpc(response: Response, id: Option<Value>) -> Respon
     };
     let mut answer = error.into_response();
     keep_headers(&head.headers, &mut answer);
-    answer.map(Body::new)
+    answer
 }
 
 #[cfg(test)]
