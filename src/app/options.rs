@@ -8,14 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::listen::Limits;
 use crate::{
     api::{
-        http::{
-            ApiParts,
-            auth::Proxies,
-            body::Bodies,
-            guard::Names,
-            mcp::{McpHttpOptions, SessionLimits},
-            peers::Relay,
-        },
+        http::{ApiParts, auth::Proxies, body::Bodies, guard::Names, mcp::McpHttpOptions, peers::Relay},
         mcp::{McpOptions, McpParts, Smaller, View},
     },
     config::{BaseUrl, Config},
@@ -181,10 +174,8 @@ pub(super) fn mcp_http(
     McpHttpOptions {
         bodies: bodies.clone(),
         relay: relay.clone(),
-        sessions: SessionLimits {
-            all_max: config.server.sessions_max as usize,
-            principal_max: config.server.token_sessions_max as usize,
-        },
+        sessions_max: config.server.sessions_max as usize,
+        principal_sessions_max: config.server.token_sessions_max as usize,
         run_max: Duration::from_millis(config.limits.wall_ms + config.admission.queue_wait_ms),
         shutdown,
     }

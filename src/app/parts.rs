@@ -159,7 +159,6 @@ impl Parts {
         let sandboxes = sandboxes(config, &engine, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
         let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
-        let peers = network::peers(config, instance, database.as_ref());
         let shared = SharedParts {
             sandboxes,
             catalog,
@@ -170,7 +169,7 @@ impl Parts {
             variables: options::variables(config),
             tokens,
             network,
-            peers,
+            peers: network::peers(config, instance, database.as_ref()),
             observer,
         };
         let records = database.clone().map(|database| Arc::new(database) as Arc<dyn SessionStore>);

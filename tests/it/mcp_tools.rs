@@ -5,7 +5,7 @@ use std::time::Duration;
 use mcp_sandbox_server::{
     api::http::{
         body::Bodies,
-        mcp::{McpHttpOptions, SessionLimits, router},
+        mcp::{McpHttpOptions, router},
         peers::Relay,
     },
     services::peers::Peers,
@@ -251,7 +251,8 @@ async fn requests_without_a_principal_are_refused() {
     let server = FakeServer::start().await;
     let bodies = Bodies::new(1000, Duration::from_secs(1), 1000);
     let options = McpHttpOptions {
-        sessions: SessionLimits { all_max: 10, principal_max: 10 },
+        sessions_max: 10,
+        principal_sessions_max: 10,
         relay: Relay::new(Peers::default(), bodies.clone()),
         bodies,
         run_max: Duration::from_secs(1),

@@ -15,7 +15,6 @@
 //! request. A bare call names no `Accept` that rmcp takes, so the header is repaired. What the query chooses is kept by
 //! a session. Errors here are JSON-RPC errors. The caller, hosts and origins were checked before.
 
-mod batch;
 mod destination;
 mod envelope;
 mod resumable;
@@ -35,9 +34,8 @@ use bytes::Bytes;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
-pub use self::sessions::SessionLimits;
 use self::{
-    envelope::{Envelope, HEADER_MISMATCH, INVALID_REQUEST, as_json_rpc, failed, refusal},
+    envelope::{Envelope, HEADER_MISMATCH, INVALID_REQUEST, answer_batch, as_json_rpc, failed, is_batch, refusal},
     resumable::{Manager, Session},
     sessions::{InProgress, Sessions},
 };
@@ -79,7 +77,9 @@ pub struct McpHttpOptions {
     pub bodies: Bodies,
     /// Sends on what is for another server.
     pub relay: Relay,
-    pub sessions: SessionLimits,
+    /// Open sessions, and those of one principal.
+    pub sessions_max: usize,
+    pub principal_sessions_max: usize,
     /// The longest that a call can be silent: waiting in the queue and running.
     pub run_max: Duration,
     /// Ends every stream and session.
@@ -120,7 +120,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         sessions: service(base.clone()),
         stream: service(base.clone().with_legacy_session_mode(false)),
         plain: service(base.with_legacy_session_mode(false).with_json_response(true)),
-        open: Sessions::new(manager, options.sessions),
+        open: Sessions::new(manager, (options.sessions_max, options.principal_sessions_max)),
         view,
         runs,
         bodies: options.bodies.clone(),
@@ -174,8 +174,8 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
         return answer;
     }
     let answered = match taken {
-        Ok(body) if session.is_some_and(|session| batch::is_taken(&session, &body)) => {
-            batch::answer(&mount.sessions, &head, &body).await
+        Ok(body) if session.is_some_and(|session| is_batch(&session, &body)) => {
+            answer_batch(&mount.sessions, &head, &body).await
         }
         Ok(body) => mount.one(head, body).await,
         Err(error) => Err(error),

@@ -6,11 +6,10 @@
 mod admin;
 mod call;
 mod conversations;
+mod installed;
 mod reach;
-mod runners;
 mod runs;
 mod sessions;
-mod skills;
 
 use axum::{Router, routing::get};
 use utoipa::openapi::OpenApi;
@@ -34,9 +33,9 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(sessions::complete))
         .routes(routes!(sessions::inspect))
         .routes(routes!(sessions::browse))
-        .routes(routes!(runners::check))
-        .routes(routes!(runners::list))
-        .routes(routes!(runners::module))
+        .routes(routes!(installed::check))
+        .routes(routes!(installed::list))
+        .routes(routes!(installed::module))
         .routes(routes!(conversations::list))
         .routes(routes!(conversations::remove))
         .routes(routes!(conversations::list_files))
@@ -59,8 +58,8 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(admin::remove_conversation))
         .routes(routes!(reach::decisions))
         .routes(routes!(conversations::install))
-        .routes(routes!(skills::list))
-        .routes(routes!(skills::get, skills::put, skills::remove))
+        .routes(routes!(installed::list_skills))
+        .routes(routes!(installed::get_skill, installed::put_skill, installed::remove_skill))
         .routes(routes!(reach::servers))
         .routes(routes!(reach::search))
         .routes(routes!(reach::source))
@@ -78,11 +77,11 @@ pub fn router(parts: ApiParts) -> Router {
     // Below `files` everything is a path, slashes too, which the language of the document cannot say.
     let file = get(conversations::read).put(conversations::write).delete(conversations::remove_file);
     let router = router.route("/v1/conversations/{conversationId}/files/{*path}", file);
-    router.route("/v1/skills/{name}/files/{*path}", get(skills::file)).with_state(parts)
+    router.route("/v1/skills/{name}/files/{*path}", get(installed::skill_file)).with_state(parts)
 }
 
 /// What the routes are, for the document.
 pub fn document() -> OpenApi {
     let files = described().routes(routes!(conversations::read, conversations::write, conversations::remove_file));
-    files.routes(routes!(skills::file)).into_openapi()
+    files.routes(routes!(installed::skill_file)).into_openapi()
 }

@@ -1,23 +1,34 @@
 //! The envelope of JSON-RPC: that of a message (`jsonrpc`, `id`, `method`) is checked before rmcp reads its parameters,
-//! and refusals, also rmcp's own, get the form that its clients can read.
+//! and refusals, also rmcp's own, get the form that its clients can read. Several messages in one body, which only the
+//! revision 2025-03-26 of the protocol has, are each treated as if it came alone; the streams of their answers are
+//! merged into one.
 
 use axum::{
-    http::{StatusCode, header},
+    body::Body,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use http_body_util::{BodyExt, Limited};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::{BodyExt, Collected, Limited};
+use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use serde_json::{Value, error::Category, value::RawValue};
 
+use super::{BOTH_KINDS, Service, resumable::Session};
 use crate::{
     api::{
         http::{
-            error::{ApiError, RpcError, keep_headers},
+            error::{ApiError, RpcError, keep_headers, rendered},
             json,
         },
-        mcp::ID_CHARS_MAX,
+        mcp::{BATCH_MESSAGES_MAX, ID_CHARS_MAX},
     },
-    domain::error::{Code, Failure},
+    domain::{
+        error::{Code, Failure},
+        id::RequestId,
+    },
 };
 
 const PARSE_ERROR: i64 = -32700;
@@ -29,6 +40,7 @@ pub(super) const HEADER_MISMATCH: i64 = -32020;
 /// How much of a sentence of rmcp is passed on, in bytes.
 const SENTENCE_BYTES_MAX: usize = 4096;
 
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Values in one message, keys and values of objects counted one each: far above what any call of ours needs.
 const VALUES_MAX: usize = 10_000;
 /// What a request may hold beside the arguments of a call, in bytes. A session keeps what its client says of itself,
@@ -76,7 +88,7 @@ impl Envelope {
 }
 
 /// The outside of a body, which is JSON within its bounds.
-pub(super) fn outline(body: &[u8]) -> Result<Value, ApiError> {
+fn outline(body: &[u8]) -> Result<Value, ApiError> {
     json::outline(body, VALUES_MAX).map_err(|error| {
         let rpc = if error.classify() == Category::Data { INVALID_REQUEST } else { PARSE_ERROR };
         refusal(rpc, None, json::complaint(&error))
@@ -153,146 +165,60 @@ pub(super) async fn as_json_rpc(response: Response, id: Option<Value>) -> Respon
     answer
 }
 
-#[cfg(test)]
-mod tests {
-    use bolero::{check, produce};
-    use serde_json::json;
-
-    use super::*;
-    use crate::domain::fuzz_support::{altered, cases};
-
-    fn refused(body: &str) -> i64 {
-        Envelope::read(body.as_bytes()).expect_err(body).rpc.expect("JSON-RPC").code
-    }
-
-    #[test]
-    fn valid_messages_of_every_kind_are_accepted() {
-        for (body, id) in [
-            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, Some(json!(1))),
-            (r#" {"method":"ping","id":"a\u0062","jsonrpc":"2\u002e0","params":{}} "#, Some(json!("ab"))),
-            (r#"{"jsonrpc":"2.0","method":"ping","params":null,"more":[1,{"a":null}]}"#, None),
-            (r#"{"jsonrpc":"2.0","id":-9223372036854775808,"method":"ping"}"#, Some(json!(i64::MIN))),
-        ] {
-            assert_eq!(Envelope::read(body.as_bytes()), Ok(Envelope { method: Some("ping".to_owned()), id }), "{body}");
-        }
-    }
-
-    #[test]
-    fn answers_have_no_method() {
-        for body in [r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":1,"error":{"code":1}}"#] {
-            let answer = Envelope { method: None, id: Some(json!(1)) };
-            assert_eq!(Envelope::read(body.as_bytes()), Ok(answer), "{body}");
-        }
-    }
-
-    #[test]
-    fn only_the_arguments_of_a_call_may_be_long() {
-        let long = "x".repeat(KEPT_BYTES_MAX);
-        let call = |params: Value| json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-        let client = json!({"clientInfo": {"name": long, "version": "1"}});
-        for (message, is_read) in [
-            (call(json!({"name": "a", "arguments": {"code": long}})), true),
-            (call(json!({"name": "a", "arguments": {}, "_meta": {"b": long}})), false),
-            (call(json!({"name": long})), false),
-            (json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}), false),
-            (json!({"jsonrpc": "2.0", "id": 1, "result": {"content": {"value": long}}}), true),
-        ] {
-            let body = message.to_string();
-            assert_eq!(Envelope::read(body.as_bytes()).is_ok(), is_read, "{body:.80}");
-        }
-    }
-
-    #[test]
-    fn invalid_json_is_a_parse_error() {
-        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
-        for body in [
-            "",
-            " ",
-            "{",
-            "nonsense",
-            "{\"a\":}",
-            "{'a':1}",
-            "{\"a\":NaN}",
-            "{\"a\":1e400}",
-            "{\"a\":01}",
-            "{}x",
-            "{}{}",
-            "\u{feff}{}",
-            "{\"a\":\"\\ud800\"}",
-            "{\"a\":\"\u{1}\"}",
-            "{\"a\":1,}",
-            "/**/{}",
-            &deep,
-        ] {
-            assert_eq!(refused(body), -32700, "{body:?}");
-        }
-        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").expect_err("no UTF-8").rpc.expect("JSON-RPC").code, -32700);
-    }
-
-    #[test]
-    fn json_that_is_no_message_is_an_invalid_request() {
-        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(VALUES_MAX));
-        let id = |id: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}");
-        let long = format!("\"{}\"", "x".repeat(129));
-        let bodies = [
-            "[]",
-            "[1]",
-            "1",
-            "\"a\"",
-            "null",
-            "true",
-            "{}",
-            r#"["2.0",1,"ping"]"#,
-            r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
-            r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#,
-            r#"{"jsonrpc":2.0,"id":1,"method":"ping"}"#,
-            r#"{"id":1,"method":"ping"}"#,
-            r#"{"jsonrpc":"2.0","id":1}"#,
-            r#"{"jsonrpc":"2.0","id":1,"method":7}"#,
-            r#"{"jsonrpc":"2.0","result":{}}"#,
-            r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"ping"}"#,
-            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"\u0061":2}}"#,
-            &many,
-        ];
-        for body in bodies {
-            assert_eq!(refused(body), -32600, "{body:.80}");
-        }
-        for bad in ["null", "1.5", "1.0", "1e2", "-0", "9223372036854775808", "true", "[]", "{}", &long] {
-            assert_eq!(refused(&id(bad)), -32600, "{bad}");
-        }
-        assert_eq!(refused(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#), -32602);
-    }
-
-    /// What is taken says just that when it is read whole; what is refused is no JSON exactly when that is the reason.
-    fn is_read_or_refused(body: &[u8]) {
-        let whole = serde_json::from_slice::<Value>(body);
-        match Envelope::read(body) {
-            Ok(Envelope { method, id }) => {
-                let whole = whole.expect("JSON");
-                assert_eq!((&whole["jsonrpc"], &whole["method"]), (&json!("2.0"), &json!(method)));
-                assert_eq!(whole.get("id"), id.as_ref());
-                assert!(matches!(whole["params"], Value::Null | Value::Object(_)), "{whole}");
-            }
-            Err(error) => {
-                let possible = if whole.is_err() { [-32700, -32600] } else { [-32600, -32602] };
-                assert!(error.rpc.as_ref().is_some_and(|rpc| possible.contains(&rpc.code)), "{error:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn fuzz_messages() {
-        check!().with_iterations(cases()).for_each(|body: &[u8]| is_read_or_refused(body));
-    }
-
-    #[test]
-    fn fuzz_altered_messages() {
-        const GOOD: &str =
-            r#"{"jsonrpc":"2.0","id":-12,"method":"tools/call","params":{"name":"a","id":[1,"\u0061"]}}"#;
-        let alterations = produce::<Vec<_>>().with().len(0..4_usize);
-        check!()
-            .with_iterations(cases())
-            .with_generator(alterations)
-            .for_each(|alterations| is_read_or_refused(&altered(GOOD, alterations)));
-    }
+/// Whether this body is a batch that the session's client may send.
+pub(super) fn is_batch(session: &Session, body: &[u8]) -> bool {
+    session.version == ProtocolVersion::V_2025_03_26 && body.trim_ascii_start().starts_with(b"[")
 }
+
+/// The answers to a batch, as one stream; 202 when none is due.
+pub(super) async fn answer_batch(service: &Service, head: &Parts, body: &Bytes) -> Result<Response, ApiError> {
+    outline(body)?;
+    let messages: Vec<&RawValue> = serde_json::from_slice(body).unwrap_or_default();
+    if !(1..=BATCH_MESSAGES_MAX).contains(&messages.len()) {
+        let why = format!("The body is a batch of {}: send 1 to {BATCH_MESSAGES_MAX} messages.", messages.len());
+        return Err(refusal(INVALID_REQUEST, None, why));
+    }
+    let request = head.extensions.get::<RequestId>().copied().unwrap_or_else(RequestId::new);
+    let mut streams = Vec::new();
+    for message in messages {
+        let message = body.slice_ref(message.get().as_bytes());
+        let response = match Envelope::read(&message) {
+            Ok(Envelope { method, id }) if method.as_deref() == Some("initialize") => {
+                let why = "method: a batch holds no initialize: send it alone.";
+                refusal(INVALID_REQUEST, id.as_ref(), why).into_response()
+            }
+            Ok(Envelope { id, .. }) => {
+                let mut one = Request::from_parts(head.clone(), Body::from(message));
+                one.headers_mut().insert(header::ACCEPT, BOTH_KINDS);
+                as_json_rpc(service.handle(one).await.map(Body::new), id).await
+            }
+            Err(error) => error.into_response(),
+        };
+        if response.status() != StatusCode::ACCEPTED {
+            streams.push(events(rendered(response, request)).await);
+        }
+    }
+    if streams.is_empty() {
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
+    let mut merged = Body::from_stream(stream::select_all(streams)).into_response();
+    merged.headers_mut().insert(header::CONTENT_TYPE, EVENT_STREAM);
+    merged.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(merged)
+}
+
+/// A stream of events as it is; an error as one event.
+async fn events(response: Response) -> stream::BoxStream<'static, Result<Bytes, axum::Error>> {
+    let streams = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == EVENT_STREAM);
+    let body = response.into_body();
+    if streams {
+        // rmcp makes each event one piece, so merging splits none.
+        return Box::pin(body.into_data_stream());
+    }
+    let error = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
+    let event = [b"data: ", &error[..], b"\n\n"].concat();
+    stream::iter([Ok(event.into())]).boxed()
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,17 +17,11 @@ use crate::domain::{
     owner::Principal,
 };
 
-/// How many sessions may be open.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionLimits {
-    pub all_max: usize,
-    /// Of one principal.
-    pub principal_max: usize,
-}
-
 pub(super) struct Sessions {
     pub(super) manager: Arc<Manager>,
-    limits: SessionLimits,
+    /// Of all, and of one principal.
+    all_max: usize,
+    principal_max: usize,
     open: Mutex<Vec<Session>>,
 }
 
@@ -45,8 +39,8 @@ struct Session {
 pub(super) struct InProgress(Arc<()>);
 
 impl Sessions {
-    pub(super) fn new(manager: Arc<Manager>, limits: SessionLimits) -> Self {
-        Self { manager, limits, open: Mutex::default() }
+    pub(super) fn new(manager: Arc<Manager>, (all_max, principal_max): (usize, usize)) -> Self {
+        Self { manager, all_max, principal_max, open: Mutex::default() }
     }
 
     /// Room for another session, which counts until [`Self::opened`] or until the result is dropped.
@@ -68,8 +62,8 @@ impl Sessions {
             }
             // What another owner has to have: more, or as much where this one has none yet.
             let enough = held[who] + usize::from(held[who] > 1);
-            let share_taken = held[who] > self.limits.principal_max;
-            let closed = if share_taken || open.len() >= self.limits.all_max {
+            let share_taken = held[who] > self.principal_max;
+            let closed = if share_taken || open.len() >= self.all_max {
                 let idle = open.iter().enumerate().filter(|(_, session)| {
                     session.id.is_some()
                         && Arc::strong_count(&session.calls) == 1
