@@ -91,9 +91,7 @@ pub fn without_settings(error: &ConfigError) -> Findings {
 
 /// Every check, for a machine whose server may or may not run.
 pub async fn check(config: &Config) -> Findings {
-    let mut findings = Findings::default();
-    machine::addresses(config, in_container(Path::new("/")), &mut findings).await;
-    rest(config, app::engine(config).await, findings).await
+    every(config, app::engine(config).await, false).await
 }
 
 /// Every check that a running server can make: the addresses are its own.
@@ -104,14 +102,15 @@ pub(super) fn checks_of(config: &Config, engine: &Arc<dyn Engine>) -> Checks {
         let checks = async move {
             let probe = engine.probe().await;
             let found = probe.map(|probe| (engine, probe)).map_err(StartError::Engine);
-            rest(&config, found, Findings::default()).await.0
+            every(&config, found, true).await.0
         };
         checks.boxed()
     };
     Arc::new(checks)
 }
 
-async fn rest(config: &Config, engine: Result<(Arc<dyn Engine>, Probe), StartError>, addresses: Findings) -> Findings {
+/// Every check. A server that serves has its addresses itself.
+async fn every(config: &Config, engine: Result<(Arc<dyn Engine>, Probe), StartError>, serves: bool) -> Findings {
     let mut findings = Findings::default();
     let in_container = in_container(Path::new("/"));
     findings.ok("settings", "complete");
@@ -119,7 +118,9 @@ async fn rest(config: &Config, engine: Result<(Arc<dyn Engine>, Probe), StartErr
     machine::secrets_of_programs(config, &mut findings);
     machine::shared_folders(config, in_container, &mut findings);
     let store = machine::root(config, &mut findings);
-    findings.0.extend(addresses.0);
+    if !serves {
+        machine::addresses(config, in_container, &mut findings).await;
+    }
     machine::public_address(config, in_container, &mut findings);
     machine::audit(config, &mut findings);
     machine::traces(config, &mut findings).await;

@@ -44,17 +44,9 @@ pub enum StartError {
     #[error("the container engine lacks a required feature: run `mcp-sandbox-server doctor` for details")]
     Engine(#[from] EngineError),
     #[error("SANDBOX_AUDIT__FILE {path} cannot be appended to: make its folder, owned by the server's user")]
-    Audit {
-        path: String,
-        #[source]
-        source: std::io::Error,
-    },
+    Audit { path: String, source: std::io::Error },
     #[error("SANDBOX_SIGN_IN__OPENID_CLIENT_SECRET_FILE {path} cannot be read: make it readable for the server's user")]
-    SecretFile {
-        path: String,
-        #[source]
-        source: std::io::Error,
-    },
+    SecretFile { path: String, source: std::io::Error },
     /// A file that the settings name cannot be used.
     #[error(transparent)]
     Settings(#[from] ConfigError),
@@ -67,7 +59,6 @@ pub enum StartError {
         /// Of the setting.
         name: &'static str,
         addr: BindAddr,
-        #[source]
         source: std::io::Error,
     },
 }
