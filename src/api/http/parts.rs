@@ -9,12 +9,13 @@ use axum::{
 };
 use serde::de::DeserializeOwned;
 
-use super::{body::Bodies, error::ApiError};
+use super::{Reply, body::Bodies, error::ApiError, files};
 use crate::{
     domain::{
         error::{Code, Failure},
         id::ConversationId,
         owner::{ConversationKey, Principal},
+        path::SafePath,
         trace::TraceContext,
     },
     services::{
@@ -28,7 +29,7 @@ use crate::{
         kernels::Kernels,
         network::Network,
         packages::Packages,
-        runs::{Report, RunRequest, Runs},
+        runs::{Report, RunHandle, RunRequest, Runs},
         sessions::Sessions,
         skills::Skills,
         tokens::Tokens,
@@ -167,9 +168,20 @@ impl ApiCall {
         ConversationKey::new(self.who.clone(), id)
     }
 
-    /// Runs a program to its end; a client that disconnects cancels it.
+    /// Begins a program; a client that disconnects cancels it.
+    pub fn begin(&self, request: RunRequest) -> Result<RunHandle, Failure> {
+        self.parts.runs.begin(RunRequest { detach: Some(false), within: self.trace, ..request })
+    }
+
+    /// Runs a program to its end, as [`Self::begin`].
     pub async fn finished(&self, request: RunRequest) -> Result<Arc<Report>, Failure> {
-        let run = self.parts.runs.begin(RunRequest { detach: Some(false), within: self.trace, ..request })?;
+        let run = self.begin(request)?;
         run.finished().await
+    }
+
+    /// The bytes of a file, as far as the request's headers ask for them.
+    pub async fn download(&self, conversation: &ConversationKey, path: &SafePath) -> Reply {
+        let download = self.parts.files.open(conversation, path).await?;
+        Ok(files::present_to(&self.method, &self.headers, download))
     }
 }

@@ -135,11 +135,9 @@ async fn execute(call: ApiCall, body: RequestBody) -> Answer<Executed> {
         limits: Some(limits),
         files,
         throw_away: true,
-        detach: Some(false),
-        within: call.trace,
         ..RunRequest::new(call.key(ConversationId::fresh()), runner.language.clone(), program)
     };
-    let handle = runs.begin(request)?;
+    let handle = call.begin(request)?;
     let report = handle.finished().await?;
     let events = handle.events(0).collect().await;
     Ok(Json(Executed::new(&report, events, version(&runner).to_string())))

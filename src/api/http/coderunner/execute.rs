@@ -78,13 +78,7 @@ async fn start(call: &ApiCall, body: RequestBody) -> Result<RunHandle, Failure> 
         let session = call.parts.runs.offers_sessions(&language).then_some(CellSession::Once);
         (call.key(ConversationId::fresh()), session, language)
     };
-    call.parts.runs.begin(RunRequest {
-        session,
-        limits,
-        detach: Some(false),
-        within: call.trace,
-        ..RunRequest::new(conversation, language, program.into())
-    })
+    call.begin(RunRequest { session, limits, ..RunRequest::new(conversation, language, program.into()) })
 }
 
 /// A program that was run. Times are in seconds.

@@ -72,10 +72,8 @@ pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Reply {
         None => sandbox.session(language).await?,
     };
     let (InSandbox { call, key, .. }, SessionView { session, language, .. }) = (sandbox, view);
-    let run = call.parts.runs.begin(RunRequest {
+    let run = call.begin(RunRequest {
         session: Some(CellSession::Open(session)),
-        detach: Some(false),
-        within: call.trace,
         ..RunRequest::new(key.clone(), language, code.into())
     })?;
     let mut lines = Lines { begun_unix_ms: run.id().unix_ms(), ..Lines::default() };

@@ -64,12 +64,10 @@ pub(super) async fn start(sandbox: InSandbox, body: RequestBody) -> Reply {
     let Start { mut process } = parse::parse(members, Source::Lenient)?;
     let limits = timeout_ms(&sandbox.call.headers).map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
     let language: Language = "bash".parse().map_err(|_| broken())?;
-    let run = sandbox.call.parts.runs.begin(RunRequest {
+    let run = sandbox.call.begin(RunRequest {
         env: process.envs.take().unwrap_or_default().over(sandbox.setup.env),
         network: sandbox.setup.network,
         limits,
-        detach: Some(false),
-        within: sandbox.call.trace,
         ..RunRequest::new(sandbox.key, language, process.program()?.into())
     })?;
     let begun = frame(0, &json!({"event": {"start": {"pid": 1}}}));

@@ -11,7 +11,6 @@ use crate::{
         Answer, Reply,
         body::RequestBody,
         error::ApiError,
-        files as downloads,
         listed::{self, Room},
         multipart::{self, Form},
         parts::{ApiCall, Path},
@@ -119,8 +118,7 @@ async fn at(call: &ApiCall, place: Place) -> Result<(ConversationKey, FileEntry)
 /// The bytes of a file.
 pub(super) async fn download(call: ApiCall, place: Place) -> Reply {
     let (conversation, entry) = at(&call, place).await?;
-    let download = call.parts.files.open(&conversation, &entry.path).await?;
-    Ok(downloads::present_to(&call.method, &call.headers, download))
+    call.download(&conversation, &entry.path).await
 }
 
 /// What is known of a file. LibreChat asks before it names a file, and uploads what is gone again.
