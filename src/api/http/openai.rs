@@ -1,28 +1,33 @@
 //! OpenAI's containers and their files. A container is a conversation here. In OpenAI's API only a model can run code
 //! in a container, so programs run in it by this server's own interfaces, with the container's id as `conversationId`.
-
-mod files;
+//! The id of a file is derived from its path, so nothing is stored for this surface.
 
 use axum::{
     Json, Router,
     http::{StatusCode, Uri},
     routing::{get, post},
 };
+use multer::Constraints;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Answer, ApiParts,
+    Answer, ApiParts, Reply,
     body::RequestBody,
     error::ApiError,
-    listed::Room,
+    listed::{self, Room},
+    multipart::{self, Form},
     parts::{ApiCall, Path, Query},
 };
 use crate::{
     domain::{
         error::{Code, Failure},
+        file::FileEntry,
         id::{ConversationId, RunId},
+        owner::ConversationKey,
+        path::SafePath,
+        text::sha256,
     },
     services::containers::{Container, Maker},
 };
@@ -36,6 +41,8 @@ const NAME_CHARS_MAX: usize = 256;
 const BODY_BYTES_MAX: usize = 64 << 10;
 const PAGE_DEFAULT: usize = 20;
 const PAGE_MAX: usize = 100;
+/// Members of a form that are read.
+const MEMBERS_MAX: usize = 8;
 
 /// OpenAI's word for the kind of an error.
 pub fn error_type(status: StatusCode) -> &'static str {
@@ -51,9 +58,9 @@ pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
         .route("/containers", post(create).get(list))
         .route("/containers/{id}", get(retrieve).delete(remove))
-        .route("/containers/{id}/files", post(files::create).get(files::list))
-        .route("/containers/{id}/files/{file}", get(files::retrieve).delete(files::remove))
-        .route("/containers/{id}/files/{file}/content", get(files::content))
+        .route("/containers/{id}/files", post(create_file).get(list_files))
+        .route("/containers/{id}/files/{file}", get(retrieve_file).delete(remove_file))
+        .route("/containers/{id}/files/{file}/content", get(content))
         .with_state(parts);
     Router::new().nest(ROOT, routes)
 }
@@ -175,5 +182,75 @@ fn shown(container: &Container) -> Value {
         "last_active_at": container.active_unix_s,
         "status": "running",
         "expires_after": {"anchor": "last_active_at", "minutes": container.idle_s.unwrap_or_default() / 60},
+    })
+}
+
+/// Writes the file of a form.
+async fn create_file(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Answer<Value> {
+    let key = named(&call, &id)?.key;
+    let why = "there is no /files here: send the file as multipart/form-data";
+    let boundary = body.boundary().ok_or_else(|| Failure::argument("file_id", why))?;
+    let mut form = Form::new(body, boundary, Constraints::new())?;
+    for _ in 0..MEMBERS_MAX {
+        let Some(field) = form.next_field().await? else { break };
+        let Some(name) = field.file_name() else { continue };
+        let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
+        let entry = call.parts.files.upload(&key, &path, None, None, multipart::pieces(field)).await?;
+        return Ok(Json(file_shown(&key, &entry)));
+    }
+    Err(Failure::argument("file", "it is missing: send the file").into())
+}
+
+/// A page of the files, the newest first. Files that no page has are left out with the header of [`listed::answer`].
+async fn list_files(call: ApiCall, Path(id): Path<String>, Query(query): Query<PageQuery>) -> Reply {
+    let key = named(&call, &id)?.key;
+    let mut entries = Vec::new();
+    let visit = |file: FileEntry| {
+        entries.push(file);
+        Ok(())
+    };
+    let visited_all = call.parts.files.visit(&key, None, visit).await?;
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
+    let page = query.page(entries.iter().map(|entry| file_shown(&key, entry)).collect())?;
+    Ok(listed::answer(page, visited_all))
+}
+
+async fn retrieve_file(call: ApiCall, Path(place): Path<(String, String)>) -> Answer<Value> {
+    let (key, entry) = find(&call, place).await?;
+    Ok(Json(file_shown(&key, &entry)))
+}
+
+async fn content(call: ApiCall, Path(place): Path<(String, String)>) -> Reply {
+    let (key, entry) = find(&call, place).await?;
+    call.download(&key, &entry.path).await
+}
+
+async fn remove_file(call: ApiCall, Path(place): Path<(String, String)>) -> Answer<Value> {
+    let (key, entry) = find(&call, place).await?;
+    call.parts.files.delete(&key, &entry.path, None).await?;
+    Ok(Json(json!({"id": file_id(&entry.path), "object": "container.file.deleted", "deleted": true})))
+}
+
+async fn find(call: &ApiCall, (id, file): (String, String)) -> Result<(ConversationKey, FileEntry), Failure> {
+    let key = named(call, &id)?.key;
+    let found = call.parts.files.select(&key, |entry| file_id(&entry.path) == file).await?.pop();
+    let found = found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this container."))?;
+    Ok((key, found))
+}
+
+fn file_id(path: &SafePath) -> String {
+    format!("cfile_{}", &sha256(path.as_bytes())[..32])
+}
+
+fn file_shown(key: &ConversationKey, entry: &FileEntry) -> Value {
+    json!({
+        "id": file_id(&entry.path),
+        "object": "container.file",
+        "container_id": key.id.as_str(),
+        "bytes": entry.size,
+        "created_at": entry.modified_unix_s,
+        "path": format!("/mnt/data/{}", entry.path.text()),
+        // Who made a file is not recorded.
+        "source": "user",
     })
 }
