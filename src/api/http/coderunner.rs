@@ -5,8 +5,6 @@
 //! come as `X-API-Key` or as the password of HTTP Basic, on these paths only ([`takes_keys`]).
 
 mod browser;
-mod execute;
-mod files;
 mod sessions;
 
 use axum::{
@@ -20,8 +18,8 @@ use axum::{
 };
 use serde_json::{Map, Value};
 
-pub use self::execute::CodeRunnerRefusal;
-pub(super) use self::execute::stderr;
+pub use self::sessions::CodeRunnerRefusal;
+pub(super) use self::sessions::stderr;
 use super::{
     ApiParts, Reply,
     body::{Bodies, RequestBody},
@@ -61,7 +59,7 @@ pub(super) fn without_its_members(mut members: Map<String, Value>) -> Map<String
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {
     let deprecated = Router::new()
-        .route("/execute", post(execute::execute))
+        .route("/execute", post(sessions::execute))
         .route(OPEN, post(sessions::open).get(sessions::newest).delete(sessions::close_newest))
         .route("/v1/browser/interactions/navigate", post(browser::navigate))
         .route("/v1/browser/interactions/content", post(browser::content))
@@ -70,14 +68,14 @@ pub fn router(parts: ApiParts) -> Router {
             response
         }));
     Router::new()
-        .route("/v1/execute", post(execute::execute))
-        .route("/execute_async", post(execute::begin))
-        .route("/v1/executions/{id}", get(execute::result))
+        .route("/v1/execute", post(sessions::execute))
+        .route("/execute_async", post(sessions::begin))
+        .route("/v1/executions/{id}", get(sessions::result))
         .route("/v1/sessions/session/{id}", get(sessions::get))
         .route("/v1/sessions/status/{id}", get(sessions::status))
         .route("/kill", post(sessions::close_named))
-        .route("/upload", post(files::upload))
-        .route("/download", post(files::download))
+        .route("/upload", post(sessions::upload))
+        .route("/download", post(sessions::download))
         .route("/v1/browser/navigate", post(browser::navigate))
         .route("/v1/browser/content", post(browser::content))
         .route("/v1/browser/sessions/", post(browser::open).get(browser::list))

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     ApiParts,
-    sessions::{closed, named},
+    sessions::{closed, session},
 };
 use crate::{
     api::{
@@ -106,9 +106,8 @@ impl FromRequest<ApiParts> for BrowserCall {
 
 impl BrowserCall {
     async fn browse(&self, browse: Browse) -> Result<(Arc<Report>, Page), Failure> {
-        let ApiCall { parts, who, .. } = &self.api;
         let (conversation, session) = if let Some(id) = &self.asked.session_id {
-            let session = parts.sessions.get(who, named(id)?)?;
+            let session = session(&self.api, id)?;
             let open = browser::is_browser(&session.language).then_some(CellSession::Open(session.session));
             (session.conversation.id, open)
         } else {
@@ -116,7 +115,7 @@ impl BrowserCall {
         };
         let timeout_ms = self.asked.timeout.or(self.asked.wait_timeout);
         let browse = Browse { timeout_ms, session, ..browse };
-        let request = browser::request(&parts.runs, self.api.key(conversation), &browse)?;
+        let request = browser::request(&self.api.parts.runs, self.api.key(conversation), &browse)?;
         let report = self.api.finished(request).await?;
         let page = browser::page(&report);
         Ok((report, page))
