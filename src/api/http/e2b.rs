@@ -4,9 +4,8 @@
 //! The SDK names the sandbox of a request in a header. It sends the token that it was given as `X-API-Key`, and
 //! to sandboxes what `create` answered as their tokens, which is the same token.
 
-mod code;
 mod files;
-mod process;
+mod programs;
 mod sandboxes;
 
 use axum::{
@@ -73,17 +72,17 @@ pub fn router(parts: ApiParts) -> Router {
         .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect))
         .route("/sandboxes/{id}/timeout", post(sandboxes::set_timeout))
         .route("/health", get(health))
-        .route("/execute", post(code::execute))
-        .route("/contexts", post(code::open).get(code::list))
-        .route("/contexts/{id}", delete(code::close))
-        .route("/contexts/{id}/restart", post(code::restart))
+        .route("/execute", post(programs::execute))
+        .route("/contexts", post(programs::open).get(programs::list))
+        .route("/contexts/{id}", delete(programs::close))
+        .route("/contexts/{id}/restart", post(programs::restart))
         .route("/files", get(files::read).post(files::write))
         .route("/filesystem.Filesystem/ListDir", post(files::list))
         .route("/filesystem.Filesystem/Stat", post(files::stat))
         .route("/filesystem.Filesystem/Remove", post(files::remove))
         .route("/filesystem.Filesystem/MakeDir", post(files::make_dir))
         .route("/filesystem.Filesystem/Move", post(files::rename))
-        .route("/process.Process/Start", post(process::start))
+        .route("/process.Process/Start", post(programs::start))
         .with_state(parts);
     Router::new().nest(ROOT, routes)
 }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{InSandbox, a_file, all_files, below_data, process::quoted};
+use super::{InSandbox, a_file, all_files, below_data, programs::quoted};
 use crate::{
     api::http::{
         Answer, Reply,
