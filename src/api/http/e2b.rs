@@ -2,24 +2,51 @@
 //! and `/home/user` is `/data`.
 //!
 //! The SDK names the sandbox of a request in a header. It sends the token that it was given as `X-API-Key`, and
-//! to sandboxes what `create` answered as their tokens, which is the same token.
+//! to sandboxes what `create` answered as their tokens, which is the same token. Nothing is started before something
+//! runs in a sandbox.
 
 mod files;
 mod programs;
-mod sandboxes;
+
+use std::collections::BTreeMap;
 
 use axum::{
-    Router,
-    extract::FromRequestParts,
-    http::{HeaderName, StatusCode, request::Parts},
+    Json, Router,
+    extract::{FromRequestParts, RawQuery},
+    http::{HeaderMap, HeaderName, StatusCode, header, request::Parts},
+    response::Response,
     routing::{delete, get, post},
 };
+use percent_encoding::percent_decode_str;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
-use super::{ApiParts, error::ApiError, parts::ApiCall, peers::MayBeElsewhere};
+use super::{
+    Answer, ApiParts, Reply,
+    body::RequestBody,
+    coderunner::KEY,
+    error::ApiError,
+    listed::{self, Room},
+    no_content,
+    parts::{ApiCall, Path, idempotency_key},
+    peers::MayBeElsewhere,
+};
 use crate::{
-    domain::{error::Failure, owner::ConversationKey, path::SafePath},
+    api::schema::parse::{Source, parse},
+    domain::{
+        environment::Environment,
+        error::{Code, Failure},
+        id::{ConversationId, RunId},
+        limits::Limits,
+        owner::ConversationKey,
+        path::SafePath,
+        text::rfc3339,
+    },
     services::{
         containers::{Container, Maker},
+        idempotency::Once,
         sessions::Setup,
     },
 };
@@ -33,6 +60,14 @@ pub const KEYS: [HeaderName; 2] =
 
 /// The folders that stand for `/data`.
 const FOLDERS: [&str; 3] = ["/home/user", "/mnt/data", "/data"];
+/// In seconds; E2B's default and its greatest.
+const TIMEOUT_DEFAULT_S: u64 = 300;
+const TIMEOUT_MAX_S: u64 = 24 * 3600;
+/// A template's name, and a name or a value of the metadata.
+const TEXT_CHARS_MAX: usize = 256;
+const METADATA_MAX: usize = 64;
+/// Of one request, in bytes.
+const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Whether a path is of this surface.
 pub fn is_own(path: &str) -> bool {
@@ -65,12 +100,12 @@ pub fn connect_code(status: StatusCode) -> &'static str {
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
-        .route("/sandboxes", post(sandboxes::create))
-        .route("/v2/sandboxes", post(sandboxes::create).get(sandboxes::list))
-        .route("/sandboxes/{id}", get(sandboxes::get).delete(sandboxes::kill))
-        .route("/sandboxes/{id}/connect", post(sandboxes::connect))
-        .route("/v2/sandboxes/{id}/connect", post(sandboxes::connect))
-        .route("/sandboxes/{id}/timeout", post(sandboxes::set_timeout))
+        .route("/sandboxes", post(create))
+        .route("/v2/sandboxes", post(create).get(list))
+        .route("/sandboxes/{id}", get(retrieve).delete(kill))
+        .route("/sandboxes/{id}/connect", post(connect))
+        .route("/v2/sandboxes/{id}/connect", post(connect))
+        .route("/sandboxes/{id}/timeout", post(set_timeout))
         .route("/health", get(health))
         .route("/execute", post(programs::execute))
         .route("/contexts", post(programs::open).get(programs::list))
@@ -111,6 +146,161 @@ impl FromRequestParts<ApiParts> for InSandbox {
 
 async fn health(_: InSandbox) -> StatusCode {
     StatusCode::NO_CONTENT
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Create {
+    #[serde(rename = "templateID")]
+    template: Option<String>,
+    timeout: Option<u64>,
+    metadata: Option<BTreeMap<String, String>>,
+    #[serde(rename = "envVars")]
+    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    env: Option<Environment>,
+    allow_internet_access: Option<bool>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Timeout {
+    timeout: Option<u64>,
+}
+
+fn seconds(timeout: Option<u64>) -> i64 {
+    i64::try_from(timeout.unwrap_or(TIMEOUT_DEFAULT_S).min(TIMEOUT_MAX_S)).unwrap_or_default()
+}
+
+/// Makes a sandbox. With the header `Idempotency-Key` the same request makes one however often it is sent.
+async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Value>)> {
+    let ApiCall { parts, who, headers, .. } = &call;
+    let key = idempotency_key(headers)?;
+    if key.as_ref().is_none_or(|key| !parts.keys.knows(who, key)) {
+        parts.runs.check_capacity(who)?;
+    }
+    let (members, bytes) = body.at_most(BODY_BYTES_MAX).members().await?;
+    let digest = Sha256::new().chain_update("e2b/sandboxes").chain_update(&bytes).finalize().into();
+    let Create { template, timeout, metadata, env, allow_internet_access } = parse(members, Source::Lenient)?;
+    let labels = metadata.unwrap_or_default();
+    let is_long = |text: &String| text.chars().count() > TEXT_CHARS_MAX;
+    for (argument, wrong, why) in [
+        ("templateID", template.as_ref().is_some_and(is_long), "it is longer than 256 characters"),
+        ("metadata", labels.len() > METADATA_MAX, "it has more than 64 members"),
+        (
+            "metadata",
+            labels.iter().any(|(name, value)| is_long(name) || is_long(value)),
+            "a name or a value in it is longer than 256 characters",
+        ),
+    ] {
+        if wrong {
+            return Err(Failure::argument(argument, why).into());
+        }
+    }
+    let sandbox = |run| call.key(ConversationId::of_run("i", run));
+    let make = |run| {
+        parts.containers.create(&sandbox(run), Maker::E2b, seconds(timeout), |container| {
+            container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
+            container.labels = labels;
+            container.setup.env = env.unwrap_or_default();
+            container.setup.network = (allow_internet_access == Some(false)).then(Vec::new);
+        })
+    };
+    let begun = match key {
+        None => Once::New(make(RunId::new())?),
+        Some(key) => parts.keys.once(who, None, (key, digest), make).await?,
+    };
+    let container = match begun {
+        Once::New(container) => container,
+        Once::Again(run) => parts.containers.get(&sandbox(run), Maker::E2b)?,
+    };
+    Ok((StatusCode::CREATED, Json(opened(&container, headers))))
+}
+
+/// A sandbox that goes on, for at least so long.
+async fn connect(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Answer<Value> {
+    let until = until(&call, body).await?;
+    let extend = |container: &mut Container| container.ends_unix_s = container.ends_unix_s.max(until);
+    let container = call.parts.containers.change(&named(&call, &id)?, Maker::E2b, extend)?;
+    Ok(Json(opened(&container, &call.headers)))
+}
+
+/// Sets when a sandbox expires.
+async fn set_timeout(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Reply<StatusCode> {
+    let until = until(&call, body).await?;
+    no_content(call.parts.containers.change(&named(&call, &id)?, Maker::E2b, |container| container.ends_unix_s = until))
+}
+
+/// When a sandbox expires by the body, in seconds since 1970.
+async fn until(call: &ApiCall, body: RequestBody) -> Result<i64, Failure> {
+    let Timeout { timeout } = body.at_most(BODY_BYTES_MAX).lenient().await?;
+    Ok(call.parts.containers.now_unix_s().saturating_add(seconds(timeout)))
+}
+
+/// A sandbox.
+async fn retrieve(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
+    let container = call.parts.containers.get(&named(&call, &id)?, Maker::E2b)?;
+    Ok(Json(shown(&container, call.parts.runs.limits())))
+}
+
+/// All sandboxes, or those with some metadata. There is one page, of as many as there is room for.
+async fn list(ApiCall { parts, who, .. }: ApiCall, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let text = |encoded: &str| percent_decode_str(&encoded.replace('+', " ")).decode_utf8_lossy().into_owned();
+    let of = |name: &str| query.split('&').filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name);
+    let wanted = of("metadata").map(|(_, pairs)| text(pairs)).unwrap_or_default();
+    let wanted: Vec<_> = wanted
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (text(&text(name)), text(&text(value))))
+        .collect();
+    // None is ever paused.
+    let runs = of("state").is_none_or(|(_, state)| state.contains("running"));
+    let mut all = parts.containers.list(&who, Maker::E2b);
+    all.retain(|one| runs && wanted.iter().all(|(name, value)| one.labels.get(name) == Some(value)));
+    let (limits, mut room) = (parts.runs.limits(), Room::default());
+    let fitting: Vec<_> = all.iter().map(|one| shown(one, limits)).filter(|one| room.takes(one)).collect();
+    listed::answer(fitting, !room.is_full)
+}
+
+/// Ends what runs in a sandbox and deletes its files.
+async fn kill(call: ApiCall, Path(id): Path<String>) -> Reply<StatusCode> {
+    no_content(call.parts.containers.remove(&named(&call, &id)?, Maker::E2b).await)
+}
+
+fn named(call: &ApiCall, id: &str) -> Result<ConversationKey, Failure> {
+    let id = id.parse().map_err(|_| Failure::new(Code::ConversationNotFound, "The sandbox was not found."))?;
+    Ok(call.key(id))
+}
+
+/// The answer that the SDK makes a sandbox of. Its requests to the sandbox hold the tokens of this answer: the one that
+/// this request came with, so that there is no second secret to revoke.
+fn opened(container: &Container, headers: &HeaderMap) -> Value {
+    let bearer = || headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ').map(|(_, token)| token);
+    let token = headers.get(KEY).and_then(|key| key.to_str().ok()).or_else(bearer);
+    json!({
+        "sandboxID": container.key.id.as_str(),
+        "templateID": container.name,
+        "clientID": "sandbox",
+        "envdVersion": "0.6.4",
+        "envdAccessToken": token,
+        "trafficAccessToken": token,
+        "domain": null,
+    })
+}
+
+fn shown(container: &Container, limits: &Limits) -> Value {
+    json!({
+        "sandboxID": container.key.id.as_str(),
+        "templateID": container.name,
+        "clientID": "sandbox",
+        "envdVersion": "0.6.4",
+        "startedAt": rfc3339(container.created_unix_s),
+        "endAt": rfc3339(container.ends_unix_s),
+        "cpuCount": limits.cpu_millis.div_ceil(1000),
+        "memoryMB": limits.memory_bytes >> 20,
+        // The quota is of a conversation and not of its sandbox.
+        "diskSizeMB": 0,
+        "state": "running",
+        "metadata": container.labels,
+    })
 }
 
 /// A path below `/data`; `None` for the folder itself.
