@@ -4,25 +4,38 @@
 //! Below `/jupyter/c/{conversationId}` everything is in that conversation. Elsewhere each kernel has a conversation of
 //! its own, and contents are those of [`CONTENTS`]. The token may come in Jupyter's ways: see [`super::access`].
 
-mod call;
 mod channels;
 mod contents;
 mod kernels;
 mod model;
-mod sessions;
 mod wire;
 
 use axum::{
     Router,
+    extract::{FromRequestParts, OriginalUri},
+    http::{Uri, request::Parts},
     routing::{get, post},
 };
+use serde_json::{Map, Value};
+use uuid::Uuid;
 
-use super::ApiParts;
+use super::{ApiParts, body::RequestBody, error::ApiError, json};
+use crate::domain::{
+    error::{Code, Failure},
+    id::{ConversationId, SessionId},
+    owner::{ConversationKey, Principal},
+    path::{SafePath, decode_component},
+};
 
 /// Where the surface is.
 pub const ROOT: &str = "/jupyter";
 /// The conversation of contents, unless the path names one.
 const CONTENTS: &str = "jupyter";
+/// Where everything is in the conversation that follows.
+const PINNED: &str = "/jupyter/c/";
+/// Values in a body that is no file.
+const VALUES_MAX: usize = 1000;
+const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {
@@ -36,8 +49,11 @@ pub fn router(parts: ApiParts) -> Router {
         .route("/api/kernels/{id}/interrupt", post(kernels::interrupt))
         .route("/api/kernels/{id}/restart", post(kernels::restart))
         .route("/api/kernels/{id}/channels", get(channels::connect))
-        .route("/api/sessions", get(sessions::list).post(sessions::create))
-        .route("/api/sessions/{id}", get(sessions::get).patch(sessions::change).delete(sessions::remove))
+        .route("/api/sessions", get(kernels::list_sessions).post(kernels::create_session))
+        .route(
+            "/api/sessions/{id}",
+            get(kernels::get_session).patch(kernels::change_session).delete(kernels::remove_session),
+        )
         .route("/api/contents", get(contents::read).post(contents::create))
         .route(
             "/api/contents/{*path}",
@@ -49,4 +65,96 @@ pub fn router(parts: ApiParts) -> Router {
         )
         .with_state(parts);
     Router::new().nest(ROOT, api.clone()).nest("/jupyter/c/{conversation}", api)
+}
+
+/// A request without its body.
+struct Call {
+    who: Principal,
+    /// Where the API is, with the conversation and without the token.
+    base: String,
+    /// What is below that.
+    uri: Uri,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let uri = parts.uri.clone();
+        let whole = parts.extensions.get::<OriginalUri>().map_or(&uri, |whole| &whole.0);
+        let base = whole.path().strip_suffix(uri.path()).unwrap_or_default().to_owned();
+        Ok(Self { who: Principal::from_request_parts(parts, state).await?, base, uri })
+    }
+}
+
+impl Call {
+    /// The conversation that the path names.
+    fn pinned(&self) -> Result<Option<ConversationId>, Failure> {
+        let Some(name) = self.base.strip_prefix(PINNED) else { return Ok(None) };
+        let name = decode_component(name).ok().and_then(|name| String::from_utf8(name).ok()).unwrap_or_default();
+        name.parse().map(Some).map_err(|why| Failure::argument("conversationId", why))
+    }
+
+    /// The conversation of a new kernel.
+    fn conversation(&self) -> Result<ConversationKey, Failure> {
+        Ok(ConversationKey::new(self.who.clone(), self.pinned()?.unwrap_or_else(ConversationId::fresh)))
+    }
+
+    /// The conversation whose files are shown.
+    fn contents(&self) -> Result<ConversationKey, Failure> {
+        let id = self.pinned()?.map_or_else(|| CONTENTS.parse(), Ok);
+        let id = id.map_err(|_| Failure::new(Code::Internal, "The conversation of contents has a wrong name."))?;
+        Ok(ConversationKey::new(self.who.clone(), id))
+    }
+
+    /// The name in `/api/{what}/{name}`.
+    fn name(&self) -> &str {
+        self.uri.path().split('/').nth(3).unwrap_or_default()
+    }
+
+    fn uuid(&self) -> Result<Uuid, Failure> {
+        let none = |_| Failure::new(Code::SessionNotFound, "There is no such session.");
+        Uuid::try_parse(self.name()).map_err(none)
+    }
+
+    fn kernel(&self) -> Result<SessionId, Failure> {
+        kernel(self.name())
+    }
+
+    /// The path in `/api/contents/{path}`; nothing for the folder above all.
+    fn path(&self) -> Result<Option<SafePath>, Failure> {
+        let encoded = self.uri.path().splitn(4, '/').nth(3).unwrap_or_default();
+        if encoded.is_empty() {
+            return Ok(None);
+        }
+        let plain = encoded.replace("%2F", "/").replace("%2f", "/");
+        SafePath::from_encoded(&plain).map(Some).map_err(|why| Failure::argument("path", why))
+    }
+
+    /// A value in the query.
+    fn query(&self, name: &str) -> Option<String> {
+        let parts = self.uri.query().unwrap_or_default().split('&');
+        let value = parts.filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name)?.1;
+        Some(percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned())
+    }
+}
+
+/// The members of a body, whatever its media type; none where there is no body.
+async fn members(body: RequestBody) -> Result<Map<String, Value>, Failure> {
+    let bytes = body.at_most(BODY_BYTES_MAX).read().await?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok(Map::new());
+    }
+    let wrong = |error| Failure::new(Code::InvalidRequest, json::complaint(&error));
+    match json::read(&bytes, VALUES_MAX).map_err(wrong)? {
+        Value::Object(members) => Ok(members),
+        Value::Null => Ok(Map::new()),
+        _ => Err(Failure::new(Code::InvalidRequest, "The body is not a JSON object: send one, or none.")),
+    }
+}
+
+/// A kernel by its id, which is a session's as a UUID: Jupyter's routes take no other form.
+fn kernel(id: &str) -> Result<SessionId, Failure> {
+    let session = Uuid::try_parse(id).ok().and_then(|id| format!("session-{}", id.simple()).parse().ok());
+    session.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such kernel."))
 }

@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    call::Call,
+    Call,
     wire::{V1, Wire},
 };
 use crate::{

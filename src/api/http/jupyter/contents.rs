@@ -16,7 +16,7 @@ use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::call::{Call, members};
+use super::{Call, members};
 use crate::{
     api::http::{
         Answer, Reply,
@@ -263,7 +263,7 @@ fn in_the_way(failure: Failure) -> ApiError {
 }
 
 fn location(call: &Call, path: &SafePath) -> (header::HeaderName, String) {
-    (header::LOCATION, format!("{}/api/contents/{}", call.base(), path.to_encoded()))
+    (header::LOCATION, format!("{}/api/contents/{}", call.base, path.to_encoded()))
 }
 
 /// The name that a copy, or a copy of a copy, was made from.
