@@ -4,13 +4,9 @@
 //! With sign-in off, none of these paths exists: some clients ignore their configured token once discovery answers.
 
 mod authorize;
-mod challenge;
 pub mod connections;
 mod consent;
-mod form;
-mod provider;
-mod recognize;
-mod token;
+mod middleware;
 
 use std::{net::IpAddr, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -18,24 +14,22 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{FromRef, Request, State},
-    http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
-pub use self::{
-    challenge::{Challenge, challenge},
-    recognize::{assertion, recognize},
-};
+pub use self::middleware::{Challenge, assertion, challenge, recognize};
 use super::{auth::ClientAddress, body::Bodies};
 use crate::{
     domain::error::Failure,
     services::{
         connections::Connections,
         issuer::Issuer,
-        sign_in::{Refusal, Registration, SignIn},
+        sign_in::{Refusal, Registration, SignIn, TokenRequest},
     },
 };
 
@@ -43,6 +37,18 @@ use crate::{
 const BODY_BYTES_MAX: usize = 64 << 10;
 const RESOURCE: &str = "/.well-known/oauth-protected-resource";
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
+/// What a request to the endpoints for tokens has once at most.
+const ONCE: [&str; 9] = [
+    "grant_type",
+    "client_id",
+    "client_secret",
+    "code",
+    "redirect_uri",
+    "code_verifier",
+    "refresh_token",
+    "scope",
+    "token",
+];
 
 /// The parts of the surface.
 #[derive(Clone)]
@@ -91,8 +97,8 @@ fn endpoints(parts: ServerParts) -> Router {
     Router::new()
         .route("/.well-known/oauth-authorization-server", get(server))
         .route("/register", post(register))
-        .route("/token", post(token::token))
-        .route("/revoke", post(token::revoke))
+        .route("/token", post(token))
+        .route("/revoke", post(revoke))
         .with_state(parts)
 }
 
@@ -101,7 +107,7 @@ pub fn pages(parts: &SignInParts) -> Router {
     parts.server().map_or_else(Router::new, |parts| {
         Router::new()
             .route("/authorize", get(authorize::show).post(authorize::decide))
-            .route("/authorize/callback", get(provider::back))
+            .route("/authorize/callback", get(authorize::back_from_provider))
             .with_state(parts)
     })
 }
@@ -111,7 +117,7 @@ async fn resource(State(parts): State<SignInParts>, uri: Uri) -> Json<Value> {
     let base = &parts.base;
     let issuer = parts.issuer.as_ref().or(parts.access.as_ref()).map_or(&**base, |issuer| issuer.name());
     Json(json!({
-        "resource": format!("{base}/mcp{}", challenge::known_query(uri.query())),
+        "resource": format!("{base}/mcp{}", middleware::known_query(uri.query())),
         "authorization_servers": [issuer],
         "scopes_supported": ["run", "files"],
         "bearer_methods_supported": ["header"],
@@ -142,26 +148,21 @@ async fn server(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
 }
 
 /// RFC 7591. What is not known of the request is ignored.
-async fn register(State(parts): State<ServerParts>, request: Request) -> Response {
+async fn register(State(parts): State<ServerParts>, request: Request) -> Result<Response, ProtocolError> {
     let from = address(&request);
     let (head, body) = request.into_parts();
-    let wanted = match parts.bodies.json(&head.headers, body).await {
-        Ok((wanted, _)) => wanted,
-        Err(failure) => return unreadable(&failure, "invalid_client_metadata"),
-    };
-    let text = |name: &str| wanted.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let redirects = wanted.get("redirect_uris").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let sent = parts.bodies.json(&head.headers, body).await;
+    let (sent, _) = sent.map_err(|failure| ProtocolError::unreadable(failure, "invalid_client_metadata"))?;
+    let text = |name: &str| sent.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let redirects = sent.get("redirect_uris").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let registration = Registration {
         name: text("client_name"),
         redirects: redirects.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
         auth_method: text("token_endpoint_auth_method"),
     };
-    let registered = match parts.sign_in.register(registration, from).await {
-        Ok(registered) => registered,
-        Err(refusal) => return refused(refusal),
-    };
+    let registered = parts.sign_in.register(registration, from).await?;
     // Clients expect to read back what they sent. What is remembered of it replaces it.
-    let mut answer = wanted;
+    let mut answer = sent;
     answer.insert("client_id".into(), registered.client.id.into());
     answer.insert("client_id_issued_at".into(), registered.issued_unix_s.into());
     answer.insert("client_name".into(), registered.client.name.into());
@@ -172,38 +173,131 @@ async fn register(State(parts): State<ServerParts>, request: Request) -> Respons
     let method = if registered.secret.is_some() { "client_secret_post" } else { "none" };
     answer.insert("token_endpoint_auth_method".into(), method.into());
     if let Some(secret) = &registered.secret {
-        answer.insert("client_secret".into(), secrecy::ExposeSecret::expose_secret(secret).into());
+        answer.insert("client_secret".into(), secret.expose_secret().into());
         answer.insert("client_secret_expires_at".into(), 0.into());
     }
-    (StatusCode::CREATED, [NO_STORE], Json(answer)).into_response()
+    Ok((StatusCode::CREATED, [NO_STORE], Json(answer)).into_response())
+}
+
+async fn token(State(parts): State<ServerParts>, request: Request) -> Result<Response, ProtocolError> {
+    let from = address(&request);
+    let form = form_of(&parts.bodies, request).await?;
+    let request = TokenRequest {
+        grant_type: form.text("grant_type"),
+        client: form.text("client_id"),
+        secret: form.get("client_secret").map(str::to_owned),
+        code: form.text("code"),
+        redirect: form.get("redirect_uri").map(str::to_owned),
+        verifier: form.text("code_verifier"),
+        refresh: form.text("refresh_token"),
+        scope: form.text("scope"),
+        resources: form.all("resource"),
+    };
+    let granted = parts.sign_in.grant(&request, from).await?;
+    let scopes: Vec<_> = granted.scopes.iter().map(|scope| scope.as_str()).collect();
+    let body = json!({
+        "access_token": granted.access.expose_secret(),
+        "token_type": "Bearer",
+        "expires_in": granted.expires_s,
+        "refresh_token": granted.refresh.expose_secret(),
+        "scope": scopes.join(" "),
+    });
+    Ok(([NO_STORE], Json(body)).into_response())
+}
+
+/// RFC 7009.
+async fn revoke(State(parts): State<ServerParts>, request: Request) -> Result<Response, ProtocolError> {
+    let form = form_of(&parts.bodies, request).await?;
+    let token = form.get("token").ok_or(Refusal::InvalidRequest("the token is missing"))?;
+    parts.sign_in.revoke(token, form.get("client_id"), form.get("client_secret")).await?;
+    Ok((StatusCode::OK, [NO_STORE]).into_response())
 }
 
 /// An error of the protocol (RFC 6749, 5.2).
-fn refused(refusal: Refusal) -> Response {
-    let status = match refusal {
-        Refusal::InvalidClient => StatusCode::UNAUTHORIZED,
-        Refusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
-        Refusal::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::BAD_REQUEST,
-    };
-    let body = Json(json!({"error": refusal.word(), "error_description": refusal.to_string()}));
-    let mut response = (status, [NO_STORE], body).into_response();
-    if matches!(refusal, Refusal::TooMany | Refusal::Unavailable) {
-        response.headers_mut().insert(header::RETRY_AFTER, 30.into());
-    }
-    response
+struct ProtocolError {
+    status: StatusCode,
+    word: &'static str,
+    description: String,
+    retry_after_s: Option<u64>,
 }
 
-fn unreadable(failure: &Failure, word: &str) -> Response {
-    let status = super::error::status(failure.code);
-    (status, [NO_STORE], Json(json!({"error": word, "error_description": failure.message}))).into_response()
+impl ProtocolError {
+    /// For a body that could not be read.
+    fn unreadable(failure: Failure, word: &'static str) -> Self {
+        let status = super::error::status(failure.code);
+        Self { status, word, description: failure.message, retry_after_s: None }
+    }
+}
+
+impl From<Refusal> for ProtocolError {
+    fn from(refusal: Refusal) -> Self {
+        let (status, retry_after_s) = match refusal {
+            Refusal::InvalidClient => (StatusCode::UNAUTHORIZED, None),
+            Refusal::TooMany => (StatusCode::TOO_MANY_REQUESTS, Some(30)),
+            Refusal::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, Some(30)),
+            _ => (StatusCode::BAD_REQUEST, None),
+        };
+        Self { status, word: refusal.word(), description: refusal.to_string(), retry_after_s }
+    }
+}
+
+impl IntoResponse for ProtocolError {
+    fn into_response(self) -> Response {
+        let Self { status, word, description, retry_after_s } = self;
+        let retry = retry_after_s.map(|seconds| [(header::RETRY_AFTER, HeaderValue::from(seconds))]);
+        (status, [NO_STORE], retry, Json(json!({"error": word, "error_description": description}))).into_response()
+    }
 }
 
 fn address(request: &Request) -> IpAddr {
     request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address)
 }
 
-async fn read_form(bodies: &Bodies, headers: &HeaderMap, body: Body) -> Result<form::Form, Failure> {
-    let body = bodies.read(headers, body).await?;
-    Ok(form::Form::read(&body))
+/// The form of a request to the endpoints for tokens.
+async fn form_of(bodies: &Bodies, request: Request) -> Result<Form, ProtocolError> {
+    let (head, body) = request.into_parts();
+    let form = Form::receive(bodies, &head.headers, body).await;
+    let form = form.map_err(|failure| ProtocolError::unreadable(failure, "invalid_request"))?;
+    if form.repeats(&ONCE) {
+        return Err(Refusal::InvalidRequest("a parameter is there twice").into());
+    }
+    Ok(form)
+}
+
+/// The pairs of a query or a form, in their order. [`Self::get`] ignores a name that occurs twice; callers refuse it by
+/// [`Self::repeats`].
+#[derive(Debug, Default)]
+struct Form(Vec<(String, String)>);
+
+impl Form {
+    async fn receive(bodies: &Bodies, headers: &HeaderMap, body: Body) -> Result<Self, Failure> {
+        bodies.read(headers, body).await.map(|body| Self::read(&body))
+    }
+
+    fn read(text: &[u8]) -> Self {
+        // PostgreSQL refuses a text with a NUL, which would look as if the database were away.
+        let pairs =
+            form_urlencoded::parse(text).map(|(key, value)| (key.into_owned(), value.replace('\0', "\u{fffd}")));
+        Self(pairs.collect())
+    }
+
+    /// Every value of a name.
+    fn all(&self, name: &str) -> Vec<String> {
+        self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
+    }
+
+    /// The value of a name that is there once and not empty.
+    fn get(&self, name: &str) -> Option<&str> {
+        let mut values = self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        values.next().filter(|_| values.next().is_none()).filter(|value| !value.is_empty())
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.get(name).unwrap_or_default().to_owned()
+    }
+
+    /// Whether one of these names is there twice.
+    fn repeats(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.0.iter().filter(|(key, _)| key == name).count() > 1)
+    }
 }

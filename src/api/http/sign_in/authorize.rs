@@ -4,7 +4,8 @@
 //! page (RFC 9700, 4.11.2).
 //!
 //! The server stores nothing of a request that waits for consent. The form holds it, with a seal over the request, its
-//! expiry and a cookie, so the form is valid for no other browser or request.
+//! expiry and a cookie, so the form is valid for no other browser or request. A browser that is sent to an OpenID
+//! Connect provider takes the request along in `state`, sealed in the same way.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -14,37 +15,42 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use hmac::{Hmac, KeyInit as _, Mac as _};
-use secrecy::ExposeSecret as _;
-use sha2::Sha256;
+use secrecy::{ExposeSecret as _, SecretString};
+use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
-use super::{BODY_BYTES_MAX, ServerParts, address, consent, form::Form, provider, read_form};
-use crate::services::sign_in::{self, Consent, Refusal, SignIn};
+use super::{BODY_BYTES_MAX, Form, NO_STORE, ServerParts, address, consent};
+use crate::{
+    domain::text,
+    services::sign_in::{self, Consent, Refusal, SignIn},
+};
 
 /// How long a page waits for its person.
 const PAGE_S: i64 = 600;
+/// What a seal is for.
+const CONSENT: &str = "consent";
+const PROVIDER: &str = "provider";
 const ONCE: [&str; 7] =
     ["client_id", "redirect_uri", "response_type", "state", "scope", "code_challenge", "code_challenge_method"];
 
 /// A request that was understood as far as its answer's address.
-pub(super) struct AuthorizeRequest {
+struct AuthorizeRequest {
     /// What its client calls itself.
     client: String,
-    pub(super) redirect: String,
-    pub(super) state: Option<String>,
-    pub(super) consent: Result<Consent, Refusal>,
+    redirect: String,
+    state: Option<String>,
+    consent: Result<Consent, Refusal>,
 }
 
 pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, request: Request) -> Result<Response, Refusal> {
     let (from, headers) = (address(&request), request.headers());
     let query = request.uri().query().unwrap_or_default();
     let asked = read(&sign_in, query, from).await?;
-    match asked.consent {
-        Ok(consent) => Ok(page(&sign_in, &consent, query, headers, None)),
+    match &asked.consent {
+        Ok(consent) => Ok(page(&sign_in, consent, query, headers, None)),
         Err(refusal) => {
-            let link = location(&sign_in, &asked.redirect, asked.state.as_deref(), &Err(refusal));
-            Ok(consent::refused(&asked.client, &asked.redirect, &link, refusal))
+            let link = asked.location(&sign_in, &Err(*refusal));
+            Ok(consent::refused(&asked.client, &asked.redirect, &link, *refusal))
         }
     }
 }
@@ -53,31 +59,29 @@ pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -
     let (sign_in, from) = (parts.sign_in, address(&request));
     let (head, body) = request.into_parts();
     let unread = |_| Refusal::InvalidRequest("the form could not be read");
-    let form = read_form(&parts.bodies, &head.headers, body).await.map_err(unread)?;
+    let form = Form::receive(&parts.bodies, &head.headers, body).await.map_err(unread)?;
     let query = form.text("request");
     if !is_own(&sign_in, &head.headers) || !is_given(&sign_in, &head.headers, &form, &query) {
         return Ok(consent::foreign());
     }
     let asked = read(&sign_in, &query, from).await?;
-    let answer = match asked.consent {
-        Ok(_) if form.get("decision") == Some("provider") => {
-            return provider::leave(&sign_in, &query, &head.headers, from).await;
-        }
+    let answer = match &asked.consent {
+        Ok(_) if form.get("decision") == Some("provider") => return leave(&sign_in, &query, &head.headers, from).await,
         Ok(_) if form.get("decision") != Some("allow") => Err(Refusal::AccessDenied),
-        Ok(consent) => match sign_in.consent(&consent, &form.text("token"), from).await {
+        Ok(consent) => match sign_in.consent(consent, &form.text("token"), from).await {
             Err(refusal @ (Refusal::WrongToken | Refusal::TooMany)) => {
-                return Ok(page(&sign_in, &consent, &query, &head.headers, Some(refusal)));
+                return Ok(page(&sign_in, consent, &query, &head.headers, Some(refusal)));
             }
             Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
-            answer => answer.map(|code| code.expose_secret().to_owned()),
+            answer => answer,
         },
-        Err(refusal) => Err(refusal),
+        Err(refusal) => Err(*refusal),
     };
-    back(&sign_in, &asked.redirect, asked.state.as_deref(), &answer)
+    asked.back(&sign_in, &answer)
 }
 
 /// An error here is shown to the person: where it could be sent is not known to be the client's.
-pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<AuthorizeRequest, Refusal> {
+async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<AuthorizeRequest, Refusal> {
     if query.len() > BODY_BYTES_MAX / 8 {
         return Err(Refusal::InvalidRequest("the request is too long"));
     }
@@ -103,7 +107,7 @@ pub(super) async fn read(sign_in: &SignIn, query: &str, from: IpAddr) -> Result<
 
 fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, refusal: Option<Refusal>) -> Response {
     let browser = cookie(sign_in, headers).unwrap_or_else(|| Uuid::new_v4().simple().to_string());
-    let seal = seal(sign_in, "consent", &browser, query);
+    let seal = seal(sign_in, CONSENT, &browser, query);
     let mut response = consent::page(asked, (query, &seal), sign_in.provider(), refusal);
     let (name, secure) = cookie_name(sign_in);
     let cookie = format!("{name}={browser}; Path=/; Max-Age={PAGE_S}; HttpOnly; SameSite=Lax{secure}");
@@ -113,34 +117,70 @@ fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, ref
     response
 }
 
-/// Sends the browser to the client. 303, so that no browser repeats the form.
-pub(super) fn back(
-    sign_in: &SignIn,
-    redirect: &str,
-    state: Option<&str>,
-    answer: &Result<String, Refusal>,
-) -> Result<Response, Refusal> {
-    let wrong = |_| Refusal::InvalidRequest("the redirect address is not one that the client registered");
-    let location = HeaderValue::try_from(location(sign_in, redirect, state, answer)).map_err(wrong)?;
-    let headers = [(header::LOCATION, location), (header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    Ok((StatusCode::SEE_OTHER, headers).into_response())
+impl AuthorizeRequest {
+    /// Sends the browser to the client. 303, so that no browser repeats the form.
+    fn back(&self, sign_in: &SignIn, answer: &Result<SecretString, Refusal>) -> Result<Response, Refusal> {
+        let wrong = "the redirect address is not one that the client registered";
+        see_other(self.location(sign_in, answer), wrong)
+    }
+
+    /// The client's address with its answer, which has `iss` against mix-ups (RFC 9207).
+    fn location(&self, sign_in: &SignIn, answer: &Result<SecretString, Refusal>) -> String {
+        let mut pairs = form_urlencoded::Serializer::new(String::new());
+        match answer {
+            Ok(code) => pairs.append_pair("code", code.expose_secret()),
+            Err(refusal) => {
+                pairs.append_pair("error", refusal.word()).append_pair("error_description", &refusal.to_string())
+            }
+        };
+        if let Some(state) = &self.state {
+            pairs.append_pair("state", state);
+        }
+        let pairs = pairs.append_pair("iss", sign_in.issuer()).finish();
+        let join = if self.redirect.contains('?') { '&' } else { '?' };
+        format!("{}{join}{pairs}", self.redirect)
+    }
 }
 
-/// The client's address with its answer, which has `iss` against mix-ups (RFC 9207).
-fn location(sign_in: &SignIn, redirect: &str, state: Option<&str>, answer: &Result<String, Refusal>) -> String {
-    let mut pairs = form_urlencoded::Serializer::new(String::new());
-    match answer {
-        Ok(code) => pairs.append_pair("code", code),
-        Err(refusal) => {
-            pairs.append_pair("error", refusal.word()).append_pair("error_description", &refusal.to_string())
-        }
+fn see_other(location: String, wrong: &'static str) -> Result<Response, Refusal> {
+    let location = HeaderValue::try_from(location).map_err(|_| Refusal::InvalidRequest(wrong))?;
+    Ok((StatusCode::SEE_OTHER, [NO_STORE], [(header::LOCATION, location)]).into_response())
+}
+
+/// Sends the browser to the provider.
+async fn leave(sign_in: &SignIn, query: &str, headers: &HeaderMap, from: IpAddr) -> Result<Response, Refusal> {
+    let Some(browser) = cookie(sign_in, headers) else { return Ok(consent::foreign()) };
+    // Two requests of one browser have different states.
+    let once = Uuid::new_v4().simple();
+    let sealed = format!("{once}.{query}");
+    let state = format!("{}.{}", seal(sign_in, PROVIDER, &browser, &sealed), BASE64_URL_SAFE_NO_PAD.encode(sealed));
+    see_other(sign_in.to_provider(&state, &browser, from).await?, "the request is too long")
+}
+
+/// The provider's answer.
+pub(super) async fn back_from_provider(
+    State(sign_in): State<Arc<SignIn>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let from = address(&request);
+    let form = Form::read(request.uri().query().unwrap_or_default().as_bytes());
+    let state = form.text("state");
+    let Some(browser) = cookie(&sign_in, request.headers()) else { return Ok(consent::foreign()) };
+    let Some(query) = opened(&sign_in, &state, &browser) else { return Ok(consent::foreign()) };
+    let asked = read(&sign_in, &query, from).await?;
+    let (Ok(consent), Some(code)) = (&asked.consent, form.get("code")) else {
+        return asked.back(&sign_in, &Err(Refusal::AccessDenied));
     };
-    if let Some(state) = state {
-        pairs.append_pair("state", state);
-    }
-    let pairs = pairs.append_pair("iss", sign_in.issuer()).finish();
-    let join = if redirect.contains('?') { '&' } else { '?' };
-    format!("{redirect}{join}{pairs}")
+    let person = sign_in.from_provider(code, form.get("iss"), (&state, &browser), from).await?;
+    asked.back(&sign_in, &Ok(sign_in.consent_as(consent, person).await?))
+}
+
+/// The request in a state, if it was given to this browser, lately.
+fn opened(sign_in: &SignIn, state: &str, browser: &str) -> Option<String> {
+    let (seal, sealed) = state.rsplit_once('.')?;
+    let sealed = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(sealed).ok()?).ok()?;
+    check_seal(sign_in, PROVIDER, browser, seal, &sealed)?;
+    sealed.split_once('.').map(|(_, query)| query.to_owned())
 }
 
 /// Whether a form comes from the server's own page, as far as the browser says where it comes from.
@@ -152,34 +192,31 @@ fn is_own(sign_in: &SignIn, headers: &HeaderMap) -> bool {
 /// Whether a form was given to this browser, lately.
 fn is_given(sign_in: &SignIn, headers: &HeaderMap, form: &Form, query: &str) -> bool {
     let given = cookie(sign_in, headers).zip(form.get("seal"));
-    given.is_some_and(|(browser, seal)| check_seal(sign_in, "consent", &browser, seal, query).is_some())
+    given.is_some_and(|(browser, seal)| check_seal(sign_in, CONSENT, &browser, seal, query).is_some())
 }
 
 /// A text is good for one purpose, one browser and the time that a page waits: its end, and what proves that.
-pub(super) fn seal(sign_in: &SignIn, what: &str, browser: &str, text: &str) -> String {
+fn seal(sign_in: &SignIn, what: &str, browser: &str, text: &str) -> String {
     let ends = sign_in.now() / 1000 + PAGE_S;
-    let mac = mac(sign_in, what, browser, ends, text).finalize().into_bytes();
-    format!("{ends}.{}", BASE64_URL_SAFE_NO_PAD.encode(mac))
+    format!("{ends}.{}", BASE64_URL_SAFE_NO_PAD.encode(mac(sign_in, what, browser, ends, text)))
 }
 
 /// Nothing for a seal that is not of this text, or has ended.
-pub(super) fn check_seal(sign_in: &SignIn, what: &str, browser: &str, seal: &str, text: &str) -> Option<()> {
+fn check_seal(sign_in: &SignIn, what: &str, browser: &str, seal: &str, text: &str) -> Option<()> {
     let (ends, sent) = seal.split_once('.')?;
     let ends = ends.parse::<i64>().ok().filter(|ends| sign_in.now() / 1000 <= *ends)?;
     let sent = BASE64_URL_SAFE_NO_PAD.decode(sent).ok()?;
-    mac(sign_in, what, browser, ends, text).verify_slice(&sent).ok()
+    let is_same = mac(sign_in, what, browser, ends, text)[..].ct_eq(&sent);
+    bool::from(is_same).then_some(())
 }
 
-#[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-fn mac(sign_in: &SignIn, what: &str, browser: &str, ends: i64, text: &str) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(sign_in.key()).expect("a key of any length");
+fn mac(sign_in: &SignIn, what: &str, browser: &str, ends: i64, text: &str) -> [u8; 32] {
     // The keys of links are made from the same secret, with another text.
-    mac.update(format!("{what}\0{browser}\0{ends}\0{text}").as_bytes());
-    mac
+    text::mac(sign_in.key(), &[format!("{what}\0{browser}\0{ends}\0{text}").as_bytes()])
 }
 
 /// The value that names a browser. A `__Host-` cookie cannot be set by another host or without TLS.
-pub(super) fn cookie(sign_in: &SignIn, headers: &HeaderMap) -> Option<String> {
+fn cookie(sign_in: &SignIn, headers: &HeaderMap) -> Option<String> {
     let (name, _) = cookie_name(sign_in);
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut values = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));

@@ -1,16 +1,24 @@
-//! The challenge of a 401 of `/mcp`: where a client finds how to sign in.
+//! What sign-in adds before the token check, and to its answer: tokens of another issuer, each of which is verified and
+//! registered, and the challenge of a 401 of `/mcp`, which says where a client finds how to sign in.
 
 use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 
-use super::RESOURCE;
+use super::{RESOURCE, SignInParts};
+use crate::{
+    api::http::{access::set_bearer, coderunner, error::ApiError, parts::single},
+    domain::error::Code,
+    services::issuer::Rejection,
+};
 
+/// What Cloudflare Access adds to a request that it lets pass.
+const ASSERTION: HeaderName = HeaderName::from_static("cf-access-jwt-assertion");
 /// What the query of `/mcp` may choose, as `api::mcp::View` reads it.
 const KNOWN: [&str; 5] = ["tools", "names", "structured", "links", "images"];
 const VALUE_BYTES_MAX: usize = 100;
@@ -52,6 +60,50 @@ pub(super) fn known_query(query: Option<&str>) -> String {
     };
     let known: Vec<_> = query.unwrap_or_default().split('&').filter(is_known).take(KNOWN.len()).collect();
     if known.is_empty() { String::new() } else { format!("?{}", known.join("&")) }
+}
+
+/// Verifies the token of a request, if it can be one of an issuer. An assertion of Cloudflare Access becomes the token
+/// of a request that has none.
+pub async fn recognize(State(parts): State<Option<SignInParts>>, mut request: Request, next: Next) -> Response {
+    let Some(parts) = parts.filter(|parts| parts.embedded.is_none()) else { return next.run(request).await };
+    let (issuer, jwt) = match jwt(request.headers()) {
+        Some(jwt) => (parts.issuer, Some(jwt)),
+        None if request.headers().contains_key(header::AUTHORIZATION) => (None, None),
+        None => (parts.access.clone(), assertion(request.headers())),
+    };
+    let is_assertion = jwt.is_some() && !request.headers().contains_key(header::AUTHORIZATION);
+    let (Some(issuer), Some(jwt)) = (issuer, jwt) else { return next.run(request).await };
+    match issuer.recognize(&jwt).await {
+        Ok(()) if is_assertion && !request.headers().contains_key(coderunner::KEY) => {
+            set_bearer(request.headers_mut(), jwt.as_bytes());
+        }
+        // What is not valid is refused, and counted, as any wrong token.
+        Ok(()) | Err(Rejection::Invalid) => {}
+        Err(Rejection::Unavailable) => {
+            let why = "The token cannot be verified now: try again in a moment.";
+            return ApiError::new(Code::IssuerUnavailable, why).into_response();
+        }
+    }
+    next.run(request).await
+}
+
+/// The assertion of Cloudflare Access that a request has. Whether it counts is for [`recognize`] to say.
+pub fn assertion(headers: &HeaderMap) -> Option<String> {
+    only(headers, &ASSERTION)
+}
+
+/// The token of a request, where it has the form of a JWT.
+fn jwt(headers: &HeaderMap) -> Option<String> {
+    let bearer = only(headers, &header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+    });
+    let token = bearer.or_else(|| only(headers, &coderunner::KEY))?;
+    (token.split('.').count() == 3).then_some(token)
+}
+
+fn only(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    single(headers, name).ok()??.to_str().ok().map(str::to_owned)
 }
 
 #[cfg(test)]
