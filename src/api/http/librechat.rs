@@ -4,23 +4,39 @@
 //! id of a file is derived from its path, so nothing is stored for this surface. A token comes in the path, as
 //! `Authorization: Bearer` or as `X-API-Key`: see [`super::access`]. Users of one LibreChat share its token, so what
 //! keeps them apart is that sessions have ids that cannot be guessed, as in LibreChat's own service.
+//!
+//! Each upload is a new session; later programs name its files.
 
 mod exec;
-mod files;
 
 use axum::{
-    Router,
+    Json, Router,
     routing::{get, post},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use multer::{Constraints, Field};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::{ApiParts, error::ApiError};
-use crate::domain::{
-    error::{Code, Failure},
-    id::ConversationId,
-    path::SafePath,
+use super::{
+    Answer, ApiParts, Reply,
+    body::RequestBody,
+    error::ApiError,
+    listed::{self, Room},
+    multipart::{self, Form},
+    parts::{ApiCall, Path},
+};
+use crate::{
+    domain::{
+        error::{Code, Failure},
+        file::FileEntry,
+        id::ConversationId,
+        owner::ConversationKey,
+        path::SafePath,
+        text::rfc3339,
+    },
+    services::files::Files,
 };
 
 /// Where the surface is.
@@ -28,6 +44,8 @@ pub const ROOT: &str = "/librechat";
 
 /// What LibreChat accepts as an id, in characters.
 const ID_CHARS: usize = 21;
+/// The members of one form: its files and what is said of them, which is not used.
+const MEMBERS_MAX: usize = 1000;
 
 /// Whether a path is of this surface.
 pub fn is_own(path: &str) -> bool {
@@ -39,12 +57,12 @@ pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
         .route("/exec", post(exec::exec))
         .route("/exec/programmatic", post(no_tools))
-        .route("/upload", post(files::upload))
-        .route("/upload/batch", post(files::upload_batch))
-        .route("/download/{session}/{file}", get(files::download))
-        .route("/sessions/{session}/objects/{file}", get(files::object))
-        .route("/files/{session}", get(files::list))
-        .route("/files/{session}/{file}", get(files::download).delete(files::remove))
+        .route("/upload", post(upload))
+        .route("/upload/batch", post(upload_batch))
+        .route("/download/{session}/{file}", get(download))
+        .route("/sessions/{session}/objects/{file}", get(object))
+        .route("/files/{session}", get(list))
+        .route("/files/{session}/{file}", get(download).delete(remove))
         .with_state(parts);
     Router::new().nest(&format!("{ROOT}/v1"), routes)
 }
@@ -80,6 +98,132 @@ fn file_id(path: &SafePath) -> String {
 fn session(id: &str) -> Result<ConversationId, Failure> {
     let known = (id.len() == ID_CHARS).then(|| id.parse().ok()).flatten();
     known.ok_or_else(|| Failure::new(Code::ConversationNotFound, "There is no such session, or it was deleted."))
+}
+
+struct Received {
+    session: ConversationId,
+    files: Vec<(String, Result<String, Failure>)>,
+}
+
+/// Writes a file into a new session.
+async fn upload(call: ApiCall, body: RequestBody) -> Answer<Value> {
+    let Received { session, files } = receive(&call, body).await?;
+    let mut shown = Vec::new();
+    for (filename, written) in files {
+        shown.push(json!({"fileId": written?, "filename": filename}));
+    }
+    let session = session.as_str();
+    Ok(Json(json!({"message": "success", "session_id": session, "storage_session_id": session, "files": shown})))
+}
+
+/// Writes several files into a new session. One that cannot be written does not stop the others.
+async fn upload_batch(call: ApiCall, body: RequestBody) -> Answer<Value> {
+    let Received { session, files } = receive(&call, body).await?;
+    let succeeded = files.iter().filter(|(_, written)| written.is_ok()).count();
+    let failed = files.len() - succeeded;
+    let shown: Vec<_> = files
+        .into_iter()
+        .map(|(filename, written)| match written {
+            Ok(id) => json!({"status": "success", "fileId": id, "filename": filename}),
+            Err(failure) => json!({"status": "error", "error": failure.message, "filename": filename}),
+        })
+        .collect();
+    let message = match (succeeded, failed) {
+        (_, 0) => "success",
+        (0, _) => "error",
+        _ => "partial_success",
+    };
+    let session = session.as_str();
+    Ok(Json(json!({"message": message, "session_id": session, "storage_session_id": session, "files": shown,
+        "succeeded": succeeded, "failed": failed})))
+}
+
+async fn receive(call: &ApiCall, body: RequestBody) -> Result<Received, ApiError> {
+    let mut form = Form::announced(body, Constraints::new())?;
+    let conversation = call.key(fresh());
+    let (mut files, mut members) = (Vec::new(), 0);
+    while let Some(field) = form.next_field().await? {
+        members += 1;
+        if members > MEMBERS_MAX {
+            return Err(Failure::new(Code::TooLarge, format!("The form has more than {MEMBERS_MAX} members.")).into());
+        }
+        if let Some(name) = field.file_name().map(ToOwned::to_owned) {
+            files.push((name.clone(), write(call, &conversation, &name, field).await));
+        }
+    }
+    if files.is_empty() {
+        return Err(Failure::argument("file", "it is missing: send the file").into());
+    }
+    Ok(Received { session: conversation.id, files })
+}
+
+async fn write(call: &ApiCall, key: &ConversationKey, name: &str, field: Field<'_>) -> Result<String, Failure> {
+    let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
+    let entry = call.parts.files.upload(key, &path, None, None, multipart::pieces(field)).await?;
+    Ok(file_id(&entry.path))
+}
+
+/// The file with this id.
+///
+/// # Errors
+/// [`Code::FileNotFound`].
+async fn find(files: &Files, conversation: &ConversationKey, id: &str) -> Result<FileEntry, Failure> {
+    let found = files.select(conversation, |file| file_id(&file.path) == id).await?.pop();
+    found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this session."))
+}
+
+type Place = Path<(String, String)>;
+
+async fn at(call: &ApiCall, place: Place) -> Result<(ConversationKey, FileEntry), Failure> {
+    let Path((id, file)) = place;
+    let conversation = call.key(session(&id)?);
+    let entry = find(&call.parts.files, &conversation, &file).await?;
+    Ok((conversation, entry))
+}
+
+/// The bytes of a file.
+async fn download(call: ApiCall, place: Place) -> Reply {
+    let (conversation, entry) = at(&call, place).await?;
+    call.download(&conversation, &entry.path).await
+}
+
+/// What is known of a file. LibreChat asks before it names a file, and uploads what is gone again.
+async fn object(call: ApiCall, place: Place) -> Answer<Value> {
+    let (conversation, entry) = at(&call, place).await?;
+    Ok(Json(shown(&conversation.id, &entry)))
+}
+
+/// The files of a session; of one that is not there none.
+async fn list(call: ApiCall, Path(id): Path<String>) -> Reply {
+    let conversation = call.key(session(&id)?);
+    let (mut entries, mut room) = (Vec::new(), Room::default());
+    let visit = |file: FileEntry| {
+        entries.extend(Some(shown(&conversation.id, &file)).filter(|entry| room.takes(entry)));
+        Ok(())
+    };
+    let visited_all = call.parts.files.visit(&conversation, None, visit).await?;
+    Ok(listed::answer(Value::Array(entries), visited_all && !room.is_full))
+}
+
+/// Deletes a file.
+async fn remove(call: ApiCall, place: Place) -> Answer<Value> {
+    let (conversation, entry) = at(&call, place).await?;
+    call.parts.files.delete(&conversation, &entry.path, None).await?;
+    Ok(Json(json!({"message": "success"})))
+}
+
+fn shown(session: &ConversationId, entry: &FileEntry) -> Value {
+    let id = file_id(&entry.path);
+    json!({
+        // Older versions look a file up by this name.
+        "name": format!("{session}/{id}"),
+        "id": id,
+        "session": session.as_str(),
+        "size": entry.size,
+        "lastModified": rfc3339(entry.modified_unix_s),
+        "contentType": entry.media_type(),
+        "metadata": {"original-filename": entry.path.text()},
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{file_id, files::find, fresh, of_hint, session};
+use super::{file_id, find, fresh, of_hint, session};
 use crate::{
     api::http::{
         Reply,
