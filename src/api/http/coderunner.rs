@@ -18,7 +18,6 @@ use axum::{
 };
 use serde_json::{Map, Value};
 
-pub use self::sessions::CodeRunnerRefusal;
 pub(super) use self::sessions::stderr;
 use super::{
     ApiParts, Reply,

@@ -14,10 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{
-    coderunner::{self, CodeRunnerRefusal},
-    e2b, jupyter, librechat, openai,
-};
+use super::{coderunner, e2b, jupyter, librechat, openai};
 use crate::{
     api::schema::{ErrorCode, ErrorResult},
     domain::{
@@ -139,7 +136,9 @@ impl ApiError {
                 let (code, request_id) = (Some(code.to_owned()), Some(request_id));
                 json!(PistonRefusal { message, code, request_id })
             }
-            Surface::CodeRunner => json!(CodeRunnerRefusal::new(code, message, request_id)),
+            // The members of each of CodeRunner's answers, so that any of its clients finds what it reads.
+            Surface::CodeRunner => json!({"status": "error", "error": message, "detail": message, "code": code,
+                "requestId": request_id, "stdout": "", "stderr": message, "execution_time": 0.0, "cpu_time": 0.0}),
             Surface::Jupyter => json!({"message": message, "reason": null, "code": code, "requestId": request_id}),
             Surface::LibreChat if status == StatusCode::TOO_MANY_REQUESTS => {
                 // The word that its clients know; they show the wait to the model.

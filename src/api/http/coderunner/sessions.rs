@@ -8,7 +8,7 @@ use axum::Json;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use multer::{Constraints, Field, SizeLimit};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::members;
@@ -125,10 +125,12 @@ struct Execute {
 }
 
 /// Runs a program and waits for its end. One that fails is a result.
-pub(super) async fn execute(call: ApiCall, body: RequestBody) -> Answer<Executed> {
+pub(super) async fn execute(call: ApiCall, body: RequestBody) -> Answer<Value> {
     let run = start(&call, body).await?;
     let report = run.finished().await?;
-    Ok(Json(Executed::from(&*report)))
+    let (wall, cpu) = seconds(&report.outcome.figures);
+    let (stdout, stderr) = (&report.stdout.text, stderr(&report));
+    Ok(Json(json!({"stdout": stdout, "stderr": stderr, "execution_time": wall, "cpu_time": cpu})))
 }
 
 /// Begins a program that goes on without its caller.
@@ -170,36 +172,7 @@ async fn start(call: &ApiCall, body: RequestBody) -> Result<RunHandle, Failure> 
     call.begin(RunRequest { session, limits, ..RunRequest::new(conversation, language, program.into()) })
 }
 
-/// A program that was run. Times are in seconds.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Executed {
-    stdout: String,
-    stderr: String,
-    execution_time: f64,
-    cpu_time: f64,
-}
-
-/// A refusal: the members of each of CodeRunner's answers, so that any of its clients finds what it reads.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CodeRunnerRefusal {
-    pub status: &'static str,
-    pub error: String,
-    pub detail: String,
-    pub code: &'static str,
-    pub request_id: String,
-    #[serde(flatten)]
-    executed: Executed,
-}
-
-impl CodeRunnerRefusal {
-    pub fn new(code: &'static str, message: String, request_id: String) -> Self {
-        let executed = Executed { stderr: message.clone(), ..Executed::default() };
-        Self { status: "error", error: message.clone(), detail: message, code, request_id, executed }
-    }
-}
-
-/// Wall clock and CPU time.
+/// Wall clock and CPU time, in seconds.
 fn seconds(figures: &Figures) -> (f64, f64) {
     (figures.wall.as_secs_f64(), figures.cpu.unwrap_or_default().as_secs_f64())
 }
@@ -219,13 +192,6 @@ pub(in crate::api::http) fn stderr(report: &Report) -> String {
         text.push_str(&report.outcome.sentence());
     }
     text
-}
-
-impl From<&Report> for Executed {
-    fn from(report: &Report) -> Self {
-        let (execution_time, cpu_time) = seconds(&report.outcome.figures);
-        Self { stdout: report.stdout.text.clone(), stderr: stderr(report), execution_time, cpu_time }
-    }
 }
 
 /// A task of `execute_async`.
