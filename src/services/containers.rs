@@ -13,16 +13,9 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{
-    conversations::Conversations,
-    files::Uses,
-    runs::Runs,
-    sessions::{Sessions, Setup},
-};
+use super::{conversations::Conversations, files::Uses, runs::Runs, sessions::Setup};
 use crate::domain::{
-    clock::Clock,
     error::{Code, Failure},
-    id::ConversationId,
     owner::{ConversationKey, Principal},
 };
 
@@ -58,21 +51,14 @@ pub struct Container {
 
 /// The service. A clone is the same service.
 #[derive(Clone)]
-pub struct Containers(Arc<Inner>);
-
-struct Inner {
+pub struct Containers {
     runs: Runs,
-    sessions: Sessions,
-    conversations: Conversations,
-    clock: Arc<dyn Clock>,
-    held: Mutex<HashMap<ConversationKey, Container>>,
+    held: Arc<Mutex<HashMap<ConversationKey, Container>>>,
 }
 
 impl Containers {
     pub fn new(runs: Runs) -> Self {
-        let (sessions, conversations) = (runs.sessions().clone(), Conversations::new(runs.clone()));
-        let clock = Arc::clone(&runs.parts().sandboxes.clock);
-        Self(Arc::new(Inner { runs, sessions, conversations, clock, held: Mutex::default() }))
+        Self { runs, held: Arc::default() }
     }
 
     /// Holds a conversation that was made here, for `life_s` seconds, with what `fill` sets. Nothing is started.
@@ -86,14 +72,14 @@ impl Containers {
         life_s: i64,
         fill: impl FnOnce(&mut Container),
     ) -> Result<Container, Failure> {
-        let now = self.0.clock.unix_s();
+        let now = self.now_unix_s();
         self.with(|held| {
             let of_owner = held.keys().filter(|other| other.owner == key.owner).count();
             if of_owner >= OWNER_MAX || held.len() >= ALL_MAX {
                 let why = format!("There are too many: remove one, or wait until one expires ({OWNER_MAX} at most).");
                 return Err(Failure::new(Code::RateLimited, why));
             }
-            self.0.runs.peers().check(key)?;
+            self.runs.peers().check(key)?;
             let mut container = Container {
                 key: key.clone(),
                 maker,
@@ -125,10 +111,12 @@ impl Containers {
         maker: Maker,
         change: impl FnOnce(&mut Container),
     ) -> Result<Container, Failure> {
-        let now = self.0.clock.unix_s();
+        let now = self.now_unix_s();
         self.with(|held| {
-            let container =
-                held.get_mut(key).filter(|container| container.maker == maker).ok_or_else(|| missing(&key.id))?;
+            let container = held.get_mut(key).filter(|container| container.maker == maker).ok_or_else(|| {
+                let why = format!("`{}` was not found: it expired, was removed or never was.", key.id);
+                Failure::new(Code::ConversationNotFound, why)
+            })?;
             container.active_unix_s = now;
             change(container);
             if let Some(idle_s) = container.idle_s {
@@ -156,7 +144,7 @@ impl Containers {
 
     /// The time by which they expire.
     pub fn now_unix_s(&self) -> i64 {
-        self.0.clock.unix_s()
+        self.runs.parts().sandboxes.clock.unix_s()
     }
 
     /// Ends what runs in one and deletes its files. Files that a program still holds are left to retention.
@@ -165,16 +153,16 @@ impl Containers {
     /// [`Code::ConversationNotFound`]; [`Code::HeldElsewhere`], with which nothing was ended or deleted.
     pub async fn remove(&self, key: &ConversationKey, maker: Maker) -> Result<(), Failure> {
         self.get(key, maker)?;
-        self.0.runs.peers().check(key)?;
+        self.runs.peers().check(key)?;
         self.with(|held| held.remove(key));
         self.uses().forget(key);
-        for view in self.0.runs.list(&key.owner, Some(&key.id), None, RUNS_MAX).runs {
-            if let Ok(run) = self.0.runs.get(&key.owner, view.run) {
+        for view in self.runs.list(&key.owner, Some(&key.id), None, RUNS_MAX).runs {
+            if let Ok(run) = self.runs.get(&key.owner, view.run) {
                 run.cancel();
             }
         }
-        self.0.sessions.close_all(key);
-        match self.0.conversations.remove(key).await {
+        self.runs.sessions().close_all(key);
+        match Conversations::new(self.runs.clone()).remove(key).await {
             Err(failure) if !matches!(failure.code, Code::ConversationNotFound | Code::ConversationBusy) => {
                 Err(failure)
             }
@@ -184,18 +172,18 @@ impl Containers {
 
     /// Whether a conversation is held, so that this server does not give it back.
     pub fn holds(&self, key: &ConversationKey) -> bool {
-        let now = self.0.clock.unix_s();
-        self.0.held.lock().get_mut(key).is_some_and(|container| self.lives(container, now))
+        let now = self.now_unix_s();
+        self.held.lock().get_mut(key).is_some_and(|container| self.lives(container, now))
     }
 
     /// A step on those that have not expired.
     fn with<T>(&self, step: impl FnOnce(&mut HashMap<ConversationKey, Container>) -> T) -> T {
-        let now = self.0.clock.unix_s();
-        let mut held = self.0.held.lock();
+        let now = self.now_unix_s();
+        let mut held = self.held.lock();
         held.retain(|key, container| {
             let lives = self.lives(container, now);
             if !lives {
-                self.0.sessions.close_all(key);
+                self.runs.sessions().close_all(key);
                 self.uses().forget(key);
             }
             lives
@@ -219,19 +207,15 @@ impl Containers {
 
     /// When a run or a session last used a conversation, in unix seconds: now, while a run is under way.
     fn used_by_programs(&self, key: &ConversationKey, now: i64) -> i64 {
-        if !self.0.runs.is_idle(key) {
+        if !self.runs.is_idle(key) {
             return now;
         }
-        let sessions = self.0.sessions.list(&key.owner, Some(&key.id));
+        let sessions = self.runs.sessions().list(&key.owner, Some(&key.id));
         let idle_s = sessions.iter().map(|view| i64::try_from(view.idle.as_secs()).unwrap_or(i64::MAX)).min();
         idle_s.map_or(0, |idle_s| now.saturating_sub(idle_s))
     }
 
     fn uses(&self) -> &Uses {
-        self.0.runs.parts().files.uses()
+        self.runs.parts().files.uses()
     }
-}
-
-fn missing(id: &ConversationId) -> Failure {
-    Failure::new(Code::ConversationNotFound, format!("`{id}` was not found: it expired, was removed or never was."))
 }
