@@ -78,11 +78,12 @@ pub struct Query {
 }
 
 /// What a step does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 #[schema(as = Does)]
 pub enum ActionKind {
+    #[default]
     Click,
     Fill,
     Type,
@@ -97,7 +98,7 @@ pub enum ActionKind {
 /// One step in the page.
 // Which members it has depends on its kind: `Action::check`. Those that are not read are for CodeRunner's clients.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema, ToSchema)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(inline)]
 #[schema(as = BrowseAction)]
@@ -127,18 +128,7 @@ pub struct Action {
 
 impl Action {
     pub fn new(action: ActionKind) -> Self {
-        Self {
-            action,
-            selector: None,
-            text: None,
-            x: None,
-            y: None,
-            ms: None,
-            full_page: None,
-            state: None,
-            force: false,
-            delay_ms: None,
-        }
+        Self { action, ..Self::default() }
     }
 
     /// Whether it has what its kind needs, and nothing that its kind does not use; `name` is where it stands.
@@ -149,19 +139,11 @@ impl Action {
         use ActionKind::{Back, Click, Fill, Press, Screenshot, Scroll, Select, Type, Wait};
         let wrong = |member: &str, why: &str| Err(Failure::argument(&format!("{name}.{member}"), why));
         let kind = self.action;
+        let aims = matches!(kind, Click | Fill | Type | Select);
+        let writes = matches!(kind, Fill | Type | Press | Select);
         for (member, is_there, needed, used) in [
-            (
-                "selector",
-                self.selector.is_some(),
-                matches!(kind, Click | Fill | Type | Select),
-                !matches!(kind, Back | Screenshot),
-            ),
-            (
-                "text",
-                self.text.is_some(),
-                matches!(kind, Fill | Type | Press | Select),
-                matches!(kind, Fill | Type | Press | Select),
-            ),
+            ("selector", self.selector.is_some(), aims, !matches!(kind, Back | Screenshot)),
+            ("text", self.text.is_some(), writes, writes),
             ("x", self.x.is_some(), false, kind == Scroll),
             ("y", self.y.is_some(), false, kind == Scroll),
             ("ms", self.ms.is_some(), false, kind == Wait),
@@ -174,15 +156,10 @@ impl Action {
                 return wrong(member, "this action takes none: leave it out");
             }
         }
-        if self
-            .selector
-            .as_ref()
-            .is_some_and(|selector| selector.trim().is_empty() || selector.len() > SELECTOR_BYTES_MAX)
-        {
-            return wrong(
-                "selector",
-                "it is empty or too long: give a CSS selector, or `text=` and what the element shows",
-            );
+        let is_none = |selector: &String| selector.trim().is_empty() || selector.len() > SELECTOR_BYTES_MAX;
+        if self.selector.as_ref().is_some_and(is_none) {
+            let why = "it is empty or too long: give a CSS selector, or `text=` and what the element shows";
+            return wrong("selector", why);
         }
         match kind {
             Scroll if self.selector.is_none() && self.x.is_none() && self.y.is_none() => {
@@ -284,20 +261,13 @@ fn answered(stdout: &str) -> Option<Page> {
 
 /// What came of a call.
 pub fn page(report: &Report) -> Page {
-    let mut page = match answered(&report.stdout.text) {
-        Some(page) if matches!(report.outcome.ended, Ended::Exited { code: 0 }) => page,
-        _ => Page {
-            error: Some(PageError {
-                kind: if report.outcome.ended == Ended::TimedOut {
-                    PageErrorKind::Timeout
-                } else {
-                    PageErrorKind::Failed
-                },
-                message: format!("The browser did not answer. {}", report.outcome.sentence()),
-            }),
-            ..Page::default()
-        },
-    };
+    let ended = report.outcome.ended;
+    let answer = answered(&report.stdout.text).filter(|_| ended == Ended::Exited { code: 0 });
+    let mut page = answer.unwrap_or_else(|| {
+        let kind = if ended == Ended::TimedOut { PageErrorKind::Timeout } else { PageErrorKind::Failed };
+        let message = format!("The browser did not answer. {}", report.outcome.sentence());
+        Page { error: Some(PageError { kind, message }), ..Page::default() }
+    });
     // Refused connections of the page, and notices about its session.
     let told = report.stderr.text.lines().map(str::trim).filter(|line| !line.is_empty());
     page.notes.extend(told.map(|line| line.trim_matches(['[', ']']).to_owned()));
