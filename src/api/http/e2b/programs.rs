@@ -97,19 +97,15 @@ pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Reply {
     })?;
     let mut lines = Lines { begun_unix_ms: run.id().unix_ms(), ..Lines::default() };
     let lines = run.events(0).map(move |event| {
-        let mut text = String::new();
-        for line in lines.of(&event) {
-            text.push_str(&line.to_string());
-            text.push('\n');
-        }
+        let mut shown = lines.of(&event);
         if event.kind.is_last() {
             let cells = call.parts.sessions.get(&key.owner, session).map_or(1, |view| view.cells);
-            let count = json!({"type": "number_of_executions", "execution_count": cells});
-            text = format!("{count}\n{text}{}\n", json!({"type": "end_of_execution"}));
+            shown.insert(0, json!({"type": "number_of_executions", "execution_count": cells}));
+            shown.push(json!({"type": "end_of_execution"}));
         }
         // The cell lives as long as its answer.
         let _ = &run;
-        text
+        shown.iter().map(|line| line.to_string() + "\n").collect::<String>()
     });
     let lines = lines.filter(|text| future::ready(!text.is_empty())).map(Ok::<_, Infallible>);
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
