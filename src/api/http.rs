@@ -84,7 +84,6 @@ pub fn router(parts: HttpParts) -> Router {
     let measured = measured.merge(health::router(readiness, Arc::clone(&tokens))).layer(recognize());
     let authorized = mcp
         .merge(v1::router(api.clone()))
-        .merge(sign_in::connections::router(api.clone()))
         .merge(coderunner::router(api.clone()))
         .merge(jupyter::router(api.clone()))
         .merge(piston::router(api.clone()))

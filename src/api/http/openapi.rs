@@ -13,9 +13,7 @@ use utoipa::{
 
 use super::{
     error::{PistonRefusal, Problem, status},
-    piston,
-    sign_in::connections,
-    v1,
+    piston, v1,
 };
 use crate::{
     api::schema::{NotableWord, run::RunEvent},
@@ -110,7 +108,6 @@ A run without an outcome has one of two more words in the [history](history.md).
 pub fn document() -> OpenApi {
     let mut document = Described::openapi();
     document.merge(v1::document());
-    document.merge(connections::document());
     document.merge(piston::document());
     let components = document.components.get_or_insert_default();
     // What no operation names as its body: refusals, the JSON inside an event's data, a word of a query.

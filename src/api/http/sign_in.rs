@@ -4,7 +4,6 @@
 //! With sign-in off, none of these paths exists: some clients ignore their configured token once discovery answers.
 
 mod authorize;
-pub mod connections;
 mod consent;
 mod middleware;
 

@@ -5,6 +5,7 @@
 
 mod admin;
 mod call;
+mod connections;
 mod conversations;
 mod installed;
 mod reach;
@@ -44,6 +45,9 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(admin::revoke_token))
         .routes(routes!(admin::history))
         .routes(routes!(admin::usage))
+        .routes(routes!(connections::list))
+        .routes(routes!(connections::end))
+        .routes(routes!(connections::allow))
         .routes(routes!(admin::owners))
         .routes(routes!(admin::overview))
         .routes(routes!(admin::activity))

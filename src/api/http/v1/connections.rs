@@ -1,12 +1,11 @@
 //! `/v1/connections`: the clients that are signed in. Needs the scope `admin`.
 
-use axum::{Json, Router, extract::State, http::StatusCode};
+use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;
-use utoipa::{ToSchema, openapi::OpenApi};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa::ToSchema;
 
 use crate::{
-    api::http::{Answer, ApiParts, Reply, no_content, parts::Path},
+    api::http::{Answer, Reply, no_content, parts::Path},
     domain::{
         error::{Code, Failure},
         id::TokenId,
@@ -74,7 +73,7 @@ impl From<TokenRecord> for Connection {
     get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
 )]
-async fn list(State(admin): State<Admin>) -> Answer<ConnectionList> {
+pub(super) async fn list(State(admin): State<Admin>) -> Answer<ConnectionList> {
     let connections = admin.connections().await?.into_iter().map(Connection::from).collect();
     Ok(Json(ConnectionList { connections }))
 }
@@ -88,7 +87,7 @@ async fn list(State(admin): State<Admin>) -> Answer<ConnectionList> {
     params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It has ended.")),
 )]
-async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
     let id: TokenId = id.parse().map_err(|_| none())?;
     no_content(admin.disconnect(&who, id).await)
@@ -102,21 +101,7 @@ async fn end(State(admin): State<Admin>, who: Principal, Path(id): Path<String>)
     params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It is allowed.")),
 )]
-async fn allow(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn allow(State(admin): State<Admin>, who: Principal, Path(id): Path<String>) -> Reply<StatusCode> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
     no_content(admin.allow(&who, id.parse().map_err(|_| none())?).await)
-}
-
-fn described() -> OpenApiRouter<ApiParts> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(end)).routes(routes!(allow))
-}
-
-/// The routes.
-pub fn router(parts: ApiParts) -> Router {
-    described().split_for_parts().0.with_state(parts)
-}
-
-/// What the routes are, for the document.
-pub fn document() -> OpenApi {
-    described().into_openapi()
 }
