@@ -39,6 +39,9 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {
+    let session = get(kernels::get_session).patch(kernels::change_session).delete(kernels::remove_session);
+    let folder = get(contents::read).post(contents::create);
+    let file = folder.clone().put(contents::write).patch(contents::rename).delete(contents::remove);
     let api = Router::new()
         .route("/api", get(kernels::version))
         .route("/api/status", get(kernels::status))
@@ -50,19 +53,9 @@ pub fn router(parts: ApiParts) -> Router {
         .route("/api/kernels/{id}/restart", post(kernels::restart))
         .route("/api/kernels/{id}/channels", get(channels::connect))
         .route("/api/sessions", get(kernels::list_sessions).post(kernels::create_session))
-        .route(
-            "/api/sessions/{id}",
-            get(kernels::get_session).patch(kernels::change_session).delete(kernels::remove_session),
-        )
-        .route("/api/contents", get(contents::read).post(contents::create))
-        .route(
-            "/api/contents/{*path}",
-            get(contents::read)
-                .post(contents::create)
-                .put(contents::write)
-                .patch(contents::rename)
-                .delete(contents::remove),
-        )
+        .route("/api/sessions/{id}", session)
+        .route("/api/contents", folder)
+        .route("/api/contents/{*path}", file)
         .with_state(parts);
     Router::new().nest(ROOT, api.clone()).nest("/jupyter/c/{conversation}", api)
 }

@@ -98,8 +98,7 @@ fn described() -> OpenApiRouter<ApiParts> {
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {
-    let (router, _) = described().split_for_parts();
-    router.with_state(parts)
+    described().split_for_parts().0.with_state(parts)
 }
 
 /// What the routes are, for the document.
@@ -162,12 +161,8 @@ async fn execute(call: ApiCall, body: RequestBody) -> Answer<Executed> {
     drop(bytes);
     let mut execute = Execute::parse(members)?;
     let limits = execute.limits(runs.limits())?;
-    let (mut execute, files) = by_size(length, move || {
-        let files = execute.take_files();
-        (execute, files)
-    })
-    .await;
-    let (program, files) = files?;
+    let parsed = by_size(length, move || execute.take_files().map(|files| (execute, files))).await;
+    let (mut execute, (program, files)) = parsed?;
     let runner = execute.runtime(&runs.runners())?;
     let (args, stdin) = (execute.args.take(), execute.stdin.take());
     // The rest may be long too: it is ignored.

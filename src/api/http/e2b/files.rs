@@ -130,9 +130,9 @@ pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Reply {
 
 /// A file or a folder.
 pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    let Some(path) = named(body).await? else { return Ok(Json(json!({"entry": folder("user", "/home/user")}))) };
+    let Some(path) = named(body).await? else { return Ok(Json(json!({"entry": entry(None, None)}))) };
     let entry = match sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent) {
-        Ok(file) => plain_file(&path, file.size, file.modified_unix_s),
+        Ok(file) => entry(Some(&path), Some((file.size, file.modified_unix_s))),
         Err(failure) if matches!(failure.code, Code::NotAFile | Code::FileNotFound) => {
             let query = FileQuery { folder: Some(path.clone()), after: None, limit: Some(1) };
             if sandbox.call.parts.files.page(&sandbox.key, query).await?.files.is_empty() {
@@ -179,30 +179,23 @@ pub(super) async fn rename(sandbox: InSandbox, body: RequestBody) -> Answer<Valu
 }
 
 fn of_file(file: &FileEntry) -> Value {
-    plain_file(&file.path, file.size, file.modified_unix_s)
-}
-
-fn plain_file(path: &SafePath, size: u64, modified_unix_s: i64) -> Value {
-    entry(&String::from_utf8_lossy(path.name()), &at(path), "FILE_TYPE_FILE", size, modified_unix_s)
+    entry(Some(&file.path), Some((file.size, file.modified_unix_s)))
 }
 
 fn of_folder(path: &SafePath) -> Value {
-    folder(&String::from_utf8_lossy(path.name()), &at(path))
+    entry(Some(path), None)
 }
 
-fn folder(name: &str, path: &str) -> Value {
-    entry(name, path, "FILE_TYPE_DIRECTORY", 0, 0)
-}
-
-fn entry(name: &str, path: &str, kind: &str, size: u64, modified_unix_s: i64) -> Value {
-    let is_file = kind == "FILE_TYPE_FILE";
+/// A file, with its size and when it was changed, or a folder. The folder of all files has no path.
+fn entry(path: Option<&SafePath>, file: Option<(u64, i64)>) -> Value {
+    let (size, modified_unix_s) = file.unwrap_or_default();
     json!({
-        "name": name,
-        "type": kind,
-        "path": path,
+        "name": path.map_or("user".into(), |path| String::from_utf8_lossy(path.name())),
+        "type": if file.is_some() { "FILE_TYPE_FILE" } else { "FILE_TYPE_DIRECTORY" },
+        "path": path.map_or_else(|| "/home/user".to_owned(), at),
         "size": size.to_string(),
-        "mode": if is_file { 0o644 } else { 0o755 },
-        "permissions": if is_file { "-rw-r--r--" } else { "drwxr-xr-x" },
+        "mode": if file.is_some() { 0o644 } else { 0o755 },
+        "permissions": if file.is_some() { "-rw-r--r--" } else { "drwxr-xr-x" },
         "owner": "user",
         "group": "user",
         "modifiedTime": rfc3339(modified_unix_s),

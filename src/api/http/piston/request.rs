@@ -223,11 +223,8 @@ fn numbers(text: &str) -> Version {
 
 /// Whether a selector takes a version; `None` when it is no selector.
 fn takes(selector: &str, version: &Version) -> Option<bool> {
-    let mut any = false;
-    for alternative in selector.split("||") {
-        any |= range(alternative.trim())?.matches(version);
-    }
-    Some(any)
+    let mut alternatives = selector.split("||");
+    alternatives.try_fold(false, |takes, alternative| Some(range(alternative.trim())?.matches(version) || takes))
 }
 
 fn range(text: &str) -> Option<VersionReq> {
