@@ -218,29 +218,27 @@ pub(super) async fn upload(call: ApiCall, body: RequestBody) -> Answer<Value> {
     let names = ["remote_path", "session_id", "recursive"];
     let limits = names.iter().fold(SizeLimit::new(), |limits, name| limits.for_field(*name, MEMBER_BYTES_MAX));
     let mut form = Form::announced(body, Constraints::new().size_limit(limits))?;
-    let (mut session, mut path) = (None, None);
+    let (mut id, mut path) = (None, None);
     for _ in 0..MEMBERS_MAX {
         let Some(field) = form.next_field().await? else { break };
         match field.name() {
-            Some("session_id") => session = Some(multipart::text(field).await?),
+            Some("session_id") => id = Some(multipart::text(field).await?),
             Some("remote_path") => path = Some(multipart::text(field).await?),
-            Some("file") => {
-                let early = |name: &str| Failure::argument(name, "it is missing: send it before the file");
-                let session = session.ok_or_else(|| early("session_id"))?;
-                let path = path.ok_or_else(|| early("remote_path"))?;
-                return write(&call, &session, &path, field).await;
-            }
+            Some("file") => return write(&call, id, path, field).await,
             _ => {}
         }
     }
     Err(Failure::argument("file", "it is missing: send the file").into())
 }
 
-async fn write(call: &ApiCall, session: &str, path: &str, field: Field<'_>) -> Answer<Value> {
-    let conversation = self::session(call, session)?.conversation;
-    let folder = path.ends_with('/');
-    let name = field.file_name().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
-    let path = below_data("remote_path", &if folder { format!("{path}{name}") } else { path.to_owned() })?;
+async fn write(call: &ApiCall, id: Option<String>, path: Option<String>, field: Field<'_>) -> Answer<Value> {
+    let early = |name: &str| Failure::argument(name, "it is missing: send it before the file");
+    let (id, mut path) = (id.ok_or_else(|| early("session_id"))?, path.ok_or_else(|| early("remote_path"))?);
+    let conversation = session(call, &id)?.conversation;
+    if path.ends_with('/') {
+        path += field.file_name().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+    }
+    let path = below_data("remote_path", &path)?;
     let entry = call.parts.files.upload(&conversation, &path, None, None, multipart::pieces(field)).await?;
     let path = format!("/data/{}", path.text());
     Ok(Json(json!({"status": "success", "path": path, "size": entry.size})))
