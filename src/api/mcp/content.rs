@@ -24,7 +24,6 @@ use crate::{
     },
     domain::{
         error::Failure,
-        file::Change,
         id::{ConversationId, RunId},
         outcome::Ended,
         text::json_bytes,
@@ -103,7 +102,7 @@ impl RunAnswer<'_> {
         match &self.view.result {
             Some(Ok(report)) => {
                 let (all, made) = (report.files.files.len() as u64, report.files.changed);
-                let listed = report.files.files.iter().filter(|file| file.change != Change::Unchanged).count() as u64;
+                let listed = report.files.made().count() as u64;
                 if made > listed {
                     hints.push(more_files(self.caller, &self.view.conversation.id, made - listed));
                 }
@@ -205,7 +204,7 @@ pub(super) fn plain_run(caller: &Caller, report: &Report, chars_max: usize) -> C
         section(&mut text, &format!("[{}]", outcome.sentence()));
     }
     let (mut left, mut more) = (OUTPUT_BYTES_MAX, report.files.changed);
-    for file in report.files.files.iter().filter(|file| file.change != Change::Unchanged) {
+    for file in report.files.made() {
         let line = listed(&File::from(file), file.change.word());
         let Some(rest) = left.checked_sub(json_bytes(&line)) else { break };
         (left, more) = (rest, more.saturating_sub(1));

@@ -13,7 +13,7 @@ pub use self::smaller::Smaller;
 use super::{McpOptions, McpParts, View};
 use crate::{
     domain::{owner::ConversationKey, path::SafePath},
-    services::{files::Change, runs::Report},
+    services::runs::Report,
 };
 
 /// The longest side that model APIs take, in pixels.
@@ -37,8 +37,7 @@ pub(super) async fn of_run(parts: &McpParts, view: View, report: &Report, mut by
     if !view.images {
         return pictures;
     }
-    let made = report.files.files.iter().filter(|file| !matches!(file.change, Change::Unchanged));
-    for file in made.filter(|file| is_picture(file.media_type())) {
+    for file in report.files.made().filter(|file| is_picture(file.media_type())) {
         if pictures.blocks.len() == parts.options.images_max {
             pictures.left_out += 1;
             continue;

@@ -9,10 +9,7 @@ use super::{
 };
 use crate::{
     ports::history::HistoryLine,
-    services::{
-        files::{Change, FileEntry},
-        runs::{FeedItem, RunView},
-    },
+    services::runs::{FeedItem, RunView},
 };
 
 /// A run: its result, or its state so far. What a program printed comes first, because clients show a beginning.
@@ -51,8 +48,7 @@ impl RunReport {
     /// A run as it is, with some of what it printed.
     pub fn of(view: &RunView, stdout: String, stderr: String) -> Self {
         let report = view.result.as_ref().and_then(|result| result.as_ref().ok());
-        let made = |file: &&FileEntry| file.change != Change::Unchanged;
-        let files = report.map(|report| report.files.files.iter().filter(made).map(File::from).collect());
+        let files = report.map(|report| report.files.made().map(File::from).collect());
         Self { stdout, stderr, files: files.unwrap_or_default(), ..RunStatus::brief(view).into() }
     }
 }

@@ -4,7 +4,13 @@ use tracing::debug;
 
 use super::{Files, FilesOptions};
 use crate::{
-    domain::{error::Failure, file::FileEntry, owner::ConversationKey, path::SafePath, text::json_bytes},
+    domain::{
+        error::Failure,
+        file::{Change, FileEntry},
+        owner::ConversationKey,
+        path::SafePath,
+        text::json_bytes,
+    },
     ports::storage::{ListBounds, Listing, Mark, Skipped, Storage},
 };
 
@@ -38,6 +44,13 @@ pub struct FileList {
     /// Where the next page of a listing begins, when files follow.
     pub after: Option<SafePath>,
     pub skipped: Vec<Skipped>,
+}
+
+impl FileList {
+    /// Those that were created or changed.
+    pub fn made(&self) -> impl Iterator<Item = &FileEntry> {
+        self.files.iter().filter(|file| file.change != Change::Unchanged)
+    }
 }
 
 impl Files {
