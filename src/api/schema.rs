@@ -55,6 +55,30 @@ use crate::{
     },
 };
 
+/// Makes structs of answers: each member stands beside the value that it has of what the struct is made from.
+macro_rules! answers {
+    ($(
+        $(#[$($about:tt)+])*
+        pub struct $name:ident($value:tt: $source:ty) {
+            $($(#[$($of:tt)+])* $member:ident: $type:ty = $from:expr,)+
+        }
+    )+) => {
+        $(
+            $(#[$($about)+])*
+            pub struct $name {
+                $($(#[$($of)+])* pub $member: $type,)+
+            }
+
+            impl From<$source> for $name {
+                fn from($value: $source) -> Self {
+                    Self { $($member: $from,)+ }
+                }
+            }
+        )+
+    };
+}
+pub(crate) use answers;
+
 /// Texts of the API's description: the words come from the domain's own lists.
 macro_rules! texts {
     ($($(#[doc = $doc:literal])+ $name:ident: $kind:expr;)+) => {
@@ -102,57 +126,82 @@ texts! {
     Binary: |text: ObjectBuilder| text.format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
 }
 
-/// The languages that can be run now.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-pub struct RunnerList {
-    /// Ordered by language.
-    pub runners: Vec<RunnerResult>,
-    /// Whether there are skills (`/v1/skills`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(skip)]
-    pub skills: Option<bool>,
-}
+answers! {
+    /// The languages that can be run now.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    pub struct RunnerList(runs: &Runs) {
+        /// Ordered by language.
+        runners: Vec<RunnerResult> = runs.runners().iter().map(|runner| (runner, runs).into()).collect(),
+        /// Whether there are skills (`/v1/skills`).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(skip)]
+        skills: Option<bool> = None,
+    }
 
-/// The limits of a run that asks for no lower ones.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct LimitsResult {
-    /// Wall clock, in milliseconds.
-    pub wall_ms: u64,
-    /// Memory, in bytes.
-    pub memory_bytes: u64,
-    /// CPU time per second, in thousandths of a core.
-    pub cpu_millis: u32,
-    /// Processes and threads together.
-    pub processes_max: u32,
-    /// Output of both streams together, in bytes.
-    pub output_bytes_max: u64,
-}
+    /// The limits of a run that asks for no lower ones.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct LimitsResult(limits: &Limits) {
+        /// Wall clock, in milliseconds.
+        wall_ms: u64 = limits.wall_ms,
+        /// Memory, in bytes.
+        memory_bytes: u64 = limits.memory_bytes,
+        /// CPU time per second, in thousandths of a core.
+        cpu_millis: u32 = limits.cpu_millis,
+        /// Processes and threads together.
+        processes_max: u32 = limits.processes_max,
+        /// Output of both streams together, in bytes.
+        output_bytes_max: u64 = limits.output_bytes_max,
+    }
 
-/// One language.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RunnerResult {
-    /// The value for `language`.
-    pub language: String,
-    /// Other names that are accepted.
-    pub aliases: Vec<String>,
-    /// The language's version.
-    pub version: Option<String>,
-    /// What is installed.
-    pub description: Option<String>,
-    /// The container image.
-    pub image: String,
-    /// Whether a run in `/v1` may have arguments and input, also while it goes on.
-    pub takes_input: bool,
-    /// Whether it offers sessions, which keep variables between cells.
-    pub sessions: bool,
-    /// Whether its programs are formatted and checked by `checkProgram`.
-    pub checks: bool,
-    /// How many sandboxes stand by for it, started and loaded.
-    pub standing_by: usize,
-    pub limits: LimitsResult,
+    /// One language.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct RunnerResult((runner, runs): (&Runner, &Runs)) {
+        /// The value for `language`.
+        language: String = runner.language.to_string(),
+        /// Other names that are accepted.
+        aliases: Vec<String> = runner.aliases.iter().map(ToString::to_string).collect(),
+        /// The language's version.
+        version: Option<String> = runner.version.clone(),
+        /// What is installed.
+        description: Option<String> = runner.description.clone(),
+        /// The container image.
+        image: String = runner.reference.clone().unwrap_or_else(|| runner.image.0.clone()),
+        /// Whether a run in `/v1` may have arguments and input, also while it goes on.
+        takes_input: bool = runner.takes_input(),
+        /// Whether it offers sessions, which keep variables between cells.
+        sessions: bool = runner.kernel.is_some(),
+        /// Whether its programs are formatted and checked by `checkProgram`.
+        checks: bool = has_tools(&runner.language),
+        /// How many sandboxes stand by for it, started and loaded.
+        standing_by: usize = runs.standing_by(runner),
+        limits: LimitsResult = (&runs.limits_of(runner)).into(),
+    }
+
+    /// A page of conversations.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    pub struct ConversationList(page: &ConversationPage) {
+        /// In the order of their names.
+        conversations: Vec<ConversationResult> = page.conversations.iter().map(Into::into).collect(),
+        /// Give it as `after` for the next page; absent on the last.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        after: Option<String> = page.after.as_ref().map(ToString::to_string),
+    }
+
+    /// A conversation.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct ConversationResult((known, bytes): &(LastUse, Option<u64>)) {
+        /// Its name.
+        conversation_id: String = known.key.id.to_string(),
+        /// When a run last began in it, or an entry at the top of its folder was created or deleted (RFC 3339).
+        used_at: String = rfc3339(known.unix_s),
+        /// Disk space of its files, in bytes, where the server knows it without measuring.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bytes: Option<u64> = *bytes,
+    }
 }
 
 /// A file was deleted.
@@ -172,29 +221,6 @@ pub struct Upload {
     pub url_expires_at: String,
     /// The largest file that it accepts, in bytes.
     pub bytes_max: u64,
-}
-
-/// A page of conversations.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct ConversationList {
-    /// In the order of their names.
-    pub conversations: Vec<ConversationResult>,
-    /// Give it as `after` for the next page; absent on the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-}
-
-/// A conversation.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ConversationResult {
-    /// Its name.
-    pub conversation_id: String,
-    /// When a run last began in it, or an entry at the top of its folder was created or deleted (RFC 3339).
-    pub used_at: String,
-    /// Disk space of its files, in bytes, where the server knows it without measuring.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
 }
 
 /// An error of the server or the request; a program that fails is a result.
@@ -217,50 +243,15 @@ pub struct ErrorBody {
     pub request_id: String,
 }
 
-impl RunnerResult {
-    /// A runner, how many sandboxes stand by for it, and the limits of its runs.
-    fn new(runner: &Runner, standing_by: usize, limits: &Limits) -> Self {
-        let Limits { wall_ms, memory_bytes, cpu_millis, processes_max, output_bytes_max, .. } = *limits;
-        Self {
-            limits: LimitsResult { wall_ms, memory_bytes, cpu_millis, processes_max, output_bytes_max },
-            language: runner.language.to_string(),
-            aliases: runner.aliases.iter().map(ToString::to_string).collect(),
-            version: runner.version.clone(),
-            description: runner.description.clone(),
-            image: runner.reference.clone().unwrap_or_else(|| runner.image.0.clone()),
-            takes_input: runner.takes_input(),
-            sessions: runner.kernel.is_some(),
-            checks: has_tools(&runner.language),
-            standing_by,
-        }
-    }
-}
-
-impl From<&Runs> for RunnerList {
-    fn from(runs: &Runs) -> Self {
-        let one = |runner: &Runner| RunnerResult::new(runner, runs.standing_by(runner), &runs.limits_of(runner));
-        Self { runners: runs.runners().iter().map(one).collect(), skills: None }
-    }
-}
-
-impl From<&ConversationPage> for ConversationList {
-    fn from(page: &ConversationPage) -> Self {
-        let one = |(known, bytes): &(LastUse, Option<u64>)| ConversationResult {
-            conversation_id: known.key.id.to_string(),
-            used_at: rfc3339(known.unix_s),
-            bytes: *bytes,
-        };
-        Self {
-            conversations: page.conversations.iter().map(one).collect(),
-            after: page.after.as_ref().map(ToString::to_string),
-        }
-    }
-}
-
 impl ErrorResult {
     pub fn new(code: Code, message: String, request: RequestId) -> Self {
         Self { error: ErrorBody { code: code.as_str(), message, request_id: request.to_string() } }
     }
+}
+
+/// A moment in unix milliseconds, as clients see it.
+fn moment(unix_ms: i64) -> String {
+    rfc3339(unix_ms.div_euclid(1000))
 }
 
 /// The length of a value in JSON, in bytes. Nothing is kept of the text.

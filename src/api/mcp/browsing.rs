@@ -35,7 +35,7 @@ impl McpParts {
         let conversation = call.caller.key(browse.conversation.clone().unwrap_or_else(ConversationId::fresh));
         let request = browser::request(&self.runs, conversation, &browse.into_call())?;
         let report = self.whole(call, request).await?;
-        let page = PageResult::new(&report, browser::page(&report));
+        let page = PageResult::from((&*report, browser::page(&report)));
         let rest = rest_of(call.caller, &report);
         let mut blocks = vec![ContentBlock::text(page_text(&page, is_new, &rest))];
         let links: Vec<_> = page.files.iter().map(link).collect();

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::File;
+use super::{File, answers};
 use crate::{
-    domain::{file::Change, id::ConversationId},
+    domain::id::ConversationId,
     services::{
         browser::{self, Action, Control, Page, PageError, PageLink, Part},
         runs::Report,
@@ -48,36 +48,38 @@ pub struct NavigateText {
     pub url: String,
 }
 
-/// The page after a call. All texts except the notes come from the page.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PageResult {
-    /// The id of the call's run.
-    pub run_id: String,
-    pub conversation_id: String,
-    /// The page's address.
-    pub url: String,
-    pub title: String,
-    /// Its HTTP status, where the call went to an address.
-    pub status: Option<u16>,
-    /// The visible text, frames included.
-    pub text: String,
-    /// Whether the text is cut off.
-    pub text_truncated: bool,
-    pub links: Vec<PageLink>,
-    /// Number of links that are not listed.
-    pub links_more: u64,
-    /// What can be clicked, filled in or selected.
-    pub controls: Vec<Control>,
-    /// Number of controls that are not listed.
-    pub controls_more: u64,
-    /// What else happened: dialogs, new windows, refused connections.
-    pub notes: Vec<String>,
-    /// Why not all actions were done.
-    pub error: Option<PageError>,
-    /// Files in /data that the call made: downloads, screenshots.
-    pub files: Vec<File>,
+answers! {
+    /// The page after a call. All texts except the notes come from the page.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct PageResult((report, page): (&Report, Page)) {
+        /// The id of the call's run.
+        run_id: String = report.run.to_string(),
+        conversation_id: String = report.conversation.id.to_string(),
+        /// The page's address.
+        url: String = page.url,
+        title: String = page.title,
+        /// Its HTTP status, where the call went to an address.
+        status: Option<u16> = page.status,
+        /// The visible text, frames included.
+        text: String = page.text,
+        /// Whether the text is cut off.
+        text_truncated: bool = page.text_truncated,
+        links: Vec<PageLink> = page.links,
+        /// Number of links that are not listed.
+        links_more: u64 = page.links_more,
+        /// What can be clicked, filled in or selected.
+        controls: Vec<Control> = page.controls,
+        /// Number of controls that are not listed.
+        controls_more: u64 = page.controls_more,
+        /// What else happened: dialogs, new windows, refused connections.
+        notes: Vec<String> = page.notes,
+        /// Why not all actions were done.
+        error: Option<PageError> = page.error,
+        /// Files in /data that the call made: downloads, screenshots.
+        files: Vec<File> = report.files.made().map(File::from).collect(),
+    }
 }
 
 impl Browse {
@@ -89,28 +91,6 @@ impl Browse {
             read: self.extract.unwrap_or_else(|| READ.to_vec()),
             timeout_ms: self.timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
             ..browser::Browse::default()
-        }
-    }
-}
-
-impl PageResult {
-    pub fn new(report: &Report, page: Page) -> Self {
-        let made = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
-        Self {
-            run_id: report.run.to_string(),
-            conversation_id: report.conversation.id.to_string(),
-            url: page.url,
-            title: page.title,
-            status: page.status,
-            text: page.text,
-            text_truncated: page.text_truncated,
-            links: page.links,
-            links_more: page.links_more,
-            controls: page.controls,
-            controls_more: page.controls_more,
-            notes: page.notes,
-            error: page.error,
-            files: made.map(File::from).collect(),
         }
     }
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::arguments::Program;
+use super::{answers, arguments::Program};
 use crate::{domain::id::Language, services::check};
 
 /// A program to format and check.
@@ -20,61 +20,44 @@ pub struct CheckProgram {
     pub code: Program,
 }
 
-/// A program that was formatted and checked.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct CheckedProgram {
-    /// The formatted program; `null` where it cannot be parsed.
-    pub code: Option<String>,
-    /// The first 100 problems. Positions are in the formatted program, or in the one that was sent where `code` is
-    /// `null`.
-    pub problems: Vec<ProgramProblem>,
-}
-
-/// The same for the MCP tool, whose results have no `null`.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct CheckReport {
-    /// The problems. Positions are in the formatted program, or in the one that was sent where `code` is absent.
-    pub problems: Vec<ProgramProblem>,
-    /// The formatted program; absent where it cannot be parsed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
-}
-
-/// A problem at one position of a program.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ProgramProblem {
-    /// The line, counted from 1.
-    pub line: u32,
-    /// The column in characters, counted from 1.
-    pub column: u32,
-    pub end_line: u32,
-    /// The first column after the problem.
-    pub end_column: u32,
-    /// The tool's name of the rule, or `syntax`.
-    #[schema(example = "F401")]
-    pub rule: String,
-    pub message: String,
-    /// `error`, `warning` or `info`.
-    #[schema(pattern = "^(error|warning|info)$")]
-    pub severity: &'static str,
-}
-
-impl From<check::Checked> for CheckedProgram {
-    fn from(check::Checked { code, problems }: check::Checked) -> Self {
-        Self { code, problems: problems.into_iter().map(Into::into).collect() }
+answers! {
+    /// A program that was formatted and checked.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    pub struct CheckedProgram(checked: check::Checked) {
+        /// The formatted program; `null` where it cannot be parsed.
+        code: Option<String> = checked.code,
+        /// The first 100 problems. Positions are in the formatted program, or in the one that was sent where `code` is
+        /// `null`.
+        problems: Vec<ProgramProblem> = checked.problems.into_iter().map(Into::into).collect(),
     }
-}
 
-impl From<check::Checked> for CheckReport {
-    fn from(check::Checked { code, problems }: check::Checked) -> Self {
-        Self { problems: problems.into_iter().map(Into::into).collect(), code }
+    /// The same for the MCP tool, whose results have no `null`.
+    #[derive(Debug, Clone, Serialize, JsonSchema)]
+    pub struct CheckReport(checked: check::Checked) {
+        /// The problems. Positions are in the formatted program, or in the one that was sent where `code` is absent.
+        problems: Vec<ProgramProblem> = checked.problems.into_iter().map(Into::into).collect(),
+        /// The formatted program; absent where it cannot be parsed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        code: Option<String> = checked.code,
     }
-}
 
-impl From<check::Problem> for ProgramProblem {
-    fn from(problem: check::Problem) -> Self {
-        let check::Problem { line, column, end_line, end_column, rule, message, severity } = problem;
-        Self { line, column, end_line, end_column, rule, message, severity: severity.word() }
+    /// A problem at one position of a program.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct ProgramProblem(problem: check::Problem) {
+        /// The line, counted from 1.
+        line: u32 = problem.line,
+        /// The column in characters, counted from 1.
+        column: u32 = problem.column,
+        end_line: u32 = problem.end_line,
+        /// The first column after the problem.
+        end_column: u32 = problem.end_column,
+        /// The tool's name of the rule, or `syntax`.
+        #[schema(example = "F401")]
+        rule: String = problem.rule,
+        message: String = problem.message,
+        /// `error`, `warning` or `info`.
+        #[schema(pattern = "^(error|warning|info)$")]
+        severity: &'static str = problem.severity.word(),
     }
 }

@@ -5,9 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ChangeWord, rfc3339};
+use super::{ChangeWord, answers, rfc3339};
 use crate::{
     domain::{error::Failure, path::SafePath},
+    ports::storage::Skipped,
     services::files::{FileContent, FileEntry, FileList, FileQuery, media_type},
 };
 
@@ -59,28 +60,30 @@ pub struct File {
     pub url_expires_at: String,
 }
 
-/// A conversation's files.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-pub struct FileListing {
-    /// Ordered by path.
-    pub files: Vec<File>,
-    /// Whether there are more files than are listed.
-    pub truncated: bool,
-    /// Give it as `after`, over MCP as `cursor`, for the next page; absent on the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-    /// Entries that are not plain files: links, pipes, sockets, devices. They cannot be read.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub skipped: Vec<SkippedResult>,
-}
+answers! {
+    /// A conversation's files.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    pub struct FileListing(list: &FileList) {
+        /// Ordered by path.
+        files: Vec<File> = list.files.iter().map(File::from).collect(),
+        /// Whether there are more files than are listed.
+        truncated: bool = list.truncated,
+        /// Give it as `after`, over MCP as `cursor`, for the next page; absent on the last.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        after: Option<String> = list.after.as_ref().map(SafePath::to_encoded),
+        /// Entries that are not plain files: links, pipes, sockets, devices. They cannot be read.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        skipped: Vec<SkippedResult> = list.skipped.iter().map(Into::into).collect(),
+    }
 
-/// Something that is not a plain file.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-pub struct SkippedResult {
-    /// Its path below /data.
-    pub path: String,
-    /// Its kind: link, pipe, socket, device, unreadable or `too_deep`.
-    pub kind: String,
+    /// Something that is not a plain file.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    pub struct SkippedResult(skipped: &Skipped) {
+        /// Its path below /data.
+        path: String = skipped.path.clone(),
+        /// Its kind: link, pipe, socket, device, unreadable or `too_deep`.
+        kind: String = skipped.kind.as_str().to_owned(),
+    }
 }
 
 /// A file's content, or a piece of it.
@@ -175,21 +178,6 @@ impl Moved {
     pub fn new(to: &SafePath, entry: Option<&FileEntry>) -> Self {
         let path_encoded = to.needs_encoding().then(|| to.to_encoded());
         Self { path: to.display(), path_encoded, file: entry.map(File::from) }
-    }
-}
-
-impl From<&FileList> for FileListing {
-    fn from(list: &FileList) -> Self {
-        let skipped = list
-            .skipped
-            .iter()
-            .map(|skipped| SkippedResult { path: skipped.path.clone(), kind: skipped.kind.as_str().to_owned() });
-        Self {
-            files: list.files.iter().map(File::from).collect(),
-            truncated: list.truncated,
-            after: list.after.as_ref().map(SafePath::to_encoded),
-            skipped: skipped.collect(),
-        }
     }
 }
 

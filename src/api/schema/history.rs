@@ -6,68 +6,71 @@ use serde::Serialize;
 use time::{Date, OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::ToSchema;
 
-use super::{EndedWord, ErrorCode, FiguresResult, texts::text};
+use super::{EndedWord, ErrorCode, FiguresResult, answers, moment, texts::text};
 use crate::{
-    domain::{error::Code, text::rfc3339},
+    domain::error::Code,
     ports::history::{EndWord, HistoryLine, UsageLine},
     services::history::HistoryPage,
 };
 
-/// A page of the history.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct HistoryList {
-    /// Newest first.
-    pub runs: Vec<HistoryRun>,
-    /// Give it as `cursor` for the next page; absent on the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
-}
+answers! {
+    /// A page of the history.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    pub struct HistoryList(page: &HistoryPage) {
+        /// Newest first.
+        runs: Vec<HistoryRun> = page.lines.iter().map(HistoryRun::from).collect(),
+        /// Give it as `cursor` for the next page; absent on the last.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cursor: Option<String> = page.after.as_ref().map(ToString::to_string),
+    }
 
-/// A run or a cell in the history.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HistoryRun {
-    /// Its id.
-    pub run_id: String,
-    /// The owner.
-    pub owner: String,
-    /// The owner's conversation.
-    pub conversation_id: String,
-    /// The token that began it; absent for `MCP_API_TOKEN` and a user's own process.
-    pub token_id: Option<String>,
-    /// Whether it is a cell of a session.
-    pub cell: bool,
-    /// The language's own name.
-    pub language: String,
-    /// The digest of the container image.
-    pub image: String,
-    /// SHA-256 of the program, in hexadecimal digits.
-    pub program_sha256: String,
-    /// The beginning of the program, where `SANDBOX_HISTORY__SOURCE` is on.
-    pub source: Option<String>,
-    /// The server that ran it.
-    pub instance_id: String,
-    /// When it was created (RFC 3339).
-    pub begun_at: String,
-    /// When it ended (RFC 3339); absent while it waits or runs.
-    pub ended_at: Option<String>,
-    /// From its creation to its end, waiting included, in milliseconds; absent while it waits or runs.
-    pub took_ms: Option<i64>,
-    /// How it ended; absent while it waits or runs.
-    #[schema(value_type = EndedWord)]
-    pub ended: Option<&'static str>,
-    /// The exit status, when the program ended by itself.
-    pub exit_code: Option<i32>,
-    /// Why the server could not run it, or lost it.
-    #[schema(value_type = ErrorCode)]
-    pub error: Option<&'static str>,
-    /// What happened and what to do about it, in one sentence.
-    pub sentence: Option<String>,
-    /// The resources it used, once it has ended.
-    pub figures: Option<FiguresResult>,
-    /// Names of files that it created or changed, at most 64.
-    pub files: Vec<String>,
+    /// A run or a cell in the history.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct HistoryRun(line: &HistoryLine) {
+        /// Its id.
+        run_id: String = line.run.to_string(),
+        /// The owner.
+        owner: String = line.conversation.owner.name().to_owned(),
+        /// The owner's conversation.
+        conversation_id: String = line.conversation.id.to_string(),
+        /// The token that began it; absent for `MCP_API_TOKEN` and a user's own process.
+        token_id: Option<String> = line.token.map(|token| token.to_string()),
+        /// Whether it is a cell of a session.
+        cell: bool = line.is_cell,
+        /// The language's own name.
+        language: String = line.language.to_string(),
+        /// The digest of the container image.
+        image: String = line.image.clone(),
+        /// SHA-256 of the program, in hexadecimal digits.
+        program_sha256: String = line.program_sha256.clone(),
+        /// The beginning of the program, where `SANDBOX_HISTORY__SOURCE` is on.
+        source: Option<String> = line.source.clone(),
+        /// The server that ran it.
+        instance_id: String = line.instance.to_string(),
+        /// When it was created (RFC 3339).
+        begun_at: String = moment(line.run.unix_ms()),
+        /// When it ended (RFC 3339); absent while it waits or runs.
+        ended_at: Option<String> = line.end.as_ref().map(|end| moment(end.unix_ms)),
+        /// From its creation to its end, waiting included, in milliseconds; absent while it waits or runs.
+        took_ms: Option<i64> = line.end.as_ref().map(|end| end.unix_ms.saturating_sub(line.run.unix_ms()).max(0)),
+        /// How it ended; absent while it waits or runs.
+        #[schema(value_type = EndedWord)]
+        ended: Option<&'static str> = line.end.as_ref().map(|end| end.word.as_str()),
+        /// The exit status, when the program ended by itself.
+        exit_code: Option<i32> = line.end.as_ref().and_then(|end| end.exit_code),
+        /// Why the server could not run it, or lost it.
+        #[schema(value_type = ErrorCode)]
+        error: Option<&'static str> = line.end.as_ref().and_then(|end| end.failure).map(Code::as_str),
+        /// What happened and what to do about it, in one sentence.
+        sentence: Option<String> = line.end.as_ref().map(|end| end.sentence.clone()),
+        /// The resources it used, once it has ended.
+        figures: Option<FiguresResult> =
+            line.end.as_ref().filter(|end| end.word != EndWord::SERVER_LOST).map(|end| (&end.figures).into()),
+        /// Names of files that it created or changed, at most 64.
+        files: Vec<String> = line.end.as_ref().map(|end| end.files.clone()).unwrap_or_default(),
+    }
 }
 
 /// Usage by day, owner and language.
@@ -79,28 +82,30 @@ pub struct UsageList {
     pub truncated: bool,
 }
 
-/// The usage of one owner in one language on one day.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct UsageResult {
-    /// The owner.
-    pub owner: String,
-    /// The day in UTC, as 2026-01-31, on which the runs were created.
-    pub day: String,
-    /// The language's own name.
-    pub language: String,
-    /// Runs and cells that ended, except those whose server was lost.
-    pub runs: i64,
-    /// How many of these were cells.
-    pub cells: i64,
-    /// How many of these the server could not run.
-    pub failed: i64,
-    /// Running time of the programs, in milliseconds.
-    pub wall_ms: i64,
-    /// CPU time, in milliseconds, as far as it is known.
-    pub cpu_ms: i64,
-    /// Bytes that programs printed, kept or not.
-    pub output_bytes: i64,
+answers! {
+    /// The usage of one owner in one language on one day.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct UsageResult(line: &UsageLine) {
+        /// The owner.
+        owner: String = line.owner.name().to_owned(),
+        /// The day in UTC, as 2026-01-31, on which the runs were created.
+        day: String = day(line.day),
+        /// The language's own name.
+        language: String = line.language.to_string(),
+        /// Runs and cells that ended, except those whose server was lost.
+        runs: i64 = line.runs,
+        /// How many of these were cells.
+        cells: i64 = line.cells,
+        /// How many of these the server could not run.
+        failed: i64 = line.failed,
+        /// Running time of the programs, in milliseconds.
+        wall_ms: i64 = line.wall_ms,
+        /// CPU time, in milliseconds, as far as it is known.
+        cpu_ms: i64 = line.cpu_ms,
+        /// Bytes that programs printed, kept or not.
+        output_bytes: i64 = line.output_bytes,
+    }
 }
 
 /// A moment, as RFC 3339 writes it, in unix milliseconds.
@@ -142,50 +147,6 @@ fn epoch() -> i32 {
 fn day(days: i64) -> String {
     let day = i32::try_from(days).ok().and_then(|days| Date::from_julian_day(epoch().saturating_add(days)).ok());
     day.map(|day| day.to_string()).unwrap_or_default()
-}
-
-impl From<&HistoryPage> for HistoryList {
-    fn from(page: &HistoryPage) -> Self {
-        Self {
-            runs: page.lines.iter().map(HistoryRun::from).collect(),
-            cursor: page.after.as_ref().map(ToString::to_string),
-        }
-    }
-}
-
-impl From<&HistoryLine> for HistoryRun {
-    fn from(line: &HistoryLine) -> Self {
-        let end = line.end.as_ref();
-        Self {
-            run_id: line.run.to_string(),
-            owner: line.conversation.owner.name().to_owned(),
-            conversation_id: line.conversation.id.to_string(),
-            token_id: line.token.map(|token| token.to_string()),
-            cell: line.is_cell,
-            language: line.language.to_string(),
-            image: line.image.clone(),
-            program_sha256: line.program_sha256.clone(),
-            source: line.source.clone(),
-            instance_id: line.instance.to_string(),
-            begun_at: rfc3339(line.run.unix_ms().div_euclid(1000)),
-            ended_at: end.map(|end| rfc3339(end.unix_ms.div_euclid(1000))),
-            took_ms: end.map(|end| end.unix_ms.saturating_sub(line.run.unix_ms()).max(0)),
-            ended: end.map(|end| end.word.as_str()),
-            exit_code: end.and_then(|end| end.exit_code),
-            error: end.and_then(|end| end.failure).map(Code::as_str),
-            sentence: end.map(|end| end.sentence.clone()),
-            figures: end.filter(|end| end.word != EndWord::SERVER_LOST).map(|end| (&end.figures).into()),
-            files: end.map(|end| end.files.clone()).unwrap_or_default(),
-        }
-    }
-}
-
-impl From<&UsageLine> for UsageResult {
-    fn from(line: &UsageLine) -> Self {
-        let UsageLine { runs, cells, failed, wall_ms, cpu_ms, output_bytes, .. } = *line;
-        let (owner, day, language) = (line.owner.name().to_owned(), day(line.day), line.language.to_string());
-        Self { owner, day, language, runs, cells, failed, wall_ms, cpu_ms, output_bytes }
-    }
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::LanguageName;
+use super::{LanguageName, answers, moment};
 use crate::{
     domain::{
         error::Failure,
         network::{NetworkUse, Policy, PolicyText, Refusal},
-        text::{ms, rfc3339},
+        text::ms,
     },
     services::network::Decision,
 };
@@ -28,38 +28,44 @@ pub enum ConnectionWord {
     Failed,
 }
 
-/// A connection of a program that has ended or was not made.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Connection {
-    /// Host and port.
-    #[schema(example = "pypi.org:443")]
-    pub target: String,
-    pub decision: ConnectionWord,
-    /// One word for why it was refused or failed.
-    #[schema(example = "not_allowed")]
-    pub reason: Option<&'static str>,
-    /// The reason as a sentence.
-    pub message: Option<String>,
-    /// Bytes sent to the host.
-    pub sent_bytes: u64,
-    /// Bytes received from the host.
-    pub received_bytes: u64,
-    pub ms: u64,
-}
+answers! {
+    /// A connection of a program that has ended or was not made.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct Connection(used: &NetworkUse) {
+        /// Host and port.
+        #[schema(example = "pypi.org:443")]
+        target: String = used.target.clone(),
+        decision: ConnectionWord = match &used.refusal {
+            None => ConnectionWord::Allowed,
+            Some(refusal) if refusal.is_forbidden() => ConnectionWord::Refused,
+            Some(_) => ConnectionWord::Failed,
+        },
+        /// One word for why it was refused or failed.
+        #[schema(example = "not_allowed")]
+        reason: Option<&'static str> = used.refusal.as_ref().map(Refusal::word),
+        /// The reason as a sentence.
+        message: Option<String> = used.refusal.as_ref().map(ToString::to_string),
+        /// Bytes sent to the host.
+        sent_bytes: u64 = used.sent_bytes,
+        /// Bytes received from the host.
+        received_bytes: u64 = used.received_bytes,
+        ms: u64 = ms(used.took),
+    }
 
-/// A connection of one of the caller's conversations.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NetworkDecision {
-    /// When it ended (RFC 3339).
-    #[schema(format = DateTime)]
-    pub at: String,
-    pub conversation_id: String,
-    pub language: String,
-    #[serde(flatten)]
-    pub connection: Connection,
+    /// A connection of one of the caller's conversations.
+    #[derive(Debug, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct NetworkDecision(decision: &Decision) {
+        /// When it ended (RFC 3339).
+        #[schema(format = DateTime)]
+        at: String = moment(decision.at_unix_ms),
+        conversation_id: String = decision.conversation.id.to_string(),
+        language: String = decision.language.to_string(),
+        #[serde(flatten)]
+        connection: Connection = (&decision.used).into(),
+    }
 }
 
 /// Connections, newest first.
@@ -68,12 +74,14 @@ pub struct NetworkDecisions {
     pub decisions: Vec<NetworkDecision>,
 }
 
-/// A connection of a conversation, with its owner.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct OwnedDecision {
-    pub owner: String,
-    #[serde(flatten)]
-    pub decision: NetworkDecision,
+answers! {
+    /// A connection of a conversation, with its owner.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub struct OwnedDecision(decision: &Decision) {
+        owner: String = decision.conversation.owner.name().to_owned(),
+        #[serde(flatten)]
+        decision: NetworkDecision = decision.into(),
+    }
 }
 
 /// Connections of all owners, newest first.
@@ -82,81 +90,47 @@ pub struct OwnedDecisions {
     pub decisions: Vec<OwnedDecision>,
 }
 
-impl From<&NetworkUse> for Connection {
-    fn from(used: &NetworkUse) -> Self {
-        let refusal = used.refusal.as_ref();
-        Self {
-            target: used.target.clone(),
-            decision: match refusal {
-                None => ConnectionWord::Allowed,
-                Some(refusal) if refusal.is_forbidden() => ConnectionWord::Refused,
-                Some(_) => ConnectionWord::Failed,
-            },
-            reason: refusal.map(Refusal::word),
-            message: refusal.map(ToString::to_string),
-            sent_bytes: used.sent_bytes,
-            received_bytes: used.received_bytes,
-            ms: ms(used.took),
-        }
+answers! {
+    /// Hosts that programs may reach.
+    #[derive(Debug, Serialize, Deserialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct PolicyBody(text: &PolicyText) {
+        /// `example.com`, `*.example.com` for every name below it, or an address; each with a port or without.
+        #[schema(min_items = 1, max_items = 500, example = json!(["pypi.org", "*.example.com:8443"]))]
+        hosts: Vec<String> = text.hosts.clone(),
+        /// Ports for hosts that are given without one; default 80 and 443.
+        #[serde(default)]
+        #[schema(value_type = Option<Vec<u16>>, max_items = 100)]
+        ports: Vec<u16> = text.ports.clone(),
+        /// Addresses outside the public internet that these hosts may resolve to.
+        #[serde(default)]
+        #[schema(value_type = Option<Vec<String>>, max_items = 100, example = json!(["10.1.2.3"]))]
+        addresses: Vec<String> = text.addresses.iter().map(ToString::to_string).collect(),
+        /// Languages whose programs it applies to; default all.
+        #[serde(default)]
+        #[schema(value_type = Option<Vec<LanguageName>>, max_items = 100)]
+        languages: Vec<String> = text.languages.clone(),
+        /// Whether it applies to every token that names no policies.
+        #[serde(default)]
+        #[schema(value_type = Option<bool>)]
+        every_token: bool = text.every_token,
+        /// Allowed HTTP methods; default all. To see them, the server decrypts TLS.
+        #[serde(default)]
+        #[schema(value_type = Option<Vec<String>>, max_items = 32, example = json!(["GET"]))]
+        methods: Vec<String> = text.methods.clone(),
+        /// Allowed paths of requests; one that ends in `/` allows everything below it. Default all.
+        #[serde(default)]
+        #[schema(value_type = Option<Vec<String>>, max_items = 100, example = json!(["/v1/"]))]
+        paths: Vec<String> = text.paths.clone(),
+        /// Requests per minute of one owner; 0 for no limit.
+        #[serde(default)]
+        #[schema(value_type = Option<u64>, maximum = 4_294_967_295_u64)]
+        requests_per_minute: u32 = text.requests_per_minute,
+        /// Bytes per minute of one owner, sent and received together; 0 for no limit.
+        #[serde(default)]
+        #[schema(value_type = Option<u64>, maximum = 4_294_967_295_u64)]
+        bytes_per_minute: u32 = text.bytes_per_minute,
     }
-}
-
-impl From<&Decision> for OwnedDecision {
-    fn from(decision: &Decision) -> Self {
-        Self { owner: decision.conversation.owner.name().to_owned(), decision: decision.into() }
-    }
-}
-
-impl From<&Decision> for NetworkDecision {
-    fn from(decision: &Decision) -> Self {
-        Self {
-            at: rfc3339(decision.at_unix_ms.div_euclid(1000)),
-            conversation_id: decision.conversation.id.to_string(),
-            language: decision.language.to_string(),
-            connection: (&decision.used).into(),
-        }
-    }
-}
-
-/// Hosts that programs may reach.
-#[derive(Debug, Serialize, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PolicyBody {
-    /// `example.com`, `*.example.com` for every name below it, or an address; each with a port or without.
-    #[schema(min_items = 1, max_items = 500, example = json!(["pypi.org", "*.example.com:8443"]))]
-    pub hosts: Vec<String>,
-    /// Ports for hosts that are given without one; default 80 and 443.
-    #[serde(default)]
-    #[schema(value_type = Option<Vec<u16>>, max_items = 100)]
-    pub ports: Vec<u16>,
-    /// Addresses outside the public internet that these hosts may resolve to.
-    #[serde(default)]
-    #[schema(value_type = Option<Vec<String>>, max_items = 100, example = json!(["10.1.2.3"]))]
-    pub addresses: Vec<String>,
-    /// Languages whose programs it applies to; default all.
-    #[serde(default)]
-    #[schema(value_type = Option<Vec<LanguageName>>, max_items = 100)]
-    pub languages: Vec<String>,
-    /// Whether it applies to every token that names no policies.
-    #[serde(default)]
-    #[schema(value_type = Option<bool>)]
-    pub every_token: bool,
-    /// Allowed HTTP methods; default all. To see them, the server decrypts TLS.
-    #[serde(default)]
-    #[schema(value_type = Option<Vec<String>>, max_items = 32, example = json!(["GET"]))]
-    pub methods: Vec<String>,
-    /// Allowed paths of requests; one that ends in `/` allows everything below it. Default all.
-    #[serde(default)]
-    #[schema(value_type = Option<Vec<String>>, max_items = 100, example = json!(["/v1/"]))]
-    pub paths: Vec<String>,
-    /// Requests per minute of one owner; 0 for no limit.
-    #[serde(default)]
-    #[schema(value_type = Option<u64>, maximum = 4_294_967_295_u64)]
-    pub requests_per_minute: u32,
-    /// Bytes per minute of one owner, sent and received together; 0 for no limit.
-    #[serde(default)]
-    #[schema(value_type = Option<u64>, maximum = 4_294_967_295_u64)]
-    pub bytes_per_minute: u32,
 }
 
 impl PolicyBody {
@@ -182,41 +156,21 @@ impl PolicyBody {
     }
 }
 
-impl From<&PolicyText> for PolicyBody {
-    fn from(text: &PolicyText) -> Self {
-        Self {
-            hosts: text.hosts.clone(),
-            ports: text.ports.clone(),
-            addresses: text.addresses.iter().map(ToString::to_string).collect(),
-            languages: text.languages.clone(),
-            every_token: text.every_token,
-            methods: text.methods.clone(),
-            paths: text.paths.clone(),
-            requests_per_minute: text.requests_per_minute,
-            bytes_per_minute: text.bytes_per_minute,
-        }
+answers! {
+    /// A policy in force.
+    #[derive(Debug, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct PolicyResult((policy, configured): (&Policy, bool)) {
+        #[schema(example = "packages")]
+        name: String = policy.name.clone(),
+        /// Whether it comes from the server's settings, so that it cannot be changed here.
+        is_configured: bool = configured,
+        policy: PolicyBody = (&policy.text).into(),
     }
-}
-
-/// A policy in force.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PolicyResult {
-    #[schema(example = "packages")]
-    pub name: String,
-    /// Whether it comes from the server's settings, so that it cannot be changed here.
-    pub is_configured: bool,
-    pub policy: PolicyBody,
 }
 
 /// The policies in force.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PolicyList {
     pub policies: Vec<PolicyResult>,
-}
-
-impl PolicyResult {
-    pub fn new(policy: &Policy, is_configured: bool) -> Self {
-        Self { name: policy.name.clone(), is_configured, policy: (&policy.text).into() }
-    }
 }

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::answers;
 use crate::{
     domain::id::{ConversationId, Language},
     services::packages,
@@ -34,22 +35,17 @@ pub struct CreatePackages {
     pub packages: Vec<String>,
 }
 
-/// The packages that a conversation has now.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-pub struct InstalledPackages {
-    /// The program that installed them: uv or npm.
-    pub tool: &'static str,
-    /// All packages that were requested in the conversation and their dependencies, with versions.
-    pub packages: Vec<String>,
-    /// Whether an earlier installation of the same packages for this owner was reused.
-    pub reused: bool,
-    /// Disk space of the packages, in bytes.
-    pub bytes: u64,
-}
-
-impl From<&packages::Installed> for InstalledPackages {
-    fn from(installed: &packages::Installed) -> Self {
-        let packages::Installed { tool, packages, reused, usage } = installed;
-        Self { tool: tool.word(), packages: packages.clone(), reused: *reused, bytes: usage.bytes }
+answers! {
+    /// The packages that a conversation has now.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    pub struct InstalledPackages(installed: &packages::Installed) {
+        /// The program that installed them: uv or npm.
+        tool: &'static str = installed.tool.word(),
+        /// All packages that were requested in the conversation and their dependencies, with versions.
+        packages: Vec<String> = installed.packages.clone(),
+        /// Whether an earlier installation of the same packages for this owner was reused.
+        reused: bool = installed.reused,
+        /// Disk space of the packages, in bytes.
+        bytes: u64 = installed.usage.bytes,
     }
 }

@@ -4,40 +4,44 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Ending, File};
-use crate::domain::text::ms;
+use super::{Ending, File, answers};
 use crate::{
-    domain::outcome::{Ended, Figures, Outcome, signal_text},
+    domain::{
+        outcome::{Ended, Figures, Outcome, signal_text},
+        text::ms,
+    },
     ports::history::LineEnd,
     services::runs::Report,
 };
 
-/// The result of a run.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RunResult {
-    /// Identifies this run in logs.
-    pub run_id: String,
-    /// The conversation whose files were /data.
-    pub conversation_id: String,
-    /// The language's own name, also when the request used an alias.
-    pub language: String,
-    /// How the program ended.
-    pub outcome: OutcomeResult,
-    /// What the program printed to standard output. Bytes that are not UTF-8 are replaced by U+FFFD.
-    pub stdout: String,
-    /// What the program printed to standard error.
-    pub stderr: String,
-    /// Whether some of standard output was left out; a mark in the text says where and how much.
-    pub stdout_truncated: bool,
-    /// Whether some of standard error was left out; a mark in the text says where and how much.
-    pub stderr_truncated: bool,
-    /// The resources that the run used.
-    pub figures: FiguresResult,
-    /// The files in /data: those this run created or changed first, then the rest.
-    pub files: Vec<File>,
-    /// Whether there are more files than are listed.
-    pub files_truncated: bool,
+answers! {
+    /// The result of a run.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct RunResult(report: &Report) {
+        /// Identifies this run in logs.
+        run_id: String = report.run.to_string(),
+        /// The conversation whose files were /data.
+        conversation_id: String = report.conversation.id.to_string(),
+        /// The language's own name, also when the request used an alias.
+        language: String = report.language.to_string(),
+        /// How the program ended.
+        outcome: OutcomeResult = (&report.outcome).into(),
+        /// What the program printed to standard output. Bytes that are not UTF-8 are replaced by U+FFFD.
+        stdout: String = report.stdout.text.clone(),
+        /// What the program printed to standard error.
+        stderr: String = report.stderr.text.clone(),
+        /// Whether some of standard output was left out; a mark in the text says where and how much.
+        stdout_truncated: bool = report.stdout.truncated,
+        /// Whether some of standard error was left out; a mark in the text says where and how much.
+        stderr_truncated: bool = report.stderr.truncated,
+        /// The resources that the run used.
+        figures: FiguresResult = (&report.outcome.figures).into(),
+        /// The files in /data: those this run created or changed first, then the rest.
+        files: Vec<File> = report.files.files.iter().map(File::from).collect(),
+        /// Whether there are more files than are listed.
+        files_truncated: bool = report.files.truncated,
+    }
 }
 
 /// How a program ended.
@@ -60,41 +64,25 @@ pub struct OutcomeResult {
     pub sentence: String,
 }
 
-/// The resources that a run used.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FiguresResult {
-    /// Running time of the program, in milliseconds.
-    pub wall_ms: u64,
-    /// CPU time, in milliseconds, where it is known.
-    pub cpu_ms: Option<u64>,
-    /// Peak memory of its sandbox since the sandbox started, in bytes, where it is known. It includes what the
-    /// interpreter has loaded and, in a session, earlier cells.
-    pub memory_peak_bytes: Option<u64>,
-    /// Bytes printed to standard output, kept or not.
-    pub stdout_bytes: u64,
-    /// Bytes printed to standard error, kept or not.
-    pub stderr_bytes: u64,
-    /// Number of files it created or changed, listed or not.
-    pub files_changed: u64,
-}
-
-impl From<&Report> for RunResult {
-    fn from(report: &Report) -> Self {
-        Self {
-            run_id: report.run.to_string(),
-            conversation_id: report.conversation.id.to_string(),
-            language: report.language.to_string(),
-            outcome: (&report.outcome).into(),
-            stdout: report.stdout.text.clone(),
-            stderr: report.stderr.text.clone(),
-            stdout_truncated: report.stdout.truncated,
-            stderr_truncated: report.stderr.truncated,
-            figures: (&report.outcome.figures).into(),
-            files: report.files.files.iter().map(File::from).collect(),
-            files_truncated: report.files.truncated,
-        }
+answers! {
+    /// The resources that a run used.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct FiguresResult(figures: &Figures) {
+        /// Running time of the program, in milliseconds.
+        wall_ms: u64 = ms(figures.wall),
+        /// CPU time, in milliseconds, where it is known.
+        cpu_ms: Option<u64> = figures.cpu.map(ms),
+        /// Peak memory of its sandbox since the sandbox started, in bytes, where it is known. It includes what the
+        /// interpreter has loaded and, in a session, earlier cells.
+        memory_peak_bytes: Option<u64> = figures.memory_peak_bytes,
+        /// Bytes printed to standard output, kept or not.
+        stdout_bytes: u64 = figures.stdout_bytes,
+        /// Bytes printed to standard error, kept or not.
+        stderr_bytes: u64 = figures.stderr_bytes,
+        /// Number of files it created or changed, listed or not.
+        files_changed: u64 = figures.files,
     }
 }
 
@@ -124,13 +112,5 @@ impl From<&LineEnd> for OutcomeResult {
             oom_killed: end.oom_killed.then_some(true),
             sentence: end.sentence.clone(),
         }
-    }
-}
-
-impl From<&Figures> for FiguresResult {
-    fn from(figures: &Figures) -> Self {
-        let Figures { wall, cpu, memory_peak_bytes, stdout_bytes, stderr_bytes, files: files_changed } = *figures;
-        let (wall_ms, cpu_ms) = (ms(wall), cpu.map(ms));
-        Self { wall_ms, cpu_ms, memory_peak_bytes, stdout_bytes, stderr_bytes, files_changed }
     }
 }

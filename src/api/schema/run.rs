@@ -6,16 +6,17 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{ErrorCode, EventWord, FiguresResult, File, OutcomeResult, RunResult, StateWord, rfc3339};
 use super::{
+    ErrorCode, EventWord, FiguresResult, File, OutcomeResult, RunResult, StateWord, answers, moment,
     network::Connection,
+    rfc3339,
     tools::{ApprovalResult, ToolCall},
 };
-use crate::domain::text::{ms, sha256};
 use crate::{
     domain::{
         error::Failure,
         event::{DisplayKind, Event, EventKind, StreamKind},
+        text::{ms, sha256},
     },
     ports::history::HistoryLine,
     services::{
@@ -68,24 +69,26 @@ pub struct RunStatus {
     pub result: Option<Box<RunResult>>,
 }
 
-/// Why the server could not run a program.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct RunError {
-    /// A stable word for programs.
-    #[schema(value_type = ErrorCode)]
-    pub code: &'static str,
-    /// One sentence that says what to do.
-    pub message: String,
-}
+answers! {
+    /// Why the server could not run a program.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    pub struct RunError(failure: &Failure) {
+        /// A stable word for programs.
+        #[schema(value_type = ErrorCode)]
+        code: &'static str = failure.code.as_str(),
+        /// One sentence that says what to do.
+        message: String = failure.message.clone(),
+    }
 
-/// A page of runs.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct RunList {
-    /// Newest first.
-    pub runs: Vec<RunStatus>,
-    /// Give it as `after` for the next page; absent on the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
+    /// A page of runs.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    pub struct RunList(page: &RunPage) {
+        /// Newest first.
+        runs: Vec<RunStatus> = page.runs.iter().map(RunStatus::brief).collect(),
+        /// Give it as `after` for the next page; absent on the last.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        after: Option<String> = page.after.as_ref().map(ToString::to_string),
+    }
 }
 
 /// The events of a run: messages for a client that reads them one by one, a text for one that reads the whole stream.
@@ -211,7 +214,7 @@ impl RunStatus {
             language: line.language.to_string(),
             cell: line.is_cell,
             state: if end.is_some() { RunState::Finished.word() } else { RunState::Running.word() },
-            created_at: rfc3339(line.run.unix_ms().div_euclid(1000)),
+            created_at: moment(line.run.unix_ms()),
             wall_ms: end.map_or(0, |end| ms(end.figures.wall)),
             outcome: is_told.map(OutcomeResult::from),
             figures: is_told.map(|end| (&end.figures).into()),
@@ -243,21 +246,6 @@ impl RunStatus {
             error: failure.map(RunError::from),
             ..Self::default()
         }
-    }
-}
-
-impl From<&RunPage> for RunList {
-    fn from(page: &RunPage) -> Self {
-        Self {
-            runs: page.runs.iter().map(RunStatus::brief).collect(),
-            after: page.after.as_ref().map(ToString::to_string),
-        }
-    }
-}
-
-impl From<&Failure> for RunError {
-    fn from(failure: &Failure) -> Self {
-        Self { code: failure.code.as_str(), message: failure.message.clone() }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    SessionWord,
+    SessionWord, answers,
     arguments::{Program, Wait},
     create_run::RunLimits,
     rfc3339,
@@ -97,40 +97,42 @@ pub struct InspectCode {
     pub detailed: Option<bool>,
 }
 
-/// A session.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SessionStatus {
-    /// Its id.
-    pub session_id: String,
-    /// The same id, under the name that clients of CodeRunner read.
-    #[serde(rename = "session_id")]
-    pub coderunner_session_id: String,
-    /// The conversation whose files are /data.
-    pub conversation_id: String,
-    /// The language's own name.
-    pub language: String,
-    /// Its current state.
-    #[schemars(extend("enum" = ["idle", "busy", "ended"]))]
-    #[schema(value_type = SessionWord)]
-    pub state: &'static str,
-    /// `active`, or `stopped` when it has ended; for clients of CodeRunner.
-    pub status: &'static str,
-    /// When it was opened (RFC 3339).
-    pub created_at: String,
-    /// Time since its last use, in milliseconds.
-    pub idle_ms: u64,
-    /// Cells that were executed.
-    pub cells: u64,
-    /// Its memory limit, in bytes.
-    pub memory_bytes_max: u64,
-}
+answers! {
+    /// A session.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct SessionStatus(view: &SessionView) {
+        /// Its id.
+        session_id: String = view.session.to_string(),
+        /// The same id, under the name that clients of CodeRunner read.
+        #[serde(rename = "session_id")]
+        coderunner_session_id: String = view.session.to_string(),
+        /// The conversation whose files are /data.
+        conversation_id: String = view.conversation.id.to_string(),
+        /// The language's own name.
+        language: String = view.language.to_string(),
+        /// Its current state.
+        #[schemars(extend("enum" = ["idle", "busy", "ended"]))]
+        #[schema(value_type = SessionWord)]
+        state: &'static str = view.state.word(),
+        /// `active`, or `stopped` when it has ended; for clients of CodeRunner.
+        status: &'static str = "active",
+        /// When it was opened (RFC 3339).
+        created_at: String = rfc3339(view.created_unix_s),
+        /// Time since its last use, in milliseconds.
+        idle_ms: u64 = ms(view.idle),
+        /// Cells that were executed.
+        cells: u64 = view.cells,
+        /// Its memory limit, in bytes.
+        memory_bytes_max: u64 = view.memory_bytes_max,
+    }
 
-/// The open sessions.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-pub struct SessionList {
-    /// Newest first.
-    pub sessions: Vec<SessionStatus>,
+    /// The open sessions.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    pub struct SessionList(all: &[SessionView]) {
+        /// Newest first.
+        sessions: Vec<SessionStatus> = all.iter().map(SessionStatus::from).collect(),
+    }
 }
 
 /// The result of interrupting or ending sessions.
@@ -164,28 +166,5 @@ impl SessionStatus {
     /// The last of a session that its caller ended.
     pub fn ended(view: &SessionView) -> Self {
         Self { state: "ended", status: "stopped", ..view.into() }
-    }
-}
-
-impl From<&SessionView> for SessionStatus {
-    fn from(view: &SessionView) -> Self {
-        Self {
-            session_id: view.session.to_string(),
-            coderunner_session_id: view.session.to_string(),
-            conversation_id: view.conversation.id.to_string(),
-            language: view.language.to_string(),
-            state: view.state.word(),
-            status: "active",
-            created_at: rfc3339(view.created_unix_s),
-            idle_ms: ms(view.idle),
-            cells: view.cells,
-            memory_bytes_max: view.memory_bytes_max,
-        }
-    }
-}
-
-impl From<&[SessionView]> for SessionList {
-    fn from(all: &[SessionView]) -> Self {
-        Self { sessions: all.iter().map(SessionStatus::from).collect() }
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::answers;
 use crate::{domain::path::SafePath, services::skills};
 
 /// The skill that a tool reads. The name is parsed later: an invalid name is an unknown skill.
@@ -33,22 +34,24 @@ pub struct SkillList {
     pub skills: Vec<Skill>,
 }
 
-/// A skill.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Skill {
-    #[schema(example = "data-profile")]
-    pub name: String,
-    pub description: String,
-    /// `public` for a skill of the operator, `user` for the caller's own.
-    #[schema(pattern = "^(public|user)$")]
-    pub source: &'static str,
-    /// Its folder in a sandbox.
-    #[schema(example = "/skills/public/data-profile")]
-    pub location: String,
-    /// The front matter of `SKILL.md`, as JSON.
-    #[schema(value_type = Object)]
-    pub front_matter: Map<String, Value>,
+answers! {
+    /// A skill.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct Skill(skill: &skills::Skill) {
+        #[schema(example = "data-profile")]
+        name: String = skill.front.name.to_string(),
+        description: String = skill.front.description.clone(),
+        /// `public` for a skill of the operator, `user` for the caller's own.
+        #[schema(pattern = "^(public|user)$")]
+        source: &'static str = skill.source.label(),
+        /// Its folder in a sandbox.
+        #[schema(example = "/skills/public/data-profile")]
+        location: String = skill.location(),
+        /// The front matter of `SKILL.md`, as JSON.
+        #[schema(value_type = Object)]
+        front_matter: Map<String, Value> = skill.front.all.clone(),
+    }
 }
 
 /// A skill with its files.
@@ -59,32 +62,16 @@ pub struct SkillDetails {
     pub files: Vec<SkillEntry>,
 }
 
-/// A file of a skill.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SkillEntry {
-    /// The path below the skill's folder, for display.
-    pub path: String,
-    /// The percent-encoded path, for use in a URL.
-    pub path_encoded: String,
-    /// The size in bytes.
-    pub size: u64,
-}
-
-impl From<&skills::Skill> for Skill {
-    fn from(skill: &skills::Skill) -> Self {
-        Self {
-            name: skill.front.name.to_string(),
-            description: skill.front.description.clone(),
-            source: skill.source.label(),
-            location: skill.location(),
-            front_matter: skill.front.all.clone(),
-        }
-    }
-}
-
-impl From<&(SafePath, u64)> for SkillEntry {
-    fn from((path, size): &(SafePath, u64)) -> Self {
-        Self { path: path.display(), path_encoded: path.to_encoded(), size: *size }
+answers! {
+    /// A file of a skill.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct SkillEntry((path, bytes): &(SafePath, u64)) {
+        /// The path below the skill's folder, for display.
+        path: String = path.display(),
+        /// The percent-encoded path, for use in a URL.
+        path_encoded: String = path.to_encoded(),
+        /// The size in bytes.
+        size: u64 = *bytes,
     }
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{LanguageName, ScopeWord, rfc3339};
+use super::{LanguageName, ScopeWord, answers, moment};
 use crate::domain::{
     error::Failure,
     id::Language,
@@ -41,50 +41,52 @@ pub struct CreateToken {
     pub network: Option<Vec<String>>,
 }
 
-/// The limits of a token; an absent member means no limit.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TokenLimitsBody {
-    /// Programs and cells that may begin within a minute.
-    #[schema(maximum = 4_294_967_295_u64)]
-    pub runs_per_minute: Option<u64>,
-    /// Programs and cells that may wait or run at once.
-    #[schema(maximum = 4_294_967_295_u64)]
-    pub runs_at_once: Option<u64>,
-    /// Processor time within 24 hours, in seconds.
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub cpu_seconds_per_day: Option<u64>,
-    /// Printed bytes within 24 hours.
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub output_bytes_per_day: Option<u64>,
-}
+answers! {
+    /// The limits of a token; an absent member means no limit.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct TokenLimitsBody(limits: &TokenLimits) {
+        /// Programs and cells that may begin within a minute.
+        #[schema(maximum = 4_294_967_295_u64)]
+        runs_per_minute: Option<u64> = limits.runs_per_minute.map(u64::from),
+        /// Programs and cells that may wait or run at once.
+        #[schema(maximum = 4_294_967_295_u64)]
+        runs_at_once: Option<u64> = limits.runs_at_once.map(u64::from),
+        /// Processor time within 24 hours, in seconds.
+        #[schema(maximum = 9_007_199_254_740_991_u64)]
+        cpu_seconds_per_day: Option<u64> = limits.cpu_s_per_day,
+        /// Printed bytes within 24 hours.
+        #[schema(maximum = 9_007_199_254_740_991_u64)]
+        output_bytes_per_day: Option<u64> = limits.bytes_per_day,
+    }
 
-/// A token, without the token itself.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct TokenStatus {
-    #[schema(pattern = "^token-[0-9a-f]{32}$")]
-    pub id: String,
-    pub owner: String,
-    pub name: String,
-    /// The first characters of the token.
-    pub prefix: String,
-    pub scopes: Vec<&'static str>,
-    /// The languages that it may run; empty for all.
-    pub languages: Vec<String>,
-    pub limits: TokenLimitsBody,
-    /// Names of its network policies; absent where it has those for every token.
-    pub network: Option<Vec<String>>,
-    #[schema(format = DateTime)]
-    pub created: String,
-    #[schema(format = DateTime)]
-    pub expires: Option<String>,
-    #[schema(format = DateTime)]
-    pub last_used: Option<String>,
-    #[schema(format = DateTime)]
-    pub revoked: Option<String>,
+    /// A token, without the token itself.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct TokenStatus(token: &TokenRecord) {
+        #[schema(pattern = "^token-[0-9a-f]{32}$")]
+        id: String = token.id.to_string(),
+        owner: String = token.owner.name().to_owned(),
+        name: String = token.name.clone(),
+        /// The first characters of the token.
+        prefix: String = token.prefix.clone(),
+        scopes: Vec<&'static str> = token.grant.scopes.iter().map(|scope| scope.as_str()).collect(),
+        /// The languages that it may run; empty for all.
+        languages: Vec<String> = token.grant.languages.iter().map(ToString::to_string).collect(),
+        limits: TokenLimitsBody = (&token.grant.limits).into(),
+        /// Names of its network policies; absent where it has those for every token.
+        network: Option<Vec<String>> = token.grant.network.clone(),
+        #[schema(format = DateTime)]
+        created: String = moment(token.created_unix_ms),
+        #[schema(format = DateTime)]
+        expires: Option<String> = token.expires_unix_ms.map(moment),
+        #[schema(format = DateTime)]
+        last_used: Option<String> = token.used_unix_ms.map(moment),
+        #[schema(format = DateTime)]
+        revoked: Option<String> = token.revoked_unix_ms.map(moment),
+    }
 }
 
 /// A new token.
@@ -149,30 +151,4 @@ impl CreateToken {
 fn at_most<T: TryFrom<u64>>(name: &str, number: u64, max: u64) -> Result<T, Failure> {
     let fits = T::try_from(number).ok().filter(|_| number <= max);
     fits.ok_or_else(|| Failure::argument(name, format!("it must be at most {max}")))
-}
-
-impl From<&TokenRecord> for TokenStatus {
-    fn from(token: &TokenRecord) -> Self {
-        let moment = |unix_ms: i64| rfc3339(unix_ms.div_euclid(1000));
-        let limits = &token.grant.limits;
-        Self {
-            id: token.id.to_string(),
-            owner: token.owner.name().to_owned(),
-            name: token.name.clone(),
-            prefix: token.prefix.clone(),
-            scopes: token.grant.scopes.iter().map(|scope| scope.as_str()).collect(),
-            languages: token.grant.languages.iter().map(ToString::to_string).collect(),
-            limits: TokenLimitsBody {
-                runs_per_minute: limits.runs_per_minute.map(u64::from),
-                runs_at_once: limits.runs_at_once.map(u64::from),
-                cpu_seconds_per_day: limits.cpu_s_per_day,
-                output_bytes_per_day: limits.bytes_per_day,
-            },
-            network: token.grant.network.clone(),
-            created: moment(token.created_unix_ms),
-            expires: token.expires_unix_ms.map(moment),
-            last_used: token.used_unix_ms.map(moment),
-            revoked: token.revoked_unix_ms.map(moment),
-        }
-    }
 }

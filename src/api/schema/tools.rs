@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::parse::item_limit;
+use super::{answers, parse::item_limit};
 use crate::{
     domain::{
         error::Failure,
@@ -20,77 +20,51 @@ use crate::{
 const FOUND: u64 = 10;
 const FOUND_MAX: u64 = 50;
 
-/// A finished call of a tool by a program.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ToolCall {
-    #[schema(example = "github")]
-    pub server: String,
-    pub tool: String,
-    /// `answered`, `failed`, `denied`, `refused`, `unavailable` or `cancelled`.
-    #[schema(example = "answered")]
-    pub ended: &'static str,
-    /// Why it was not answered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// SHA-256 of the arguments as JSON with sorted members, in hexadecimal digits.
-    pub arguments_sha256: String,
-    pub ms: u64,
-}
+answers! {
+    /// A finished call of a tool by a program.
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct ToolCall(used: &ToolUse) {
+        #[schema(example = "github")]
+        server: String = used.server.clone(),
+        tool: String = used.tool.clone(),
+        /// `answered`, `failed`, `denied`, `refused`, `unavailable` or `cancelled`.
+        #[schema(example = "answered")]
+        ended: &'static str = used.end.word(),
+        /// Why it was not answered.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<String> = used.why.clone(),
+        /// SHA-256 of the arguments as JSON with sorted members, in hexadecimal digits.
+        arguments_sha256: String = used.arguments_sha256.clone(),
+        ms: u64 = ms(used.took),
+    }
 
-impl From<&ToolUse> for ToolCall {
-    fn from(used: &ToolUse) -> Self {
-        Self {
-            server: used.server.clone(),
-            tool: used.tool.clone(),
-            ended: used.end.word(),
-            message: used.why.clone(),
-            arguments_sha256: used.arguments_sha256.clone(),
-            ms: ms(used.took),
-        }
+    /// A question whether a program may make a call of a tool, and its answer.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct ApprovalResult(question: &Approval) {
+        id: String = question.id.to_string(),
+        owner: String = question.call.conversation.owner.name().to_owned(),
+        conversation_id: String = question.call.conversation.id.to_string(),
+        server: String = question.call.server.clone(),
+        tool: String = question.call.tool.clone(),
+        /// The arguments that will be sent, as JSON with sorted members. Parts of them may be untrusted.
+        arguments: String = question.call.arguments.clone(),
+        #[schema(format = DateTime)]
+        asked_at: String = at(question.asked_unix_ms),
+        /// When the question, or the answer that was given, expires.
+        #[schema(format = DateTime)]
+        expires_at: String = at(question.expires_unix_ms),
+        answer: Option<Answered> = question.answered,
+        /// Who answered, and how.
+        answered_by: Option<String> = question.answered_by.clone(),
     }
 }
 
-/// A question whether a program may make a call of a tool, and its answer.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ApprovalResult {
-    pub id: String,
-    pub owner: String,
-    pub conversation_id: String,
-    pub server: String,
-    pub tool: String,
-    /// The arguments that will be sent, as JSON with sorted members. Parts of them may be untrusted.
-    pub arguments: String,
-    #[schema(format = DateTime)]
-    pub asked_at: String,
-    /// When the question, or the answer that was given, expires.
-    #[schema(format = DateTime)]
-    pub expires_at: String,
-    pub answer: Option<Answered>,
-    /// Who answered, and how.
-    pub answered_by: Option<String>,
-}
-
-impl From<&Approval> for ApprovalResult {
-    fn from(question: &Approval) -> Self {
-        let call = &question.call;
-        // The last moment that RFC 3339 can write is long after any server.
-        let at = |unix_ms: i64| rfc3339(unix_ms.div_euclid(1000).min(253_402_300_799));
-        Self {
-            id: question.id.to_string(),
-            owner: call.conversation.owner.name().to_owned(),
-            conversation_id: call.conversation.id.to_string(),
-            server: call.server.clone(),
-            tool: call.tool.clone(),
-            arguments: call.arguments.clone(),
-            asked_at: at(question.asked_unix_ms),
-            expires_at: at(question.expires_unix_ms),
-            answer: question.answered,
-            answered_by: question.answered_by.clone(),
-        }
-    }
+fn at(unix_ms: i64) -> String {
+    // The last moment that RFC 3339 can write is long after any server.
+    rfc3339(unix_ms.div_euclid(1000).min(253_402_300_799))
 }
 
 /// Questions, newest first.
@@ -121,15 +95,11 @@ pub fn found_limit(wanted: Option<u64>) -> Result<usize, Failure> {
     item_limit(wanted, FOUND, FOUND_MAX)
 }
 
-/// The module that a program imports for a tool.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ToolSource {
-    pub source: String,
-}
-
-impl From<Source> for ToolSource {
-    fn from(source: Source) -> Self {
-        Self { source: source.types.unwrap_or(source.text) }
+answers! {
+    /// The module that a program imports for a tool.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub struct ToolSource(source: Source) {
+        source: String = source.types.unwrap_or(source.text),
     }
 }
 

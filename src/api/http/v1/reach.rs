@@ -71,7 +71,7 @@ pub(super) async fn decisions(State(network): State<Network>, call: Call<ListDec
 pub(super) async fn policies(State(admin): State<Admin>, _: Call) -> Json<PolicyList> {
     let policies = admin.policies();
     let all = policies.all();
-    let results = all.iter().map(|policy| PolicyResult::new(policy, policies.is_configured(&policy.name)));
+    let results = all.iter().map(|policy| PolicyResult::from((&**policy, policies.is_configured(&policy.name))));
     Json(PolicyList { policies: results.collect() })
 }
 

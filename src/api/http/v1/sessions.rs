@@ -219,5 +219,5 @@ pub(super) async fn browse(parts: ApiParts, call: Call, body: RequestBody) -> An
     let request = browser::request(&parts.runs, ConversationKey::new(call.who, conversation), &asked.into_call())?;
     let run = parts.runs.begin(RunRequest { detach: Some(false), within: call.trace, ..request })?;
     let report = run.finished().await?;
-    Ok(Json(PageResult::new(&report, browser::page(&report))))
+    Ok(Json(PageResult::from((&*report, browser::page(&report)))))
 }
