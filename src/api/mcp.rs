@@ -10,7 +10,6 @@
 
 mod browsing;
 mod caller;
-mod cancellation;
 mod checking;
 mod content;
 mod describe;
@@ -21,7 +20,6 @@ mod parts;
 mod picture;
 mod progress;
 mod questions;
-mod repeating;
 mod resources;
 mod sessions;
 mod shown;
@@ -59,8 +57,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::{
-    caller::{Caller, Context, McpResult, PageRequest, ToolCall},
-    repeating::Returned,
+    caller::{Caller, Calls, Context, McpResult, PageRequest, ToolCall},
+    questions::Returned,
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink},
 };
 pub use self::{
@@ -88,7 +86,7 @@ const NAME_CHARS_MAX: usize = 80;
 #[derive(Clone)]
 pub struct McpServer {
     parts: Arc<McpParts>,
-    calls: cancellation::Calls,
+    calls: Calls,
     followed: Followed,
     /// Whether the client is notified of changed languages; once, however often it says that it is ready.
     follows_languages: Arc<AtomicBool>,
@@ -115,12 +113,12 @@ impl McpServer {
     /// The same server for another client: ids of requests and subscriptions are each client's own.
     #[must_use]
     pub fn for_another(&self) -> Self {
-        let (calls, followed) = (cancellation::Calls::default(), Followed::default());
+        let (calls, followed) = (Calls::default(), Followed::default());
         Self { calls, followed, follows_languages: Arc::default(), ..self.clone() }
     }
 
     fn new(parts: McpParts, transport: Transport) -> Self {
-        let (calls, followed) = (cancellation::Calls::default(), Followed::default());
+        let (calls, followed) = (Calls::default(), Followed::default());
         let (follows_languages, conversation) = (Arc::default(), ConversationId::fresh());
         Self { parts: Arc::new(parts), calls, followed, follows_languages, transport, conversation }
     }

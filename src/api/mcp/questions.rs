@@ -2,18 +2,22 @@
 //! `input()`, and whether a call of a tool may be made.
 //!
 //! Belongs to the call that began the cell, in whose task it runs. Before revision 2026-07-28 a question travels on the
-//! call's stream; when the call returns first, the question is withdrawn and the input ends. From that revision on the
-//! call is answered with the question, and repeated with the answer: see [`super::repeating`].
+//! call's stream; when the call returns first, the question is withdrawn and the input ends. From that revision on
+//! servers send no requests: the call is answered with the question, the program waits, and the client repeats the call
+//! with the answer and the state that names the run ([`Returned`]).
+//!
+//! The returned state is untrusted. The run is looked up among those of the caller, and an answer counts only if its
+//! token may give it, so a client gains nothing by changing the state.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::BoxStream};
 use rmcp::{
     RoleServer,
     model::{
-        ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema,
-        EnumSchema, ServerRequest,
+        CallToolRequestParams, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
+        ElicitationSchema, EnumSchema, InputRequest, InputRequiredResult, InputResponses, ServerRequest,
     },
     service::{PeerRequestOptions, RequestHandle},
 };
@@ -23,7 +27,9 @@ use tracing::debug;
 use super::{Caller, caller::ToolContext, progress::SEND_MAX};
 use crate::{
     domain::{
+        error::Failure,
         event::{Event, EventKind},
+        id::RunId,
         token::Scope,
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
@@ -35,8 +41,11 @@ use crate::{
 
 /// How long a person may take for one answer. The cell's own time limit goes on meanwhile.
 const ANSWER_MAX: Duration = Duration::from_mins(10);
-/// The members of the forms.
+/// The question's name in the answer to a call: there is one at a time.
+const KEY: &str = "question";
+/// The member of the form for a line of input. It also stands in the state where the question is such a line.
 const LINE: &str = "line";
+/// The member of the form about a call.
 const ANSWER: &str = "answer";
 /// How much of a call's arguments a form shows, in characters.
 const ARGUMENTS_CHARS_MAX: usize = 2000;
@@ -181,7 +190,7 @@ impl Questions {
 }
 
 /// Gives a program a line of input; without one its input ends.
-pub(super) async fn give(run: &Run, line: Option<String>) {
+async fn give(run: &Run, line: Option<String>) {
     let sent = match line {
         Some(line) => run.send_input(line.into(), false).await,
         None => run.send_input(Bytes::new(), true).await,
@@ -192,7 +201,7 @@ pub(super) async fn give(run: &Run, line: Option<String>) {
 }
 
 /// The form for a line of input.
-pub(super) fn line_form(prompt: &str) -> Option<ElicitRequest> {
+fn line_form(prompt: &str) -> Option<ElicitRequest> {
     let prompt = if prompt.trim().is_empty() { "a line of input" } else { prompt.trim() };
     let field = |field: rmcp::model::StringSchema| field.title("Input");
     let form = ElicitationSchema::builder().string_property(LINE, field).build().ok()?;
@@ -200,7 +209,7 @@ pub(super) fn line_form(prompt: &str) -> Option<ElicitRequest> {
 }
 
 /// The form that asks whether a call may be made.
-pub(super) fn approval_form(question: &Approval) -> Option<ElicitRequest> {
+fn approval_form(question: &Approval) -> Option<ElicitRequest> {
     let ProposedCall { server, tool, arguments, .. } = &question.call;
     let shown: String = arguments.chars().take(ARGUMENTS_CHARS_MAX).collect();
     let more = if shown.len() < arguments.len() { "…" } else { "" };
@@ -219,17 +228,107 @@ fn form_of(message: String, requested_schema: ElicitationSchema) -> ElicitReques
 }
 
 /// The line that a form was filled in with; nothing when the person declined.
-pub(super) fn line_of(filled: ElicitResult) -> Option<String> {
+fn line_of(filled: ElicitResult) -> Option<String> {
     let ElicitResult { action: ElicitationAction::Accept, content, .. } = filled else { return None };
     // One question is one line, whatever was pasted.
     Some(content.unwrap_or_default()[LINE].as_str().unwrap_or_default().replace(['\r', '\n'], " ") + "\n")
 }
 
 /// What a form says about a call; nothing when it was dismissed.
-pub(super) fn answer_of(filled: ElicitResult) -> Option<Answered> {
+fn answer_of(filled: ElicitResult) -> Option<Answered> {
     match filled.action {
         ElicitationAction::Accept => Answered::parse(filled.content.unwrap_or_default()[ANSWER].as_str()?),
         ElicitationAction::Decline => Some(Answered::No),
         _ => None,
+    }
+}
+
+/// What a repeated call brings.
+pub(super) struct Returned {
+    pub(super) run: RunId,
+    /// The event that was the question.
+    event: u64,
+    /// `None`: a line of input.
+    approval: Option<ApprovalId>,
+    answers: InputResponses,
+}
+
+impl Returned {
+    /// `None` for a call that is made the first time.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::domain::error::Code::InvalidArgument) for a state that is none of ours.
+    pub(super) fn of(request: &CallToolRequestParams) -> Result<Option<Self>, Failure> {
+        let Some(state) = &request.request_state else { return Ok(None) };
+        let parsed = || {
+            let mut parts = state.split(' ');
+            let (run, event) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let approval = match parts.next()? {
+                LINE => None,
+                id => Some(id.parse().ok()?),
+            };
+            parts.next().is_none().then_some((run, event, approval))
+        };
+        let (run, event, approval) =
+            parsed().ok_or_else(|| Failure::argument("requestState", "it is not what the server answered"))?;
+        Ok(Some(Self { run, event, approval, answers: request.input_responses.clone().unwrap_or_default() }))
+    }
+
+    /// Gives the program its answer. The first event to look at for the next question: the same one where there is no
+    /// answer.
+    pub(super) async fn deliver(&self, run: &Run, asks: &ClientAbilities) -> u64 {
+        let filled = self.answers.get(KEY).and_then(|value| serde_json::from_value(value.clone()).ok());
+        let Some(filled) = filled else { return self.event };
+        match self.approval {
+            Some(question) => {
+                if let Some(answer) = answer_of(filled) {
+                    asks.answer(question, answer).await;
+                }
+            }
+            None if asks.input => give(run, line_of(filled)).await,
+            None => {}
+        }
+        self.event.saturating_add(1)
+    }
+}
+
+/// The answer to a call whose program waits for a person.
+pub(super) fn required(run: RunId, event: u64, question: &Question) -> Option<InputRequiredResult> {
+    let (form, about) = match question {
+        Question::Line(prompt) => (line_form(prompt)?, LINE.to_owned()),
+        Question::Approval(approval) => (approval_form(approval)?, approval.id.to_string()),
+    };
+    let questions = BTreeMap::from([(KEY.to_owned(), InputRequest::Elicitation(form))]);
+    Some(InputRequiredResult::new(Some(questions), Some(format!("{run} {event} {about}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_ours_or_refused() {
+        let call = |state: &str| {
+            let mut request = CallToolRequestParams::new("sandbox_run_code");
+            request.request_state = Some(state.to_owned());
+            Returned::of(&request)
+        };
+        let (run, id) = (RunId::new(), ApprovalId::new());
+        let of = |state: &str| call(state).expect("a state").expect("there is one");
+        assert_eq!((of(&format!("{run} 5 line")).run, of(&format!("{run} 5 {id}")).approval), (run, Some(id)));
+        for wrong in [
+            "",
+            " ",
+            "x 1 line",
+            &format!("{run}"),
+            &format!("{run} 1"),
+            &format!("{run} 1 x"),
+            &format!("{run} -1 line"),
+            &format!("{run} 1 line more"),
+            &"9".repeat(10_000),
+        ] {
+            assert!(call(wrong).is_err(), "{wrong}");
+        }
+        assert!(Returned::of(&CallToolRequestParams::new("x")).expect("none").is_none());
     }
 }

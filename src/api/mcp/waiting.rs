@@ -1,7 +1,7 @@
 //! The tools that begin a run, wait for it, return to it and cancel it.
 //!
 //! A call waits for the end of its run, at most `waitSeconds`; then the run goes on, and the answer says how to return
-//! to it. The policy in [`super::cancellation`] decides what happens to a run whose call is cancelled.
+//! to it. The policy in [`Call`](super::caller::Call) decides what happens to a run whose call is cancelled.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use super::{
     content::{self, RunAnswer},
     picture::{self, Pictures},
     progress::Progress,
-    questions::{ClientAbilities, Questions},
-    repeating, tasks,
+    questions::{self, ClientAbilities, Questions},
+    tasks,
 };
 use crate::{
     api::schema::{
@@ -102,7 +102,7 @@ impl McpParts {
             // rmcp does not drop a cancelled call, so the call waits until the program has ended.
             () = entry.ended(run.is_detached()) => stop(&run).await,
             (event, asked) = asking.serve(&run, &asks, context), if asks.any() => {
-                question = repeating::required(run.id(), event, &asked);
+                question = questions::required(run.id(), event, &asked);
                 run.view()
             }
         };
