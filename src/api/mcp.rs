@@ -13,7 +13,6 @@ mod caller;
 mod checking;
 mod content;
 mod describe;
-mod figures;
 mod mcp_tools;
 mod packages;
 mod parts;
@@ -27,7 +26,6 @@ mod skills;
 mod stdio;
 mod tasks;
 mod tools;
-mod unknown;
 mod view;
 mod waiting;
 
@@ -46,7 +44,7 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CancelTaskParams, CancelledNotificationParam, CustomRequest,
-        CustomResult, Extensions, GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult,
+        CustomResult, ErrorCode, Extensions, GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult,
         ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
         ListSkillsResult, ListToolsResult, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
         ServerConfig, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams, UpdateTaskParams,
@@ -60,6 +58,7 @@ use self::{
     caller::{Caller, Calls, Context, McpResult, PageRequest, ToolCall},
     questions::Returned,
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink},
+    shown::short_name,
 };
 pub use self::{
     describe::ToolName,
@@ -78,9 +77,6 @@ use crate::{
     },
     services::{browser, tokens::Token},
 };
-
-/// How much of an unknown name is repeated in an answer, in characters.
-const NAME_CHARS_MAX: usize = 80;
 
 /// Answers MCP requests. A clone is the same server.
 #[derive(Clone)]
@@ -177,7 +173,7 @@ impl ServerHandler for McpServer {
 
     async fn call_tool(&self, request: CallToolRequestParams, context: Context) -> McpResult<CallToolResponse> {
         let Some(tool) = ToolName::find(&request.name) else {
-            let name = shown(&request.name);
+            let name = short_name(&request.name);
             return Err(ErrorData::invalid_params(format!("name: there is no tool `{name}`: see tools/list"), None));
         };
         let caller = self.caller(&context.extensions)?;
@@ -223,7 +219,7 @@ impl ServerHandler for McpServer {
     async fn on_custom_request(&self, request: CustomRequest, context: Context) -> McpResult<CustomResult> {
         let modern = ProtocolVersion::V_2026_07_28;
         let is_modern = context.protocol_version().is_some_and(|version| version.as_str() >= modern.as_str());
-        Err(unknown::refusal(request.method.as_str(), is_modern))
+        Err(unfit(request.method.as_str(), is_modern))
     }
 
     /// Not offered, so the list is refused and not empty: the capability is not declared.
@@ -336,6 +332,30 @@ fn one_page(request: PageRequest) -> McpResult<()> {
     request.and_then(|request| request.cursor).map(refused).map_or(Ok(()), Err)
 }
 
-fn shown(name: &str) -> String {
-    name.escape_debug().take(NAME_CHARS_MAX).collect()
+/// Why a request is refused whose parameters do not fit its method, or whose method is unknown.
+fn unfit(method: &str, is_modern: bool) -> ErrorData {
+    let why = match method {
+        "tools/call" => {
+            "params: a call is {\"name\": …, \"arguments\": {…}} with a string as name and an object as arguments"
+        }
+        "initialize" => "params: initialize needs protocolVersion, capabilities and clientInfo {name, version}",
+        "tools/list"
+        | "server/discover"
+        | "ping"
+        | "resources/list"
+        | "resources/templates/list"
+        | "resources/read"
+        | "skills/list"
+        | "skills/get"
+        | "subscriptions/listen" => "params: they must be an object of this method's form",
+        // Methods of the revisions before 2026-07-28.
+        "resources/subscribe" | "resources/unsubscribe" if !is_modern => {
+            "params: they must be {\"uri\": …} with a string"
+        }
+        _ => {
+            let why = format!("method: there is no `{}` here", short_name(method));
+            return ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None);
+        }
+    };
+    ErrorData::invalid_params(why, None)
 }

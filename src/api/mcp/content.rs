@@ -13,8 +13,7 @@ use serde::Serialize;
 use super::{
     Caller,
     describe::ToolName,
-    figures::size,
-    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten, shorten_to},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten, shorten_to, size},
 };
 use crate::{
     api::schema::{

@@ -15,7 +15,7 @@ use serde_json::Value;
 use self::sentences::{calls, folders, languages, limits, network, secrets, variables};
 use super::{
     McpOptions,
-    figures::size,
+    shown::size,
     view::{Group, View},
 };
 use crate::{

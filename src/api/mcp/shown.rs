@@ -1,5 +1,6 @@
-//! The limits of one answer, and texts cut to fit into it. Clients drop an event above 1 MiB with the whole answer, so
-//! lengths are counted in JSON, where a control character takes six bytes.
+//! The limits of one answer, texts cut to fit into it, and sizes and times as descriptions and answers show them.
+//! Clients drop an event above 1 MiB with the whole answer, so lengths are counted in JSON, where a control character
+//! takes six bytes.
 
 use crate::domain::text::json_bytes;
 
@@ -7,6 +8,8 @@ use crate::domain::text::json_bytes;
 pub(super) const ANSWER_BYTES_MAX: usize = 700 << 10;
 /// A program's output in one answer, in bytes.
 pub(super) const OUTPUT_BYTES_MAX: usize = 48 << 10;
+/// How much of an unknown name is repeated in an answer, in characters.
+const NAME_CHARS_MAX: usize = 80;
 /// What the JSON of a shown text may exceed the text by: cuts texts of control characters shorter.
 const JSON_PER_BYTE: usize = 3;
 
@@ -54,6 +57,33 @@ pub(super) fn left_out(_: usize, left: usize) -> String {
     format!("\n[… {left} bytes are left out here …]\n")
 }
 
+/// An unknown name, as far as an answer repeats it.
+pub(super) fn short_name(name: &str) -> String {
+    name.escape_debug().take(NAME_CHARS_MAX).collect()
+}
+
+pub(super) fn seconds(ms: u64) -> String {
+    if ms.is_multiple_of(1000) { format!("{} s", ms / 1000) } else { format!("{ms} ms") }
+}
+
+pub(super) fn thousandths(millis: u32) -> String {
+    let text = format!("{}.{:03}", millis / 1000, millis % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A number of bytes for people: at most one digit after the point, binary units.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    for (unit, shift) in UNITS {
+        if bytes >> shift > 0 {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            let point = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
+            return format!("{}{point} {unit}", tenths / 10);
+        }
+    }
+    format!("{bytes} B")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +110,15 @@ mod tests {
             assert!(short.len() <= 1020 && json_bytes(&short) <= 3020, "{worst:?}");
             assert!(short.starts_with(worst) && short.ends_with(worst), "{worst:?}");
         }
+    }
+
+    #[test]
+    fn figures_are_readable() {
+        assert_eq!(
+            [0, 1023, 1024, 1536, 256 << 20, u64::MAX].map(size),
+            ["0 B", "1023 B", "1 KiB", "1.5 KiB", "256 MiB", "17179869183.9 GiB"]
+        );
+        assert_eq!([500, 1000, 1250, 2].map(thousandths), ["0.5", "1", "1.25", "0.002"]);
+        assert_eq!([30_000, 1500].map(seconds), ["30 s", "1500 ms"]);
     }
 }

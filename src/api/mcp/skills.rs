@@ -17,7 +17,7 @@ use super::{
     caller::{McpResult, ToolResult},
     content::{self, REST_BYTES},
     resources::unread,
-    shown::{ANSWER_BYTES_MAX, shorten},
+    shown::{ANSWER_BYTES_MAX, short_name, shorten},
 };
 use crate::{
     api::schema::{
@@ -42,8 +42,6 @@ use crate::{
 pub(super) const SCHEME: &str = "skill://";
 /// How much of a text an answer holds, in bytes: JSON writes a control character in six.
 const TEXT_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
-/// How much of an unknown name is repeated, in characters.
-const NAME_CHARS_MAX: usize = 80;
 const RULE: usize = 80;
 /// The longest file that is read as a resource, in bytes. A digest is of the whole, so none is shortened.
 const RESOURCE_BYTES_MAX: u64 = TEXT_BYTES_MAX as u64;
@@ -220,11 +218,7 @@ fn answer(found: Result<SkillContent, Failure>, name: &str, file: Option<&str>) 
 }
 
 fn missing(name: &str, file: &str) -> CallToolResult {
-    let shown = |text: &str| text.escape_debug().take(NAME_CHARS_MAX).collect::<String>();
-    let why = format!(
-        "Error: File '{}' not found in skill '{}'. Use list_skills() to see available skills.",
-        shown(file),
-        shown(name)
-    );
+    let (file, name) = (short_name(file), short_name(name));
+    let why = format!("Error: File '{file}' not found in skill '{name}'. Use list_skills() to see available skills.");
     content::plain(why, true)
 }

@@ -3,8 +3,7 @@
 
 use super::super::{
     McpOptions,
-    figures::{seconds, size, thousandths},
-    shown::shorten,
+    shown::{seconds, shorten, size, thousandths},
     view::{Group, View},
 };
 use crate::{
