@@ -10,11 +10,9 @@
 
 mod browsing;
 mod caller;
-mod checking;
 mod content;
 mod describe;
 mod mcp_tools;
-mod packages;
 mod parts;
 mod picture;
 mod progress;

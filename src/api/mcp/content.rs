@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     api::schema::{
-        Deleted, ErrorResult, File, FileListing, FileResult, RunnerList, Upload, json_len,
+        ErrorResult, File, FileListing, FileResult, RunnerList, json_len,
         report::RunReport,
         session::{SessionList, SessionStatus, SessionsChanged},
     },
@@ -336,22 +336,6 @@ pub(super) fn picture_link(caller: &Caller, file: FileResult, url: &str) -> Call
 pub(super) fn written(caller: &Caller, done: &str, file: &File) -> CallToolResult {
     let text = format!("{done} /data/{} ({}): {}", file.path, size(file.size), file.url);
     answer(caller, vec![ContentBlock::text(text), link(file)], file, false)
-}
-
-/// Where a file is sent to.
-pub(super) fn upload(caller: &Caller, upload: &Upload) -> CallToolResult {
-    let text = format!(
-        "Send the file with HTTP PUT, at most {}, until {}: {}",
-        size(upload.bytes_max),
-        upload.url_expires_at,
-        upload.url
-    );
-    said(caller, text, upload)
-}
-
-/// A deleted file.
-pub(super) fn deleted(caller: &Caller, path: &str) -> CallToolResult {
-    said(caller, format!("Deleted /data/{path}."), &Deleted { deleted: true })
 }
 
 /// A server error or invalid arguments: the sentence for the model, the code for programs.

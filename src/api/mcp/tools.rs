@@ -1,4 +1,5 @@
-//! Each tool: its arguments, one call of a service, its answer. Those that wait for a run are in [`super::waiting`].
+//! Each tool: its arguments, one call of a service, its answer. Here are those for files, packages and programs that are
+//! checked; those that wait for a run are in [`super::waiting`].
 
 use rmcp::model::{CallToolResult, JsonObject};
 use schemars::JsonSchema;
@@ -8,26 +9,37 @@ use serde_json::Value;
 use super::{
     Caller, McpParts,
     caller::{ToolCall, ToolResponse, ToolResult},
-    content,
+    content::{self, section},
     describe::ToolName,
     picture,
-    shown::{ANSWER_BYTES_MAX, fitting},
+    sessions::own_conversation,
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten, size},
 };
 use crate::{
     api::schema::{
-        CHARACTER_BYTES_MAX, File, FileListing, FileResult, RunnerList, Upload,
+        CHARACTER_BYTES_MAX, Deleted, File, FileListing, FileResult, RunnerList, Upload,
         arguments::{
-            Conversation, DeleteFile, EditFile, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile, one_path,
+            Conversation, DeleteFile, EditFile, InstallPackage, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile,
+            one_path,
         },
+        check::{CheckProgram, CheckReport, ProgramProblem},
         file_query,
+        packages::{InstallPackages, InstalledPackages},
         parse::{Source, by_size, parse},
     },
     domain::{
         error::{Code, Failure, Operation},
+        id::Language,
         text::rfc3339,
     },
-    services::files::{TextChange, media_type},
+    services::{
+        files::{TextChange, media_type},
+        packages::{InstallRequest, Installed},
+    },
 };
+
+/// Room for the lines about problems of a program, in bytes.
+const PROBLEMS_BYTES_MAX: usize = 16 << 10;
 
 impl McpParts {
     /// Calls a tool. The answer may be a question, after which the call is repeated.
@@ -139,13 +151,55 @@ impl McpParts {
         let UploadUrl { conversation_id: Conversation(conversation), path } = arguments;
         let (url, expires_unix_s, bytes_max) =
             self.files.upload_url(&caller.key(conversation), &path).ok_or_else(no_uploads)?;
-        Ok(content::upload(caller, &Upload { url, url_expires_at: rfc3339(expires_unix_s), bytes_max }))
+        let url_expires_at = rfc3339(expires_unix_s);
+        let size = size(bytes_max);
+        let text = format!("Send the file with HTTP PUT, at most {size}, until {url_expires_at}: {url}");
+        Ok(content::said(caller, text, &Upload { url, url_expires_at, bytes_max }))
     }
 
     async fn delete_file(&self, caller: &Caller, request: DeleteFile) -> ToolResult {
         let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
         self.files.delete(&caller.key(request.conversation_id.0), &path, None).await?;
-        Ok(content::deleted(caller, &path.display()))
+        Ok(content::said(caller, format!("Deleted /data/{}.", path.display()), &Deleted { deleted: true }))
+    }
+
+    async fn install_packages(&self, caller: &Caller, arguments: InstallPackages) -> ToolResult {
+        let InstallPackages { conversation, language, packages } = arguments;
+        let wanted = InstallRequest { conversation: caller.key(conversation), language, tool: None, packages };
+        let installed = self.packages.install(wanted, |_| {}).await?;
+        Ok(content::said(caller, installed_sentence(&installed), &InstalledPackages::from(&installed)))
+    }
+
+    async fn install_package(&self, caller: &Caller, arguments: InstallPackage) -> ToolResult {
+        let (conversation, packages) = (caller.key(own_conversation(caller)?), vec![arguments.package_name]);
+        let wanted = InstallRequest { conversation, language: Language::default(), tool: None, packages };
+        match self.packages.install(wanted, |_| {}).await {
+            Ok(installed) => Ok(content::plain(installed_sentence(&installed), false)),
+            Err(failure) if failure.code == Code::PackagesOff => {
+                Ok(content::plain(failure.message + self.what_is_there().as_str(), true))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn what_is_there(&self) -> String {
+        let runners = self.runs.runners();
+        let python = runners.iter().find(|runner| runner.language == Language::default());
+        let about = python.and_then(|runner| runner.description.as_deref());
+        about.map(|about| format!(" Installed: {about}")).unwrap_or_default()
+    }
+
+    async fn check_code(&self, caller: &Caller, arguments: CheckProgram) -> ToolResult {
+        let CheckProgram { language, code } = arguments;
+        let report = CheckReport::from(self.checker.check(&caller.principal, &language, &code.0).await?);
+        // A part of a program is of no use. One that is formatted already is not repeated in a text.
+        let is_shown = |formatted: &str| caller.view.structured || formatted.as_bytes() != &code.0[..];
+        let is_long = |formatted: &str| fitting(formatted, OUTPUT_BYTES_MAX) < formatted.len();
+        if report.code.as_deref().is_some_and(|formatted| is_shown(formatted) && is_long(formatted)) {
+            let why = "it is too long for one answer when it is formatted: send a part of it";
+            return Err(Failure::argument("code", why));
+        }
+        Ok(content::said(caller, checked_text(caller, &report, &code.0), &report))
     }
 }
 
@@ -157,4 +211,30 @@ fn no_uploads() -> Failure {
     let why = "Over standard input and output no server takes an upload: write the file in parts by the tool, or share \
                a folder with programs (the option --mount) and copy the file in a program.";
     Failure::new(Code::Forbidden, why).see(Operation::WriteFile)
+}
+
+fn installed_sentence(installed: &Installed) -> String {
+    format!("Installed: {}.", installed.packages.join(", "))
+}
+
+/// The problems, then the program; for a client with `structuredContent` the program is only there.
+fn checked_text(caller: &Caller, report: &CheckReport, sent: &[u8]) -> String {
+    let mut lines = String::new();
+    for ProgramProblem { line, column, rule, message, severity, .. } in &report.problems {
+        section(&mut lines, &format!("- {line}:{column} {rule} ({severity}): {message}"));
+    }
+    if lines.is_empty() {
+        lines.push_str("No problems were found.");
+    }
+    let mut text = shorten(&lines, PROBLEMS_BYTES_MAX, left_out);
+    match &report.code {
+        None => section(&mut text, "[The program cannot be parsed, so it is not formatted.]"),
+        Some(formatted) if formatted.as_bytes() == sent => section(&mut text, "[The program is formatted already.]"),
+        Some(_) if caller.view.structured => section(&mut text, "[The formatted program: see code.]"),
+        Some(formatted) => {
+            section(&mut text, "[The formatted program:]");
+            section(&mut text, formatted);
+        }
+    }
+    text
 }
