@@ -22,7 +22,6 @@ mod sessions;
 mod shown;
 mod skills;
 mod stdio;
-mod tasks;
 mod tools;
 mod view;
 mod waiting;

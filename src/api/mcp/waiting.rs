@@ -1,20 +1,28 @@
-//! The tools that begin a run, wait for it, return to it and cancel it.
+//! The tools that begin a run, wait for it, return to it and cancel it, and runs as tasks (SEP-2663): for a client that
+//! declares that extension, a run that goes on when its call returns is a task, whose id is the run's.
 //!
 //! A call waits for the end of its run, at most `waitSeconds`; then the run goes on, and the answer says how to return
 //! to it. The policy in [`Call`](super::caller::Call) decides what happens to a run whose call is cancelled.
 
 use std::{sync::Arc, time::Duration};
 
-use rmcp::model::InputRequiredResult;
+use rmcp::{
+    ErrorData,
+    model::{
+        CallToolResponse, CallToolResult, CreateTaskResult, DetailedTask, ErrorCode, GetTaskResult,
+        InputRequiredResult, Task, TaskPayload, TaskStatus, object,
+    },
+};
+use serde_json::json;
 
 use super::{
     Caller, McpParts,
     caller::{ToolCall, ToolContext, ToolResponse, ToolResult},
     content::{self, RunAnswer},
+    describe::ToolName,
     picture::{self, Pictures},
     progress::Progress,
     questions::{self, ClientAbilities, Questions},
-    tasks,
 };
 use crate::{
     api::schema::{
@@ -23,9 +31,11 @@ use crate::{
         report::RunReport,
     },
     domain::{
-        error::Failure,
+        error::{Code, Failure},
         id::{ConversationId, RunId},
         limits::Limits,
+        outcome::Ended,
+        text::rfc3339,
     },
     services::{
         history,
@@ -35,10 +45,12 @@ use crate::{
 
 /// How long to wait for a cancelled program; a working engine takes less.
 const STOP_WAIT: Duration = Duration::from_secs(15);
+/// How often a client is to ask for a task.
+const POLL_MS: u64 = 1000;
 
 /// Which part of a run an answer shows.
 #[derive(Default)]
-pub(super) struct OutputPart {
+struct OutputPart {
     /// While it goes on: output after this event.
     after_event: u64,
     /// When it has ended: output from this byte on.
@@ -126,9 +138,9 @@ impl McpParts {
             run.detach();
             return Ok(question.into());
         }
-        if view.state != RunState::Finished && tasks::are_known(call.context) {
+        if view.state != RunState::Finished && knows_tasks(call.context) {
             run.detach();
-            return Ok(tasks::begun(&view));
+            return Ok(as_task(&view));
         }
         let answer = self.answer(call.caller, &run, &view, OutputPart::default()).await;
         if view.state != RunState::Finished {
@@ -151,7 +163,7 @@ impl McpParts {
     }
 
     /// A run that is no longer in memory.
-    pub(super) async fn recorded(&self, caller: &Caller, run: RunId) -> ToolResult {
+    async fn recorded(&self, caller: &Caller, run: RunId) -> ToolResult {
         let line = self.history.run(&caller.principal, run).await?;
         match line.end.as_ref().and_then(history::failure) {
             Some(failure) => Err(failure),
@@ -173,7 +185,7 @@ impl McpParts {
         Progress::of(context, run.events(after_event.saturating_add(1))).until(over).await
     }
 
-    pub(super) async fn answer(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
+    async fn answer(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
         let so_far;
         let (output, offset, finished): ((&CapturedOutput, &CapturedOutput), _, _) = match &view.result {
             Some(Ok(report)) => ((&report.stdout, &report.stderr), shown.offset, Some(report)),
@@ -198,6 +210,67 @@ impl McpParts {
         }
         Ok(answer.end(&report, pictures.blocks))
     }
+
+    /// How a run is now, with its result when it has ended.
+    ///
+    /// # Errors
+    /// There is no such run of the caller, or its token may not ask.
+    pub(super) async fn task(&self, caller: &Caller, id: &str) -> Result<GetTaskResult, ErrorData> {
+        let detailed = match self.run_of_task(caller, id) {
+            Ok(run) => {
+                let view = run.view();
+                DetailedTask::new(task_of(&view), self.payload(caller, &run, &view).await)
+            }
+            Err(failure) if failure.code == Code::RunNotFound => self.recorded_task(caller, id).await?,
+            Err(failure) => return Err(refused(&failure)),
+        };
+        Ok(GetTaskResult::new(detailed))
+    }
+
+    /// Cancels a run.
+    ///
+    /// # Errors
+    /// As [`Self::task`].
+    pub(super) fn cancel_task(&self, caller: &Caller, id: &str) -> Result<(), ErrorData> {
+        self.run_of_task(caller, id).map(|run| run.cancel()).map_err(|failure| refused(&failure))
+    }
+
+    fn run_of_task(&self, caller: &Caller, id: &str) -> Result<Arc<Run>, Failure> {
+        caller.check_scope(ToolName::GetRun.scope())?;
+        let run = id.parse::<RunId>().map_err(|_| no_task())?;
+        self.runs.get(&caller.principal, run)
+    }
+
+    async fn payload(&self, caller: &Caller, run: &Run, view: &RunView) -> TaskPayload {
+        match &view.result {
+            None => TaskPayload::Working,
+            Some(Err(failure)) => failed(caller, failure),
+            Some(Ok(report)) if report.outcome.ended == Ended::Cancelled => TaskPayload::Cancelled,
+            Some(Ok(_)) => match self.answer(caller, run, view, OutputPart::default()).await {
+                Ok(result) => completed(&result),
+                Err(failure) => failed(caller, &failure),
+            },
+        }
+    }
+
+    /// A run that is no longer in memory.
+    async fn recorded_task(&self, caller: &Caller, id: &str) -> Result<DetailedTask, ErrorData> {
+        let run = id.parse::<RunId>().map_err(|_| refused(&no_task()))?;
+        let line = self.history.run(&caller.principal, run).await.map_err(|failure| refused(&failure))?;
+        let begun = run.unix_ms();
+        let updated = line.end.as_ref().map_or(begun, |end| end.unix_ms);
+        let task = Task::new(id, TaskStatus::Working, rfc3339(begun / 1000), rfc3339(updated / 1000));
+        let payload = match self.recorded(caller, run).await {
+            _ if line.end.is_none() => TaskPayload::Working,
+            // As it was while the run was in memory: a status that is final does not change.
+            _ if line.end.as_ref().is_some_and(|end| end.word.as_str() == Ended::Cancelled.word()) => {
+                TaskPayload::Cancelled
+            }
+            Ok(result) => completed(&result),
+            Err(failure) => failed(caller, &failure),
+        };
+        Ok(DetailedTask::new(task, payload))
+    }
 }
 
 /// This time limit and no other.
@@ -211,4 +284,61 @@ fn limited_to(seconds: Option<u64>) -> Result<Option<Limits>, Failure> {
 async fn stop(run: &Run) -> RunView {
     run.cancel();
     run.wait(STOP_WAIT).await
+}
+
+/// Whether the client of a call knows tasks.
+fn knows_tasks(context: ToolContext<'_>) -> bool {
+    context.client_capabilities().is_some_and(|client| client.supports_tasks())
+}
+
+/// The answer to a call whose run goes on.
+fn as_task(view: &RunView) -> CallToolResponse {
+    CallToolResponse::Task(CreateTaskResult::new(task_of(view)))
+}
+
+fn task_of(view: &RunView) -> Task {
+    let ran_s = i64::try_from(view.wall.as_secs()).unwrap_or_default();
+    let (created, updated) = (rfc3339(view.created_unix_s), rfc3339(view.created_unix_s.saturating_add(ran_s)));
+    Task::new(view.run.to_string(), TaskStatus::Working, created, updated).with_poll_interval_ms(POLL_MS)
+}
+
+fn completed(result: &CallToolResult) -> TaskPayload {
+    TaskPayload::Completed { result: object(serde_json::to_value(result).unwrap_or_default()) }
+}
+
+/// A failure of ours. A program that fails is a result.
+fn failed(caller: &Caller, failure: &Failure) -> TaskPayload {
+    let message = caller.sentence(failure);
+    TaskPayload::Failed { error: object(json!({"code": ErrorCode::INTERNAL_ERROR.0, "message": message})) }
+}
+
+fn no_task() -> Failure {
+    Failure::new(Code::RunNotFound, "There is no such task.")
+}
+
+/// Clients forget a task that is not known, so a fault of ours says something else.
+fn refused(failure: &Failure) -> ErrorData {
+    match failure.code {
+        Code::RunNotFound => ErrorData::invalid_params("taskId: there is no such task, or it is no longer kept.", None),
+        Code::DatabaseUnavailable | Code::Internal => ErrorData::internal_error(failure.message.clone(), None),
+        _ => ErrorData::invalid_params(failure.message.clone(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_unknown_only_where_there_is_no_run() {
+        for (code, expected) in [
+            (Code::RunNotFound, ErrorCode::INVALID_PARAMS),
+            (Code::InsufficientScope, ErrorCode::INVALID_PARAMS),
+            (Code::DatabaseUnavailable, ErrorCode::INTERNAL_ERROR),
+            (Code::Internal, ErrorCode::INTERNAL_ERROR),
+        ] {
+            let error = refused(&Failure::new(code, "why"));
+            assert_eq!((error.code, error.message.contains("no such task")), (expected, code == Code::RunNotFound));
+        }
+    }
 }
