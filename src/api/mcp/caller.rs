@@ -1,6 +1,6 @@
 //! Who calls a tool, what the request says about the client, and whether the client has given the call up: by a
-//! notification, or by disconnecting. rmcp signals both by one token; [`Calls`] distinguishes them, since a notification
-//! also stops a detached run.
+//! notification, or by disconnecting. rmcp signals both by one token; [`Calls`] distinguishes them, since a
+//! notification also stops a detached run.
 
 use std::sync::{
     Arc,

@@ -1,5 +1,5 @@
-//! Each tool: its arguments, one call of a service, its answer. Here are those for files, packages and programs that are
-//! checked; those that wait for a run are in [`super::waiting`].
+//! Each tool: its arguments, one call of a service, its answer. Here are those for files, packages and programs that
+//! are checked; those that wait for a run are in [`super::waiting`].
 
 use rmcp::model::{CallToolResult, JsonObject};
 use schemars::JsonSchema;
@@ -19,8 +19,7 @@ use crate::{
     api::schema::{
         CHARACTER_BYTES_MAX, Deleted, File, FileListing, FileResult, RunnerList, Upload,
         arguments::{
-            Conversation, DeleteFile, EditFile, InstallPackage, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile,
-            one_path,
+            DeleteFile, EditFile, InstallPackage, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile, one_path,
         },
         check::{CheckProgram, CheckReport, ProgramProblem},
         file_query,
@@ -88,11 +87,11 @@ impl McpParts {
     }
 
     async fn list_files(&self, caller: &Caller, arguments: ListFiles) -> ToolResult {
-        let ListFiles { conversation_id: Conversation(conversation), folder, cursor } = arguments;
+        let ListFiles { conversation_id, folder, cursor } = arguments;
         let top = |folder: &str| matches!(folder.trim_end_matches('/'), "" | "." | "/data");
         let folder = folder.as_deref().filter(|folder| !top(folder));
         let query = file_query(folder, ("cursor", cursor.as_deref()), None)?;
-        let key = caller.key(conversation);
+        let key = caller.key(conversation_id);
         let list = FileListing::from(&self.files.page(&key, query).await?);
         let folder = folder.map(|folder| format!(", \"folder\": {}", Value::from(folder))).unwrap_or_default();
         Ok(content::listing(caller, &format!("\"conversationId\": \"{}\"{folder}", key.id), &list))
@@ -108,7 +107,7 @@ impl McpParts {
         // A picture is of use only whole.
         let whole = offset == 0 && request.limit.is_none() && picture::is_picture(media_type(path.name()));
         let bytes_max = if whole { limit.max(self.options.image_bytes_max) } else { limit };
-        let key = caller.key(request.conversation_id.0);
+        let key = caller.key(request.conversation_id);
         let file = self.files.read(&key, &path, offset, bytes_max.max(CHARACTER_BYTES_MAX as u64)).await?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let piece = || FileResult::new(&file, offset, limit, |text| fitting(text, limit));
@@ -143,14 +142,14 @@ impl McpParts {
             (None, None, Some(text)) if replace_all.is_none() => TextChange::Append(text),
             _ => return Err(Failure::argument("oldText", "give either oldText and newText, or append alone")),
         };
-        let entry = self.files.edit(&caller.key(conversation_id.0), &path, change).await?;
+        let entry = self.files.edit(&caller.key(conversation_id), &path, change).await?;
         Ok(content::written(caller, "Edited", &File::from(&entry)))
     }
 
     fn upload_url(&self, caller: &Caller, arguments: UploadUrl) -> ToolResult {
-        let UploadUrl { conversation_id: Conversation(conversation), path } = arguments;
+        let UploadUrl { conversation_id, path } = arguments;
         let (url, expires_unix_s, bytes_max) =
-            self.files.upload_url(&caller.key(conversation), &path).ok_or_else(no_uploads)?;
+            self.files.upload_url(&caller.key(conversation_id), &path).ok_or_else(no_uploads)?;
         let url_expires_at = rfc3339(expires_unix_s);
         let size = size(bytes_max);
         let text = format!("Send the file with HTTP PUT, at most {size}, until {url_expires_at}: {url}");
@@ -159,13 +158,13 @@ impl McpParts {
 
     async fn delete_file(&self, caller: &Caller, request: DeleteFile) -> ToolResult {
         let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
-        self.files.delete(&caller.key(request.conversation_id.0), &path, None).await?;
+        self.files.delete(&caller.key(request.conversation_id), &path, None).await?;
         Ok(content::said(caller, format!("Deleted /data/{}.", path.display()), &Deleted { deleted: true }))
     }
 
     async fn install_packages(&self, caller: &Caller, arguments: InstallPackages) -> ToolResult {
-        let InstallPackages { conversation, language, packages } = arguments;
-        let wanted = InstallRequest { conversation: caller.key(conversation), language, tool: None, packages };
+        let InstallPackages { conversation_id, language, packages } = arguments;
+        let wanted = InstallRequest { conversation: caller.key(conversation_id), language, tool: None, packages };
         let installed = self.packages.install(wanted, |_| {}).await?;
         Ok(content::said(caller, installed_sentence(&installed), &InstalledPackages::from(&installed)))
     }

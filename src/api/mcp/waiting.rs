@@ -26,8 +26,7 @@ use super::{
 };
 use crate::{
     api::schema::{
-        arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
-        create_run::check_args,
+        arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait, check_args},
         report::RunReport,
     },
     domain::{
@@ -59,9 +58,9 @@ struct OutputPart {
 
 impl McpParts {
     pub(super) async fn run_code(&self, call: ToolCall<'_>, arguments: RunCode) -> ToolResponse {
-        let RunCode { conversation, language, code, stdin, args, env, timeout_seconds, wait_seconds, detach } =
+        let RunCode { conversation_id, language, code, stdin, args, env, timeout_seconds, wait_seconds, detach } =
             arguments;
-        let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
+        let conversation = call.caller.key(conversation_id.unwrap_or_else(ConversationId::fresh));
         let args = args.unwrap_or_default();
         check_args(&args)?;
         let request = RunRequest {
@@ -76,8 +75,8 @@ impl McpParts {
     }
 
     pub(super) async fn run_cell(&self, call: ToolCall<'_>, arguments: RunCell) -> ToolResponse {
-        let RunCell { conversation, code, language, stdin, timeout_seconds, wait_seconds, detach } = arguments;
-        let conversation = call.caller.key(conversation.unwrap_or_else(ConversationId::fresh));
+        let RunCell { conversation_id, code, language, stdin, timeout_seconds, wait_seconds, detach } = arguments;
+        let conversation = call.caller.key(conversation_id.unwrap_or_else(ConversationId::fresh));
         let request = RunRequest {
             session: Some(CellSession::Any),
             stdin: stdin.unwrap_or_default().into(),
@@ -151,9 +150,11 @@ impl McpParts {
     }
 
     pub(super) async fn get_run(&self, call: ToolCall<'_>, arguments: GetRun) -> ToolResult {
-        let GetRun { run, after_event, output_offset: offset, wait_seconds } = arguments;
+        let GetRun { run_id, after_event, output_offset: offset, wait_seconds } = arguments;
         let shown = OutputPart { after_event: after_event.unwrap_or(0), offset };
-        let Ok(run) = self.runs.get(&call.caller.principal, run) else { return self.recorded(call.caller, run).await };
+        let Ok(run) = self.runs.get(&call.caller.principal, run_id) else {
+            return self.recorded(call.caller, run_id).await;
+        };
         let view = tokio::select! {
             view = self.watch(&run, shown.after_event, wait_seconds, call.context) => view,
             // Cancelling the call does not stop the run.
@@ -171,8 +172,8 @@ impl McpParts {
         }
     }
 
-    pub(super) async fn cancel_run(&self, caller: &Caller, CancelRun { run }: CancelRun) -> ToolResult {
-        let run = self.runs.get(&caller.principal, run)?;
+    pub(super) async fn cancel_run(&self, caller: &Caller, CancelRun { run_id }: CancelRun) -> ToolResult {
+        let run = self.runs.get(&caller.principal, run_id)?;
         let mut result = self.answer(caller, &run, &stop(&run).await, OutputPart::default()).await?;
         // The program did not succeed, but the cancellation did.
         result.is_error = Some(false);

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::domain::{
@@ -21,13 +21,16 @@ use crate::domain::{
 
 /// The longest that one call waits, in seconds.
 pub const WAIT_S_MAX: u64 = 3600;
+/// How many arguments a program takes.
+pub const ARGS_MAX: usize = 256;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunCode {
-    #[serde(rename = "conversationId", default)]
-    #[schemars(schema_with = "conversation_of_run")]
-    pub conversation: Option<ConversationId>,
+    /// Whose files are /data. Give the same in every call to find files again; without it a new one is made and named
+    /// in the answer.
+    #[schemars(length(max = CONVERSATION_ID_CHARS_MAX), regex(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$"))]
+    pub conversation_id: Option<ConversationId>,
     /// The program's language.
     pub language: Language,
     /// The whole program.
@@ -52,8 +55,7 @@ pub struct RunCode {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunCell {
-    #[serde(rename = "conversationId")]
-    pub conversation: Option<ConversationId>,
+    pub conversation_id: Option<ConversationId>,
     pub code: Program,
     /// Default python.
     pub language: Option<Language>,
@@ -101,9 +103,8 @@ pub struct InstallPackage {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GetRun {
-    #[serde(rename = "runId")]
-    #[schemars(schema_with = "run_id")]
-    pub run: RunId,
+    #[schemars(description = "From a result of @run_code.")]
+    pub run_id: RunId,
     /// While it runs: only output after this event.
     pub after_event: Option<u64>,
     /// After its end: output from this byte on.
@@ -114,11 +115,10 @@ pub struct GetRun {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CancelRun {
-    #[serde(rename = "runId")]
-    #[schemars(schema_with = "run_id")]
-    pub run: RunId,
+    #[schemars(description = "From a result of @run_code.")]
+    pub run_id: RunId,
 }
 
 /// Also the query of a request that takes none.
@@ -129,7 +129,8 @@ pub struct NoArguments {}
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListFiles {
-    pub conversation_id: Conversation,
+    /// Conversation of /data.
+    pub conversation_id: ConversationId,
     /// List only this folder of /data.
     pub folder: Option<String>,
     /// Cursor of the previous page.
@@ -139,7 +140,8 @@ pub struct ListFiles {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadFile {
-    pub conversation_id: Conversation,
+    /// Conversation of /data.
+    pub conversation_id: ConversationId,
     /// Relative to /data.
     pub path: Option<String>,
     /// Instead of path: a listed file's pathEncoded.
@@ -154,7 +156,8 @@ pub struct ReadFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WriteFile {
-    pub conversation_id: Conversation,
+    /// Conversation of /data.
+    pub conversation_id: ConversationId,
     /// Relative to /data.
     #[serde(deserialize_with = "path")]
     #[schemars(with = "String")]
@@ -169,7 +172,8 @@ pub struct WriteFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EditFile {
-    pub conversation_id: Conversation,
+    /// Conversation of /data.
+    pub conversation_id: ConversationId,
     /// Relative to /data.
     #[serde(deserialize_with = "path")]
     #[schemars(with = "String")]
@@ -187,7 +191,8 @@ pub struct EditFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UploadUrl {
-    pub conversation_id: Conversation,
+    /// Conversation of /data.
+    pub conversation_id: ConversationId,
     /// Relative to /data.
     #[serde(deserialize_with = "path")]
     #[schemars(with = "String")]
@@ -197,7 +202,8 @@ pub struct UploadUrl {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeleteFile {
-    pub conversation_id: Conversation,
+    /// Conversation of /data.
+    pub conversation_id: ConversationId,
     /// Relative to /data.
     pub path: Option<String>,
     /// Instead of path: a listed file's pathEncoded.
@@ -211,12 +217,6 @@ pub enum Encoding {
     #[serde(rename = "base64")]
     Base64,
 }
-
-/// Conversation of /data.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(transparent)]
-#[schemars(inline)]
-pub struct Conversation(pub ConversationId);
 
 /// A program's text, which is not empty.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -265,7 +265,7 @@ impl WriteFile {
             let why = format!("content: it has {} bytes and one file at most {bytes_max}: write less", bytes.len());
             return Err(Failure::new(Code::TooLarge, why));
         }
-        Ok((self.conversation_id.0, self.path, bytes.into()))
+        Ok((self.conversation_id, self.path, bytes.into()))
     }
 }
 
@@ -284,18 +284,17 @@ pub fn one_path(path: Option<&str>, encoded: Option<&str>) -> Result<SafePath, F
     }
 }
 
+/// Checks the arguments of a program.
+///
+/// # Errors
+/// [`Code::InvalidArgument`].
+pub fn check_args(args: &[String]) -> Result<(), Failure> {
+    if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
+        return Err(Failure::argument("args", format!("give at most {ARGS_MAX} strings without zero bytes")));
+    }
+    Ok(())
+}
+
 fn path<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<SafePath, D::Error> {
     SafePath::from_text(&String::deserialize(reader)?).map_err(serde::de::Error::custom)
-}
-
-fn conversation_of_run(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "string", "maxLength": CONVERSATION_ID_CHARS_MAX, "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        "description": "Whose files are /data. Give the same in every call to find files again; without it a new one \
-                        is made and named in the answer.",
-    })
-}
-
-fn run_id(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "description": "From a result of @run_code."})
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::arguments::{Program, Wait};
+use super::arguments::{Program, Wait, check_args};
 use crate::domain::{
     environment::Environment,
     error::Failure,
@@ -16,8 +16,6 @@ use crate::domain::{
 
 /// The least memory that a sandbox starts in, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
-/// How many arguments a program takes.
-pub const ARGS_MAX: usize = 256;
 
 /// A program to run.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
@@ -87,17 +85,6 @@ impl CreateRun {
         check_args(self.args.as_deref().unwrap_or_default())?;
         self.limits.as_ref().map(|limits| limits.within(server)).transpose()
     }
-}
-
-/// Checks the arguments of a program.
-///
-/// # Errors
-/// [`crate::domain::error::Code::InvalidArgument`].
-pub fn check_args(args: &[String]) -> Result<(), Failure> {
-    if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
-        return Err(Failure::argument("args", format!("give at most {ARGS_MAX} strings without zero bytes")));
-    }
-    Ok(())
 }
 
 impl RunLimits {

@@ -14,8 +14,7 @@ use crate::{
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InstallPackages {
-    #[serde(rename = "conversationId")]
-    pub conversation: ConversationId,
+    pub conversation_id: ConversationId,
     /// The language that will use them.
     pub language: Language,
     /// Names, with or without versions: requests, pandas>=2; for npm lodash@^4.

@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 
 use crate::{
     api::schema::{
-        create_run::{ARGS_MAX, MEMORY_BYTES_MIN},
+        arguments::ARGS_MAX,
+        create_run::MEMORY_BYTES_MIN,
         parse::{self, Source, Wrong},
     },
     domain::{
