@@ -16,11 +16,9 @@ pub mod network;
 pub mod packages;
 pub mod parse;
 pub mod report;
-mod result;
 pub mod run;
 pub mod session;
 pub mod skills;
-pub(crate) mod texts;
 pub mod token;
 pub mod tools;
 
@@ -39,7 +37,7 @@ use utoipa::{
 pub use file::{
     ArchiveLink, CHARACTER_BYTES_MAX, File, FileListing, FileResult, MoveFile, Moved, SkippedResult, file_query,
 };
-pub use result::{FiguresResult, OutcomeResult, RunResult};
+pub use report::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
     domain::{error::Code, file::Change, id::RequestId, limits::Limits, outcome::Ended, text::rfc3339, token::Scope},

@@ -6,7 +6,7 @@ use serde::Serialize;
 use time::{Date, OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::ToSchema;
 
-use super::{EndedWord, ErrorCode, FiguresResult, answers, moment, texts::text};
+use super::{EndedWord, ErrorCode, FiguresResult, answers, moment, parse::text};
 use crate::{
     domain::error::Code,
     ports::history::{EndWord, HistoryLine, UsageLine},

@@ -18,9 +18,15 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::json_schema;
-use crate::domain::{
-    error::{Failure, Operation},
-    limits::Limits,
+use crate::{
+    domain::{
+        error::{Failure, Operation},
+        id::{ConversationId, Language, RunId},
+        limits::Limits,
+        owner::Principal,
+    },
+    ports::history::{EndWord, Notable},
+    services::admin::{SizeCursor, Span},
 };
 
 /// How much of an unknown name is repeated in an answer, in characters.
@@ -150,6 +156,41 @@ pub fn time_limit(argument: &str, seconds: f64) -> Result<Limits, Failure> {
     };
     Ok(Limits { wall_ms, ..Limits::UNBOUNDED })
 }
+
+/// Makes types readable that are texts with a rule of their own, which is their `FromStr`; their schema is that of any
+/// text.
+macro_rules! text {
+    (schema $name:ty) => {
+        impl schemars::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                String::schema_name()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                String::json_schema(generator)
+            }
+        }
+    };
+    ($($name:ty),+) => {
+        $(
+            impl<'de> serde::Deserialize<'de> for $name {
+                fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+                    String::deserialize(reader)?.parse().map_err(serde::de::Error::custom)
+                }
+            }
+
+            $crate::api::schema::parse::text!(schema $name);
+        )+
+    };
+}
+pub(super) use text;
+
+text!(schema Language);
+text!(ConversationId, RunId, Principal, EndWord, Notable, SizeCursor, Span);
 
 /// A value with typed errors. Null counts as absent.
 struct Json {
