@@ -147,23 +147,19 @@ impl ServerHandler for McpServer {
     async fn list_tools(&self, request: PageRequest, context: Context) -> McpResult<ListToolsResult> {
         one_page(request)?;
         let caller = self.caller(&context.extensions)?;
-        let may = |tool: ToolName| caller.check_scope(tool.scope()).is_ok();
-        let runs = &self.parts.runs;
-        let hosts = runs.network().hosts(&caller.principal);
-        let secrets = runs.network().secrets(&caller.principal);
-        let installs = self.parts.packages.is_offered(&caller.principal);
-        let skills = self.parts.skills.is_on();
-        let browses = browser::check(runs, &caller.principal).is_ok();
-        // Over standard streams no server takes an upload.
-        let uploads = self.transport == Transport::Http;
-        let may = |tool: ToolName| match tool {
-            ToolName::InstallPackages => installs && may(tool),
-            ToolName::UploadUrl => uploads && may(tool),
-            _ => may(tool),
+        let (owner, runs) = (&caller.principal, &self.parts.runs);
+        let offered = describe::Offered {
+            owner,
+            hosts: &runs.network().hosts(owner),
+            secrets: &runs.network().secrets(owner),
+            installs: self.parts.packages.is_offered(owner),
+            browses: browser::check(runs, owner).is_ok(),
+            skills: self.parts.skills.is_on(),
+            tools: self.parts.tools.is_offered(owner),
         };
-        let tools = self.parts.tools.is_offered(&caller.principal);
-        let owner = &caller.principal;
-        let offered = describe::Offered { owner, hosts: &hosts, secrets: &secrets, installs, browses, skills, tools };
+        // Over standard streams no server takes an upload.
+        let takes = |tool: ToolName| tool != ToolName::UploadUrl || self.transport == Transport::Http;
+        let may = |tool: ToolName| takes(tool) && caller.check_scope(tool.scope()).is_ok();
         let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))
     }

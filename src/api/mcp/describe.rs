@@ -300,6 +300,7 @@ pub fn tools(
     let has_kernels = runners.iter().any(|runner| runner.kernel.is_some());
     let is_there = |tool: ToolName| match tool.group() {
         _ if tool.browses() => offered.browses,
+        _ if tool == ToolName::InstallPackages => offered.installs,
         Group::Session => has_kernels,
         Group::Skills => offered.skills,
         Group::Tools => offered.tools,
