@@ -124,17 +124,19 @@ pub struct MoveFile {
     pub replace: bool,
 }
 
-/// What was moved.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Moved {
-    /// The new path, as in a listing.
-    pub path: String,
-    /// The exact path, percent-encoded, when `path` had to escape something.
-    pub path_encoded: Option<String>,
-    /// The file; absent for a folder, a link, or another entry that is not a plain file.
-    pub file: Option<File>,
+answers! {
+    /// What was moved.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Clone, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct Moved((to, entry): (&SafePath, Option<&FileEntry>)) {
+        /// The new path, as in a listing.
+        path: String = to.display(),
+        /// The exact path, percent-encoded, when `path` had to escape something.
+        path_encoded: Option<String> = to.needs_encoding().then(|| to.to_encoded()),
+        /// The file; absent for a folder, a link, or another entry that is not a plain file.
+        file: Option<File> = entry.map(File::from),
+    }
 }
 
 /// A link to an archive.
@@ -171,13 +173,6 @@ impl MoveFile {
         let parse = if self.encoded { SafePath::from_encoded } else { SafePath::from_text };
         let path = |name: &str, text: &str| parse(text).map_err(|why| Failure::argument(name, why));
         Ok((path("from", &self.from)?, path("to", &self.to)?))
-    }
-}
-
-impl Moved {
-    pub fn new(to: &SafePath, entry: Option<&FileEntry>) -> Self {
-        let path_encoded = to.needs_encoding().then(|| to.to_encoded());
-        Self { path: to.display(), path_encoded, file: entry.map(File::from) }
     }
 }
 

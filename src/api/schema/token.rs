@@ -20,8 +20,9 @@ const NUMBER_MAX: u64 = (1 << 53) - 1;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateToken {
     /// The owner whose conversations it gives access to; default `default`.
-    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64, example = "ann")]
-    pub owner: Option<String>,
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64,
+        example = "ann")]
+    pub owner: Option<Principal>,
     /// A name for people.
     #[schema(pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$", min_length = 1, max_length = 100, example = "laptop")]
     pub name: String,
@@ -105,23 +106,16 @@ pub struct TokenList {
 }
 
 impl CreateToken {
-    /// # Errors
-    /// A member that breaks its rule, by its name.
-    pub fn owner(&self) -> Result<Principal, Failure> {
-        let Some(owner) = &self.owner else { return Ok(Principal::default()) };
-        owner.parse().map_err(|why| Failure::argument("owner", why))
-    }
-
     /// In seconds from now.
     ///
     /// # Errors
-    /// As [`Self::owner`].
+    /// A member that breaks its rule, by its name.
     pub fn expires(&self) -> Result<Option<u64>, Failure> {
         self.expires_in_seconds.map(|left| at_most("expiresInSeconds", left, NUMBER_MAX)).transpose()
     }
 
     /// # Errors
-    /// As [`Self::owner`].
+    /// As [`Self::expires`].
     pub fn grant(&self) -> Result<Grant, Failure> {
         let scope = |text: &String| text.parse().map_err(|why: String| Failure::argument("scopes", why));
         let scopes =

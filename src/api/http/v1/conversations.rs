@@ -208,7 +208,7 @@ pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: Re
     let (from, to) = wanted.paths()?;
     let condition = downloads::condition_on_source(&call.headers);
     let entry = files.rename(&conversation, &from, &to, wanted.replace, condition).await?;
-    let mut response = Json(Moved::new(&to, entry.as_ref())).into_response();
+    let mut response = Json(Moved::from((&to, entry.as_ref()))).into_response();
     if let Some(entry) = entry {
         validate(&mut response, &files, &conversation, &to, entry.size).await;
     }
