@@ -10,6 +10,7 @@ use super::{
     network::NetworkUse,
     outcome::Outcome,
     tools::{Approval, ToolUse},
+    words::words,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,14 +19,16 @@ pub enum StreamKind {
     Stderr,
 }
 
-/// Why a cell shows something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DisplayKind {
-    Display,
-    /// The value of the cell's last expression.
-    Result,
-    /// It replaces what was shown with the same display id.
-    Update,
+words! {
+    /// Why a cell shows something.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DisplayKind: word {
+        Display = "display",
+        /// The value of the cell's last expression.
+        Result = "result",
+        /// It replaces what was shown with the same display id.
+        Update = "update",
+    }
 }
 
 /// Something that a cell shows, in one or more media types.

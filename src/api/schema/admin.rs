@@ -19,6 +19,10 @@ use crate::{
 /// Runs and sessions in one answer.
 const LIVE_MAX: usize = 200;
 
+fn live(run: &RunView) -> LiveRun {
+    (&run.conversation.owner, RunStatus::brief(run)).into()
+}
+
 answers! {
     /// The current activity of this server's process.
     #[derive(Debug, Serialize, ToSchema)]
@@ -34,7 +38,7 @@ answers! {
         sandboxes: usize = now.gauges.leased,
         /// The newest 200 runs that wait or run, of all owners.
         #[schema(max_items = 200)]
-        runs: Vec<LiveRun> = now.runs.iter().take(LIVE_MAX).map(LiveRun::from).collect(),
+        runs: Vec<LiveRun> = now.runs.iter().take(LIVE_MAX).map(live).collect(),
         /// Number of runs that wait or run.
         runs_total: usize = now.runs.len(),
         /// The newest 200 open sessions, of all owners.
@@ -47,37 +51,35 @@ answers! {
         /// Sandboxes that are started ahead of need.
         standbys: Vec<StandbyCount> = now.gauges.standbys.iter().map(Into::into).collect(),
     }
-}
 
-/// A run that waits or runs.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct LiveRun {
-    /// Its id.
-    pub run_id: String,
-    /// Its owner.
-    pub owner: String,
-    /// The owner's conversation.
-    pub conversation_id: String,
-    /// The language's own name.
-    #[schema(value_type = LanguageName)]
-    pub language: String,
-    /// Whether it is a cell of a session.
-    pub cell: bool,
-    /// Its state.
-    #[schema(value_type = StateWord)]
-    pub state: &'static str,
-    /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub position: Option<u32>,
-    /// When it was created (RFC 3339).
-    #[schema(format = DateTime)]
-    pub created_at: String,
-    /// How long the program has run so far, in milliseconds.
-    pub wall_ms: u64,
-}
+    /// A run that waits or runs.
+    #[derive(Debug, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct LiveRun((owner, run): (&Principal, RunStatus)) {
+        /// Its id.
+        run_id: String = run.run_id,
+        /// Its owner.
+        owner: String = owner.name().to_owned(),
+        /// The owner's conversation.
+        conversation_id: String = run.conversation_id,
+        /// The language's own name.
+        #[schema(value_type = LanguageName)]
+        language: String = run.language,
+        /// Whether it is a cell of a session.
+        cell: bool = run.cell,
+        /// Its state.
+        #[schema(value_type = StateWord)]
+        state: &'static str = run.state,
+        /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        position: Option<u32> = run.position,
+        /// When it was created (RFC 3339).
+        #[schema(format = DateTime)]
+        created_at: String = run.created_at,
+        /// How long the program has run so far, in milliseconds.
+        wall_ms: u64 = run.wall_ms,
+    }
 
-answers! {
     /// An open session.
     #[derive(Debug, Serialize, ToSchema)]
     #[serde(rename_all = "camelCase")]
@@ -248,13 +250,4 @@ pub struct Percentiles {
 pub struct FindingList {
     /// In the order of the checks.
     pub findings: Vec<Finding>,
-}
-
-impl From<&RunView> for LiveRun {
-    fn from(run: &RunView) -> Self {
-        let owner = run.conversation.owner.name().to_owned();
-        let RunStatus { run_id, conversation_id, language, cell, state, position, created_at, wall_ms, .. } =
-            RunStatus::brief(run);
-        Self { run_id, owner, conversation_id, language, cell, state, position, created_at, wall_ms }
-    }
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     domain::{
         error::Failure,
-        event::{DisplayKind, Event, EventKind, StreamKind},
+        event::{Event, EventKind, StreamKind},
         text::{ms, sha256},
     },
     ports::history::HistoryLine,
@@ -274,11 +274,7 @@ impl From<&Event> for RunEvent {
             EventKind::Display(display) => Self {
                 data: Some(display.data.iter().cloned().collect()),
                 display_id: display.display_id.clone(),
-                ..of(match display.kind {
-                    DisplayKind::Display => "display",
-                    DisplayKind::Result => "result",
-                    DisplayKind::Update => "update",
-                })
+                ..of(display.kind.word())
             },
             EventKind::Error { name, value, traceback } => Self {
                 name: Some(name.clone()),

@@ -136,26 +136,25 @@ pub struct ToolServerBody {
     pub secret: Option<String>,
 }
 
-/// A tool server, as an operator sees it.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ToolServerResult {
-    #[schema(example = "github")]
-    pub name: String,
-    /// Whether it comes from the server's settings, so that it cannot be changed here.
-    pub is_configured: bool,
-    /// Its definition, without the values of headers and variables.
-    pub server: ServerText,
+answers! {
+    /// A tool server, as an operator sees it.
+    #[derive(Debug, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    pub struct ToolServerResult(made: &ServerEntry) {
+        #[schema(example = "github")]
+        name: String = made.server.name.to_string(),
+        /// Whether it comes from the server's settings, so that it cannot be changed here.
+        is_configured: bool = made.is_configured,
+        /// Its definition, without the values of headers and variables.
+        server: ServerText = without_values(made.server.text.clone()),
+    }
 }
 
-impl From<&ServerEntry> for ToolServerResult {
-    fn from(made: &ServerEntry) -> Self {
-        let mut server = made.server.text.clone();
-        for value in server.headers.values_mut().chain(server.env.values_mut()) {
-            "…".clone_into(value);
-        }
-        Self { name: made.server.name.to_string(), is_configured: made.is_configured, server }
+fn without_values(mut server: ServerText) -> ServerText {
+    for value in server.headers.values_mut().chain(server.env.values_mut()) {
+        "…".clone_into(value);
     }
+    server
 }
 
 #[derive(Debug, Serialize, ToSchema)]
