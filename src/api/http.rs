@@ -48,7 +48,7 @@ pub use self::{
     error::{Answer, Reply},
     parts::ApiParts,
 };
-use crate::{ports::observer::Observer, services::readiness::Readiness};
+use crate::{ports::observer::Observer, services::stats::Readiness};
 
 /// The parts of the router.
 pub struct HttpParts {

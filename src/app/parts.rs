@@ -48,7 +48,6 @@ use crate::{
         kernels::Kernels,
         links::UrlSigner,
         network::Policies,
-        readiness::Readiness,
         retention::Retention,
         runs::Runs,
         sandbox::Sandboxes,
@@ -57,7 +56,7 @@ use crate::{
         sign_in::SignIn,
         skills::Skills,
         standby::{StandbyParts, Standbys},
-        stats::StatsSnapshot,
+        stats::{Readiness, StatsSnapshot},
         tokens::Tokens,
     },
 };

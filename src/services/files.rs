@@ -39,8 +39,7 @@ pub(super) use self::{
 use super::{
     links::{URL_TTL_S_MAX, UrlSigner},
     quota::{Quota, QuotaOptions},
-    rings::Rings,
-    shares::{SharedMemory, Shares},
+    shares::{Rings, SharedMemory, Shares},
 };
 pub use crate::domain::{
     file::{Change, FileEntry},

@@ -17,7 +17,7 @@ use super::auth::caller;
 use crate::{
     domain::token::Scope,
     services::{
-        readiness::{Readiness, Ready},
+        stats::{Readiness, Ready},
         tokens::Tokens,
     },
 };

@@ -14,7 +14,7 @@ use crate::{
         owner::{ConversationKey, Principal},
         path::SafePath,
     },
-    services::rings::Rings,
+    services::shares::Rings,
 };
 
 /// How many changes a reader may be behind before it misses some.

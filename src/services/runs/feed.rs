@@ -28,7 +28,7 @@ use crate::{
         id::RunId,
         owner::{ConversationKey, Principal},
     },
-    services::rings::Rings,
+    services::shares::Rings,
 };
 
 /// How often a running program is logged as being under way.

@@ -13,7 +13,7 @@ pub const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-pub const NEIGHBOURS: [(&str, &[&str]); 63] = [
+pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -59,13 +59,12 @@ pub const NEIGHBOURS: [(&str, &[&str]); 63] = [
     ("services::janitor", &[]),
     ("services::discovery", &["janitor"]),
     ("services::carrier", &["files", "frames"]),
-    ("services::files", &["frames", "janitor", "links", "quota", "rings", "shares"]),
+    ("services::files", &["frames", "janitor", "links", "quota", "shares"]),
     ("services::links", &[]),
     ("services::packages", &["network", "runs", "shared_parts", "shares", "tokens"]),
     ("services::peers", &[]),
     ("services::quota", &["shares"]),
     ("services::shared_parts", &["files", "isolation_check", "network", "peers", "sandbox", "standby", "tokens"]),
-    ("services::rings", &[]),
     ("services::shares", &[]),
     ("services::tokens", &[]),
     ("services::sign_in", &["tokens"]),
@@ -73,7 +72,6 @@ pub const NEIGHBOURS: [(&str, &[&str]); 63] = [
     ("services::connections", &["tokens"]),
     ("services::retention", &["files", "peers", "runs"]),
     ("services::isolation_check", &[]),
-    ("services::readiness", &["isolation_check", "shared_parts", "stats"]),
     ("services::frames", &[]),
     ("services::network", &["shares", "tokens", "waits"]),
     ("services::sandbox", &["frames", "janitor", "network", "skills"]),
@@ -107,10 +105,10 @@ pub const NEIGHBOURS: [(&str, &[&str]); 63] = [
             "isolation_check",
             "network",
             "peers",
-            "rings",
             "sandbox",
             "sessions",
             "shared_parts",
+            "shares",
             "standby",
             "tokens",
         ],
@@ -122,7 +120,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 63] = [
     ("services::idempotency", &["shares"]),
     ("services::conversations", &["files", "peers", "runs"]),
     ("services::containers", &["conversations", "files", "runs", "sessions"]),
-    ("services::stats", &["packages", "runs", "shared_parts"]),
+    ("services::stats", &["isolation_check", "packages", "runs", "shared_parts"]),
     ("api::schema", &[]),
     ("api::mcp", &["schema"]),
 ];
