@@ -12,8 +12,6 @@
 //! admitted runs keep in memory is bounded, for all and for each owner.
 
 mod owners;
-mod queue;
-mod rate;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,12 +20,8 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::queue::QueuePosition;
-use self::{
-    owners::{Owners, Share},
-    queue::{Queue, QueueEntry},
-    rate::Rate,
-};
+pub use self::owners::QueuePosition;
+use self::owners::{Owners, Queue, QueueEntry, Rate, Share};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -83,11 +77,8 @@ pub struct Admission {
 #[derive(Debug)]
 pub struct Ticket {
     entry: QueueEntry,
-    admitted: OwnedSemaphorePermit,
+    place: Place,
     lock: Arc<AsyncMutex<()>>,
-    share: Share,
-    held: HeldMemory,
-    place: OwnedSemaphorePermit,
     slots: Arc<Semaphore>,
     wait_max: Duration,
 }
@@ -98,10 +89,16 @@ pub struct Permit {
     // Dropped in this order: the slot and the conversation are free before the place is.
     _slot: OwnedSemaphorePermit,
     _lock: ConversationLock,
-    _admitted: OwnedSemaphorePermit,
-    _share: Share,
-    _held: HeldMemory,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
+}
+
+/// What an admitted run holds from its conversation, its owner and all, whether it waits or runs.
+#[derive(Debug)]
+struct Place {
+    _of_conversation: OwnedSemaphorePermit,
+    of_owner: Share,
+    _memory: HeldMemory,
+    _of_all: OwnedSemaphorePermit,
 }
 
 impl Admission {
@@ -138,9 +135,9 @@ impl Admission {
     /// [`Code::QueueFull`], [`Code::RateLimited`]; nothing was touched.
     pub fn enter(&self, conversation: &ConversationKey, bytes: usize) -> Result<Ticket, Failure> {
         let who = &conversation.owner;
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
-        let share = self.owners.take(who).ok_or_else(full)?;
-        let admitted = self.conversations.of(conversation).try_acquire_owned().map_err(|_| {
+        let of_all = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
+        let of_owner = self.owners.take(who).ok_or_else(full)?;
+        let of_conversation = self.conversations.of(conversation).try_acquire_owned().map_err(|_| {
             let why = format!(
                 "{} programs of this conversation are running or waiting: let one end before you send the next, or \
                  use another conversation.",
@@ -148,7 +145,7 @@ impl Admission {
             );
             Failure::new(Code::QueueFull, why)
         })?;
-        let held = self.memory.take(who, bytes).ok_or_else(|| {
+        let memory = self.memory.take(who, bytes).ok_or_else(|| {
             let why = "The programs that wait or run hold too much input: try again in a few seconds, or send less.";
             Failure::new(Code::QueueFull, why)
         })?;
@@ -156,11 +153,8 @@ impl Admission {
         self.rate.as_ref().map_or(Ok(()), |rate| rate.take(who))?;
         Ok(Ticket {
             entry: Queue::join(&self.queue, who),
-            admitted,
+            place: Place { _of_conversation: of_conversation, of_owner, _memory: memory, _of_all: of_all },
             lock: self.locks.of(conversation, AsyncMutex::default),
-            share,
-            held,
-            place,
             slots: Arc::clone(&self.slots),
             wait_max: self.options.wait_max,
         })
@@ -195,15 +189,15 @@ impl Ticket {
     /// # Errors
     /// [`Code::QueueTimeout`] when it takes too long.
     pub async fn turn(self) -> Result<Permit, Failure> {
-        let Self { entry, admitted, lock, share, held, place, slots, wait_max } = self;
+        let Self { entry, place, lock, slots, wait_max } = self;
         let both = async {
             let lock = lock.lock_owned().await;
-            let next = share.next().await;
+            let next = place.of_owner.next().await;
             // The semaphore is never closed, so the error cannot happen; it is mapped anyway.
             let slot =
                 slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
             drop((next, entry));
-            Ok(Permit { _slot: slot, _lock: lock, _admitted: admitted, _share: share, _held: held, _place: place })
+            Ok(Permit { _slot: slot, _lock: lock, _place: place })
         };
         timeout(wait_max, both).await.unwrap_or_else(|_| {
             Err(Failure::new(
