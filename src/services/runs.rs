@@ -11,26 +11,26 @@
 //! runs is bounded by count, bytes and age. Knows no engine by name, no protocol and no settings.
 
 mod auxiliary;
-mod carried;
 mod cell;
 mod execute;
 mod feed;
-mod finished;
-mod isolation_program;
 mod log;
 mod output;
 mod registry;
 mod request;
 mod run;
+mod sandboxed;
 mod stdin;
 mod task;
 mod turn;
-mod verdict;
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::stream::BoxStream;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info_span, warn};
 
@@ -60,13 +60,14 @@ use crate::{
         id::{ConversationId, Language, RunId, TokenId},
         limits::Limits,
         owner::{ConversationKey, Principal},
+        text,
+        trace::TraceContext,
     },
-    ports::{observer::LoadStats, runner::Runner},
+    ports::{
+        observer::{LoadStats, Stages},
+        runner::Runner,
+    },
 };
-
-/// The least that the server's own test of the engine is given, whatever the limits of programs.
-const SELF_TEST_WALL_MS: u64 = 30_000;
-const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// How programs run, and what is kept of finished runs.
 #[derive(Debug, Clone, Copy)]
@@ -146,7 +147,7 @@ impl Runs {
         let runner = inner.runner(&request)?;
         inner.parts.variables.check(&request.env)?;
         inner.parts.peers.check(&request.conversation)?;
-        let limits = inner.limits(&request, &runner);
+        let limits = request.limits(&runner, &inner.parts.sandboxes);
         let detached = request.detach.unwrap_or(inner.options.detach);
         // That of a session is decided when it is opened.
         let (owner, wanted) = (&request.conversation.owner, request.network.as_deref());
@@ -177,8 +178,23 @@ impl Runs {
         });
         run.log.add(EventKind::Queued { position: place });
         let span = info_span!("run", run = %run.id);
-        let mut task = RunTask::new(Arc::clone(inner), Arc::clone(&run), request, runner, limits, stdin_receiver);
-        (task.by, task.access) = (started, access);
+        let begun = Instant::now();
+        let task = RunTask {
+            service: Arc::clone(inner),
+            run: Arc::clone(&run),
+            trace: TraceContext::of_run(run.id, request.within),
+            sha256: text::sha256(&request.program),
+            request,
+            runner,
+            limits,
+            by: started,
+            access,
+            stdin: stdin_receiver,
+            begun,
+            stage_begun: begun,
+            stages: Stages::default(),
+            possibly_alive: None,
+        };
         // The self-test is no client: its runs are not listed, and none of a client's is forgotten for them.
         if run.conversation.owner.is_self_test() {
             inner.tasks.spawn(task.run(ticket, place).instrument(span));
@@ -359,22 +375,6 @@ impl Inner {
         let runner = self.parts.catalog.get(&request.language)?;
         request.check(&runner, self.options.program_bytes_max)?;
         Ok(runner)
-    }
-
-    fn limits(&self, request: &RunRequest, runner: &Runner) -> Limits {
-        if request.conversation.owner.is_self_test() {
-            // Its sandbox has the usual limits, which the isolation check expects, whatever memory its runner asks for;
-            // the waiting time and the output are not what is tested.
-            let usual = &self.parts.sandboxes.limits;
-            return Limits {
-                wall_ms: usual.wall_ms.max(SELF_TEST_WALL_MS),
-                output_bytes_max: usual.output_bytes_max.max(SELF_TEST_OUTPUT_BYTES),
-                output_kept_bytes: usual.output_kept_bytes.max(SELF_TEST_OUTPUT_BYTES),
-                ..*usual
-            };
-        }
-        let usual = &self.parts.sandboxes.limits_of(runner);
-        request.limits.map_or(*usual, |asked| asked.at_most(usual))
     }
 }
 

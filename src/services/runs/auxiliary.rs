@@ -1,12 +1,15 @@
-//! A program of the server's own, executed in a sandbox that belongs to no run.
+//! Programs of the server's own: those that are executed in a sandbox that belongs to no run, and that of the isolation
+//! check, which is a run like every other, in a conversation that is deleted afterwards.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    RunRequest, Runs,
     execute::{self, Executed, Program},
     internal,
     log::EventLog,
@@ -15,10 +18,12 @@ use super::{
 use crate::{
     domain::{
         environment::Environment,
-        error::Failure,
+        error::{Code, Failure},
         event::{EventKind, StreamKind},
+        id::{ConversationId, Language},
         limits::Limits,
-        outcome::{DiskLimit, Outcome},
+        outcome::{DiskLimit, Ended, Outcome},
+        owner::{ConversationKey, Principal},
     },
     ports::{
         packages::Staging,
@@ -26,6 +31,7 @@ use crate::{
         storage::{DataFolder, Usage},
     },
     services::{
+        isolation_check::ProgramRunner,
         network::{Channels, Network},
         sandbox::Sandboxes,
         tokens::Started,
@@ -71,7 +77,7 @@ pub(in crate::services) async fn outgrown(
 ///
 /// # Errors
 /// The engine or the runner failed, or the program may go on;
-/// [`Code::Unauthorized`](crate::domain::error::Code::Unauthorized) when its token has ended meanwhile.
+/// [`Code::Unauthorized`] when its token has ended meanwhile.
 pub(in crate::services) async fn execute_auxiliary(
     sandboxes: &Sandboxes,
     auxiliary: AuxiliaryProgram<'_>,
@@ -137,5 +143,24 @@ pub(super) fn token_ended(by: Option<&Started>) -> impl Future<Output = ()> + Se
             Some(ended) => ended.cancelled().await,
             None => pending().await,
         }
+    }
+}
+
+#[async_trait]
+impl ProgramRunner for Runs {
+    async fn run_to_end(&self, language: &Language, program: String) -> Result<String, Failure> {
+        let conversation = ConversationKey::new(Principal::self_test(), ConversationId::fresh());
+        let request = RunRequest {
+            throw_away: true,
+            detach: Some(false),
+            ..RunRequest::new(conversation, language.clone(), program.into())
+        };
+        let report = self.begin(request)?.finished().await?;
+        let code = match report.outcome.ended {
+            Ended::Exited { code: 0 } => return Ok(report.stdout.text.clone()),
+            Ended::Exited { .. } | Ended::Signaled { .. } => Code::RunnerFailed,
+            _ => Code::QueueTimeout,
+        };
+        Err(Failure::new(code, format!("its program did not run to its end: {}", report.outcome.sentence())))
     }
 }

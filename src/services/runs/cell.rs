@@ -99,18 +99,4 @@ impl RunTask {
             }
         }
     }
-
-    /// Returns the report of a run that has not begun when it is cancelled or, for a cell, when its session is
-    /// restarted or closed.
-    pub(super) async fn not_begun(&self) -> Report {
-        tokio::select! {
-            biased;
-            () = self.run.cancel.cancelled() => {}
-            () = self.run.waiting.cancelled() => {
-                let note = Bytes::from_static(crate::services::sessions::NOT_EXECUTED.as_bytes());
-                self.run.log.output(StreamKind::Stderr, &note);
-            }
-        }
-        self.cancelled()
-    }
 }

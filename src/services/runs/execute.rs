@@ -1,4 +1,5 @@
-//! Executes one program in an attached sandbox: sends it, logs its output, stops it at a limit, decides how it ended.
+//! Executes one program in an attached sandbox: sends it, logs its output, stops it at a limit, and decides how it ended
+//! from facts only: who stopped it, the kernel's counters, the exit status.
 //!
 //! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for
 //! the rest.
@@ -21,7 +22,6 @@ use tracing::warn;
 use super::{
     log::EventLog,
     stdin::{self, StdinReceiver},
-    verdict::ended,
 };
 use crate::{
     domain::{
@@ -340,49 +340,44 @@ impl Execution<'_> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::{
-        cell::Cell,
-        future::{pending, poll_fn, ready},
-        task::Poll,
+/// How a program ended: `stopped` says why we ended the program, `exit` how it exited, where that is known.
+fn ended(stopped: Option<Ended>, exit: Option<ExitReport>) -> Ended {
+    let Some(exit) = exit else {
+        // A program that we did not stop has an exit or an error.
+        return stopped.unwrap_or(Ended::Cancelled);
     };
-
-    use super::*;
-    use crate::{
-        domain::id::SandboxId,
-        ports::engine::{Output, Sandbox},
-    };
-
-    /// A program that prints without a pause.
-    fn flood(log: &EventLog) -> Execution<'_> {
-        let piece = || Ok::<_, EngineError>(Output { stream: StreamKind::Stdout, bytes: Bytes::from_static(b"x") });
-        let sandbox = Sandbox {
-            id: SandboxId::new(),
-            stdin: Box::pin(tokio::io::sink()),
-            output: Box::pin(stream::repeat_with(piece)),
-            exit: Box::pin(pending()),
-        };
-        let (_, sandbox) = attach(Started { sandbox, decoder: None });
-        let (output_left, output_over, exit) = (1 << 10, false, None);
-        Execution { sandbox, log, output_left, output_over, exit, reported: false, stopping: false }
-    }
-
-    #[tokio::test]
-    async fn program_that_floods_is_stopped_at_a_disk_limit() {
-        let (log, cancel, limit) = (EventLog::new(1 << 10), CancellationToken::new(), DiskLimit::Entries { max: 1 });
-        let stopped = flood(&log).until_end(pin!(pending::<()>()), pending::<()>(), &cancel, ready(limit)).await;
-        assert_eq!(stopped, Some(Ended::DiskLimit(limit)));
-    }
-
-    #[tokio::test]
-    async fn program_that_floods_is_sent_its_input() {
-        let (log, cancel, is_sent) = (EventLog::new(1 << 10), CancellationToken::new(), Cell::new(false));
-        let writing = pin!(poll_fn(|_| {
-            is_sent.set(true);
-            Poll::<()>::Pending
-        }));
-        let stopped = flood(&log).until_end(writing, pending::<()>(), &cancel, pending()).await;
-        assert_eq!((stopped, is_sent.get()), (Some(Ended::OutputLimit), true));
+    // A shell that ran the program passes its signal on as 128 and its number.
+    let was_killed = exit.signal == Some(9) || exit.status == Some(137);
+    let refused_processes = exit.forks_refused > 0;
+    match stopped {
+        // It was refused processes and then hung: the refusal is why it never ended.
+        Some(Ended::TimedOut) if refused_processes => Ended::ProcessLimit,
+        Some(stopped) => stopped,
+        None if exit.killed_by.is_some() => Ended::TimedOut,
+        None if exit.oom_kills > 0 && was_killed => Ended::OutOfMemory,
+        None if exit.status != Some(0) && refused_processes => Ended::ProcessLimit,
+        None => match exit.signal {
+            Some(signal) => Ended::Signaled { signal },
+            None => Ended::Exited { code: exit.status.unwrap_or_default() },
+        },
     }
 }
+
+impl From<Exit> for ExitReport {
+    /// The exit of a plain runner, which reports a signal as shells do (POSIX 2.8.2): 128 and its number.
+    fn from(exit: Exit) -> Self {
+        let signal = (129..=159).contains(&exit.status).then(|| exit.status - 128);
+        Self {
+            status: signal.is_none().then_some(exit.status),
+            signal,
+            cpu_ms: None,
+            memory_peak_bytes: None,
+            oom_kills: exit.oom_killed.into(),
+            forks_refused: exit.process_limit_hit.into(),
+            killed_by: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,6 @@
 //! pieces from the requested number on that are joined. A reader pulls one event at a time: the run never waits for it,
 //! and it costs a cursor.
 
-mod kept;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +18,7 @@ use futures_util::{
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use self::kept::{Joined, Kept};
+use super::output::{Joined, Kept};
 use crate::domain::event::{Event, EventKind, StreamKind};
 
 /// The longest piece of output with a number of its own. Shorter where little is kept, since whole pieces are dropped.

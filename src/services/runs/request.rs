@@ -1,19 +1,24 @@
-//! What a caller asks for.
+//! What a caller asks for: whether a runner can run it, and what it may use.
 
 use bytes::Bytes;
 
 use crate::{
-    domain::path::SafePath,
     domain::{
         environment::Environment,
         error::{Failure, Operation},
         id::{Language, RunId, SessionId},
         limits::Limits,
         owner::ConversationKey,
+        path::SafePath,
         trace::TraceContext,
     },
     ports::runner::Runner,
+    services::sandbox::Sandboxes,
 };
+
+/// The least that the server's own test of the engine is given, whatever the limits of programs.
+const SELF_TEST_WALL_MS: u64 = 30_000;
+const SELF_TEST_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// The session that executes a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +96,23 @@ impl RunRequest {
         self.program.len() + self.stdin.len() + args.chain(files).sum::<usize>()
     }
 
+    /// What it may use in this runner.
+    pub(super) fn limits(&self, runner: &Runner, sandboxes: &Sandboxes) -> Limits {
+        if self.conversation.owner.is_self_test() {
+            // Its sandbox has the usual limits, which the isolation check expects, whatever memory its runner asks for;
+            // the waiting time and the output are not what is tested.
+            let usual = &sandboxes.limits;
+            return Limits {
+                wall_ms: usual.wall_ms.max(SELF_TEST_WALL_MS),
+                output_bytes_max: usual.output_bytes_max.max(SELF_TEST_OUTPUT_BYTES),
+                output_kept_bytes: usual.output_kept_bytes.max(SELF_TEST_OUTPUT_BYTES),
+                ..*usual
+            };
+        }
+        let usual = sandboxes.limits_of(runner);
+        self.limits.map_or(usual, |asked| asked.at_most(&usual))
+    }
+
     /// Whether this runner can run it.
     pub(super) fn check(&self, runner: &Runner, program_bytes_max: usize) -> Result<(), Failure> {
         if self.program.len() > program_bytes_max {
@@ -115,13 +137,10 @@ impl RunRequest {
             ("stdin", !self.stdin.is_empty()),
             ("stdinOpen", self.stdin_open),
         ];
-        match framed_only.into_iter().find(|(_, used)| *used && !runner.takes_input()) {
-            Some((argument, _)) => {
-                let why =
-                    format!("the runner of `{}` takes neither arguments nor variables nor input", runner.language);
-                Err(Failure::argument(argument, why))
-            }
-            None => Ok(()),
-        }
+        let refused = framed_only.into_iter().find(|(_, used)| *used && !runner.takes_input());
+        refused.map_or(Ok(()), |(argument, _)| {
+            let why = format!("the runner of `{}` takes neither arguments nor variables nor input", runner.language);
+            Err(Failure::argument(argument, why))
+        })
     }
 }

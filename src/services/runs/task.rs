@@ -1,29 +1,23 @@
-//! One run from its ticket to its last event: its turn, its sandbox, its program, its report.
+//! One run from its ticket to its last event: its turn, its report, its facts for observers.
 //!
-//! Lives in the task that [`Runs::begin`](super::Runs::begin) spawned, and spawns one more: the engine's start, which
-//! ends by itself and is never aborted.
+//! Lives in the task that [`Runs::begin`](super::Runs::begin) spawned.
 
 use std::{convert::Infallible, mem, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 use tracing::{error, info};
 
-use super::{
-    Inner, Report, Run, RunRequest,
-    execute::{self, Executed, Program},
-    internal,
-    output::CapturedOutput,
-    stdin::StdinReceiver,
-};
+use super::{Inner, Report, Run, RunRequest, internal, output::CapturedOutput, stdin::StdinReceiver};
 use crate::{
     domain::{
         error::Failure,
-        event::EventKind,
+        event::{EventKind, StreamKind},
         id::SandboxId,
         limits::Limits,
         outcome::{Ended, Figures, Outcome},
-        text::{self, chain},
+        text,
         trace::TraceContext,
     },
     ports::{
@@ -33,66 +27,37 @@ use crate::{
     },
     services::{
         admission::{Permit, Ticket},
-        files::{Change, FileEntry, FileList},
-        janitor::Lease,
-        network::{Access, Channels, Network, Sink},
-        sandbox::Started,
-        standby::ClaimedStandby,
-        tokens,
+        carrier::left_out_note,
+        files::{Change, FileEntry, FileList, Returned},
+        network::{Access, Sink},
+        sessions, tokens,
     },
 };
 
 /// The execution of one run.
 pub(super) struct RunTask {
-    pub(super) service: Arc<Inner>,
-    pub(super) run: Arc<Run>,
-    pub(super) request: RunRequest,
-    pub(super) runner: Runner,
-    pub(super) limits: Limits,
-    trace: TraceContext,
+    pub service: Arc<Inner>,
+    pub run: Arc<Run>,
+    pub request: RunRequest,
+    pub runner: Runner,
+    pub limits: Limits,
+    pub trace: TraceContext,
     /// Of the program.
-    sha256: String,
+    pub sha256: String,
     /// Counts for the token that it was begun by.
-    pub(super) by: Option<tokens::Started>,
+    pub by: Option<tokens::Started>,
     /// The network policies that hold for it.
-    pub(super) access: Option<Access>,
+    pub access: Option<Access>,
     /// Taken when the program starts, dropped with the run in any case.
-    pub(super) stdin: Option<StdinReceiver>,
-    begun: Instant,
-    stage_begun: Instant,
-    pub(super) stages: Stages,
+    pub stdin: Option<StdinReceiver>,
+    pub begun: Instant,
+    pub stage_begun: Instant,
+    pub stages: Stages,
     /// The sandbox whose program is not known to be dead.
-    possibly_alive: Option<SandboxId>,
+    pub possibly_alive: Option<SandboxId>,
 }
 
 impl RunTask {
-    pub(super) fn new(
-        service: Arc<Inner>,
-        run: Arc<Run>,
-        request: RunRequest,
-        runner: Runner,
-        limits: Limits,
-        stdin: Option<StdinReceiver>,
-    ) -> Self {
-        let begun = Instant::now();
-        Self {
-            trace: TraceContext::of_run(run.id, request.within),
-            sha256: text::sha256(&request.program),
-            service,
-            run,
-            request,
-            runner,
-            limits,
-            by: None,
-            access: None,
-            stdin,
-            begun,
-            stage_begun: begun,
-            stages: Stages::default(),
-            possibly_alive: None,
-        }
-    }
-
     /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
     pub(super) async fn run(mut self, ticket: Ticket, place: u32) {
         self.service.parts.observer.run_begun(&self.begin_facts());
@@ -162,6 +127,20 @@ impl RunTask {
         ticket.turn().await
     }
 
+    /// Returns the report of a run that has not begun when it is cancelled or, for a cell, when its session is
+    /// restarted or closed.
+    pub(super) async fn not_begun(&self) -> Report {
+        tokio::select! {
+            biased;
+            () = self.run.cancel.cancelled() => {}
+            () = self.run.waiting.cancelled() => {
+                let note = Bytes::from_static(sessions::NOT_EXECUTED.as_bytes());
+                self.run.log.output(StreamKind::Stderr, &note);
+            }
+        }
+        self.cancelled()
+    }
+
     /// Logs how the run moves up in the queue; never ends by itself.
     async fn log_position(&self, mut logged: u32) -> Infallible {
         let mut departures = self.run.position.departures();
@@ -178,76 +157,11 @@ impl RunTask {
     }
 
     async fn in_turn(&mut self) -> Result<Report, Failure> {
-        let service = Arc::clone(&self.service);
-        let parts = &service.parts;
-        let conversation = self.request.conversation.clone();
         self.check_capacity().await?;
-        if let Some(session) = self.request.session {
-            return self.in_session(session).await;
+        match self.request.session {
+            Some(session) => self.in_session(session).await,
+            None => self.in_sandbox().await,
         }
-        let _foreground = parts.standbys.foreground(&conversation);
-        let when_warm = self.runner.preloads_for(&self.request.program);
-        // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
-        // janitor destroys the sandbox.
-        let standby = tokio::select! {
-            biased;
-            () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
-            standby = parts.standbys.take(&conversation, &self.runner, &self.limits, when_warm) => standby,
-        };
-        self.stages.stood_by = standby.is_some();
-        let (mut started, lease, mark) = match standby {
-            Some(ClaimedStandby { started, lease, mark }) => {
-                parts.observer.sandbox_held(self.trace, lease.id());
-                (started, lease, mark)
-            }
-            None => match self.start().await? {
-                Some(started) => started,
-                None => return Ok(self.cancelled()),
-            },
-        };
-        self.stages.start = Some(self.stage_over());
-        // Once there is a sandbox, so that a standby can be taken.
-        for (path, bytes) in &self.request.files {
-            parts.files.write(&conversation, path, bytes.clone()).await?;
-        }
-        let Some(carrier) = self.carry_in(&mut started).await? else { return Ok(self.cancelled()) };
-        self.run.log.add(EventKind::Started);
-        let (more_stdin, channels) = (self.stdin.take(), self.channels());
-        let RunRequest { program: code, args, env, stdin, throw_away, .. } = &self.request;
-        let env = &Network::environment(env, channels.as_ref());
-        let program = Program {
-            code,
-            args,
-            env,
-            stdin,
-            more_stdin,
-            limits: &self.limits,
-            channels,
-            carrier: carrier.filter(|_| !throw_away),
-        };
-        let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
-        let (log, cancel) = (&self.run.log, &self.run.cancel);
-        let engine = parts.sandboxes.engine.as_ref();
-        let Executed { outcome, is_dead, files } =
-            execute::execute(engine, started, program, log, cancel, breach).await;
-        self.possibly_alive = (!is_dead).then(|| lease.id());
-        let mut outcome = outcome.map_err(|error| {
-            // What the program left is not listed, so it is measured before the next one.
-            parts.files.quota().measured(&conversation, None);
-            self.failed(&error, error.failure())
-        })?;
-        self.stages.program = Some(self.stage_over());
-        // A dead program does not race with the listing; the sandbox itself is destroyed in the background.
-        drop(lease);
-        if self.request.throw_away {
-            return Ok(self.report(outcome, FileList::default()));
-        }
-        let files = self.changed_files(mark, files, &mut outcome).await?;
-        self.stages.collect = Some(self.stage_over());
-        if is_dead {
-            parts.standbys.used(&conversation, &self.runner.language);
-        }
-        Ok(self.report(outcome, files))
     }
 
     /// Ends a stage; how long it took.
@@ -268,50 +182,44 @@ impl RunTask {
         files.check_capacity(&self.request.conversation, more).await
     }
 
-    /// A sandbox started for this run, or nothing when the run was cancelled before there was one. A start is never
-    /// aborted: the engine could finish it after the janitor looked for the sandbox and did not find it.
-    async fn start(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
-        let (data, mark) = self.service.prepare(&self.request.conversation).await?;
-        let parts = &self.service.parts;
-        let mounts = parts.sandboxes.mounts_of(Some(&self.request.conversation.owner)).await;
-        let life = self.limits.wall() + self.access.as_ref().map_or(Duration::ZERO, Access::waits_max);
-        let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, mounts), self.limits, life);
-        parts.observer.sandbox_held(self.trace, lease.id());
-        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
-        let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
-        tokio::select! {
-            biased;
-            () = self.run.cancel.cancelled() => Ok(None),
-            started = &mut starting => match started {
-                Ok(Ok(started)) => Ok(Some((started, lease, mark))),
-                Ok(Err(error)) => Err(self.failed(&error, error.failure())),
-                Err(_) => Err(internal()),
-            },
+    /// Lists the files that the program changed, and checks the space that they take.
+    pub(super) async fn changed_files(
+        &self,
+        mark: Mark,
+        returned: Option<Result<Returned, Failure>>,
+        outcome: &mut Outcome,
+    ) -> Result<FileList, Failure> {
+        let (files, conversation) = (&self.service.parts.files, &self.run.conversation);
+        let mut list = files.changed_since(conversation, mark).await?;
+        let mut limit = None;
+        let note = match returned {
+            Some(Ok(returned)) => {
+                returned.correct(&mut list);
+                limit = returned.limit;
+                left_out_note(&returned)
+            }
+            Some(Err(failure)) => Some(format!("[{}]\n", failure.message)),
+            None => None,
+        };
+        if let Some(note) = note {
+            self.run.log.output(StreamKind::Stderr, &note.into());
         }
-    }
-
-    /// The channels of its sandbox, where a policy holds for it.
-    fn channels(&mut self) -> Option<Channels> {
-        let access = self.access.take().filter(|_| self.runner.channels)?;
-        let channels = self.service.parts.network.open(access, &self.run.conversation, &self.run.language);
-        channels.link.reporter.to(self.network_sink());
-        Some(channels)
+        let limit = match limit {
+            None => files.quota().exceeded(conversation).await,
+            limit => limit,
+        };
+        if outcome.ended != Ended::Cancelled
+            && let Some(limit) = limit
+        {
+            outcome.ended = Ended::DiskLimit(limit);
+        }
+        Ok(list)
     }
 
     /// Where its connections and calls are reported.
     pub(super) fn network_sink(&self) -> Sink {
         let run = Arc::clone(&self.run);
         Box::new(move |event| run.log.add(event))
-    }
-
-    /// Logs an error that is ours. The self-test's goes into its failure instead: the self-test reports it to the
-    /// operator.
-    fn failed(&self, error: &dyn std::error::Error, failure: Failure) -> Failure {
-        if self.run.conversation.owner.is_self_test() {
-            return Failure { message: chain(error), ..failure };
-        }
-        error!(error = %chain(error), image = %self.runner.image.0, "the engine or the runner failed a run");
-        failure
     }
 
     /// The report of a run that was cancelled before it had a sandbox.
