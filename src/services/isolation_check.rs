@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tokio::{task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{field::display, info, warn};
 
 pub use self::state::{Isolation, IsolationState, Rejection};
 use self::{
@@ -67,7 +67,10 @@ pub struct IsolationCheck {
     pub users: RunnerUsers,
 }
 
-/// An attempt that did not end with findings.
+/// The notes on an engine that isolates, or what it violates, as one sentence.
+type Verdict = Result<Vec<String>, String>;
+
+/// An attempt that did not end with a verdict.
 struct Inconclusive {
     why: String,
     /// The engine refused, or the runner broke, and will do so again.
@@ -94,17 +97,7 @@ impl IsolationCheck {
         let mut pause = PAUSE_MIN;
         loop {
             let result = self.attempt().await;
-            match &result {
-                Isolation::Verified { notes, .. } => {
-                    for note in notes {
-                        warn!("{note}");
-                    }
-                    info!("the isolation check passed");
-                }
-                Isolation::Violated(why) => warn!(why, "the isolation check failed"),
-                Isolation::NoProgram(why) => warn!("{why}"),
-                Isolation::Pending { why } => warn!(why, "the isolation check could not be made; it is repeated"),
-            }
+            log(&result, None);
             let is_final = result.is_final();
             self.state.set(result);
             if is_final {
@@ -138,23 +131,22 @@ impl IsolationCheck {
         for candidate in self.engine.candidates().await.unwrap_or_default() {
             self.engine.select(Some(&candidate));
             let why = match self.inspect(&known, true).await {
-                Ok(Findings { violations, notes }) if violations.is_empty() => {
+                Ok(Ok(notes)) => {
                     info!(
                         candidate,
                         "sandboxes are started by this faster candidate, which passed the isolation check"
                     );
                     return Isolation::Verified { notes, rejected };
                 }
-                Ok(findings) => findings.violations.join("; "),
-                Err(Inconclusive { why, .. }) => why,
+                Ok(Err(why)) | Err(Inconclusive { why, .. }) => why,
             };
             self.engine.select(None);
             info!(candidate, why, "a faster candidate did not pass the isolation check and is not used");
             rejected.push(Rejection { candidate, why: why.trim_end_matches('.').to_owned() });
         }
         match self.inspect(&known, false).await {
-            Ok(Findings { violations, notes }) if violations.is_empty() => Isolation::Verified { notes, rejected },
-            Ok(findings) => Isolation::Violated(findings.violations.join("; ")),
+            Ok(Ok(notes)) => Isolation::Verified { notes, rejected },
+            Ok(Err(why)) => Isolation::Violated(why),
             Err(Inconclusive { why, permanent: true }) => Isolation::Violated(format!(
                 "no sandbox could be checked: look at the engine's own log, the last failure was {why}"
             )),
@@ -162,9 +154,9 @@ impl IsolationCheck {
         }
     }
 
-    /// Inspects a sandbox of one runner after another until there are findings. A candidate has one chance: only a
+    /// Inspects a sandbox of one runner after another until there is a verdict. A candidate has one chance: only a
     /// runner that breaks is followed by the next.
-    async fn inspect(&self, known: &[(&Runner, CheckProgram)], is_candidate: bool) -> Result<Findings, Inconclusive> {
+    async fn inspect(&self, known: &[(&Runner, CheckProgram)], is_candidate: bool) -> Result<Verdict, Inconclusive> {
         let mut inconclusive = Inconclusive { why: String::new(), permanent: true };
         for (runner, CheckProgram { text, by_process_1 }) in known {
             let ran = self.programs.run_to_end(&runner.language, text.clone()).await;
@@ -173,7 +165,7 @@ impl IsolationCheck {
                 continue;
             }
             match ran {
-                Ok(report) => return Ok(self.findings(&report)),
+                Ok(report) => return Ok(self.verdict(&report)),
                 Err(failure) => {
                     inconclusive.permanent &= matches!(failure.code, Code::EngineFailed | Code::RunnerFailed);
                     inconclusive.why = format!("{}: {failure}", runner.language);
@@ -187,8 +179,29 @@ impl IsolationCheck {
     }
 
     /// What a report shows, by what the engine enforces now.
-    fn findings(&self, report: &str) -> Findings {
-        inspection::inspect(report, self.engine.isolation_expectations(&self.limits, &self.users))
+    fn verdict(&self, report: &str) -> Verdict {
+        let expectations = self.engine.isolation_expectations(&self.limits, &self.users);
+        let Findings { violations, notes } = inspection::inspect(report, expectations);
+        if violations.is_empty() { Ok(notes) } else { Err(violations.join("; ")) }
+    }
+}
+
+/// Logs the result of one runner, or of all.
+fn log(result: &Isolation, of: Option<&Language>) {
+    let language = of.map(display);
+    match result {
+        Isolation::Verified { notes, .. } => {
+            for note in notes {
+                warn!(language, "{note}");
+            }
+            info!(language, "the isolation check passed");
+        }
+        Isolation::Violated(why) if of.is_some() => {
+            warn!(language, why, "the isolation check failed; the language is not served");
+        }
+        Isolation::Violated(why) => warn!(why, "the isolation check failed"),
+        Isolation::NoProgram(why) => warn!(language, "{why}"),
+        Isolation::Pending { why } => warn!(language, why, "the isolation check could not be made; it is repeated"),
     }
 }
 

@@ -7,10 +7,9 @@
 use std::sync::Arc;
 
 use tokio::time::sleep;
-use tracing::{info, warn};
 
 use super::{
-    Findings, Isolation, IsolationCheck, PAUSE_MAX, PAUSE_MIN,
+    Isolation, IsolationCheck, PAUSE_MAX, PAUSE_MIN, log,
     programs::{self, CheckProgram},
 };
 use crate::{
@@ -51,22 +50,8 @@ impl IsolationCheck {
         if self.catalog.find(&runner.language).is_none_or(|now| now.image != runner.image) {
             return;
         }
-        if !self.state.set_of(runner, &result) {
-            return;
-        }
-        let language = &runner.language;
-        match &result {
-            Isolation::Verified { notes, .. } => {
-                for note in notes {
-                    warn!(%language, "{note}");
-                }
-                info!(%language, "the isolation check passed");
-            }
-            Isolation::Violated(why) => warn!(%language, why, "the isolation check failed; the language is not served"),
-            Isolation::NoProgram(why) => warn!(%language, "{why}"),
-            Isolation::Pending { why } => {
-                warn!(%language, why, "the isolation check could not be made; it is repeated");
-            }
+        if self.state.set_of(runner, &result) {
+            log(&result, Some(&runner.language));
         }
     }
 
@@ -80,14 +65,10 @@ impl IsolationCheck {
             return Isolation::NoProgram(old_process_1(&runner.language));
         }
         match ran {
-            Ok(report) => {
-                let Findings { violations, notes } = self.findings(&report);
-                if violations.is_empty() {
-                    Isolation::Verified { notes, rejected: Vec::new() }
-                } else {
-                    Isolation::Violated(violations.join("; "))
-                }
-            }
+            Ok(report) => match self.verdict(&report) {
+                Ok(notes) => Isolation::Verified { notes, rejected: Vec::new() },
+                Err(why) => Isolation::Violated(why),
+            },
             // The sandbox was there and its program failed, such as at writing to /data.
             Err(failure) if failure.code == Code::RunnerFailed => {
                 Isolation::Violated(format!("its sandbox could not be checked, the last failure was {failure}"))

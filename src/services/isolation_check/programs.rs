@@ -5,6 +5,8 @@
 //! also when it answers over UDP: to `version.bind`, which it answers or refuses without asking another one. Process 1
 //! prints the same for a framed runner of another language. Pure.
 //!
+//! They are files of `programs/`, in which `FILES` and `TARGETS` stand for what is to be printed and reached.
+//!
 //! An image of the plain contract has no process 1 of ours. Where no other image is installed, these programs are the
 //! only check, and without them such an image would not be served.
 
@@ -38,95 +40,9 @@ const FILES: [&str; 8] = [
     "/proc/sys/kernel/core_pattern",
 ];
 
-const BASH: &str = r#"echo "== variables"; compgen -e
-echo "== reached"
-ask='sb\1\0\0\1\0\0\0\0\0\0\7version\4bind\0\0\20\0\3'
-for t in TARGETS; do
-  (timeout 2 bash -c 'exec 3<>/dev/tcp/$0' "$t" 2>/dev/null && echo "$t") &
-  case $t in */53) (timeout 2 bash -c 'exec 3<>/dev/udp/$0 && printf "$1" >&3 && read -rn1 -u3' "$t" "$ask" \
-    2>/dev/null && echo "$t") & ;; esac
-done; wait
-command -v timeout >/dev/null && echo tried
-for f in FILES; do echo "== $f"; cat "$f" 2>/dev/null; done
-echo "== writable"; : > /data/self-test && echo yes
-echo "== groups"; mkdir /sys/fs/cgroup/self-test 2>/dev/null && echo open
-exit 0
-"#;
-
-const PYTHON: &str = r#"import os, socket, threading
-print("== variables", *os.environ, sep="\n")
-print("== reached")
-def reach(target, kind):
-    host, port = target.rsplit("/", 1)
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind) as one:
-            one.settimeout(2)
-            one.connect((host, int(port)))
-            if kind == socket.SOCK_DGRAM:
-                one.send(b"sb\1\0\0\1\0\0\0\0\0\0\7version\4bind\0\0\20\0\3")
-                one.recv(1)
-        print(target)
-    except OSError:
-        pass
-all = [(target, socket.SOCK_STREAM) for target in "TARGETS".split()]
-all += [(target, socket.SOCK_DGRAM) for target, _ in all if target.endswith("/53")]
-tries = [threading.Thread(target=reach, args=one) for one in all]
-for one in tries:
-    one.start()
-for one in tries:
-    one.join()
-print("tried")
-for name in "FILES".split():
-    print("==", name)
-    try:
-        print(open(name).read())
-    except OSError:
-        pass
-print("== writable")
-open("/data/self-test", "w").close()
-print("yes")
-print("== groups")
-try:
-    os.mkdir("/sys/fs/cgroup/self-test")
-    print("open")
-except OSError:
-    pass
-"#;
-
-const NODE: &str = r#"import dgram from "node:dgram";
-import fs from "node:fs";
-import net from "node:net";
-console.log(["== variables", ...Object.keys(process.env), "== reached"].join("\n"));
-const all = "TARGETS".split(" ").filter((target) => target);
-const connects = all.map((target) => new Promise((done) => {
-  const [host, port] = target.split("/");
-  const socket = net.connect({ host, port: Number(port), timeout: 2000 });
-  socket.on("connect", () => { console.log(target); socket.destroy(); });
-  for (const over of ["timeout", "error"]) socket.on(over, () => socket.destroy());
-  socket.on("close", done);
-}));
-const answers = all.filter((target) => target.endsWith("/53")).map((target) => new Promise((done) => {
-  const [host, port] = target.split("/");
-  const socket = dgram.createSocket(net.isIPv6(host) ? "udp6" : "udp4");
-  const over = () => { clearTimeout(timer); socket.close(done); };
-  const timer = setTimeout(over, 2000);
-  socket.once("error", over);
-  socket.once("message", () => { console.log(target); over(); });
-  const ask = "73620100000100000000000007" + "76657273696f6e" + "04" + "62696e64" + "0000100003";
-  socket.send(Buffer.from(ask, "hex"), Number(port), host);
-}));
-await Promise.all([...connects, ...answers]);
-console.log("tried");
-for (const name of "FILES".split(" ")) {
-  console.log("==", name);
-  try { console.log(fs.readFileSync(name, "utf8")); } catch {}
-}
-console.log("== writable");
-fs.writeFileSync("/data/self-test", "");
-console.log("yes");
-console.log("== groups");
-try { fs.mkdirSync("/sys/fs/cgroup/self-test"); console.log("open"); } catch {}
-"#;
+const BASH: &str = include_str!("programs/report.bash");
+const PYTHON: &str = include_str!("programs/report.py");
+const NODE: &str = include_str!("programs/report.mjs");
 
 /// The program for a runner: in its language, in one that it has as an alias, or for its process 1.
 pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<CheckProgram> {
