@@ -30,12 +30,7 @@ use crate::{
         runner::Runner,
         storage::{DataFolder, Usage},
     },
-    services::{
-        isolation_check::ProgramRunner,
-        network::{Channels, Network},
-        sandbox::Sandboxes,
-        tokens::Started,
-    },
+    services::{isolation_check::ProgramRunner, network::Channels, sandbox::Sandboxes, tokens::Started},
 };
 
 /// How often the space is measured that such a program takes.
@@ -89,12 +84,10 @@ pub(in crate::services) async fn execute_auxiliary(
     let (lease, spec) = sandboxes.lease(runner, (data, sandboxes.mounts_of_all()), limits, limits.wall());
     let started = sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| error.failure())?;
     let log = EventLog::new(usize::try_from(limits.output_kept_bytes).unwrap_or(usize::MAX));
-    let none = Environment::default();
-    let env = &Network::environment(&none, channels.as_ref());
     let program = Program {
         code: &code,
         args: &[],
-        env,
+        env: &Environment::default(),
         stdin: &stdin,
         more_stdin: None,
         limits: &limits,

@@ -37,7 +37,7 @@ use crate::{
         carrier::Carrier,
         files::Returned,
         frames::{self, ExitReport, Start},
-        network::{Channels, time_up},
+        network::{Channels, Network, time_up},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -117,6 +117,7 @@ pub(super) async fn execute(
     let framed = sandbox.is_framed();
     let grace = GRACE + channels.as_ref().map_or(Duration::ZERO, |channels| channels.waits_max);
     let request = if framed {
+        let env = &Network::environment(env, channels.as_ref());
         let authority = channels.as_ref().and_then(Channels::authority_pem);
         let start = Start { args, env, wall: limits.wall(), grace, channels: channels.is_some(), authority };
         frames::request(code, &start, stdin, more_stdin.is_some())

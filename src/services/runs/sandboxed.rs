@@ -24,7 +24,7 @@ use crate::{
         carrier::Carrier,
         files::FileList,
         janitor::Lease,
-        network::{Access, Channels, Network},
+        network::{Access, Channels},
         sandbox::Started,
         standby::ClaimedStandby,
     },
@@ -80,7 +80,6 @@ impl RunTask {
         self.run.log.add(EventKind::Started);
         let (more_stdin, channels) = (self.stdin.take(), self.channels());
         let RunRequest { program: code, args, env, stdin, throw_away, .. } = &self.request;
-        let env = &Network::environment(env, channels.as_ref());
         let program = Program {
             code,
             args,
