@@ -15,7 +15,6 @@
 
 mod assignment;
 mod capacity;
-mod loading;
 mod pool;
 mod refill;
 mod watch;
@@ -38,8 +37,8 @@ use tracing::debug;
 pub(super) use self::pool::tests::NoFolder;
 use self::{
     assignment::AssignmentProbe,
-    loading::CpuUpdates,
     pool::{Assignee, Handover, Phase, Pool, Standby},
+    watch::CpuUpdates,
 };
 use super::{
     isolation_check::IsolationState,

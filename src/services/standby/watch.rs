@@ -1,7 +1,17 @@
 //! One task for each standby: starts it, records its reports, passes it to the run that takes it, or removes it when it
 //! dies.
+//!
+//! A standby loads with more CPU than a program gets, where the engine can lower that afterwards. It gets the CPU limit
+//! of a program when it is warm, and in any case before a run takes it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::StreamExt;
 use tokio::{
@@ -12,18 +22,28 @@ use tracing::{debug, warn};
 
 use super::{
     Inner,
-    loading::LOADING_TIME_MAX,
     pool::{Handover, Phase},
 };
 use crate::{
     domain::{event::StreamKind, id::SandboxId, text::chain},
-    ports::engine::{Output, SandboxSpec},
+    ports::engine::{EngineError, Output, SandboxSpec},
     services::{frames::RunnerMessage, janitor::Lease, sandbox::Started},
 };
 
+/// The CPU of a standby that loads, in thousandths of a core, where a program gets less. Loading is one thread's work.
+const LOADING_CPU_MILLIS: u32 = 1000;
+/// How long a standby may load with that much CPU; after that it goes on with the CPU of a program.
+const LOADING_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long a program that needs what is being loaded waits for it. Loading it again in another interpreter takes
 /// longer.
 const WARM_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Whether the engine lowers the CPU of a sandbox, as far as it was tried.
+#[derive(Debug, Default)]
+pub(super) struct CpuUpdates {
+    work: AtomicBool,
+    refused: AtomicBool,
+}
 
 /// Runs until the standby is taken, retired or dead.
 pub(super) async fn watch(
@@ -67,10 +87,9 @@ pub(super) async fn watch(
             // Nothing takes a standby that was begun while the service stopped.
             () = inner.stop.cancelled() => return,
             () = sleep_until(fast_until), if is_fast => {
-                if !inner.limit_cpu(&spec).await {
+                if !inner.limit_cpu(&spec, &mut is_fast).await {
                     return inner.forget(id);
                 }
-                is_fast = false;
             }
             chunk = started.sandbox.output.next() => {
                 let reports = match chunk {
@@ -82,11 +101,8 @@ pub(super) async fn watch(
                     return inner.forget(id);
                 };
                 for (phase, memory_bytes) in reports {
-                    if phase == Phase::Warm && is_fast {
-                        if !inner.limit_cpu(&spec).await {
-                            return inner.forget(id);
-                        }
-                        is_fast = false;
+                    if phase == Phase::Warm && !inner.limit_cpu(&spec, &mut is_fast).await {
+                        return inner.forget(id);
                     }
                     is_warm |= phase == Phase::Warm;
                     inner.reached(id, phase, memory_bytes);
@@ -116,9 +132,52 @@ fn read_reports(started: &mut Started, bytes: &[u8]) -> Option<Vec<(Phase, Optio
 }
 
 impl Inner {
+    /// Whether a standby of this specification loads with more CPU, which the specification then says. A plain runner
+    /// does not report when it has loaded, so it has its limit from the start.
+    pub(super) fn load_fast(&self, spec: &mut SandboxSpec) -> bool {
+        let can = spec.own_init
+            && spec.limits.cpu_millis < LOADING_CPU_MILLIS
+            && self.parts.sandboxes.engine.can_limit_cpu()
+            && !self.cpu_updates.refused.load(Ordering::Relaxed);
+        if can {
+            spec.loading_cpu_millis = Some(LOADING_CPU_MILLIS);
+        }
+        can
+    }
+
+    /// Gives a standby the CPU of a program, unless it has that already. When this is false it must not be used: its
+    /// limit is unknown.
+    async fn limit_cpu(&self, spec: &SandboxSpec, is_fast: &mut bool) -> bool {
+        if !mem::take(is_fast) {
+            return true;
+        }
+        let limited = self.parts.sandboxes.engine.limit_cpu(spec.id, spec.limits.cpu_millis).await;
+        match &limited {
+            Ok(()) => {
+                self.cpu_updates.work.store(true, Ordering::Relaxed);
+                self.pool.lock().record_limited(spec.id);
+            }
+            // An engine or a runtime that has never done it cannot: later standbys have their limit from the start.
+            Err(error @ EngineError::Refused { .. }) if !self.cpu_updates.work.load(Ordering::Relaxed) => {
+                if !self.cpu_updates.refused.swap(true, Ordering::Relaxed) {
+                    let why = chain(error);
+                    warn!(error = %why, "the engine lowers no limit, so standbys load with the CPU of a program");
+                }
+            }
+            Err(error) => debug!(sandbox = %spec.id, error = %chain(error), "a standby did not get its limit"),
+        }
+        limited.is_ok()
+    }
+
     /// Gives a standby to its requester, with the CPU of a program. Without a reply the requester starts a sandbox.
-    async fn hand_over(&self, spec: &SandboxSpec, is_fast: bool, started: Started, reply: oneshot::Sender<Started>) {
-        if !is_fast || self.limit_cpu(spec).await {
+    async fn hand_over(
+        &self,
+        spec: &SandboxSpec,
+        mut is_fast: bool,
+        started: Started,
+        reply: oneshot::Sender<Started>,
+    ) {
+        if self.limit_cpu(spec, &mut is_fast).await {
             // A requester that was cancelled has dropped its lease.
             drop(reply.send(started));
         }
