@@ -5,8 +5,7 @@
 //! of all is kept whatever its size, and no other owner's run is dropped for it.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     ops::Bound,
     sync::Arc,
 };
@@ -15,7 +14,10 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::{Run, RunsOptions};
-use crate::domain::{id::RunId, owner::Principal};
+use crate::domain::{
+    id::RunId,
+    owner::{Principal, first_of_largest},
+};
 
 pub(super) struct Registry {
     options: RunsOptions,
@@ -65,7 +67,7 @@ impl Registry {
 
     pub(super) fn under_way(&self) -> usize {
         let known = self.known();
-        known.all.len() - known.finished.len()
+        known.all.len() - known.finished.kept.len()
     }
 
     /// Drops on every access what is too old. Between accesses count and bytes still bound it.
@@ -87,11 +89,9 @@ impl Known {
 /// Chooses which of the finished runs is dropped next.
 #[derive(Default)]
 struct Finished {
-    /// By a number that counts up.
-    kept: BTreeMap<u64, Kept>,
-    owners: HashMap<Principal, Owned>,
+    /// Oldest first.
+    kept: VecDeque<Kept>,
     bytes: usize,
-    next: u64,
 }
 
 struct Kept {
@@ -101,59 +101,32 @@ struct Kept {
     bytes: usize,
 }
 
-/// What is kept of an owner.
-#[derive(Default)]
-struct Owned {
-    /// Oldest first.
-    numbers: VecDeque<u64>,
-    bytes: usize,
-}
-
 impl Finished {
-    fn len(&self) -> usize {
-        self.kept.len()
-    }
-
     fn push(&mut self, run: RunId, owner: &Principal, bytes: usize) {
-        let number = self.next;
-        self.next += 1;
         self.bytes += bytes;
-        let theirs = self.owners.entry(owner.clone()).or_default();
-        theirs.numbers.push_back(number);
-        theirs.bytes += bytes;
-        self.kept.insert(number, Kept { run, owner: owner.clone(), at: Instant::now(), bytes });
+        self.kept.push_back(Kept { run, owner: owner.clone(), at: Instant::now(), bytes });
     }
 
     /// Removes one that is not to be kept, if there is one.
     fn drop_next(&mut self, options: &RunsOptions) -> Option<RunId> {
-        let (&oldest, first) = self.kept.first_key_value()?;
-        let number = if first.at.elapsed() > options.kept_age {
-            oldest
+        let at = if self.kept.front()?.at.elapsed() > options.kept_age {
+            0
         } else if self.kept.len() > options.kept_runs_max {
-            self.oldest_of_most(|owned| owned.numbers.len())?
+            self.first_of_largest(|_| 1)?
         } else if self.bytes > options.kept_bytes_max {
-            self.oldest_of_most(|owned| owned.bytes)?
+            self.first_of_largest(|kept| kept.bytes)?
         } else {
             return None;
         };
-        let dropped = self.kept.remove(&number)?;
+        let dropped = self.kept.remove(at)?;
         self.bytes -= dropped.bytes;
-        if let Some(owned) = self.owners.get_mut(&dropped.owner) {
-            // It is the oldest of its owner in any case.
-            owned.numbers.pop_front();
-            owned.bytes -= dropped.bytes;
-            if owned.numbers.is_empty() {
-                self.owners.remove(&dropped.owner);
-            }
-        }
         Some(dropped.run)
     }
 
     /// The oldest of the owner who has the most; `None` where that is the newest of all.
-    fn oldest_of_most(&self, measure: impl Fn(&Owned) -> usize) -> Option<u64> {
-        let (&newest, _) = self.kept.last_key_value()?;
-        let oldest = self.owners.values().filter_map(|owned| Some((measure(owned), Reverse(*owned.numbers.front()?))));
-        oldest.max().map(|(_, Reverse(number))| number).filter(|number| *number != newest)
+    fn first_of_largest(&self, measure: impl Fn(&Kept) -> usize) -> Option<usize> {
+        let sizes = self.kept.iter().map(|kept| (&kept.owner, measure(kept)));
+        first_of_largest(sizes).filter(|at| at + 1 < self.kept.len())
     }
 }
 
@@ -183,9 +156,8 @@ mod tests {
             all.push(run, &owner.parse().expect("an owner"), *bytes);
             dropped.extend(std::iter::from_fn(|| all.drop_next(options)));
         }
-        assert_eq!(all.len() + dropped.len(), known.len());
-        assert_eq!(all.bytes, all.kept.values().map(|kept| kept.bytes).sum::<usize>());
-        assert_eq!(all.bytes, all.owners.values().map(|owned| owned.bytes).sum::<usize>());
+        assert_eq!(all.kept.len() + dropped.len(), known.len());
+        assert_eq!(all.bytes, all.kept.iter().map(|kept| kept.bytes).sum::<usize>());
         (0..known.len()).filter(|at| !dropped.contains(&known[*at])).collect()
     }
 
