@@ -55,11 +55,8 @@ impl RunTask {
         let when_warm = self.runner.preloads_for(&self.request.program);
         // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
         // janitor destroys the sandbox.
-        let standby = tokio::select! {
-            biased;
-            () = self.run.cancel.cancelled() => return Ok(self.cancelled()),
-            standby = parts.standbys.take(&conversation, &self.runner, &self.limits, when_warm) => standby,
-        };
+        let standby = parts.standbys.take(&conversation, &self.runner, &self.limits, when_warm);
+        let Some(standby) = self.run.cancel.run_until_cancelled(standby).await else { return Ok(self.cancelled()) };
         self.stages.stood_by = standby.is_some();
         let (mut started, lease, mark) = match standby {
             Some(ClaimedStandby { started, lease, mark }) => {
@@ -91,8 +88,7 @@ impl RunTask {
             carrier: carrier.filter(|_| !throw_away),
         };
         let breach = Arc::clone(parts.files.quota()).breach(conversation.clone());
-        let (log, cancel) = (&self.run.log, &self.run.cancel);
-        let engine = parts.sandboxes.engine.as_ref();
+        let (engine, log, cancel) = (parts.sandboxes.engine.as_ref(), &self.run.log, &self.run.cancel);
         let Executed { outcome, is_dead, files } =
             execute::execute(engine, started, program, log, cancel, breach).await;
         self.possibly_alive = (!is_dead).then(|| lease.id());
@@ -125,15 +121,12 @@ impl RunTask {
         let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, mounts), self.limits, life);
         parts.observer.sandbox_held(self.trace, lease.id());
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
-        let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
-        tokio::select! {
-            biased;
-            () = self.run.cancel.cancelled() => Ok(None),
-            started = &mut starting => match started {
-                Ok(Ok(started)) => Ok(Some((started, lease, mark))),
-                Ok(Err(error)) => Err(self.failed(&error, error.failure())),
-                Err(_) => Err(internal()),
-            },
+        let starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
+        match self.run.cancel.run_until_cancelled(starting).await {
+            None => Ok(None),
+            Some(Ok(Ok(started))) => Ok(Some((started, lease, mark))),
+            Some(Ok(Err(error))) => Err(self.failed(&error, error.failure())),
+            Some(Err(_)) => Err(internal()),
         }
     }
 
@@ -149,11 +142,9 @@ impl RunTask {
         }
         let carrier = Carrier::new(&parts.files, &self.run.conversation, room_bytes);
         let mut carrier = carrier.with_file_bytes_max(self.limits.file_bytes_max);
-        tokio::select! {
-            biased;
-            () = self.run.cancel.cancelled() => Ok(None),
-            written = carrier.write(&mut started.sandbox.stdin) => written.map(|()| Some(Some(carrier))),
-        }
+        let writing = carrier.write(&mut started.sandbox.stdin);
+        let written = self.run.cancel.run_until_cancelled(writing).await.transpose()?;
+        Ok(written.map(|()| Some(carrier)))
     }
 
     /// The channels of its sandbox, where a policy holds for it.
