@@ -42,17 +42,15 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    /// For a sandbox that has nothing yet.
-    pub(super) fn new(files: &Arc<Files>, conversation: &ConversationKey, room_bytes: u64) -> Self {
-        let (files, conversation) = (Arc::clone(files), conversation.clone());
-        let carried = Carried::default();
-        Self { files, conversation, room_bytes, file_bytes_max: u64::MAX, carried, again: false }
-    }
-
-    /// Sends no file that is longer than the sandbox lets one be.
-    pub(super) fn with_file_bytes_max(mut self, bytes: u64) -> Self {
-        self.file_bytes_max = bytes;
-        self
+    /// For a sandbox that has nothing yet. Sends no file that is longer than the sandbox lets one be.
+    pub(super) fn new(
+        files: &Arc<Files>,
+        conversation: &ConversationKey,
+        room_bytes: u64,
+        file_bytes_max: u64,
+    ) -> Self {
+        let (files, conversation, carried) = (Arc::clone(files), conversation.clone(), Carried::default());
+        Self { files, conversation, room_bytes, file_bytes_max, carried, again: false }
     }
 
     /// Sends what the sandbox does not have to its standard input.

@@ -38,12 +38,7 @@ const FILES_OUT: u8 = 0x87;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunnerMessage {
     /// The runner can take a program.
-    Ready {
-        /// What most programs need is loaded.
-        warm: bool,
-        /// Memory use of the sandbox in bytes, where it is known.
-        memory_bytes: Option<u64>,
-    },
+    Ready(ReadyReport),
     Stdout(Bytes),
     Stderr(Bytes),
     /// The program and everything it started have ended.
@@ -85,13 +80,15 @@ pub(crate) enum KilledBy {
     Deadline,
 }
 
-#[derive(Deserialize)]
+/// How far a runner has loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ReadyText {
+pub(crate) struct ReadyReport {
+    /// What most programs need is loaded.
     #[serde(default)]
-    warm: bool,
-    #[serde(default)]
-    memory_bytes: Option<u64>,
+    pub warm: bool,
+    /// Memory use of the sandbox in bytes, where it is known.
+    pub memory_bytes: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -260,10 +257,7 @@ fn message(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
         STDERR => Ok(RunnerMessage::Stderr(payload)),
         FROM_CHANNELS => Ok(RunnerMessage::Channels(payload)),
         FILES_OUT => files::message(payload).map(RunnerMessage::Files),
-        READY => {
-            let ReadyText { warm, memory_bytes } = read(kind, &payload)?;
-            Ok(RunnerMessage::Ready { warm, memory_bytes })
-        }
+        READY => read(kind, &payload).map(RunnerMessage::Ready),
         EXIT => {
             let report: ExitReport = read(kind, &payload)?;
             // One of the two, and in its range: a status that no process can have would be passed on as one.
@@ -311,7 +305,7 @@ mod tests {
         ]
         .concat();
         let whole = all(&bytes, bytes.len()).expect("frames");
-        assert_eq!(whole[1], RunnerMessage::Ready { warm: true, memory_bytes: Some(7) });
+        assert_eq!(whole[1], RunnerMessage::Ready(ReadyReport { warm: true, memory_bytes: Some(7) }));
         assert!(matches!(
             whole[4],
             RunnerMessage::Exit(ExitReport { signal: Some(9), oom_kills: 1, killed_by: Some(_), .. })

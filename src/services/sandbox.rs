@@ -254,7 +254,7 @@ impl Attachment {
         loop {
             return Some(match self.decoder.as_mut()?.next() {
                 Ok(None) => return None,
-                Ok(Some(RunnerMessage::Ready { .. })) => continue,
+                Ok(Some(RunnerMessage::Ready(_))) => continue,
                 Ok(Some(RunnerMessage::Stdout(bytes))) => SandboxEvent::Output(StreamKind::Stdout, bytes),
                 Ok(Some(RunnerMessage::Stderr(bytes))) => SandboxEvent::Output(StreamKind::Stderr, bytes),
                 Ok(Some(RunnerMessage::Exit(report))) => SandboxEvent::ProgramExited(report),

@@ -22,7 +22,7 @@ impl Scene {
         let files = fixture::with_bytes_max(&root.path().join("root"), 8 << 20);
         let (id, path) = ("c".parse().expect("an id"), SafePath::from_text("a").expect("a path"));
         files.write(&id, &path, vec![b'x'; file_bytes].into()).await.expect("written");
-        let carrier = Carrier::new(&files, &id, 64 << 20);
+        let carrier = Carrier::new(&files, &id, 64 << 20, u64::MAX);
         Self { _root: root, files, carrier }
     }
 

@@ -58,7 +58,7 @@ fn check_message(message: &RunnerMessage, kind: u8, payload: &[u8]) {
                 assert_eq!(mode & !0o777, 0);
             }
         }
-        RunnerMessage::Ready { .. } => assert_eq!(kind, READY),
+        RunnerMessage::Ready(_) => assert_eq!(kind, READY),
         RunnerMessage::Error(text) => assert!(kind == ERROR && text.chars().count() <= 200),
         RunnerMessage::Exit(end) => match (end.status, end.signal) {
             (Some(status), None) => assert!((0..=255).contains(&status)),

@@ -140,8 +140,8 @@ impl RunTask {
                 "The runner image takes no files: it needs protocol 1 or 2 where SANDBOX_ENGINE__FILES is streamed.";
             return Err(Failure::new(Code::RunnerFailed, why));
         }
-        let carrier = Carrier::new(&parts.files, &self.run.conversation, room_bytes);
-        let mut carrier = carrier.with_file_bytes_max(self.limits.file_bytes_max);
+        let (conversation, file_bytes_max) = (&self.run.conversation, self.limits.file_bytes_max);
+        let mut carrier = Carrier::new(&parts.files, conversation, room_bytes, file_bytes_max);
         let writing = carrier.write(&mut started.sandbox.stdin);
         let written = self.run.cancel.run_until_cancelled(writing).await.transpose()?;
         Ok(written.map(|()| Some(carrier)))

@@ -128,10 +128,9 @@ impl Inner {
         let Some(room_bytes) = self.parts.sandboxes.volumes.streamed_bytes() else { return Ok(()) };
         let link = &session.kernel.files;
         let mut held = link.carrier.lock().await;
-        let carrier = held.get_or_insert_with(|| {
-            let carrier = Carrier::new(&self.parts.files, &session.conversation, room_bytes);
-            carrier.with_file_bytes_max(self.parts.sandboxes.limits.file_bytes_max)
-        });
+        let file_bytes_max = self.parts.sandboxes.limits.file_bytes_max;
+        let new = || Carrier::new(&self.parts.files, &session.conversation, room_bytes, file_bytes_max);
+        let carrier = held.get_or_insert_with(new);
         let sent = carrier.send(&link.frames, link.take()).await;
         link.end();
         let is_lost = sent.as_ref().is_err_and(|failure| failure.code == Code::EngineLost);

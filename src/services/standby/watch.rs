@@ -27,7 +27,11 @@ use super::{
 use crate::{
     domain::{event::StreamKind, id::SandboxId, text::chain},
     ports::engine::{EngineError, Output, SandboxSpec},
-    services::{frames::RunnerMessage, janitor::Lease, sandbox::Started},
+    services::{
+        frames::{ReadyReport, RunnerMessage},
+        janitor::Lease,
+        sandbox::Started,
+    },
 };
 
 /// The CPU of a standby that loads, in thousandths of a core, where a program gets less. Loading is one thread's work.
@@ -125,7 +129,7 @@ fn read_reports(started: &mut Started, bytes: &[u8]) -> Option<Vec<(Phase, Optio
     decoder.push(bytes);
     let mut reports = Vec::new();
     while let Some(message) = decoder.next().ok()? {
-        let RunnerMessage::Ready { warm, memory_bytes } = message else { return None };
+        let RunnerMessage::Ready(ReadyReport { warm, memory_bytes }) = message else { return None };
         reports.push((if warm { Phase::Warm } else { Phase::Ready }, memory_bytes));
     }
     Some(reports)

@@ -168,7 +168,8 @@ impl Opener {
             error.failure()
         })?;
         if let Some(room_bytes) = parts.sandboxes.volumes.streamed_bytes() {
-            Carrier::new(&parts.files, &conversation, room_bytes).write(&mut started.sandbox.stdin).await?;
+            let mut carrier = Carrier::new(&parts.files, &conversation, room_bytes, u64::MAX);
+            carrier.write(&mut started.sandbox.stdin).await?;
         }
 
         let channels = access.map(|access| parts.network.open(access, &conversation, &runner.language));
