@@ -22,7 +22,6 @@ mod run;
 mod sandboxed;
 mod stdin;
 mod task;
-mod turn;
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +35,7 @@ use tracing::{Instrument, info_span, warn};
 
 pub(super) use self::{
     auxiliary::{AuxiliaryProgram, execute_auxiliary, outgrown},
-    turn::ConversationTurn,
+    cell::ConversationTurn,
 };
 use self::{feed::Feed, registry::Registry, task::RunTask};
 pub use self::{
