@@ -4,12 +4,10 @@
 //! A sandbox has no network interface but loopback. Where a policy applies, its connections are channels through its
 //! standard streams; a sandbox without a policy has no channels.
 
-mod advice;
 mod channels;
 mod decisions;
 mod gate;
 mod opened;
-mod own;
 mod policies;
 mod rates;
 mod reporter;
@@ -26,7 +24,12 @@ use futures_util::{StreamExt as _, stream::BoxStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use self::{channels::INCOMING_BYTES_MAX, gate::SandboxGate, opened::Opened, own::OwnHosts, rates::Rates};
+use self::{
+    channels::INCOMING_BYTES_MAX,
+    gate::{OwnHosts, SandboxGate},
+    opened::Opened,
+    rates::Rates,
+};
 pub(super) use self::{
     channels::{Channels, ChannelsLink, Incoming, next_of, time_up},
     rates::Limiters,

@@ -1,15 +1,18 @@
-//! The decision on each connection of one sandbox.
+//! The decision on each connection of one sandbox, and what a refused program's author reads.
 
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use super::{Access, ConnectionReporter, Decision, Inner, Program};
+use super::{Access, ConnectionReporter, Decision, Inner, Program, holds};
 use crate::{
     domain::{
         address::{destination, is_public},
@@ -18,13 +21,15 @@ use crate::{
         owner::ConversationKey,
     },
     ports::{
-        network::{Gate, Pace},
+        network::{Gate, Pace, Resolver},
         observer::NetworkFacts,
     },
 };
 
 /// How much of a request's method or path a refusal repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 80;
+/// How long addresses of the server's own hosts are used before their names are looked up again.
+const FRESH: Duration = Duration::from_mins(1);
 
 /// Decides for one sandbox.
 pub(super) struct SandboxGate {
@@ -119,6 +124,38 @@ impl SandboxGate {
         }
         Ok(())
     }
+
+    /// The sentence about a refusal in the output of the program.
+    fn sentence(&self, refusal: &Refusal) -> String {
+        match refusal {
+            Refusal::NotAllowed(target) => format!("[network: {refusal}. {}]\n", self.needed(target)),
+            refusal => format!("[network: {refusal}.]\n"),
+        }
+    }
+
+    /// Policies that the token does not have are not named: they may be of other owners.
+    fn needed(&self, target: &Target) -> String {
+        let granted = self.network.parts.tokens.network_of(&self.conversation.owner);
+        let policies = if self.access.are_of_token { self.network.policies.all() } else { Vec::new() };
+        let held = policies.iter().filter(|policy| policy.allows(target) && holds(policy, granted.as_deref()));
+        if let Some(policy) = held.max_by_key(|policy| policy.is_for(&self.language)) {
+            let (name, language) = (&policy.name, &self.language);
+            return if policy.is_for(language) {
+                format!("The policy {name} does: let `network` of the request name it, or restart the session.")
+            } else {
+                format!("The policy {name} does for other languages: the operator can add \"{language}\" to its list.")
+            };
+        }
+        let (every_token, whose) = match granted {
+            _ if !self.access.are_of_token => ("", ""),
+            None => (" and every_token = true", ""),
+            Some(_) => ("", " of a policy that the token has"),
+        };
+        format!(
+            "The operator can name it: hosts = [\"{target}\"]{every_token} below [network.<name>]{whose} in \
+             sandbox.toml, or on /admin."
+        )
+    }
 }
 
 /// Names the key of the policy. What the program wrote is cut to what fits into a line.
@@ -192,6 +229,54 @@ impl Gate for SandboxGate {
         self.reporter.report(&used, |refusal| self.sentence(refusal));
         let (conversation, language) = (self.conversation.clone(), self.language.clone());
         self.network.decisions.add(Decision { at_unix_ms, conversation, language, used });
+    }
+}
+
+/// The hosts of the server's own URLs, which lead to the addresses at which clients reach it. In a container, or behind a
+/// proxy, no interface of its machine has them.
+///
+/// A proxy in front may serve other hosts at the same address. A policy whose `addresses` name it reaches those.
+#[derive(Debug)]
+pub(super) struct OwnHosts {
+    hosts: Vec<Host>,
+    found: Mutex<Option<(Instant, Arc<[IpAddr]>)>>,
+}
+
+impl OwnHosts {
+    pub(super) fn new(hosts: Vec<Host>) -> Self {
+        Self { hosts, found: Mutex::default() }
+    }
+
+    /// Whether a connection to a host at this address would be one to the server.
+    async fn has(&self, host: &Host, address: IpAddr, resolver: &dyn Resolver) -> bool {
+        self.hosts.contains(host) || self.addresses(resolver).await.contains(&destination(address))
+    }
+
+    /// Two that find old ones both look them up.
+    async fn addresses(&self, resolver: &dyn Resolver) -> Arc<[IpAddr]> {
+        let known = self.found.lock().clone();
+        let (known, is_fresh) = known.map_or((Arc::default(), false), |(at, known)| (known, at.elapsed() < FRESH));
+        if is_fresh {
+            return known;
+        }
+        let (mut addresses, mut is_whole) = (Vec::new(), true);
+        for host in &self.hosts {
+            let found = match host {
+                Host::Address(address) => vec![*address],
+                Host::Name(name) => resolver.resolve(name).await,
+            };
+            is_whole &= !found.is_empty();
+            addresses.extend(found.into_iter().map(destination));
+        }
+        // A look-up that fails forgets nothing.
+        if !is_whole {
+            addresses.extend(known.iter());
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        let addresses: Arc<[IpAddr]> = addresses.into();
+        *self.found.lock() = Some((Instant::now(), Arc::clone(&addresses)));
+        addresses
     }
 }
 
