@@ -5,9 +5,7 @@
 //! standard streams; a sandbox without a policy has no channels.
 
 mod channels;
-mod decisions;
 mod gate;
-mod opened;
 mod policies;
 mod rates;
 mod reporter;
@@ -24,20 +22,19 @@ use futures_util::{StreamExt as _, stream::BoxStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use self::{
-    channels::INCOMING_BYTES_MAX,
-    gate::{OwnHosts, SandboxGate},
-    opened::Opened,
-    rates::Rates,
-};
 pub(super) use self::{
     channels::{Channels, ChannelsLink, Incoming, next_of, time_up},
     rates::Limiters,
     reporter::ConnectionReporter,
 };
+use self::{
+    channels::{INCOMING_BYTES_MAX, Opened},
+    gate::{OwnHosts, SandboxGate},
+    rates::Rates,
+};
 pub use self::{
-    decisions::{Decision, Decisions},
     policies::Policies,
+    reporter::{Decision, Decisions},
 };
 use crate::{
     domain::{

@@ -1,6 +1,8 @@
-//! The channels of one sandbox, between the service that reads and writes its streams and what carries them.
+//! The channels of one sandbox, between the service that reads and writes its streams and what carries them; and what it
+//! gets for hosts whose TLS the server opens: placeholders of secrets, a certificate authority that it trusts, and the
+//! variables that name both.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{collections::HashSet, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -8,15 +10,34 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
+use tracing::error;
 
 use super::ConnectionReporter;
-use crate::ports::network::Authority;
+use crate::{
+    domain::network::{Policy, SandboxSecret, Secret},
+    ports::network::{Authority, Carrier},
+};
 
 /// Bytes of a sandbox that were received and not read: as many as the windows of all its channels allow. A sandbox that
 /// sends more loses its channels.
 pub(super) const INCOMING_BYTES_MAX: usize = 16 << 20;
 /// How long the connections of a sandbox that has ended may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
+/// Where process 1 of a sandbox writes the authority's certificate alone, and after those that its image trusts
+/// (`runners/README.md`).
+const AUTHORITY: &str = "/tmp/.sandbox-tls/authority.pem";
+const BUNDLE: &str = "/tmp/.sandbox-tls/bundle.pem";
+/// Of OpenSSL, curl, git, requests, pip, Deno, npm and the AWS SDKs.
+const BUNDLE_VARIABLES: [&str; 8] = [
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "DENO_CERT",
+    "npm_config_cafile",
+    "AWS_CA_BUNDLE",
+];
 
 /// The channels of one sandbox, for the service that reads and writes its streams.
 pub(in crate::services) struct Channels {
@@ -101,6 +122,39 @@ impl ChannelsLink {
             self.task.abort();
         }
         self.reporter.end()
+    }
+}
+
+/// What one sandbox has for opened hosts; nothing where there are none.
+#[derive(Default)]
+pub(super) struct Opened {
+    pub(super) secrets: Vec<SandboxSecret>,
+    pub(super) authority: Option<Arc<Authority>>,
+}
+
+impl Opened {
+    pub(super) fn new(policies: &[Arc<Policy>], secrets: &[Arc<Secret>], carrier: &dyn Carrier) -> Self {
+        let policies: Vec<&Policy> = policies.iter().map(Arc::as_ref).collect();
+        let secrets: Vec<_> = secrets.iter().filter_map(|secret| secret.for_sandbox(&policies)).collect();
+        let ruled = policies.iter().filter(|policy| policy.has_rules()).flat_map(|policy| policy.roots());
+        let hosts: HashSet<_> = secrets.iter().flat_map(SandboxSecret::hosts).cloned().chain(ruled).collect();
+        if hosts.is_empty() {
+            return Self::default();
+        }
+        let authority = carrier.authority(&hosts.into_iter().collect::<Vec<_>>());
+        if authority.is_none() {
+            error!("no certificate authority was made for a sandbox: its opened hosts are refused");
+        }
+        Self { secrets, authority: authority.map(Arc::new) }
+    }
+
+    /// Of its programs.
+    pub(super) fn variables(&self) -> Vec<(String, String)> {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let secrets = self.secrets.iter().map(SandboxSecret::variable);
+        let bundle = BUNDLE_VARIABLES.map(|name| (name, BUNDLE));
+        let trusting = bundle.into_iter().chain([("NODE_EXTRA_CA_CERTS", AUTHORITY)]);
+        secrets.chain(trusting.filter(|_| self.authority.is_some())).map(owned).collect()
     }
 }
 
