@@ -4,15 +4,13 @@
 mod host;
 mod policy;
 mod redactor;
-mod refusal;
 mod rules;
 mod secret;
 
 pub use self::{
-    host::{Host, Target},
+    host::{Host, NetworkUse, Refusal, Target},
     policy::{BYTES_PER_MINUTE_MIN, Policy, PolicyError, PolicyText},
     redactor::{Pattern, Redactor},
-    refusal::{NetworkUse, Refusal},
     rules::{Broken, RequestLine},
     secret::{SandboxSecret, Secret, SecretError, SecretRule, SecretText},
 };

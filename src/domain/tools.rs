@@ -1,22 +1,22 @@
-//! Tools of MCP servers, which programs may call: their names, definitions and rules. Pure; no server is known here.
+//! Tools of MCP servers, which programs may call: their names, definitions and rules, the records of calls, and the
+//! questions to a person whether one may be made. Pure; no server is known here.
 
-mod approval;
-mod call;
 mod rule;
 mod schema;
 mod server;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::{
-    approval::{Answered, Approval, ApprovalId, Grant, ProposedCall},
-    call::{CallEnd, ToolUse},
     rule::{Action, Rule, RuleError, RuleText, without_rule},
     schema::Schema,
     server::{Endpoint, ServerError, ServerText, ToolServer},
 };
-use super::{id::shows_its_text, text};
+pub use super::id::ApprovalId;
+use super::{id::shows_its_text, owner::ConversationKey, text, words::words};
 
 /// The longest name of a tool, in bytes; a tool with a longer one is left out.
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
@@ -118,6 +118,86 @@ pub fn module_names<'a>(tools: impl IntoIterator<Item = &'a str>) -> Vec<String>
         name
     };
     tools.into_iter().map(&mut name).collect()
+}
+
+words! {
+    /// How a call ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum CallEnd: word {
+        Answered = "answered",
+        /// The tool said that it failed.
+        Failed = "failed",
+        /// A rule or a person said no.
+        Denied = "denied",
+        /// It was not made: no such tool, wrong arguments, a limit.
+        Refused = "refused",
+        /// The server is away, late, or broke the protocol.
+        Unavailable = "unavailable",
+        Cancelled = "cancelled",
+    }
+}
+
+/// One call that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolUse {
+    /// As the program wrote it, bounded.
+    pub server: String,
+    pub tool: String,
+    pub end: CallEnd,
+    /// Why it was not answered, for the program's author.
+    pub why: Option<String>,
+    /// SHA-256 of the canonical arguments, in hexadecimal digits.
+    pub arguments_sha256: String,
+    pub arguments_bytes: u64,
+    pub took: Duration,
+}
+
+words! {
+    /// What a person answered.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Answered: word {
+        /// This call, with these arguments, one time.
+        Once = "once",
+        /// This tool in this conversation, for an hour.
+        Session = "session",
+        /// This tool, until that is taken back or the tool's definition changes.
+        Always = "always",
+        No = "no",
+    }
+}
+
+/// What is asked: exactly one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProposedCall {
+    pub conversation: ConversationKey,
+    pub server: String,
+    pub tool: String,
+    /// The hash of the tool's definition.
+    pub definition: String,
+    /// The canonical text of the arguments, which is what will be sent.
+    pub arguments: String,
+}
+
+/// A question, and its answer where there is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approval {
+    pub id: ApprovalId,
+    pub call: ProposedCall,
+    pub asked_unix_ms: i64,
+    pub answered: Option<Answered>,
+    pub answered_unix_ms: Option<i64>,
+    /// Who answered, and by what: `page`, `api`, `client`.
+    pub answered_by: Option<String>,
+    /// Until when the question can be answered, or the answer holds.
+    pub expires_unix_ms: i64,
+}
+
+/// Why a call that asks may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant {
+    Once(ApprovalId),
+    Standing(ApprovalId),
 }
 
 #[cfg(test)]
