@@ -11,11 +11,9 @@
 //! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
 //! ```
 
-mod answer;
 mod approvals;
 mod calls;
 mod directory;
-mod known;
 mod modules;
 mod sandboxed;
 mod search;

@@ -1,8 +1,15 @@
-//! One tool server: its connection, which is made at the first need, and the definitions of its tools.
+//! One tool server: its connection, which is made at the first need, and the definitions of its tools, which are read at
+//! the first need and cached while they are valid.
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -16,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::{known::Known, sandboxed::SandboxedServers};
+use super::sandboxed::SandboxedServers;
 use crate::{
     domain::{
         owner::Principal,
@@ -35,6 +42,10 @@ const IDLE_MAX: Duration = Duration::from_mins(15);
 const AWAY: Duration = Duration::from_secs(2);
 /// Parts of all schemas of a server that are kept ready. A schema beyond them is made for each call.
 const SCHEMA_PARTS_MAX: u64 = 200_000;
+/// How long its description of itself counts where the server does not say that it has changed.
+const FRESH: Duration = Duration::from_mins(5);
+/// How long a read that failed is not repeated, so that callers that waited for it do not wait for as many reads.
+const FAILED: Duration = Duration::from_secs(2);
 
 /// How servers are reached.
 #[derive(Clone)]
@@ -125,6 +136,50 @@ impl Definitions {
     /// The tool that a program imports by this name: another tool may have the name of a module.
     pub(super) fn imported(&self, name: &str) -> Option<&Arc<Defined>> {
         self.tools.iter().find(|one| one.module == name).or_else(|| self.by_name.get(name))
+    }
+}
+
+/// What a read gave, and when.
+type Read<T> = (Instant, Result<Arc<T>, UpstreamError>);
+
+/// A server's description of itself. Callers that arrive during a read wait for it.
+struct Known<T> {
+    last: Mutex<Option<Read<T>>>,
+    /// The server says that it is another now.
+    is_stale: Arc<AtomicBool>,
+}
+
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Self { last: Mutex::new(None), is_stale: Arc::default() }
+    }
+}
+
+impl<T> Known<T> {
+    /// Says that what is known does not count any more.
+    fn forgetter(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let is_stale = Arc::clone(&self.is_stale);
+        Arc::new(move || is_stale.store(true, Ordering::Release))
+    }
+
+    /// As it is now, as far as the server said so; `read` asks it.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    async fn get(&self, read: impl Future<Output = Result<T, UpstreamError>>) -> Result<Arc<T>, UpstreamError> {
+        let mut last = self.last.lock().await;
+        // Before it is read again: the read may fail, or be dropped with its caller.
+        if self.is_stale.swap(false, Ordering::AcqRel) {
+            *last = None;
+        }
+        if let Some((at, known)) = &*last
+            && at.elapsed() < if known.is_ok() { FRESH } else { FAILED }
+        {
+            return known.clone();
+        }
+        let known = read.await.map(Arc::new);
+        *last = Some((Instant::now(), known.clone()));
+        known
     }
 }
 
@@ -291,56 +346,5 @@ impl Live {
         let (name, description) = (self.server.name.to_string(), self.server.text.description.clone());
         let (tools, error) = tools.map_or_else(|why| (None, Some(why)), |count| (Some(count), None));
         ServerState { name, description, tools, error }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::domain::tools::Hints;
-
-    fn definitions<const N: usize>(names: [&str; N], input: &Value) -> Definitions {
-        let text = ServerText { url: "https://example.com/mcp".to_owned(), ..ServerText::default() };
-        let server = ToolServer::parse("up", &text).expect("a server");
-        let tool = |name: &str| Tool {
-            name: name.to_owned(),
-            title: None,
-            description: String::new(),
-            input: input.clone(),
-            output: None,
-            hints: Hints::default(),
-        };
-        Definitions::new(&server, names.map(tool).to_vec())
-    }
-
-    #[test]
-    fn schemas_are_kept_up_to_a_number_of_parts_and_all_of_them_are_checked() {
-        let pattern = |number: usize| json!({"pattern": format!("^{number}")});
-        let patterns: Value = (0..90).map(pattern).collect();
-        let input = json!({"type": "object", "properties": {"a": {"allOf": patterns}}, "required": ["a"]});
-        let parts = Schema::new(&input).expect("a schema").parts();
-        let names = ["a", "b", "c", "d", "e", "f", "g"];
-        let definitions = definitions(names, &input);
-        for defined in definitions.tools.iter().cycle().take(2 * names.len()) {
-            assert_eq!(defined.check(&json!({"a": 1})), Ok(()));
-            assert!(defined.check(&json!({})).is_err());
-        }
-        let kept = definitions.tools.iter().filter(|defined| defined.schema.get().is_some()).count() as u64;
-        assert_eq!(kept, SCHEMA_PARTS_MAX / parts, "of {parts} parts");
-        assert!(kept < names.len() as u64);
-    }
-
-    #[test]
-    fn imports_lead_to_the_tool_of_the_module() {
-        let definitions = definitions(["a-b", "a_b", "A.B"], &json!({"type": "object"}));
-        for defined in &definitions.tools {
-            let name = &defined.tool.name;
-            assert_eq!(definitions.find(name).map(|found| &found.tool.name), Some(name));
-            let imported = definitions.imported(&defined.module).map(|found| &found.tool.name);
-            assert_eq!(imported, Some(name), "{}", defined.module);
-        }
-        assert_eq!(definitions.imported("a-b").map(|found| found.module.as_str()), Some("a_b"));
     }
 }

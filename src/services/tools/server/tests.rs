@@ -1,0 +1,80 @@
+//! What is kept of a server: its definitions, the schemas that are ready, and a read that failed.
+
+use std::future::{pending, ready};
+
+use serde_json::json;
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::domain::tools::Hints;
+
+fn definitions<const N: usize>(names: [&str; N], input: &Value) -> Definitions {
+    let text = ServerText { url: "https://example.com/mcp".to_owned(), ..ServerText::default() };
+    let server = ToolServer::parse("up", &text).expect("a server");
+    let tool = |name: &str| Tool {
+        name: name.to_owned(),
+        title: None,
+        description: String::new(),
+        input: input.clone(),
+        output: None,
+        hints: Hints::default(),
+    };
+    Definitions::new(&server, names.map(tool).to_vec())
+}
+
+#[test]
+fn schemas_are_kept_up_to_a_number_of_parts_and_all_of_them_are_checked() {
+    let pattern = |number: usize| json!({"pattern": format!("^{number}")});
+    let patterns: Value = (0..90).map(pattern).collect();
+    let input = json!({"type": "object", "properties": {"a": {"allOf": patterns}}, "required": ["a"]});
+    let parts = Schema::new(&input).expect("a schema").parts();
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let definitions = definitions(names, &input);
+    for defined in definitions.tools.iter().cycle().take(2 * names.len()) {
+        assert_eq!(defined.check(&json!({"a": 1})), Ok(()));
+        assert!(defined.check(&json!({})).is_err());
+    }
+    let kept = definitions.tools.iter().filter(|defined| defined.schema.get().is_some()).count() as u64;
+    assert_eq!(kept, SCHEMA_PARTS_MAX / parts, "of {parts} parts");
+    assert!(kept < names.len() as u64);
+}
+
+#[test]
+fn imports_lead_to_the_tool_of_the_module() {
+    let definitions = definitions(["a-b", "a_b", "A.B"], &json!({"type": "object"}));
+    for defined in &definitions.tools {
+        let name = &defined.tool.name;
+        assert_eq!(definitions.find(name).map(|found| &found.tool.name), Some(name));
+        let imported = definitions.imported(&defined.module).map(|found| &found.tool.name);
+        assert_eq!(imported, Some(name), "{}", defined.module);
+    }
+    assert_eq!(definitions.imported("a-b").map(|found| found.module.as_str()), Some("a_b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_stale_stays_stale_until_it_was_read() {
+    let known = Known::default();
+    assert_eq!(known.get(ready(Ok(1))).await.as_deref(), Ok(&1));
+    assert_eq!(known.get(ready(Ok(2))).await.as_deref(), Ok(&1));
+    known.forgetter()();
+    // A caller that gives up.
+    assert!(timeout(Duration::from_secs(1), known.get(pending())).await.is_err());
+    assert_eq!(known.get(ready(Ok(2))).await.as_deref(), Ok(&2));
+    advance(FRESH).await;
+    assert_eq!(known.get(ready(Ok(3))).await.as_deref(), Ok(&3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_waited_fail_together() {
+    let (known, late) = (Known::<i32>::default(), UpstreamError::Late(Duration::from_secs(30)));
+    let begun = Instant::now();
+    let read = async || {
+        sleep(Duration::from_secs(30)).await;
+        Err(UpstreamError::Late(Duration::from_secs(30)))
+    };
+    let answers = futures_util::future::join_all((0..10).map(|_| known.get(read()))).await;
+    assert_eq!(begun.elapsed(), Duration::from_secs(30));
+    assert!(answers.iter().all(|answer| answer.as_ref() == Err(&late)));
+    advance(FAILED).await;
+    assert_eq!(known.get(ready(Ok(1))).await.as_deref(), Ok(&1));
+}
