@@ -47,12 +47,10 @@ pub struct KernelMessage {
 
 /// What is read of a header. Members that are missing are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Header {
-    #[serde(default)]
     pub msg_id: String,
-    #[serde(default)]
     pub msg_type: String,
-    #[serde(default)]
     pub session: String,
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tracing::debug;
@@ -49,10 +49,13 @@ const FOLDER: &str = "tool-results";
 const WHY_CHARS_MAX: usize = 4000;
 
 /// A call as a program wishes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RequestedCall {
-    pub(super) server: String,
-    pub(super) tool: String,
-    pub(super) arguments: Map<String, Value>,
+    server: String,
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
 }
 
 /// What the program gets.

@@ -17,7 +17,7 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
     task::{AbortHandle, JoinSet},
@@ -52,23 +52,11 @@ const SHORT_BYTES: usize = 128;
 #[serde(deny_unknown_fields)]
 struct Message {
     id: u64,
-    #[serde(default)]
-    call: Option<Call>,
+    call: Option<RequestedCall>,
     #[serde(default)]
     cancel: bool,
-    #[serde(default)]
     module: Option<String>,
-    #[serde(default)]
     language: Option<ModuleLanguage>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Call {
-    server: String,
-    tool: String,
-    #[serde(default)]
-    arguments: Map<String, Value>,
 }
 
 /// Memory for messages of programs, by their owners. A call may wait long, for a person or for other calls.
@@ -181,13 +169,13 @@ impl Inner {
         let id = message.id;
         let mut room = None;
         let answer = match message {
-            Message { call: Some(Call { server, tool, arguments }), .. } => {
+            Message { call: Some(call), .. } => {
                 let progress = to.clone();
                 let sink = Arc::new(move |Progress { progress: done, total, message }: Progress| {
                     let told = json!({"id": id, "progress": {"progress": done, "total": total, "message": message}});
                     drop(progress.try_send((bytes(&told), None)));
                 });
-                match self.call(program, RequestedCall { server, tool, arguments }, sink).await {
+                match self.call(program, call, sink).await {
                     Ok((result, taken)) => {
                         room = Some(taken);
                         bytes(&json!({"id": id, "result": result}))
