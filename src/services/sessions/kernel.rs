@@ -3,7 +3,6 @@
 //! Messages of the sandbox are untrusted. The task waits for a follower whose bounded queue is full, so that no output
 //! of a cell is lost; each follower is a task of the server that always reads.
 
-mod followers;
 mod writing;
 
 use std::{sync::Arc, time::Duration};
@@ -19,12 +18,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use self::followers::Followers;
 use super::{
     SessionEnd,
     files::FileLink,
     message::{Channel, Header, KernelMessage, MessageReader},
-    queue::Following,
+    queue::{Followers, Following},
 };
 use crate::{
     domain::{

@@ -1,7 +1,9 @@
-//! Queues of a kernel's messages: each holds a bounded number of bytes that were not read.
+//! Queues of a kernel's messages: each holds a bounded number of bytes that were not read. And the followers of one
+//! kernel, which have a queue each.
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::message::{KernelMessage, MESSAGE_BYTES_MAX};
@@ -28,13 +30,14 @@ pub(in crate::services) fn queue() -> (MessageSender, Following) {
 }
 
 impl MessageSender {
-    /// Waits for room; false when the queue is no longer read.
-    pub(super) async fn send(&self, message: &KernelMessage) -> bool {
-        let room = tokio::select! {
-            room = Arc::clone(&self.room).acquire_many_owned(cost(message)) => room.ok(),
-            () = self.queue.closed() => None,
-        };
-        room.is_some_and(|room| self.queue.send((message.clone(), room)).is_ok())
+    /// Waits for room, unless the queue is no longer read.
+    async fn send(&self, message: &KernelMessage) {
+        tokio::select! {
+            Ok(room) = Arc::clone(&self.room).acquire_many_owned(cost(message)) => {
+                drop(self.queue.send((message.clone(), room)));
+            }
+            () = self.queue.closed() => {}
+        }
     }
 
     /// False when there is no room, or the queue is no longer read.
@@ -56,4 +59,37 @@ impl Following {
 
 fn cost(message: &KernelMessage) -> u32 {
     u32::try_from(message.bytes().min(UNREAD_BYTES_MAX)).unwrap_or(u32::MAX)
+}
+
+/// The queues of the followers of one kernel's messages; `None` when there will be no more messages.
+pub(super) struct Followers(Mutex<Option<Vec<MessageSender>>>);
+
+impl Default for Followers {
+    fn default() -> Self {
+        Self(Mutex::new(Some(Vec::new())))
+    }
+}
+
+impl Followers {
+    pub(super) fn add(&self) -> Following {
+        let (sender, following) = queue();
+        if let Some(all) = self.0.lock().as_mut() {
+            all.retain(|follower| !follower.is_closed());
+            all.push(sender);
+        }
+        following
+    }
+
+    /// Passes a message on to each; waits while the queue of one is full.
+    pub(super) async fn send(&self, message: &KernelMessage) {
+        let all = self.0.lock().clone().unwrap_or_default();
+        for follower in all {
+            follower.send(message).await;
+        }
+    }
+
+    /// Ends their queues.
+    pub(super) fn end(&self) {
+        *self.0.lock() = None;
+    }
 }
