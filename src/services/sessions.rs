@@ -19,17 +19,14 @@ mod files;
 mod input;
 mod joining;
 mod kernel;
-mod link;
 pub mod message;
 mod prestarted;
 mod queue;
 mod records;
 mod registry;
 mod resources;
-mod setup;
 mod share;
 mod view;
-mod waiting;
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -41,28 +38,24 @@ use tokio::time::{interval, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
+pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
 pub(super) use self::{
     cell::{Cell, reply_verdict},
     display::DisplayFile,
     view::CellEnd,
 };
 use self::{
+    joining::WaitingCells,
     kernel::Kernel,
     prestarted::PrestartedKernels,
     records::Records,
     registry::{Registry, Session},
-    waiting::WaitingCells,
 };
 pub(super) use self::{
+    joining::{KernelLink, NOT_EXECUTED, WaitingCell},
     kernel::own_message,
-    link::KernelLink,
     queue::{Following, MessageSender, queue},
     registry::Busy,
-    waiting::{NOT_EXECUTED, WaitingCell},
-};
-pub use self::{
-    setup::Setup,
-    view::{SessionEnd, SessionState, SessionView},
 };
 use super::{shared_parts::SharedParts, shares::WeakMap};
 use crate::{

@@ -113,7 +113,7 @@ impl Inner {
         let (clients, new_clients) = mpsc::unbounded_channel();
         let (orders, new_orders) = orders();
         let restarts = Arc::<AtomicUsize>::default();
-        let SessionView { session, conversation, language, .. } = link.view();
+        let SessionView { session, conversation, language, .. } = link.session.view();
         let task = HubTask {
             runs: self.runs.clone(),
             sessions: self.sessions.clone(),
@@ -188,7 +188,7 @@ impl HubTask {
         let mut is_announced = self.restarts.load(Ordering::Relaxed) > 0;
         loop {
             if !is_announced
-                && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.view().session)
+                && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.session.id)
             {
                 is_announced = true;
                 self.deliver(None, &self.sender.status("restarting"));
@@ -216,7 +216,7 @@ impl HubTask {
                 },
                 Some(client) = self.new_clients.recv() => self.connect(client),
                 Some(order) = self.orders.next(room) => {
-                    link.touch();
+                    link.session.touch();
                     self.take(order);
                 }
                 permit = outgoing.reserve(), if !self.outbox.is_empty() || !self.urgent.is_empty() => match permit {
@@ -230,7 +230,7 @@ impl HubTask {
                 },
                 change = self.turn.change() => match change {
                     TurnChange::Came(Ok(turn)) => {
-                        self.turn = TurnState::held(turn, link.occupy());
+                        self.turn = TurnState::held(turn, link.session.occupy());
                         // What was killed for memory before this turn is not counted for its first cell.
                         self.outbox.push_back(KernelLink::ask_figures());
                     }

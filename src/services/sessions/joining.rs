@@ -1,19 +1,79 @@
 //! Which tokens may execute code in an open session: the one that opened it, and others of its owner whose network
-//! policies include all that its sandbox has.
+//! policies include all that its sandbox has; and the raw messages of its kernel, for the one service that relays them to
+//! clients.
+//!
+//! As in Jupyter, a cell that was sent before its session was restarted or closed is not executed after it.
 
 use std::sync::Arc;
 
+use serde_json::json;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Inner, SessionEnd, Sessions, WaitingCell, registry::Session};
+use super::{
+    Inner, SessionEnd, Sessions,
+    cell::urge,
+    kernel::own_message,
+    message::{Channel, KernelMessage},
+    queue::Following,
+    registry::{Session, SessionKey},
+};
 use crate::{
     domain::{
         error::{Code, Failure},
         id::{Language, SessionId},
         owner::{ConversationKey, Principal},
     },
-    services::network::Access,
+    services::{
+        network::{Access, ConnectionReporter},
+        shares::WeakMap,
+    },
 };
+
+/// The output of a cell that waited and was not executed.
+pub(in crate::services) const NOT_EXECUTED: &str =
+    "[The session was restarted or closed while this cell waited for its turn, so it was not executed.]\n";
+
+/// Shared by the cells of one session. Cancelled when that is restarted or closed.
+pub(in crate::services) type WaitingCell = Arc<CancellationToken>;
+
+/// Entries without a cell are removed, so there are no more than runs. When one is taken out and cancelled, cells that
+/// are sent from then on are executed.
+pub(super) type WaitingCells = WeakMap<SessionKey, CancellationToken>;
+
+/// A session's kernel, message by message. Its owner always reads: the kernel is waited for by its cells.
+pub(in crate::services) struct KernelLink {
+    pub(in crate::services) session: Arc<Session>,
+    following: Following,
+}
+
+impl KernelLink {
+    /// The next message; nothing when the kernel has ended.
+    pub(in crate::services) async fn next(&mut self) -> Option<KernelMessage> {
+        self.following.next().await
+    }
+
+    /// Where messages for the kernel go.
+    pub(in crate::services) fn outgoing(&self) -> mpsc::Sender<KernelMessage> {
+        self.session.kernel.outgoing.clone()
+    }
+
+    /// A sentence for each host that was refused since the last time.
+    pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
+        self.session.kernel.reporter().map(ConnectionReporter::end).unwrap_or_default()
+    }
+
+    /// Interrupts what runs, as a cell at a limit. Ends when the time to react is over.
+    pub(in crate::services) fn interrupting(&self) -> impl Future<Output = ()> + Send + use<> {
+        let session = Arc::clone(&self.session);
+        async move { urge(&session.kernel).await }
+    }
+
+    /// Has the bridge say what was used.
+    pub(in crate::services) fn ask_figures() -> KernelMessage {
+        own_message("", Channel::Bridge, "figures", &json!({})).1
+    }
+}
 
 impl Sessions {
     /// Whether a caller may send code to a session, also while it is being restarted.
@@ -53,6 +113,55 @@ impl Sessions {
         }
         let place = (conversation.clone(), language.clone());
         Ok(self.0.waiting.of(&place, CancellationToken::new))
+    }
+
+    /// Ends the session of a cell that did not react to its interrupt.
+    pub(in crate::services) fn kill(&self, link: &KernelLink) {
+        self.0.end(&link.session, SessionEnd::Killed);
+    }
+
+    /// The messages of a session's kernel from now on.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::get`].
+    pub(in crate::services) fn link(&self, who: &Principal, id: SessionId) -> Result<KernelLink, Failure> {
+        let session = self.0.find(who, id)?;
+        Ok(KernelLink { following: session.kernel.follow(), session })
+    }
+
+    /// How a session ended whose messages have. Then it is found no more.
+    pub(in crate::services) async fn ended(&self, link: &KernelLink) -> SessionEnd {
+        self.0.ended(&link.session).await
+    }
+
+    /// The session's next kernel when it is restarted; otherwise how it ended.
+    pub(in crate::services) async fn next_link(&self, ended: &KernelLink) -> Result<KernelLink, SessionEnd> {
+        let Session { id, conversation, .. } = &*ended.session;
+        let mut restarts = self.0.registry.restarts();
+        loop {
+            // Before the session is looked for: a restart that is over by then has opened it.
+            let is_restarting = self.0.registry.is_restarting(*id);
+            if let Ok(link) = self.link(&conversation.owner, *id)
+                && !link.session.kernel.is_ended()
+            {
+                // Those who are connected may not have what another token was given.
+                let is_same = link.session.conversation.owner.token() == conversation.owner.token();
+                return if is_same { Ok(link) } else { Err(SessionEnd::Restarted) };
+            }
+            if !is_restarting {
+                return Err(self.ended(ended).await);
+            }
+            if restarts.changed().await.is_err() {
+                return Err(SessionEnd::Lost);
+            }
+        }
+    }
+
+    /// The sessions of a caller that are being opened again: where each is.
+    pub(in crate::services) fn restarting(&self, who: &Principal) -> Vec<(SessionId, ConversationKey, Language)> {
+        let registry = &self.0.registry;
+        let place = |id| registry.ended(who, id).map(|((conversation, language), _)| (id, conversation, language));
+        registry.restarting().into_iter().filter_map(place).collect()
     }
 }
 

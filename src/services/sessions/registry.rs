@@ -43,14 +43,14 @@ pub(super) const ENDED_MAX: usize = 1000;
 pub(super) type SessionKey = (ConversationKey, Language);
 
 /// An open session.
-pub(super) struct Session {
+pub(in crate::services) struct Session {
     pub id: SessionId,
     pub conversation: ConversationKey,
     pub language: Language,
     pub setup: Setup,
     /// What its sandbox was given of the network.
     pub access: Option<Access>,
-    pub kernel: Kernel,
+    pub(super) kernel: Kernel,
     created: Moment,
     pub memory_bytes_max: u64,
     /// CPU time of the sandbox that is reported already, in milliseconds.
@@ -95,7 +95,7 @@ impl Session {
         }
     }
 
-    pub(super) fn view(&self) -> SessionView {
+    pub(in crate::services) fn view(&self) -> SessionView {
         SessionView {
             session: self.id,
             conversation: self.conversation.clone(),
@@ -119,7 +119,7 @@ impl Session {
         *self.used.lock()
     }
 
-    pub(super) fn touch(&self) {
+    pub(in crate::services) fn touch(&self) {
         *self.used.lock() = Instant::now();
     }
 
@@ -128,14 +128,14 @@ impl Session {
     }
 
     /// Cells will run.
-    pub(super) fn occupy(self: &Arc<Self>) -> Busy {
+    pub(in crate::services) fn occupy(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.touch();
         Busy(Arc::clone(self))
     }
 
     /// What a cell used, by what the bridge says at its end.
-    pub(super) fn figures(&self, said: &Value) -> Figures {
+    pub(in crate::services) fn figures(&self, said: &Value) -> Figures {
         let total = said["cpuMs"].as_u64();
         let cpu_ms = total.map(|total| total.saturating_sub(self.cpu_ms.swap(total, Ordering::Relaxed)));
         let memory_peak_bytes = said["memoryPeakBytes"].as_u64();

@@ -1,10 +1,11 @@
-//! A session as callers see it, and how it ended.
+//! A session as callers see it: its initial state, which a restart keeps, its state, and how it ended.
 
 use std::time::Duration;
 
 use super::display::DisplayFile;
 use crate::{
     domain::{
+        environment::Environment,
         error::{Code, Failure},
         id::{Language, SessionId},
         outcome::{DiskLimit, Ended, Figures},
@@ -13,6 +14,36 @@ use crate::{
     },
     services::files::Returned,
 };
+
+/// What a session begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// Added to its environment.
+    pub env: Environment,
+    /// The network policies that it wants; `None`: all that hold for it.
+    pub network: Option<Vec<String>>,
+}
+
+impl Setup {
+    /// Whether a session that is open is what this asks for; what it does not say is not asked for.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for what is different.
+    pub(super) fn check_same(&self, open: &Self) -> Result<(), Failure> {
+        for (argument, is_other) in [
+            ("env", !self.env.is_empty() && open.env != self.env),
+            ("network", self.network.is_some() && open.network != self.network),
+        ] {
+            if is_other {
+                return Err(Failure::argument(
+                    argument,
+                    "the session is open, with what it began with: close it first",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Why a session is no longer there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

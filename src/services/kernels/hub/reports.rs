@@ -30,7 +30,7 @@ impl HubTask {
         let before = mem::replace(&mut self.oom_kills, oom_kills);
         if let Some(cell) = self.cells.unmeasured.pop_front() {
             let oom_killed = before.zip(oom_kills).is_some_and(|(before, after)| after > before);
-            self.report(&cell, link.figures(said), oom_killed, None);
+            self.report(&cell, link.session.figures(said), oom_killed, None);
         }
     }
 
