@@ -20,7 +20,6 @@ mod input;
 mod joining;
 mod kernel;
 pub mod message;
-mod prestarted;
 mod queue;
 mod records;
 mod registry;
@@ -47,9 +46,9 @@ pub(super) use self::{
 use self::{
     joining::WaitingCells,
     kernel::Kernel,
-    prestarted::PrestartedKernels,
     records::Records,
     registry::{Registry, Session},
+    resources::PrestartedKernels,
 };
 pub(super) use self::{
     joining::{KernelLink, NOT_EXECUTED, WaitingCell},

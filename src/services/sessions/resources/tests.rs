@@ -6,10 +6,7 @@ use futures_util::stream;
 use tokio_util::task::TaskTracker;
 
 use super::{
-    super::{
-        SessionEnd,
-        registry::{Registry, Session},
-    },
+    super::registry::{Registry, Session},
     *,
 };
 use crate::{
@@ -17,10 +14,9 @@ use crate::{
     domain::{
         clock::ManualClock,
         id::{InstanceId, SandboxId, SessionId},
-        owner::Principal,
     },
     ports::engine::Sandbox,
-    services::{janitor::Janitor, sandbox::Started, standby::NoFolder},
+    services::{janitor::Janitor, standby::NoFolder},
 };
 
 fn waiting(clock: &Arc<ManualClock>) -> Waiting {
