@@ -13,13 +13,18 @@ mod reporter;
 use std::{
     borrow::Cow,
     io,
+    net::IpAddr,
     sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::Instant,
+};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 pub(super) use self::{
@@ -29,8 +34,7 @@ pub(super) use self::{
 };
 use self::{
     channels::{INCOMING_BYTES_MAX, Opened},
-    gate::{OwnHosts, SandboxGate},
-    rates::Rates,
+    gate::SandboxGate,
 };
 pub use self::{
     policies::Policies,
@@ -92,8 +96,11 @@ pub struct Network(Arc<Inner>);
 struct Inner {
     policies: Arc<Policies>,
     secrets: Vec<Arc<Secret>>,
-    rates: Rates,
-    own: OwnHosts,
+    /// By the names of policies.
+    request_rates: Limiters,
+    byte_rates: Limiters,
+    /// The addresses of the server's own hosts, and when they were looked up.
+    own_addresses: Mutex<Option<(Instant, Arc<[IpAddr]>)>>,
     parts: NetworkParts,
     decisions: Decisions,
     requests: OnceLock<Weak<dyn Requests>>,
@@ -202,13 +209,20 @@ fn holds(policy: &Policy, granted: Option<&[String]>) -> bool {
 }
 
 impl Network {
-    pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, mut parts: NetworkParts) -> Self {
-        let own = OwnHosts::new(std::mem::take(&mut parts.own_hosts));
-        let secrets = secrets.into_iter().map(Arc::new).collect();
-        let (rates, decisions) = (Rates::default(), Decisions::default());
-        let (shares, look_ups) = (Shares::new(SHARE_MAX), Shares::new(LOOK_UPS_MAX));
-        let (requests, calls) = (OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Inner { policies, secrets, rates, own, parts, decisions, requests, calls, shares, look_ups }))
+    pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, parts: NetworkParts) -> Self {
+        Self(Arc::new(Inner {
+            policies,
+            secrets: secrets.into_iter().map(Arc::new).collect(),
+            request_rates: Limiters::default(),
+            byte_rates: Limiters::default(),
+            own_addresses: Mutex::default(),
+            parts,
+            decisions: Decisions::default(),
+            requests: OnceLock::new(),
+            calls: OnceLock::new(),
+            shares: Shares::new(SHARE_MAX),
+            look_ups: Shares::new(LOOK_UPS_MAX),
+        }))
     }
 
     /// From now on calls of tools are answered by this. Once.

@@ -9,7 +9,6 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Access, ConnectionReporter, Decision, Inner, Program, holds};
@@ -21,7 +20,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::{
-        network::{Gate, Pace, Resolver},
+        network::{Gate, Pace},
         observer::NetworkFacts,
     },
 };
@@ -72,7 +71,8 @@ impl SandboxGate {
                 None if policy.has_rules() => continue,
                 _ => {}
             }
-            match self.network.rates.take(&policy, &self.conversation.owner) {
+            let take = |rate| self.network.request_rates.take(&policy.name, rate, &self.conversation.owner);
+            match policy.requests_per_minute.map_or(Ok(()), take) {
                 Ok(()) => return Ok(()),
                 Err(wait_s) => {
                     let is_longer = matches!(refused, Some(Refusal::TooFast { wait_s: known, .. }) if known <= wait_s);
@@ -117,12 +117,7 @@ impl SandboxGate {
         if !is_public(address) {
             return Err(Refusal::NotPublic(target.clone(), address));
         }
-        let resolver = self.network.parts.resolver.as_ref();
-        let is_own = [address, destination(address)].into_iter().any(|address| resolver.is_own(address));
-        if is_own || self.network.own.has(&target.host, address, resolver).await {
-            return Err(Refusal::OwnAddress(target.clone()));
-        }
-        Ok(())
+        if self.network.is_own(&target.host, address).await { Err(Refusal::OwnAddress(target.clone())) } else { Ok(()) }
     }
 
     /// The sentence about a refusal in the output of the program.
@@ -200,7 +195,7 @@ impl Gate for SandboxGate {
         let policies: Vec<_> = self.allowing(target).collect();
         let is_limited = policies.iter().all(|policy| policy.bytes_per_minute.is_some());
         let policy = policies.iter().filter(|_| is_limited).max_by_key(|policy| policy.bytes_per_minute)?;
-        self.network.rates.pace(policy, &self.conversation.owner)
+        Some(self.network.byte_rates.pace(&policy.name, policy.bytes_per_minute?, &self.conversation.owner))
     }
 
     fn request(&self, request: Bytes) -> BoxStream<'static, Bytes> {
@@ -232,38 +227,31 @@ impl Gate for SandboxGate {
     }
 }
 
-/// The hosts of the server's own URLs, which lead to the addresses at which clients reach it. In a container, or behind a
-/// proxy, no interface of its machine has them.
-///
-/// A proxy in front may serve other hosts at the same address. A policy whose `addresses` name it reaches those.
-#[derive(Debug)]
-pub(super) struct OwnHosts {
-    hosts: Vec<Host>,
-    found: Mutex<Option<(Instant, Arc<[IpAddr]>)>>,
-}
-
-impl OwnHosts {
-    pub(super) fn new(hosts: Vec<Host>) -> Self {
-        Self { hosts, found: Mutex::default() }
-    }
-
-    /// Whether a connection to a host at this address would be one to the server.
-    async fn has(&self, host: &Host, address: IpAddr, resolver: &dyn Resolver) -> bool {
-        self.hosts.contains(host) || self.addresses(resolver).await.contains(&destination(address))
+impl Inner {
+    /// Whether a connection to a host at this address would be one to the server: one of its machine's, or of the hosts
+    /// of its own URLs, which lead to the addresses at which clients reach it. In a container, or behind a proxy, no
+    /// interface of its machine has those.
+    ///
+    /// A proxy in front may serve other hosts at the same address. A policy whose `addresses` name it reaches those.
+    async fn is_own(&self, host: &Host, address: IpAddr) -> bool {
+        let is_of_machine = |address| self.parts.resolver.is_own(address);
+        [address, destination(address)].into_iter().any(is_of_machine)
+            || self.parts.own_hosts.contains(host)
+            || self.own_addresses().await.contains(&destination(address))
     }
 
     /// Two that find old ones both look them up.
-    async fn addresses(&self, resolver: &dyn Resolver) -> Arc<[IpAddr]> {
-        let known = self.found.lock().clone();
+    async fn own_addresses(&self) -> Arc<[IpAddr]> {
+        let known = self.own_addresses.lock().clone();
         let (known, is_fresh) = known.map_or((Arc::default(), false), |(at, known)| (known, at.elapsed() < FRESH));
         if is_fresh {
             return known;
         }
         let (mut addresses, mut is_whole) = (Vec::new(), true);
-        for host in &self.hosts {
+        for host in &self.parts.own_hosts {
             let found = match host {
                 Host::Address(address) => vec![*address],
-                Host::Name(name) => resolver.resolve(name).await,
+                Host::Name(name) => self.parts.resolver.resolve(name).await,
             };
             is_whole &= !found.is_empty();
             addresses.extend(found.into_iter().map(destination));
@@ -275,7 +263,7 @@ impl OwnHosts {
         addresses.sort_unstable();
         addresses.dedup();
         let addresses: Arc<[IpAddr]> = addresses.into();
-        *self.found.lock() = Some((Instant::now(), Arc::clone(&addresses)));
+        *self.own_addresses.lock() = Some((Instant::now(), Arc::clone(&addresses)));
         addresses
     }
 }

@@ -1,6 +1,6 @@
 //! How many requests, and how many bytes, an owner may make and move in a minute under a policy: the generic cell rate
-//! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies. [`Limiters`] count the
-//! calls of tools too.
+//! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies. Calls of tools are counted
+//! too.
 
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
@@ -15,10 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::{
-    domain::{
-        network::{BYTES_PER_MINUTE_MIN, Policy},
-        owner::Principal,
-    },
+    domain::{network::BYTES_PER_MINUTE_MIN, owner::Principal},
     ports::network::Pace,
 };
 
@@ -34,9 +31,9 @@ pub(in crate::services) struct Limiters<C: Clock = DefaultClock> {
 }
 
 impl Limiters {
-    /// Counts one for an owner, unless there were too many.
-    pub(in crate::services) fn take(&self, name: &str, rate: NonZeroU32, owner: &Principal) -> bool {
-        self.of(name, rate).check_key(owner).is_ok()
+    /// How fast the bytes of an owner may pass.
+    pub(super) fn pace(&self, name: &str, rate: NonZeroU32, owner: &Principal) -> Arc<dyn Pace> {
+        Arc::new(OwnersPace { limiter: self.of(name, rate), owner: owner.clone(), clock: self.clock.clone() })
     }
 }
 
@@ -44,6 +41,17 @@ impl<C: Clock + Clone> Limiters<C> {
     #[cfg(test)]
     fn at(clock: C) -> Self {
         Self { all: Mutex::default(), clock }
+    }
+
+    /// Counts one for an owner.
+    ///
+    /// # Errors
+    /// In how many seconds the next one passes.
+    pub(in crate::services) fn take(&self, name: &str, rate: NonZeroU32, owner: &Principal) -> Result<(), u64> {
+        self.of(name, rate).check_key(owner).map_err(|until| {
+            let left = until.wait_time_from(self.clock.now());
+            left.as_secs() + u64::from(left.subsec_nanos() > 0)
+        })
     }
 
     fn of(&self, name: &str, rate: NonZeroU32) -> Arc<Limiter<C>> {
@@ -58,40 +66,6 @@ impl<C: Clock + Clone> Limiters<C> {
             });
         }
         Arc::clone(all.entry(key).or_insert_with(|| Arc::new(new())))
-    }
-}
-
-/// The rates of each owner under each policy that has any.
-#[derive(Default)]
-pub(super) struct Rates<C: Clock = DefaultClock> {
-    requests: Limiters<C>,
-    bytes: Limiters<C>,
-}
-
-impl Rates {
-    /// How fast the bytes of an owner may pass under a policy that limits them.
-    pub(super) fn pace(&self, policy: &Policy, owner: &Principal) -> Option<Arc<dyn Pace>> {
-        let limiter = self.bytes.of(&policy.name, policy.bytes_per_minute?);
-        Some(Arc::new(OwnersPace { limiter, owner: owner.clone(), clock: self.bytes.clock.clone() }))
-    }
-}
-
-impl<C: Clock + Clone> Rates<C> {
-    #[cfg(test)]
-    fn at(clock: C) -> Self {
-        Self { requests: Limiters::at(clock.clone()), bytes: Limiters::at(clock) }
-    }
-
-    /// Counts one request.
-    ///
-    /// # Errors
-    /// In how many seconds the next one passes.
-    pub(super) fn take(&self, policy: &Policy, owner: &Principal) -> Result<(), u64> {
-        let Some(rate) = policy.requests_per_minute else { return Ok(()) };
-        self.requests.of(&policy.name, rate).check_key(owner).map_err(|until| {
-            let left = until.wait_time_from(self.requests.clock.now());
-            left.as_secs() + u64::from(left.subsec_nanos() > 0)
-        })
     }
 }
 
@@ -124,7 +98,12 @@ mod tests {
     use governor::clock::FakeRelativeClock;
 
     use super::*;
-    use crate::domain::network::PolicyText;
+    use crate::domain::network::{Policy, PolicyText};
+
+    /// A request under a policy.
+    fn take(rates: &Limiters<FakeRelativeClock>, policy: &Policy, owner: &Principal) -> Result<(), u64> {
+        policy.requests_per_minute.map_or(Ok(()), |rate| rates.take(&policy.name, rate, owner))
+    }
 
     #[test]
     fn requests_of_an_owner_are_counted_by_policy() {
@@ -134,17 +113,17 @@ mod tests {
         };
         let (slow, free) = (limited("slow", 6), limited("free", 0));
         let clock = FakeRelativeClock::default();
-        let rates = Rates::at(clock.clone());
+        let rates = Limiters::at(clock.clone());
         let (one, other) = (Principal::default(), Principal::self_test());
         for _ in 0..6 {
-            assert_eq!(rates.take(&slow, &one), Ok(()));
+            assert_eq!(take(&rates, &slow, &one), Ok(()));
         }
-        assert_eq!(rates.take(&slow, &one), Err(10));
-        assert_eq!((rates.take(&free, &one), rates.take(&slow, &other)), (Ok(()), Ok(())));
+        assert_eq!(take(&rates, &slow, &one), Err(10));
+        assert_eq!((take(&rates, &free, &one), take(&rates, &slow, &other)), (Ok(()), Ok(())));
         clock.advance(Duration::from_millis(9_999));
-        assert_eq!(rates.take(&slow, &one), Err(1));
+        assert_eq!(take(&rates, &slow, &one), Err(1));
         clock.advance(Duration::from_millis(1));
-        assert_eq!(rates.take(&slow, &one), Ok(()));
+        assert_eq!(take(&rates, &slow, &one), Ok(()));
     }
 
     #[test]
@@ -154,26 +133,26 @@ mod tests {
             Policy::parse("changed", &text).expect("a policy")
         };
         let clock = FakeRelativeClock::default();
-        let rates = Rates::at(clock.clone());
+        let rates = Limiters::at(clock.clone());
         let owner = Principal::default();
-        assert_eq!(rates.take(&limited(1), &owner), Ok(()));
+        assert_eq!(take(&rates, &limited(1), &owner), Ok(()));
         for rate in 2..10 {
-            assert_eq!(rates.take(&limited(rate), &owner), Ok(()));
+            assert_eq!(take(&rates, &limited(rate), &owner), Ok(()));
         }
-        assert_eq!(rates.take(&limited(1), &owner), Err(60), "it is no new one");
+        assert_eq!(take(&rates, &limited(1), &owner), Err(60), "it is no new one");
         clock.advance(Duration::from_mins(5));
-        assert_eq!(rates.take(&limited(10), &owner), Ok(()));
-        assert_eq!(rates.requests.all.lock().len(), 1);
+        assert_eq!(take(&rates, &limited(10), &owner), Ok(()));
+        assert_eq!(rates.all.lock().len(), 1);
     }
 
     #[test]
     fn limiters_that_count_nothing_any_more_are_not_kept() {
         let (limiters, owner) = (Limiters::<DefaultClock>::default(), Principal::default());
-        assert!(limiters.take("a", NonZeroU32::MIN, &owner));
+        assert!(limiters.take("a", NonZeroU32::MIN, &owner).is_ok());
         for number in 0..1000 {
-            assert!(limiters.take(&format!("b {number}"), NonZeroU32::MAX, &owner));
+            assert!(limiters.take(&format!("b {number}"), NonZeroU32::MAX, &owner).is_ok());
         }
         assert!(limiters.all.lock().len() < 1000);
-        assert!(!limiters.take("a", NonZeroU32::MIN, &owner), "it counts for a minute");
+        assert!(limiters.take("a", NonZeroU32::MIN, &owner).is_err(), "it counts for a minute");
     }
 }

@@ -258,7 +258,7 @@ impl Inner {
             return Err(CallFailure::refused("tool_limit", why));
         }
         if let Some(max) = per_minute
-            && !self.rates.take(&format!("{server} {rule}"), max, &program.conversation.owner)
+            && self.rates.take(&format!("{server} {rule}"), max, &program.conversation.owner).is_err()
         {
             let why = format!("A rule of {server} lets {max} such calls pass in a minute: wait, or make fewer.");
             return Err(CallFailure::refused("tool_limit", why));
