@@ -85,18 +85,9 @@ impl Tool {
 
 /// The one text of a JSON value: members in the order of their names, no spaces.
 pub fn canonical(value: &Value) -> String {
-    fn sorted(value: &Value) -> Value {
-        match value {
-            Value::Array(items) => items.iter().map(sorted).collect(),
-            Value::Object(members) => {
-                let mut members: Vec<_> = members.iter().map(|(name, member)| (name.clone(), sorted(member))).collect();
-                members.sort_by(|a, b| a.0.cmp(&b.0));
-                Value::Object(members.into_iter().collect())
-            }
-            other => other.clone(),
-        }
-    }
-    sorted(value).to_string()
+    let mut sorted = value.clone();
+    sorted.sort_all_objects();
+    sorted.to_string()
 }
 
 /// The names of a server's tools as modules: every character that a name cannot have becomes `_`, in lower case; a

@@ -205,7 +205,7 @@ impl Inner {
 
 /// Whether a policy holds for a token that names these.
 fn holds(policy: &Policy, granted: Option<&[String]>) -> bool {
-    granted.map_or(policy.every_token, |names| names.contains(&policy.name))
+    granted.map_or(policy.text.every_token, |names| names.contains(&policy.name))
 }
 
 impl Network {

@@ -51,10 +51,8 @@ pub struct PolicyText {
 pub struct Policy {
     /// 1 to 32 of `a-z 0-9 _ -`.
     pub name: String,
-    pub every_token: bool,
     languages: Vec<Language>,
     hosts: Vec<(Pattern, Vec<u16>)>,
-    addresses: Vec<IpAddr>,
     rules: RequestRules,
     pub requests_per_minute: Option<NonZeroU32>,
     pub bytes_per_minute: Option<NonZeroU32>,
@@ -109,10 +107,8 @@ impl Policy {
         }
         Ok(Self {
             name,
-            every_token: text.every_token,
             languages,
             hosts,
-            addresses: text.addresses.clone(),
             rules: RequestRules::parse(&text.methods, &text.paths)?,
             requests_per_minute: NonZeroU32::new(text.requests_per_minute),
             bytes_per_minute: NonZeroU32::new(text.bytes_per_minute),
@@ -170,7 +166,7 @@ impl Policy {
 
     /// Whether a host of this policy may have an address that is not of the internet, at this port.
     pub fn names_address(&self, address: IpAddr, port: u16) -> bool {
-        self.addresses.contains(&address) || self.allows(&Target { host: Host::Address(address), port })
+        self.text.addresses.contains(&address) || self.allows(&Target { host: Host::Address(address), port })
     }
 }
 

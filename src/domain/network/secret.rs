@@ -86,11 +86,8 @@ pub enum SecretError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretRule {
     targets: Vec<Target>,
-    /// In lower case.
-    header: String,
-    prefix: String,
-    variable: String,
-    policies: Vec<String>,
+    /// Its header in lower case, and its variable named.
+    text: SecretText,
 }
 
 impl SecretRule {
@@ -122,7 +119,7 @@ impl SecretRule {
         if !variable.bytes().all(is_name) || variable.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(SecretError::Variable);
         }
-        Ok(Self { targets, header, prefix: text.prefix.clone(), variable, policies: text.policies.clone() })
+        Ok(Self { targets, text: SecretText { header, variable, ..text.clone() } })
     }
 
     /// Whether some policy gives it to programs at each of its hosts.
@@ -130,7 +127,8 @@ impl SecretRule {
     /// # Errors
     /// The first that does not.
     pub fn check_policies(&self, policies: &[Policy]) -> Result<(), SecretError> {
-        if let Some(unknown) = self.policies.iter().find(|name| !policies.iter().any(|policy| policy.name == **name)) {
+        let is_unknown = |name: &&String| !policies.iter().any(|policy| policy.name == **name);
+        if let Some(unknown) = self.text.policies.iter().find(is_unknown) {
             return Err(SecretError::UnknownPolicy(unknown.clone()));
         }
         let lost = self.targets.iter().find(|target| !policies.iter().any(|policy| self.is_for(policy, target)));
@@ -138,7 +136,8 @@ impl SecretRule {
     }
 
     fn is_for(&self, policy: &Policy, target: &Target) -> bool {
-        (self.policies.is_empty() || self.policies.contains(&policy.name)) && policy.allows(target)
+        let named = &self.text.policies;
+        (named.is_empty() || named.contains(&policy.name)) && policy.allows(target)
     }
 
     /// With its value.
@@ -172,7 +171,7 @@ impl Secret {
         }
         // 244 random bits.
         let random = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
-        let placeholder = format!("{}{random}", self.rule.prefix).into();
+        let placeholder = format!("{}{random}", self.rule.text.prefix).into();
         Some(SandboxSecret { secret: Arc::clone(self), targets, placeholder })
     }
 }
@@ -195,7 +194,7 @@ pub struct Filled {
 impl SandboxSecret {
     /// The variable of the program, and its value there.
     pub fn variable(&self) -> (&str, &str) {
-        (&self.secret.rule.variable, &self.placeholder)
+        (&self.secret.rule.text.variable, &self.placeholder)
     }
 
     /// The hosts that get the value.
@@ -214,7 +213,7 @@ impl SandboxSecret {
 
     /// The name of its header, in lower case.
     pub fn header(&self) -> &str {
-        &self.secret.rule.header
+        &self.secret.rule.text.header
     }
 
     /// Puts the value in place of the placeholder, also inside the credentials of HTTP Basic. `None` where there is no

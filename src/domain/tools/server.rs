@@ -69,11 +69,12 @@ pub struct ServerText {
     pub call_seconds: Option<u64>,
 }
 
-/// How a server is reached, with its secret in place.
+/// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    Url,
-    Command,
+    Url(Url),
+    /// A program and its arguments.
+    Command(String, Vec<String>),
     /// A command in a sandbox of its own, in the image of this language.
     Sandbox(Language),
 }
@@ -112,15 +113,13 @@ impl ToolServer {
     pub fn parse(name: &str, text: &ServerText) -> Result<Self, ServerError> {
         let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
         let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown()))?;
-        let endpoint = match (text.url.is_empty(), text.command.is_empty(), text.image.is_empty()) {
-            (false, true, true) => Endpoint::Url,
-            (true, false, true) => Endpoint::Command,
-            (true, false, false) => Endpoint::Sandbox(text.image.parse().map_err(|_| ServerError::Image)?),
+        let endpoint = match (text.url.is_empty(), text.command.as_slice(), text.image.is_empty()) {
+            (false, [], true) => Endpoint::Url(text.address().ok_or(ServerError::Url)?),
+            (true, [program, arguments @ ..], true) => Endpoint::Command(program.clone(), arguments.to_vec()),
+            (true, [_, ..], false) => Endpoint::Sandbox(text.image.parse().map_err(|_| ServerError::Image)?),
             _ => return Err(ServerError::Endpoint),
         };
-        if endpoint == Endpoint::Url && text.address().is_none() {
-            return Err(ServerError::Url);
-        }
+        let has_url = matches!(endpoint, Endpoint::Url(_));
         let fits = |text: &str| text.len() <= TEXT_BYTES_MAX && !text.contains(['\0', '\r', '\n']);
         let is_token = |name: &str| {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
@@ -129,8 +128,8 @@ impl ToolServer {
             of.len() <= WORDS_MAX && of.iter().all(|(name, value)| is_token(name) && fits(name) && fits(value))
         };
         let wrong = [
-            ("headers", !all_fit(&text.headers) || endpoint != Endpoint::Url && !text.headers.is_empty()),
-            ("env", !all_fit(&text.env) || endpoint == Endpoint::Url && !text.env.is_empty()),
+            ("headers", !all_fit(&text.headers) || !has_url && !text.headers.is_empty()),
+            ("env", !all_fit(&text.env) || has_url && !text.env.is_empty()),
             ("command", text.command.len() > WORDS_MAX || !text.command.iter().all(|word| fits(word))),
             ("network", text.network.len() > WORDS_MAX || text.image.is_empty() && !text.network.is_empty()),
             ("description", text.description.chars().count() > DESCRIPTION_CHARS_MAX),
@@ -174,7 +173,7 @@ impl ToolServer {
 
 impl ServerText {
     /// The address, where there is one that can be used.
-    pub fn address(&self) -> Option<Url> {
+    fn address(&self) -> Option<Url> {
         let url = Url::parse(&self.url).ok()?;
         let is_web = matches!(url.scheme(), "http" | "https") && url.has_host();
         (is_web && url.username().is_empty() && url.password().is_none() && self.url.len() <= TEXT_BYTES_MAX)

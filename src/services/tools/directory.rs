@@ -112,7 +112,7 @@ impl Directory {
     /// [`Code::InvalidArgument`] for what it cannot be, [`Code::DatabaseUnavailable`].
     pub async fn put(&self, name: &str, text: &ServerText, secret: Option<&str>) -> Result<String, Failure> {
         let server = ToolServer::parse(name, text).map_err(|why| Failure::argument("server", why.to_string()))?;
-        if server.endpoint == Endpoint::Command {
+        if matches!(server.endpoint, Endpoint::Command(..)) {
             let why = "a command of the server's machine can only be set in its settings, below [tools.<name>]; with \
                        `image` it runs in a sandbox";
             return Err(Failure::argument("command", why.to_owned()));

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{Semaphore, mpsc},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -30,7 +30,7 @@ use crate::{
         outcome::DiskLimit,
         owner::ConversationKey,
         text::{self, chain},
-        tools::{Endpoint, ServerText, ToolServer},
+        tools::{ServerText, ToolServer},
     },
     ports::{
         engine::Stdin,
@@ -40,7 +40,6 @@ use crate::{
     services::{
         carrier::Carrier,
         frames::{self, Start},
-        janitor::Lease,
         network::{Channels, Network, next_of},
         sandbox::{Attachment, SandboxEvent, attach, send},
         shared_parts::SharedParts,
@@ -93,11 +92,9 @@ impl SandboxedServers {
         Self(Arc::new(Inner { parts, at_once_max, room, stop, tasks: TaskTracker::new() }))
     }
 
-    /// Starts the sandbox of a server each time that it is connected to; `None` for a server without one.
-    pub(super) fn opener(&self, server: &Arc<ToolServer>, secret: &SecretString) -> Option<Arc<dyn OpenStreams>> {
-        let Endpoint::Sandbox(language) = &server.endpoint else { return None };
-        let (inner, server, language) = (Arc::clone(&self.0), Arc::clone(server), language.clone());
-        Some(Arc::new(Opener { inner, server, language, secret: secret.clone() }))
+    /// Starts the sandbox of a server, in the image of a language, each time that it is connected to.
+    pub(super) fn opener(&self, server: Arc<ToolServer>, language: Language, secret: SecretString) -> Opener {
+        Opener { inner: Arc::clone(&self.0), server, language, secret }
     }
 
     /// Ends all of them.
@@ -109,7 +106,7 @@ impl SandboxedServers {
 }
 
 #[derive(Clone)]
-struct Opener {
+pub(super) struct Opener {
     inner: Arc<Inner>,
     server: Arc<ToolServer>,
     language: Language,
@@ -178,13 +175,14 @@ impl Opener {
         let (stdin, mut sandbox) = attach(started);
         sandbox.channels = incoming;
         let (ours, theirs) = duplex(PIPE_BYTES);
-        let carried = Carried { opener: self.clone(), conversation, sandbox, _room: room, _lease: lease };
+        let (opener, input) = (self.clone(), (stdin, request, outgoing));
         tasks.spawn(async move {
-            carried.carry(theirs, (stdin, request, outgoing)).await;
+            carry(&opener, &conversation, sandbox, theirs, input).await;
+            drop((room, lease));
             if let Some(link) = link {
                 for sentence in link.end().await {
                     let sentence = sentence.trim_end();
-                    info!(server = %self.server.name, sentence, "a tool server was refused a host");
+                    info!(server = %opener.server.name, sentence, "a tool server was refused a host");
                 }
             }
         });
@@ -210,49 +208,44 @@ impl Opener {
     }
 }
 
-/// A server that runs.
-struct Carried {
-    opener: Opener,
-    conversation: ConversationKey,
-    sandbox: Attachment,
-    _room: OwnedSemaphorePermit,
-    _lease: Arc<Lease>,
-}
-
 /// The sandbox's standard input, what is written there first, and bytes for its channels.
 type Input = (Stdin, Bytes, Option<mpsc::Receiver<Bytes>>);
 
-impl Carried {
-    async fn carry(self, pipe: DuplexStream, input: Input) {
-        let Self { opener, conversation, mut sandbox, _room, _lease } = self;
-        let (from_client, to_client) = split(pipe);
-        let mut last = Vec::new();
-        let why = {
-            let mut reading = std::pin::pin!(read(&mut sandbox, to_client, &mut last));
-            tokio::select! {
-                biased;
-                () = opener.inner.stop.cancelled() => None,
-                why = &mut reading => Some(why),
-                limit = outgrown(&opener.inner.parts, &conversation) => {
-                    Some(format!("it was ended at a limit of its files: {limit:?}"))
-                }
-                () = sleep(LIFE_MAX) => None,
-                // It has the time to write what it keeps.
-                () = write(input, from_client) => {
-                    let _ = timeout(END_MAX, reading).await;
-                    None
-                }
+/// Relays both streams of a server that runs, until it ends or has to.
+async fn carry(
+    opener: &Opener,
+    conversation: &ConversationKey,
+    mut sandbox: Attachment,
+    pipe: DuplexStream,
+    input: Input,
+) {
+    let (from_client, to_client) = split(pipe);
+    let mut last = Vec::new();
+    let why = {
+        let mut reading = std::pin::pin!(read(&mut sandbox, to_client, &mut last));
+        tokio::select! {
+            biased;
+            () = opener.inner.stop.cancelled() => None,
+            why = &mut reading => Some(why),
+            limit = outgrown(&opener.inner.parts, conversation) => {
+                Some(format!("it was ended at a limit of its files: {limit:?}"))
             }
-        };
-        if let Some(why) = why {
-            let mut last = String::from_utf8_lossy(&last).into_owned();
-            for secret in opener.secrets().iter().map(ExposeSecret::expose_secret).filter(|text| !text.is_empty()) {
-                last = last.replace(secret, "…");
+            () = sleep(LIFE_MAX) => None,
+            // It has the time to write what it keeps.
+            () = write(input, from_client) => {
+                let _ = timeout(END_MAX, reading).await;
+                None
             }
-            let skipped = last.chars().count().saturating_sub(LAST_CHARS_MAX);
-            let last: String = last.chars().skip(skipped).collect();
-            warn!(server = %opener.server.name, why, last = %last.escape_debug(), "a tool server ended by itself");
         }
+    };
+    if let Some(why) = why {
+        let mut last = String::from_utf8_lossy(&last).into_owned();
+        for secret in opener.secrets().iter().map(ExposeSecret::expose_secret).filter(|text| !text.is_empty()) {
+            last = last.replace(secret, "…");
+        }
+        let skipped = last.chars().count().saturating_sub(LAST_CHARS_MAX);
+        let last: String = last.chars().skip(skipped).collect();
+        warn!(server = %opener.server.name, why, last = %last.escape_debug(), "a tool server ended by itself");
     }
 }
 

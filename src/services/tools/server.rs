@@ -227,21 +227,20 @@ impl Live {
         self.ended.cancel();
     }
 
-    /// `None` for a server that was parsed without a way to reach it, which there is none.
-    fn transport(&self) -> Option<Transport> {
-        let ServerText { headers, command, env, .. } = &self.server.text;
+    fn transport(&self) -> Transport {
+        let ServerText { headers, env, .. } = &self.server.text;
         let filled = |values| {
             let filled = ServerText::filled(values, self.secret.expose_secret());
             filled.into_iter().map(|(name, value)| (name, value.into())).collect()
         };
-        if let Some(url) = self.server.text.address() {
-            return Some(Transport::Http { url, headers: filled(headers) });
+        match self.server.endpoint.clone() {
+            Endpoint::Url(url) => Transport::Http { url, headers: filled(headers) },
+            Endpoint::Command(program, arguments) => Transport::Command { program, arguments, env: filled(env) },
+            Endpoint::Sandbox(language) => {
+                let (server, secret) = (Arc::clone(&self.server), self.secret.clone());
+                Transport::Streams(Arc::new(self.connectors.sandboxed.opener(server, language, secret)))
+            }
         }
-        if let Some(open) = self.connectors.sandboxed.opener(&self.server, &self.secret) {
-            return Some(Transport::Streams(open));
-        }
-        let (program, arguments) = command.split_first()?;
-        Some(Transport::Command { program: program.clone(), arguments: arguments.to_vec(), env: filled(env) })
     }
 
     /// A connection that calls can be made by.
@@ -258,8 +257,7 @@ impl Live {
         }
         *connection = None;
         let changed = self.definitions.forgetter();
-        let transport = self.transport().ok_or_else(|| UpstreamError::Away("it has no address".to_owned()))?;
-        match self.connectors.upstreams.connect(&transport, Arc::clone(&changed)).await {
+        match self.connectors.upstreams.connect(&self.transport(), Arc::clone(&changed)).await {
             Ok(open) => {
                 // Its tools may be others since the last connection.
                 changed();
