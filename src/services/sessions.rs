@@ -124,14 +124,9 @@ impl Sessions {
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
             let mut rounds = interval(ROUND);
-            loop {
-                tokio::select! {
-                    () = inner.stop.cancelled() => return,
-                    _ = rounds.tick() => {
-                        inner.end_unused();
-                        inner.end_ahead();
-                    }
-                }
+            while inner.stop.run_until_cancelled(rounds.tick()).await.is_some() {
+                inner.end_unused();
+                inner.end_ahead();
             }
         });
     }

@@ -106,10 +106,8 @@ impl Sessions {
 /// Why not all files were stored; nothing where all were.
 fn note(returned: &Result<Returned, Failure>) -> Option<String> {
     match returned {
-        Ok(returned) => match returned.limit {
-            Some(limit) => Some(of_limit(limit)),
-            None => left_out_note(returned),
-        },
+        Ok(Returned { limit: Some(limit), .. }) => Some(of_limit(*limit)),
+        Ok(returned) => left_out_note(returned),
         Err(failure) => Some(format!("[{}]\n", failure.message)),
     }
 }

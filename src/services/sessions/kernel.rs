@@ -345,13 +345,11 @@ impl KernelTask {
                 let content = message.read_content();
                 let cpu_ms = content["cpuMs"].as_u64().unwrap_or_default();
                 let ready = Ready { is_cold: content["adopted"] == false, cpu_ms };
-                self.phase.send_if_modified(|phase| {
-                    let is_first = matches!(phase, Phase::Starting);
-                    if is_first {
-                        *phase = Phase::Ready(ready);
-                    }
-                    is_first
-                });
+                // Only this task changes the phase.
+                let is_first = matches!(*self.phase.borrow(), Phase::Starting);
+                if is_first {
+                    self.phase.send_replace(Phase::Ready(ready));
+                }
             }
             "died" => {
                 let content = message.read_content();

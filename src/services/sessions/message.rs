@@ -89,25 +89,17 @@ impl KernelMessage {
         };
         let count = number(0).filter(|count| (PARTS as u64 + 1..=OFFSETS_MAX).contains(count));
         let count = usize::try_from(count.ok_or(MessageError::Offsets)?).map_err(|_| MessageError::Offsets)?;
-        let mut parts = Vec::with_capacity(count - 1);
-        let mut begin = 8 * (1 + count);
-        for index in 0..count {
-            let offset = number(8 * (1 + index)).and_then(|offset| usize::try_from(offset).ok());
-            let offset = offset.filter(|offset| (begin..=bytes.len()).contains(offset)).ok_or(MessageError::Offsets)?;
-            match index {
-                0 if offset != begin => return Err(MessageError::Offsets),
-                0 => {}
-                _ => parts.push(bytes.slice(begin..offset)),
-            }
-            begin = offset;
+        let offset = |index: usize| number(8 * index).and_then(|offset| usize::try_from(offset).ok());
+        let offsets = (1..=count).map(offset).collect::<Option<Vec<_>>>().ok_or(MessageError::Offsets)?;
+        let is_whole = offsets.first() == Some(&(8 * (1 + count))) && offsets.last() == Some(&bytes.len());
+        if !is_whole || !offsets.is_sorted() {
+            return Err(MessageError::Offsets);
         }
+        let mut parts: Vec<_> = offsets.windows(2).map(|ends| bytes.slice(ends[0]..ends[1])).collect();
         let buffers = parts.split_off(PARTS);
         let Ok([channel, header, parent_header, metadata, content]) = <[Bytes; PARTS]>::try_from(parts) else {
             return Err(MessageError::Offsets);
         };
-        if begin != bytes.len() {
-            return Err(MessageError::Offsets);
-        }
         let channel = std::str::from_utf8(&channel).ok().and_then(Channel::parse).ok_or(MessageError::Channel)?;
         Ok(Self { channel, header, parent_header, metadata, content, buffers })
     }

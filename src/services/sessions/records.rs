@@ -128,18 +128,12 @@ impl Records {
 
     /// Calls the database, for a bounded time.
     async fn call<T>(&self, call: impl Future<Output = Result<T, DatabaseError>>) -> Option<T> {
-        match within(CALL_MAX, call).await {
-            Ok(answer) => {
-                self.is_failing.store(false, Ordering::Relaxed);
-                Some(answer)
-            }
-            Err(error) => {
-                if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    warn!(%error, "it cannot be stored for now which sessions are open");
-                }
-                None
-            }
+        let answer = within(CALL_MAX, call).await;
+        let was_failing = self.is_failing.swap(answer.is_err(), Ordering::Relaxed);
+        if let (Err(error), false) = (&answer, was_failing) {
+            warn!(%error, "it cannot be stored for now which sessions are open");
         }
+        answer.ok()
     }
 }
 
