@@ -10,7 +10,6 @@
 //! messages.
 
 mod answers;
-mod buffer;
 mod cells;
 mod documents;
 mod hub;

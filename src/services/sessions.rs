@@ -16,7 +16,6 @@ mod cell;
 mod display;
 mod ending;
 mod files;
-mod input;
 mod joining;
 mod kernel;
 pub mod message;

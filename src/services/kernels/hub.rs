@@ -6,7 +6,6 @@
 //! wait behind the code. A turn belongs to one token, so cells that run in one turn have the same token: they count for
 //! its limits and stop when it ends.
 
-mod limits;
 mod reports;
 mod shell;
 
@@ -28,8 +27,7 @@ use uuid::Uuid;
 
 use super::{
     ConnectionEnd, Hub, Inner,
-    answers::KernelSender,
-    buffer::Buffer,
+    answers::{Buffer, KernelSender},
     cells::Cells,
     order::{Order, OrderReceiver, orders},
     turn::{TurnChange, TurnState},

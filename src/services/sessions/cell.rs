@@ -16,12 +16,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::events::Events;
+use self::events::{Events, Input};
 pub(super) use self::interrupt::{WAKE_AFTER, urge};
 use super::{
     CellEnd, NOT_EXECUTED, Sessions,
     display::{Bundle, DisplayFile},
-    input::Input,
     message::{Channel, Header, KernelMessage},
     queue::Following,
     registry::Session,

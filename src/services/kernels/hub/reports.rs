@@ -1,13 +1,21 @@
-//! The ends of a hub's cells: each is reported with what it used, which the bridge says when it is asked.
+//! The ends of a hub's cells: each is reported with what it used, which the bridge says when it is asked. A cell whose
+//! files exceed a limit, or whose token has ended, is interrupted like any cell, and if it does not react its session
+//! ends.
 //!
-//! The turn is held until then, so the figures include only cells of this hub.
+//! The turn is held until a cell is reported, so the figures include only cells of this hub.
 
 use std::mem;
 
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{super::cells::Cell, Cells, HubTask, KernelLink, TurnState};
+use super::{
+    super::{
+        cells::Cell,
+        turn::{StopReason, Watch},
+    },
+    Cells, HubTask, KernelLink, TurnState,
+};
 use crate::{
     domain::outcome::{Ended, Figures},
     services::sessions::SessionEnd,
@@ -65,5 +73,38 @@ impl HubTask {
         let ended = cell.ended().map_or_else(unknown, Ok);
         turn.report(&self.language, &cell.code.text, figures, ended, oom_killed);
         self.reported = cell.header.clone();
+    }
+
+    /// Tells those who watch, and stops the cell that runs.
+    pub(super) fn stop_cells(&mut self, reason: &StopReason, link: &KernelLink) {
+        self.note(&format!("[{}]\n", reason.sentence()));
+        let stopped = self.cells.open.first_mut().map(|cell| {
+            cell.stopped = Some(reason.ended());
+            cell.code.request.clone()
+        });
+        if let TurnState::Held { watch, .. } = &mut self.turn {
+            *watch = match stopped {
+                Some(request) => Watch::Stopping { request, time: Box::pin(link.interrupting()) },
+                None => Watch::Reported,
+            };
+        }
+    }
+
+    /// Once the cell that was stopped is over, those that were sent behind it are watched.
+    pub(super) fn reacted(&mut self) {
+        let TurnState::Held { turn, watch, .. } = &mut self.turn else { return };
+        if let Watch::Stopping { request, .. } = watch
+            && !self.cells.is_open(request)
+        {
+            *watch = if self.cells.open.is_empty() { Watch::Reported } else { Watch::begin(turn) };
+        }
+    }
+
+    /// Ends the session: its cell did not react.
+    pub(super) fn time_up(&mut self, link: &KernelLink) {
+        if let TurnState::Held { watch, .. } = &mut self.turn {
+            *watch = Watch::Reported;
+        }
+        self.sessions.kill(link);
     }
 }
