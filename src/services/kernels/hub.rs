@@ -41,7 +41,7 @@ use crate::{
     services::{
         runs::Runs,
         sessions::{
-            KernelLink, MessageSender, SessionEnd, SessionView, Sessions,
+            KernelLink, MessageSender, SessionEnd, SessionView,
             message::{Channel, KernelMessage},
             reply_verdict,
         },
@@ -63,7 +63,6 @@ pub(super) struct Client {
 
 pub(super) struct HubTask {
     runs: Runs,
-    sessions: Sessions,
     session: SessionId,
     conversation: ConversationKey,
     language: Language,
@@ -114,7 +113,6 @@ impl Inner {
         let SessionView { session, conversation, language, .. } = link.session.view();
         let task = HubTask {
             runs: self.runs.clone(),
-            sessions: self.sessions.clone(),
             session,
             conversation,
             language,
@@ -146,7 +144,7 @@ impl HubTask {
                 () = self.serve(&mut link) => {}
                 () = stop.cancelled() => return self.end(&ConnectionEnd::Stopping),
             }
-            let end = self.sessions.ended(&link).await;
+            let end = self.runs.sessions().ended(&link).await;
             let lost = self.take_lost(end);
             self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
             let next = tokio::select! {
@@ -180,7 +178,7 @@ impl HubTask {
 
     /// The next kernel of the session, if it is restarted. Clients come meanwhile, and what they send is held.
     async fn restarted(&mut self, link: &KernelLink) -> Result<KernelLink, SessionEnd> {
-        let sessions = self.sessions.clone();
+        let sessions = self.runs.sessions().clone();
         let mut next = std::pin::pin!(sessions.next_link(link));
         // JupyterLab takes this status for a death, so it is for restarts that no client of Jupyter asked for.
         let mut is_announced = self.restarts.load(Ordering::Relaxed) > 0;

@@ -74,10 +74,44 @@ pub(super) fn orders() -> (OrderSender, OrderReceiver) {
 }
 
 impl OrderSender {
+    /// A kernel does not answer what it cannot read, so that is refused here.
+    ///
     /// # Errors
     /// Why the message is refused.
     pub(super) fn parse(&self, client: &str, who: &Principal, message: KernelMessage) -> Result<Order, MessageRefused> {
-        Ok(Order { kernel: self.ended.load(Ordering::Relaxed), ..Order::parse(client, who, message)? })
+        let kernel = self.ended.load(Ordering::Relaxed);
+        if !matches!(message.channel, Channel::Shell | Channel::Control | Channel::Stdin) {
+            return Err(MessageRefused::Channel);
+        }
+        if message.header.len() > HEADER_BYTES_MAX {
+            return Err(MessageRefused::Header);
+        }
+        if message.bytes() > MESSAGE_BYTES_MAX - HEAD_BYTES {
+            return Err(MessageRefused::TooLong);
+        }
+        if message.buffers.len() > BUFFERS_MAX {
+            return Err(MessageRefused::Buffers);
+        }
+        let parts = [&message.header, &message.parent_header, &message.metadata, &message.content];
+        if parts.into_iter().any(|part| serde_json::from_slice::<&RawValue>(part).is_err()) {
+            return Err(MessageRefused::NotJson);
+        }
+        let header = message.read_header();
+        let fits = |text: &str| !text.is_empty() && text.len() <= ID_BYTES_MAX;
+        if !fits(&header.msg_id) || !fits(&header.msg_type) {
+            return Err(MessageRefused::Header);
+        }
+        let code = if message.channel == Channel::Shell && header.msg_type == "execute_request" {
+            let text = message.read_content()["code"].as_str().map(str::to_owned).ok_or(MessageRefused::NoCode)?;
+            let from = if header.session.is_empty() { client } else { header.session.as_str() };
+            let request = text::sha256(format!("{from}\0{}\0{text}", header.msg_id).as_bytes());
+            Some(CellCode { text, request })
+        } else {
+            None
+        };
+        // It may wait for long, and the frame that it came in may be longer than its parts.
+        let message = message.detached();
+        Ok(Order { client: client.to_owned(), who: who.clone(), header, code, message, kernel })
     }
 
     pub(super) async fn send(&self, order: Order) -> Result<(), MessageRefused> {
@@ -112,44 +146,6 @@ impl OrderReceiver {
     }
 }
 
-impl Order {
-    /// A kernel does not answer what it cannot read, so that is refused here.
-    fn parse(client: &str, who: &Principal, message: KernelMessage) -> Result<Self, MessageRefused> {
-        if !matches!(message.channel, Channel::Shell | Channel::Control | Channel::Stdin) {
-            return Err(MessageRefused::Channel);
-        }
-        if message.header.len() > HEADER_BYTES_MAX {
-            return Err(MessageRefused::Header);
-        }
-        if message.bytes() > MESSAGE_BYTES_MAX - HEAD_BYTES {
-            return Err(MessageRefused::TooLong);
-        }
-        if message.buffers.len() > BUFFERS_MAX {
-            return Err(MessageRefused::Buffers);
-        }
-        let parts = [&message.header, &message.parent_header, &message.metadata, &message.content];
-        if parts.into_iter().any(|part| serde_json::from_slice::<&RawValue>(part).is_err()) {
-            return Err(MessageRefused::NotJson);
-        }
-        let header = message.read_header();
-        let fits = |text: &str| !text.is_empty() && text.len() <= ID_BYTES_MAX;
-        if !fits(&header.msg_id) || !fits(&header.msg_type) {
-            return Err(MessageRefused::Header);
-        }
-        let code = if message.channel == Channel::Shell && header.msg_type == "execute_request" {
-            let text = message.read_content()["code"].as_str().map(str::to_owned).ok_or(MessageRefused::NoCode)?;
-            let from = if header.session.is_empty() { client } else { header.session.as_str() };
-            let request = text::sha256(format!("{from}\0{}\0{text}", header.msg_id).as_bytes());
-            Some(CellCode { text, request })
-        } else {
-            None
-        };
-        // It may wait for long, and the frame that it came in may be longer than its parts.
-        let message = message.detached();
-        Ok(Self { client: client.to_owned(), who: who.clone(), header, code, message, kernel: 0 })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -161,7 +157,7 @@ mod tests {
         let header = json!({"msg_id": "1", "msg_type": "execute_request"});
         let frame = KernelMessage::new(Channel::Shell, &header, &json!({"code": "1"})).encode();
         let message = KernelMessage::decode(&frame).expect("a message");
-        let order = Order::parse("a", &Principal::default(), message.clone()).expect("an order");
+        let order = orders().0.parse("a", &Principal::default(), message.clone()).expect("an order");
         assert_eq!(order.message, message);
         drop(message);
         assert!(frame.is_unique());

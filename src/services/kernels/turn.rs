@@ -14,7 +14,7 @@ use crate::{
     },
     services::{
         runs::{ConversationTurn, Runs},
-        sessions::{Busy, Sessions},
+        sessions::Busy,
     },
 };
 
@@ -72,12 +72,12 @@ pub(super) enum TurnChange {
 
 impl TurnState {
     /// Waits for a turn, and until the session has the files of its conversation.
-    pub(super) fn awaited(runs: Runs, sessions: Sessions, place: (SessionId, ConversationKey, Language)) -> Self {
+    pub(super) fn awaited(runs: Runs, place: (SessionId, ConversationKey, Language)) -> Self {
         let (session, conversation, language) = place;
         Self::Awaited(Box::pin(async move {
             let turn = runs.turn(&conversation, &language).await?;
-            sessions.check_use(&conversation.owner, session)?;
-            sessions.carry_in(&conversation.owner, session).await?;
+            runs.sessions().check_use(&conversation.owner, session)?;
+            runs.sessions().carry_in(&conversation.owner, session).await?;
             Ok(Box::new(turn))
         }))
     }

@@ -105,6 +105,6 @@ impl HubTask {
         if let TurnState::Held { watch, .. } = &mut self.turn {
             *watch = Watch::Reported;
         }
-        self.sessions.kill(link);
+        self.runs.sessions().kill(link);
     }
 }

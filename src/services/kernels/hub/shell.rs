@@ -79,7 +79,7 @@ impl HubTask {
                 if matches!(self.turn, TurnState::None) {
                     let conversation = ConversationKey::new(order.who.clone(), self.conversation.id.clone());
                     let place = (self.session, conversation, self.language.clone());
-                    self.turn = TurnState::awaited(self.runs.clone(), self.sessions.clone(), place);
+                    self.turn = TurnState::awaited(self.runs.clone(), place);
                 }
                 return;
             }
@@ -97,7 +97,7 @@ impl HubTask {
         if self.cells.has_begun || !self.next_code().is_some_and(|order| self.turn.is_of(&order.who)) {
             self.cells.has_begun = false;
             let (over, tell) = (std::mem::take(&mut self.turn).over(), (self.reported.clone(), self.notes.0.clone()));
-            self.sessions.carry_out_until(&self.conversation.owner, self.session, over, tell);
+            self.runs.sessions().carry_out_until(&self.conversation.owner, self.session, over, tell);
         }
     }
 
