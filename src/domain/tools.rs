@@ -184,13 +184,6 @@ pub struct Approval {
     pub expires_unix_ms: i64,
 }
 
-/// Why a call that asks may be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grant {
-    Once(ApprovalId),
-    Standing(ApprovalId),
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Hints, ServerName, module_names};

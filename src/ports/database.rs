@@ -10,7 +10,7 @@ use crate::domain::{
     id::{InstanceId, TokenId},
     network::PolicyText,
     token::{AccessRecord, TokenRecord},
-    tools::{Answered, Approval, ApprovalId, Grant, ProposedCall, ServerText},
+    tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
 };
 
 /// Why the database did not answer: it is away, locked, full or read-only. The text is the driver's, for the log.
@@ -152,7 +152,7 @@ pub trait ApprovalStore: Send + Sync {
     ) -> Result<bool, DatabaseError>;
 
     /// An answer that allows this call now. One that allows one call is used up by this: of two callers one gets it.
-    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<Grant>, DatabaseError>;
+    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<ApprovalId>, DatabaseError>;
 
     /// Takes back an answer that stands, or a question: `false` where there is none that does.
     async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError>;

@@ -7,7 +7,7 @@ use super::{Database, tokens::parsed};
 use crate::{
     domain::{
         owner::ConversationKey,
-        tools::{Answered, Approval, ApprovalId, Grant, ProposedCall, ServerText},
+        tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
     ports::database::{ApprovalStore, DatabaseError, ToolServerStore},
 };
@@ -127,7 +127,7 @@ impl ApprovalStore for Database {
         Ok(self.execute(query.bind(id.to_string()).bind(now)).await? > 0)
     }
 
-    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<Grant>, DatabaseError> {
+    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<ApprovalId>, DatabaseError> {
         let ProposedCall { conversation, server, tool, definition, arguments } = call;
         let standing = "SELECT id FROM approvals WHERE owner = $1 AND server = $2 AND tool = $3 AND definition = $4 \
             AND expires_ms > $5 AND (answer = 'always' OR (answer = 'session' AND conversation = $6)) LIMIT 1";
@@ -139,7 +139,7 @@ impl ApprovalStore for Database {
             .bind(now)
             .bind(conversation.id.to_string());
         if let Some(row) = query.fetch_optional(self.pool()?).await? {
-            return Ok(Some(Grant::Standing(parsed(&row, "id")?)));
+            return parsed(&row, "id").map(Some);
         }
         // One statement, so that of two callers one gets it.
         let once = "UPDATE approvals SET used_ms = $1 WHERE used_ms IS NULL AND id = (SELECT id FROM approvals \
@@ -156,7 +156,7 @@ impl ApprovalStore for Database {
             .bind(arguments)
             .bind(now);
         let row = query.fetch_optional(self.pool()?).await?;
-        row.map(|row| parsed(&row, "id").map(Grant::Once)).transpose()
+        row.map(|row| parsed(&row, "id")).transpose()
     }
 
     async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError> {

@@ -4,7 +4,7 @@ use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
         owner::ConversationKey,
-        tools::{Answered, Approval, ApprovalId, Grant, ProposedCall, ServerText},
+        tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
     ports::database::{ApprovalStore as _, ToolServerStore as _},
 };
@@ -65,17 +65,17 @@ async fn questions_and_servers_are_kept(url: &str) {
     // Of many at once, one gets it.
     let answers = futures_util::future::join_all((0..16).map(|_| database.take_grant(&once.call, NOW))).await;
     let taken: Vec<_> = answers.into_iter().filter_map(|answer| answer.expect("an answer")).collect();
-    assert_eq!(taken, [Grant::Once(once.id)]);
+    assert_eq!(taken, [once.id]);
 
     assert!(database.answer(other.id, Answered::Session, "ben", NOW, LATER).await.expect("answered"));
-    assert_eq!(database.take_grant(&other.call, NOW).await.expect("it stands"), Some(Grant::Standing(other.id)));
+    assert_eq!(database.take_grant(&other.call, NOW).await.expect("it stands"), Some(other.id));
     let elsewhere = ProposedCall { conversation: "@ben/two".parse().expect("a conversation"), ..other.call.clone() };
     assert_eq!(database.take_grant(&elsewhere, NOW).await.expect("none"), None);
     assert_eq!(database.take_grant(&other.call, LATER).await.expect("over"), None);
     let always = question("@ben/one", "{}");
     database.ask(&always).await.expect("stored");
     assert!(database.answer(always.id, Answered::Always, "ben", NOW, i64::MAX / 4).await.expect("answered"));
-    assert_eq!(database.take_grant(&elsewhere, LATER).await.expect("it stands"), Some(Grant::Standing(always.id)));
+    assert_eq!(database.take_grant(&elsewhere, LATER).await.expect("it stands"), Some(always.id));
     let others = ProposedCall { definition: "another".to_owned(), ..elsewhere.clone() };
     assert_eq!(database.take_grant(&others, LATER).await.expect("none"), None);
     assert!(database.revoke(always.id, LATER).await.expect("taken back"));
