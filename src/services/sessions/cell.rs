@@ -35,7 +35,7 @@ use crate::{
         owner::ConversationKey,
     },
     ports::runner::Runner,
-    services::network::{ConnectionReporter, Sink, time_up},
+    services::network::{Sink, time_up},
 };
 
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
@@ -106,9 +106,9 @@ impl Sessions {
         }
         busy.begin_cell();
         self.0.carry_in(&session).await?;
-        session.kernel.reporter().inspect(|reporter| reporter.to(cell.network));
+        session.kernel.reporter.as_ref().inspect(|reporter| reporter.to(cell.network));
         // From the beginning, so that nothing of the cell is missed.
-        let following = session.kernel.follow();
+        let following = session.kernel.followers.add();
         sink(EventKind::Started);
         let begun = Instant::now();
         let content = json!({"code": cell.code, "silent": false, "store_history": true, "user_expressions": {},
@@ -132,7 +132,7 @@ impl Sessions {
             asked: None,
             input: Input::new(cell.input),
         };
-        let deadline = time_up(begun + cell.limits.wall(), session.kernel.reporter());
+        let deadline = time_up(begun + cell.limits.wall(), session.kernel.reporter.as_deref());
         let stopped = execution.until_end(deadline, cancel, breach).await;
         let ended = match stopped {
             End::Itself => execution.reply.as_ref().map_or(Ended::Exited { code: 0 }, reply_verdict),
@@ -146,7 +146,7 @@ impl Sessions {
         let figures = session.figures(&used);
         let oom_killed = oom_killed || ended == Ended::OutOfMemory;
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
-        for sentence in session.kernel.reporter().map(ConnectionReporter::end).unwrap_or_default() {
+        for sentence in session.kernel.take_refusals() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
         let display_files = std::mem::take(&mut execution.display_files);

@@ -24,10 +24,7 @@ use crate::{
         id::{Language, SessionId},
         owner::{ConversationKey, Principal},
     },
-    services::{
-        network::{Access, ConnectionReporter},
-        shares::WeakMap,
-    },
+    services::{network::Access, shares::WeakMap},
 };
 
 /// The output of a cell that waited and was not executed.
@@ -60,7 +57,7 @@ impl KernelLink {
 
     /// A sentence for each host that was refused since the last time.
     pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
-        self.session.kernel.reporter().map(ConnectionReporter::end).unwrap_or_default()
+        self.session.kernel.take_refusals()
     }
 
     /// Interrupts what runs, as a cell at a limit. Ends when the time to react is over.
@@ -126,7 +123,7 @@ impl Sessions {
     /// Those of [`Sessions::get`].
     pub(in crate::services) fn link(&self, who: &Principal, id: SessionId) -> Result<KernelLink, Failure> {
         let session = self.0.find(who, id)?;
-        Ok(KernelLink { following: session.kernel.follow(), session })
+        Ok(KernelLink { following: session.kernel.followers.add(), session })
     }
 
     /// How a session ended whose messages have. Then it is found no more.
@@ -137,7 +134,7 @@ impl Sessions {
     /// The session's next kernel when it is restarted; otherwise how it ended.
     pub(in crate::services) async fn next_link(&self, ended: &KernelLink) -> Result<KernelLink, SessionEnd> {
         let Session { id, conversation, .. } = &*ended.session;
-        let mut restarts = self.0.registry.restarts();
+        let mut restarts = self.0.registry.restarted.subscribe();
         loop {
             // Before the session is looked for: a restart that is over by then has opened it.
             let is_restarting = self.0.registry.is_restarting(*id);

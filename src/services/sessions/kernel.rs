@@ -22,7 +22,7 @@ use super::{
     SessionEnd,
     files::FileLink,
     message::{Channel, Header, KernelMessage, MessageReader},
-    queue::{Followers, Following},
+    queue::Followers,
 };
 use crate::{
     domain::{
@@ -52,7 +52,8 @@ const TO_KERNEL_MAX: usize = 4;
 pub(super) struct Kernel {
     /// Where messages for the kernel go.
     pub(super) outgoing: mpsc::Sender<KernelMessage>,
-    followers: Arc<Followers>,
+    /// Those that follow get the messages from then on. They end with the kernel.
+    pub(super) followers: Arc<Followers>,
     phase: watch::Receiver<Phase>,
     /// Ends it.
     pub(super) close: CancellationToken,
@@ -61,7 +62,7 @@ pub(super) struct Kernel {
     /// The client session in the headers of the server's own messages.
     client: String,
     /// Reports its connections, if it has any.
-    reporter: Option<Arc<ConnectionReporter>>,
+    pub(super) reporter: Option<Arc<ConnectionReporter>>,
     /// The files of its sandbox, where they travel.
     pub(super) files: FileLink,
 }
@@ -169,18 +170,13 @@ impl Kernel {
         }
     }
 
-    /// Reports its connections, if it has any.
-    pub(super) fn reporter(&self) -> Option<&ConnectionReporter> {
-        self.reporter.as_deref()
+    /// A sentence for each host that was refused since it was reported where its connections go.
+    pub(super) fn take_refusals(&self) -> Vec<String> {
+        self.reporter.as_deref().map(ConnectionReporter::end).unwrap_or_default()
     }
 
     pub(super) fn is_ended(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Ended(_))
-    }
-
-    /// The messages from now on. They end with the kernel.
-    pub(super) fn follow(&self) -> Following {
-        self.followers.add()
     }
 
     /// Sends a message of the server's own; its id. A kernel whose sandbox takes no messages any more ends.
@@ -225,7 +221,7 @@ impl Kernel {
     /// # Errors
     /// [`Code::SessionBusy`] when the kernel does not answer in time.
     pub(super) async fn request(&self, msg_type: &str, content: &Value) -> Result<Value, Failure> {
-        let mut following = self.follow();
+        let mut following = self.followers.add();
         let (id, message) = own_message(&self.client, Channel::Shell, msg_type, content);
         let reply = async {
             // Where it is not taken, the messages end as well.

@@ -144,22 +144,18 @@ impl KernelMessage {
 
     /// The header, as far as it can be read.
     pub fn read_header(&self) -> Header {
-        read_header(&self.header)
+        serde_json::from_slice(&self.header).unwrap_or_default()
     }
 
     /// The header of the message that this one answers.
     pub fn read_parent(&self) -> Header {
-        read_header(&self.parent_header)
+        serde_json::from_slice(&self.parent_header).unwrap_or_default()
     }
 
     /// The content; null when it is no JSON.
     pub fn read_content(&self) -> Value {
         serde_json::from_slice(&self.content).unwrap_or_default()
     }
-}
-
-fn read_header(json: &Bytes) -> Header {
-    serde_json::from_slice(json).unwrap_or_default()
 }
 
 /// Puts messages together from chunks of any size: each comes after its length, four bytes, big-endian.

@@ -168,7 +168,7 @@ pub(super) struct Registry {
     state: Mutex<State>,
     opening: WeakMap<SessionKey, AsyncMutex<()>>,
     /// Changes when a restart is over.
-    restarted: watch::Sender<()>,
+    pub(super) restarted: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -245,10 +245,6 @@ impl Registry {
 
     pub(super) fn restarting(&self) -> Vec<SessionId> {
         self.state.lock().restarting.iter().copied().collect()
-    }
-
-    pub(super) fn restarts(&self) -> watch::Receiver<()> {
-        self.restarted.subscribe()
     }
 
     /// The right to open a session there; others wait.

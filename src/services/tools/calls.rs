@@ -26,7 +26,7 @@ use crate::{
         event::EventKind,
         path::SafePath,
         text::{self, json_bytes},
-        tools::{Action, CallEnd, ProposedCall, ToolUse, canonical, without_rule},
+        tools::{Action, CallEnd, ProposedCall, RuleText, ToolUse, canonical, without_rule},
     },
     ports::{
         observer::ToolFacts,
@@ -105,6 +105,16 @@ impl From<Failure> for CallFailure {
     }
 }
 
+/// A call that is decided on.
+struct Wish<'a> {
+    program: &'a Program,
+    server: &'a str,
+    tool: &'a str,
+    arguments: &'a Value,
+    /// The canonical text of the arguments.
+    text: &'a str,
+}
+
 /// Reports a call when it is over, also when its future is dropped.
 struct CallReport<'a> {
     inner: &'a Inner,
@@ -135,15 +145,16 @@ impl Inner {
         requested: RequestedCall,
         progress: ProgressSink,
     ) -> Result<(Answered, OwnedSemaphorePermit), CallFailure> {
-        let arguments = Value::Object(requested.arguments);
+        let RequestedCall { server, tool, arguments } = requested;
+        let arguments = Value::Object(arguments);
         let text = canonical(&arguments);
         let short = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
         let mut report = CallReport {
             inner: self,
             program,
             used: ToolUse {
-                server: short(&requested.server),
-                tool: short(&requested.tool),
+                server: short(&server),
+                tool: short(&tool),
                 // Until it is known.
                 end: CallEnd::Cancelled,
                 why: None,
@@ -154,8 +165,8 @@ impl Inner {
             begun: Instant::now(),
         };
         let called = async {
-            let (live, defined) =
-                self.permitted(program, &requested.server, &requested.tool, &arguments, &text).await?;
+            let wish = Wish { program, server: &server, tool: &tool, arguments: &arguments, text: &text };
+            let (live, defined) = self.permitted(&wish).await?;
             let Value::Object(arguments) = arguments else { unreachable!("it was made of an object") };
             let name = &defined.tool.name;
             let (answer, room) = live.call(&program.conversation.owner, name, arguments, progress).await?;
@@ -171,21 +182,15 @@ impl Inner {
 
     /// The tool, where the call may be made now. After each question everything is looked up again: the server may be
     /// gone, the rules and the tool may be others.
-    async fn permitted(
-        &self,
-        program: &Program,
-        server: &str,
-        tool: &str,
-        arguments: &Value,
-        text: &str,
-    ) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
+    async fn permitted(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
+        let &Wish { program, server, arguments, text, .. } = wish;
         if !program.reporter.count(ALL, self.calls_per_run_max) {
             let why = format!("More than {} calls of tools in one run or cell.", self.calls_per_run_max);
             return Err(CallFailure::refused("tool_limit", why));
         }
         let mut is_counted = false;
         loop {
-            let (live, defined) = self.find_tool(program, server, tool, arguments).await?;
+            let (live, defined) = self.find_tool(wish).await?;
             let owner = program.conversation.owner.name();
             let mut rules = live.server.rules.iter().enumerate();
             let rule = rules.find(|(_, rule)| rule.matches(owner, &defined.tool, arguments));
@@ -196,8 +201,7 @@ impl Inner {
                 return Err(CallFailure::denied(format!("A rule of {server} denies this call of {shown}.")));
             }
             if let (Some((at, rule)), false) = (rule, is_counted) {
-                let limits = (rule.text.per_run, rule.text.per_minute.and_then(NonZeroU32::new));
-                self.count(program, server, at, limits)?;
+                self.count(wish, at, &rule.text)?;
                 is_counted = true;
             }
             if action == Action::Allow {
@@ -221,13 +225,8 @@ impl Inner {
         }
     }
 
-    async fn find_tool(
-        &self,
-        program: &Program,
-        server: &str,
-        tool: &str,
-        arguments: &Value,
-    ) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
+    async fn find_tool(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
+        let &Wish { program, server, tool, arguments, .. } = wish;
         let live = self.server(&program.conversation.owner, server)?;
         let definitions = live.definitions().await?;
         let Some(defined) = definitions.find(tool) else {
@@ -236,29 +235,24 @@ impl Inner {
             return Err(CallFailure::refused("not_found", why));
         };
         defined.check(arguments).map_err(|why| {
-            CallFailure::refused(
-                "invalid_arguments",
-                format!("The arguments of {} are not valid: {why}", defined.tool.name.escape_debug()),
-            )
+            let why = format!("The arguments of {} are not valid: {why}", defined.tool.name.escape_debug());
+            CallFailure::refused("invalid_arguments", why)
         })?;
         Ok((live, Arc::clone(defined)))
     }
 
-    fn count(
-        &self,
-        program: &Program,
-        server: &str,
-        rule: usize,
-        (per_run, per_minute): (Option<u32>, Option<NonZeroU32>),
-    ) -> Result<(), CallFailure> {
-        if let Some(max) = per_run
-            && !program.reporter.count(&format!("{server} {rule}"), max)
+    /// Counts it for the rule of this number, which lets it pass.
+    fn count(&self, wish: &Wish<'_>, number: usize, rule: &RuleText) -> Result<(), CallFailure> {
+        let &Wish { program, server, .. } = wish;
+        let name = format!("{server} {number}");
+        if let Some(max) = rule.per_run
+            && !program.reporter.count(&name, max)
         {
             let why = format!("A rule of {server} lets {max} such calls pass in one run or cell.");
             return Err(CallFailure::refused("tool_limit", why));
         }
-        if let Some(max) = per_minute
-            && self.rates.take(&format!("{server} {rule}"), max, &program.conversation.owner).is_err()
+        if let Some(max) = rule.per_minute.and_then(NonZeroU32::new)
+            && self.rates.take(&name, max, &program.conversation.owner).is_err()
         {
             let why = format!("A rule of {server} lets {max} such calls pass in a minute: wait, or make fewer.");
             return Err(CallFailure::refused("tool_limit", why));

@@ -183,7 +183,7 @@ impl Directory {
         }
         drop(made);
         for gone in known.into_values() {
-            gone.end();
+            gone.ended.cancel();
         }
         Ok(())
     }

@@ -69,7 +69,8 @@ pub(super) struct Live {
     at_once: Semaphore,
     /// Of each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
-    ended: CancellationToken,
+    /// Ends its calls: it does not hold any more.
+    pub(super) ended: CancellationToken,
 }
 
 /// A tool as it can be called.
@@ -220,11 +221,6 @@ impl Live {
 
     pub(super) fn secret(&self) -> &str {
         self.secret.expose_secret()
-    }
-
-    /// Ends its calls: it does not hold any more.
-    pub(super) fn end(&self) {
-        self.ended.cancel();
     }
 
     fn transport(&self) -> Transport {
