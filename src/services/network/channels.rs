@@ -58,14 +58,14 @@ impl Channels {
         self.authority.as_deref().map(|authority| authority.certificate_pem.as_str())
     }
 
-    /// Its parts, for a sandbox with or without channels.
+    /// Gives a sandbox, with or without channels, what takes its bytes; what is to be written, and the rest.
     pub(in crate::services) fn apart(
         channels: Option<Self>,
-    ) -> (Option<Incoming>, Option<mpsc::Receiver<Bytes>>, Option<ChannelsLink>) {
-        match channels {
-            Some(Self { incoming, outgoing, link, .. }) => (Some(incoming), Some(outgoing), Some(link)),
-            None => (None, None, None),
-        }
+        taker: &mut Option<Incoming>,
+    ) -> (Option<mpsc::Receiver<Bytes>>, Option<ChannelsLink>) {
+        let Some(Self { incoming, outgoing, link, .. }) = channels else { return (None, None) };
+        *taker = Some(incoming);
+        (Some(outgoing), Some(link))
     }
 }
 

@@ -125,8 +125,7 @@ pub(super) async fn execute(
         code.clone()
     };
     let (control, control_receiver) = mpsc::channel(1);
-    let (incoming, outgoing, link) = Channels::apart(channels);
-    sandbox.channels = incoming;
+    let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
     let writing = stdin::write(stdin_stream, request, !framed, control_receiver, more_stdin, outgoing);
     let mut writing = Box::pin(writing);
     let mut execution = Execution {

@@ -103,8 +103,7 @@ impl Kernel {
         let start = Start { args: &[], env, wall: age_max, grace: GRACE, channels: channels.is_some(), authority };
         let request = frames::session(name, &start);
         let (stdin, mut sandbox) = attach(started);
-        let (incoming, outgoing, link) = Channels::apart(channels);
-        sandbox.channels = incoming;
+        let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
         let reporter = link.as_ref().map(|link| Arc::clone(&link.reporter));
         let task = KernelTask {
             sandbox,

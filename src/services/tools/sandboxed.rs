@@ -171,9 +171,8 @@ impl Opener {
 
         let channels = access.map(|access| parts.network.open(access, &conversation, &runner.language));
         let request = self.request(&runner.language, channels.as_ref());
-        let (incoming, outgoing, link) = Channels::apart(channels);
         let (stdin, mut sandbox) = attach(started);
-        sandbox.channels = incoming;
+        let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
         let (ours, theirs) = duplex(PIPE_BYTES);
         let (opener, input) = (self.clone(), (stdin, request, outgoing));
         tasks.spawn(async move {
