@@ -168,8 +168,8 @@ impl Sessions {
         &self,
         conversation: &ConversationKey,
         runner: &Runner,
-    ) -> Result<(), Failure> {
-        self.0.open(conversation, runner).await.map(drop)
+    ) -> Result<Arc<Session>, Failure> {
+        self.0.open_as(SessionId::new(), conversation, runner, &Setup::default()).await
     }
 
     /// A session of this caller.
@@ -285,10 +285,6 @@ impl Inner {
 
     fn check_running(&self) -> Result<(), Failure> {
         if self.stop.is_cancelled() { Err(Failure::stopping()) } else { Ok(()) }
-    }
-
-    async fn open(self: &Arc<Self>, conversation: &ConversationKey, runner: &Runner) -> Result<Arc<Session>, Failure> {
-        self.open_as(SessionId::new(), conversation, runner, &Setup::default()).await
     }
 
     async fn restart(self: &Arc<Self>, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {

@@ -46,7 +46,7 @@ impl RunTask {
             tokio::select! {
                 biased;
                 report = self.not_begun() => return Ok(report),
-                opened = service.sessions.open_for_cell(&conversation, &self.runner) => opened?,
+                opened = service.sessions.open_for_cell(&conversation, &self.runner) => drop(opened?),
             }
         }
         let (_, mark) = service.prepare(&conversation).await?;

@@ -84,7 +84,7 @@ impl Sessions {
                 let session = tokio::select! {
                     biased;
                     () = cancel.cancelled() => return Ok(CellEnd::before_it_began()),
-                    session = self.0.open(cell.conversation, cell.runner) => session?,
+                    session = self.open_for_cell(cell.conversation, cell.runner) => session?,
                 };
                 if let Some(end) = self.0.take_news(cell.conversation, &cell.runner.language) {
                     sink(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
