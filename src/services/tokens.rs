@@ -158,10 +158,6 @@ impl std::fmt::Debug for Tokens {
 impl Tokens {
     /// With the configured token, which is the owner `default` and may do everything.
     pub fn new(configured: &SecretString, store: Option<Arc<dyn TokenStore>>, clock: Arc<dyn Clock>) -> Self {
-        let quota = |(burst, a_minute): (u32, u32)| {
-            let at_least_1 = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
-            Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
-        };
         let digest = digest(configured.expose_secret().as_bytes());
         let record = TokenRecord { name: "MCP_API_TOKEN".to_owned(), digest, ..blank_record() };
         let mut known = Known::default();
@@ -298,6 +294,12 @@ impl Tokens {
     fn now(&self) -> i64 {
         self.clock.unix_ms()
     }
+}
+
+/// So many at once, and a minute.
+pub(super) fn quota((burst, a_minute): (u32, u32)) -> Quota {
+    let at_least_1 = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
+    Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
 }
 
 /// As tokens are stored.

@@ -50,7 +50,7 @@ impl SignIn {
     /// [`Refusal::InvalidRedirectUri`] when none can be used, [`Refusal::InvalidClientMetadata`],
     /// [`Refusal::TooMany`], [`Refusal::Unavailable`].
     pub async fn register(&self, wanted: Registration, from: IpAddr) -> Result<Registered, Refusal> {
-        self.rates.registration(from)?;
+        self.rates.registrations.take(&from)?;
         let wants_secret = match wanted.auth_method.as_str() {
             "" | "none" => false,
             "client_secret_post" | "client_secret_basic" => true,

@@ -61,7 +61,7 @@ impl SignIn {
         if let Some((_, found)) = known {
             return found.map_err(Refusal::ClientDocument);
         }
-        self.rates.outgoing(from)?;
+        self.rates.outgoing.take(&from)?;
         self.fetch(id).await
     }
 

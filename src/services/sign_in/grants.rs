@@ -115,7 +115,7 @@ impl SignIn {
         });
         let Some((grant, caller)) = granted.filter(|(grant, _)| !grant.scopes.is_empty()) else {
             tokio::time::sleep(self.tokens.refused(from)).await;
-            return Err(self.rates.wrong_token(from));
+            return Err(self.rates.wrong_tokens.refuse(&from, Refusal::WrongToken));
         };
         let parent = &caller.token.record;
         let id = if caller.token.is_configured() { self.tokens.configured_id() } else { Some(parent.id) };
@@ -133,7 +133,7 @@ impl SignIn {
         new: NewToken,
         stored_parent: Option<TokenId>,
     ) -> Result<SecretString, Refusal> {
-        self.rates.connection(&new.owner)?;
+        self.rates.connections.take(&new.owner)?;
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
         let name = listed(&consent.client.name, &host);
         let connection = self.tokens.new_connection(NewToken { name, ..new }).map_err(|error| {
@@ -166,6 +166,7 @@ impl SignIn {
     /// # Errors
     /// What the client gets.
     pub async fn grant(&self, request: &TokenRequest, from: IpAddr) -> Result<Granted, Refusal> {
+        let wrong = || self.rates.wrong_grants.refuse(&from, Refusal::InvalidGrant);
         let client = self.authenticated(&request.client, request.secret.as_deref()).await?;
         self.check_resources(&request.resources)?;
         match request.grant_type.as_str() {
@@ -198,7 +199,7 @@ impl SignIn {
             "refresh_token" => {
                 let sent = digest(request.refresh.as_bytes());
                 let Some((connection, grant)) = self.store.grant_of(&sent, &client).await? else {
-                    return Err(self.rates.wrong_grant(from));
+                    return Err(wrong());
                 };
                 let is_wider = request
                     .scope
@@ -207,7 +208,7 @@ impl SignIn {
                 if is_wider {
                     return Err(Refusal::InvalidScope);
                 }
-                self.rates.refresh(connection)?;
+                self.rates.refreshes.take(&connection)?;
                 self.store.rotate(&sent, &client, &pair, now, millis(GRACE)).await?
             }
             _ => return Err(Refusal::UnsupportedGrantType),
@@ -222,9 +223,9 @@ impl SignIn {
             }
             Exchange::Reused(connection) => {
                 self.end("reused", &client, connection).await?;
-                Err(self.rates.wrong_grant(from))
+                Err(wrong())
             }
-            Exchange::Invalid => Err(self.rates.wrong_grant(from)),
+            Exchange::Invalid => Err(wrong()),
         }
     }
 

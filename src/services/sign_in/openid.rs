@@ -140,7 +140,7 @@ impl SignIn {
     /// # Errors
     /// [`Refusal::ProviderAway`]; [`Refusal::TooMany`], since the provider is asked each time.
     pub async fn to_provider(&self, state: &str, browser: &str, from: IpAddr) -> Result<String, Refusal> {
-        self.rates.outgoing(from)?;
+        self.rates.outgoing.take(&from)?;
         let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
         let metadata = openid.metadata().await?;
         let client = CoreClient::from_provider_metadata(metadata, ClientId::new(openid.options.client.clone()), None)
@@ -166,7 +166,7 @@ impl SignIn {
         (state, browser): (&str, &str),
         from: IpAddr,
     ) -> Result<Identity, Refusal> {
-        self.rates.outgoing(from)?;
+        self.rates.outgoing.take(&from)?;
         let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
         if issuer.is_some_and(|issuer| issuer != openid.options.issuer) {
             return Err(Refusal::NotAllowed);

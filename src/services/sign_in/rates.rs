@@ -1,11 +1,14 @@
 //! Rate limits of client registration, of the entry of tokens, of consents and of refreshes. Every table is bounded.
 
-use std::{hash::Hash, net::IpAddr, num::NonZeroU32};
+use std::{hash::Hash, net::IpAddr};
 
-use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, RateLimiter};
 
 use super::Refusal;
-use crate::domain::{id::TokenId, owner::Principal};
+use crate::{
+    domain::{id::TokenId, owner::Principal},
+    services::tokens::quota,
+};
 
 /// At once and a minute. Assistants in the cloud share addresses, and so do all clients behind a proxy.
 const REGISTRATIONS_OF_ADDRESS: (u32, u32) = (60, 60);
@@ -26,70 +29,51 @@ const REFRESHES_OF_CONNECTION: (u32, u32) = (60, 10);
 const KEYS_MAX: usize = 10_000;
 
 pub(super) struct Rates {
-    registrations_of: DefaultKeyedRateLimiter<IpAddr>,
-    registrations: DefaultDirectRateLimiter,
-    outgoing_of: DefaultKeyedRateLimiter<IpAddr>,
-    outgoing: DefaultDirectRateLimiter,
-    wrong_tokens: DefaultKeyedRateLimiter<IpAddr>,
-    wrong_grants: DefaultKeyedRateLimiter<IpAddr>,
-    connections_of: DefaultKeyedRateLimiter<Principal>,
-    refreshes_of: DefaultKeyedRateLimiter<TokenId>,
+    pub registrations: Rate<IpAddr>,
+    pub outgoing: Rate<IpAddr>,
+    pub wrong_tokens: Rate<IpAddr>,
+    pub wrong_grants: Rate<IpAddr>,
+    pub connections: Rate<Principal>,
+    pub refreshes: Rate<TokenId>,
 }
 
 impl Default for Rates {
     fn default() -> Self {
         Self {
-            registrations_of: RateLimiter::keyed(quota(REGISTRATIONS_OF_ADDRESS)),
-            registrations: RateLimiter::direct(quota(REGISTRATIONS)),
-            outgoing_of: RateLimiter::keyed(quota(OUTGOING_OF_ADDRESS)),
-            outgoing: RateLimiter::direct(quota(OUTGOING)),
-            wrong_tokens: RateLimiter::keyed(quota(WRONG_TOKENS)),
-            wrong_grants: RateLimiter::keyed(quota(WRONG_GRANTS)),
-            connections_of: RateLimiter::keyed(quota(CONNECTIONS_OF_OWNER)),
-            refreshes_of: RateLimiter::keyed(quota(REFRESHES_OF_CONNECTION)),
+            registrations: Rate::new(REGISTRATIONS_OF_ADDRESS, Some(REGISTRATIONS)),
+            outgoing: Rate::new(OUTGOING_OF_ADDRESS, Some(OUTGOING)),
+            wrong_tokens: Rate::new(WRONG_TOKENS, None),
+            wrong_grants: Rate::new(WRONG_GRANTS, None),
+            connections: Rate::new(CONNECTIONS_OF_OWNER, None),
+            refreshes: Rate::new(REFRESHES_OF_CONNECTION, None),
         }
     }
 }
 
-impl Rates {
-    pub(super) fn registration(&self, from: IpAddr) -> Result<(), Refusal> {
-        take(&self.registrations_of, &from)?;
-        self.registrations.check().map_err(|_| Refusal::TooMany)
-    }
-
-    pub(super) fn outgoing(&self, from: IpAddr) -> Result<(), Refusal> {
-        take(&self.outgoing_of, &from)?;
-        self.outgoing.check().map_err(|_| Refusal::TooMany)
-    }
-
-    pub(super) fn wrong_token(&self, from: IpAddr) -> Refusal {
-        take(&self.wrong_tokens, &from).err().unwrap_or(Refusal::WrongToken)
-    }
-
-    pub(super) fn wrong_grant(&self, from: IpAddr) -> Refusal {
-        take(&self.wrong_grants, &from).err().unwrap_or(Refusal::InvalidGrant)
-    }
-
-    pub(super) fn connection(&self, owner: &Principal) -> Result<(), Refusal> {
-        take(&self.connections_of, owner)
-    }
-
-    pub(super) fn refresh(&self, connection: TokenId) -> Result<(), Refusal> {
-        take(&self.refreshes_of, &connection)
-    }
+/// How often something may be done by one key, and by all keys together.
+pub(super) struct Rate<K: Clone + Eq + Hash> {
+    of_key: DefaultKeyedRateLimiter<K>,
+    of_all: Option<DefaultDirectRateLimiter>,
 }
 
-fn quota((burst, a_minute): (u32, u32)) -> Quota {
-    let at_least_1 = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
-    Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
-}
+impl<K: Clone + Eq + Hash> Rate<K> {
+    fn new(of_key: (u32, u32), of_all: Option<(u32, u32)>) -> Self {
+        Self { of_key: RateLimiter::keyed(quota(of_key)), of_all: of_all.map(|rate| RateLimiter::direct(quota(rate))) }
+    }
 
-fn take<K: Clone + Eq + Hash>(of: &DefaultKeyedRateLimiter<K>, key: &K) -> Result<(), Refusal> {
-    if of.len() >= KEYS_MAX {
-        of.retain_recent();
+    pub(super) fn take(&self, key: &K) -> Result<(), Refusal> {
+        if self.of_key.len() >= KEYS_MAX {
+            self.of_key.retain_recent();
+        }
+        if self.of_key.len() >= KEYS_MAX {
+            return Err(Refusal::TooMany);
+        }
+        self.of_key.check_key(key).map_err(|_| Refusal::TooMany)?;
+        self.of_all.as_ref().map_or(Ok(()), |all| all.check().map_err(|_| Refusal::TooMany))
     }
-    if of.len() >= KEYS_MAX {
-        return Err(Refusal::TooMany);
+
+    /// Counts what is refused: with this reason, unless there were too many.
+    pub(super) fn refuse(&self, key: &K, why: Refusal) -> Refusal {
+        self.take(key).err().unwrap_or(why)
     }
-    of.check_key(key).map_err(|_| Refusal::TooMany)
 }
