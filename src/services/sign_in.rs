@@ -22,7 +22,7 @@ use tracing::{info, warn};
 pub use self::{
     clients::{Registered, Registration, redirect_host},
     grants::{Consent, Granted, Request, TokenRequest},
-    openid::{Identity, OpenIdOptions},
+    openid::OpenIdOptions,
 };
 use self::{documents::Documents, openid::OpenId, rates::Rates};
 use super::tokens::Tokens;

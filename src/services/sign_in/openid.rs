@@ -54,12 +54,6 @@ struct OtherClaims(Map<String, Value>);
 
 impl AdditionalClaims for OtherClaims {}
 
-/// A person whom the provider vouches for.
-#[derive(Debug)]
-pub struct Identity {
-    pub owner: Principal,
-}
-
 impl OpenId {
     pub(super) fn new(options: OpenIdOptions, web: Arc<dyn Web>) -> Self {
         Self { options, web }
@@ -154,7 +148,7 @@ impl SignIn {
         Ok(request.url().0.into())
     }
 
-    /// Whom a code of the provider stands for. `issuer` is what its answer says of itself, against mix-ups (RFC 9207).
+    /// The owner of the person whom a code of the provider stands for. `issuer` is what its answer says of itself, against mix-ups (RFC 9207).
     ///
     /// # Errors
     /// [`Refusal::ProviderAway`], [`Refusal::NotAllowed`], [`Refusal::Unidentified`]; [`Refusal::TooMany`], since the
@@ -165,7 +159,7 @@ impl SignIn {
         issuer: Option<&str>,
         (state, browser): (&str, &str),
         from: IpAddr,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Principal, Refusal> {
         self.rates.outgoing.take(&from)?;
         let openid = self.openid.as_ref().ok_or(Refusal::ProviderAway)?;
         if issuer.is_some_and(|issuer| issuer != openid.options.issuer) {
@@ -207,16 +201,15 @@ impl SignIn {
             info!(?subject, has_email, ?email_verified, "sign-in: the provider's person may not use this server");
             return Err(Refusal::NotAllowed);
         }
-        Ok(Identity { owner: Principal::of_claim(&openid.options.issuer, named) })
+        Ok(Principal::of_claim(&openid.options.issuer, named))
     }
 
     /// Makes a connection for a person of the provider, and the code that leads to it.
     ///
     /// # Errors
     /// [`Refusal::TooMany`], [`Refusal::Unavailable`].
-    pub async fn consent_as(&self, consent: &Consent, person: Identity) -> Result<SecretString, Refusal> {
+    pub async fn consent_as(&self, consent: &Consent, owner: Principal) -> Result<SecretString, Refusal> {
         let grant = Grant { scopes: consent.scopes.clone(), ..Grant::default() };
-        let owner = person.owner;
         let new = NewToken { owner, name: String::new(), grant, expires_unix_ms: None, parent: None };
         self.connect(consent, new, None).await
     }

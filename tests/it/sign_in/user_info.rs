@@ -66,7 +66,7 @@ impl Provider {
         pages.put(&format!("{ISSUER}/token"), &answer);
         let person = sign_in.from_provider("code", None, ("state", "browser"), HERE).await;
         let asked = pages.asked.lock().expect("no panic").iter().filter(|(_, at)| at.ends_with("/userinfo")).count();
-        (person.map(|person| person.owner.name().to_owned()), asked)
+        (person.map(|owner| owner.name().to_owned()), asked)
     }
 }
 

@@ -171,8 +171,8 @@ pub(super) async fn back_from_provider(
     let (Ok(consent), Some(code)) = (&asked.consent, form.get("code")) else {
         return asked.back(&sign_in, &Err(Refusal::AccessDenied));
     };
-    let person = sign_in.from_provider(code, form.get("iss"), (&state, &browser), from).await?;
-    asked.back(&sign_in, &Ok(sign_in.consent_as(consent, person).await?))
+    let owner = sign_in.from_provider(code, form.get("iss"), (&state, &browser), from).await?;
+    asked.back(&sign_in, &Ok(sign_in.consent_as(consent, owner).await?))
 }
 
 /// The request in a state, if it was given to this browser, lately.
