@@ -11,7 +11,7 @@ use crate::{
     ports::{observer::Observer, web::Web},
     services::{
         connections::Connections,
-        issuer::{Issuer, IssuerOptions, KeysAt},
+        issuer::{Issuer, IssuerOptions},
         sign_in::{OpenIdOptions, SignIn, SignInOptions},
         tokens::Tokens,
     },
@@ -95,10 +95,7 @@ fn openid(config: &Config) -> Result<Option<OpenIdOptions>, StartError> {
 
 fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Arc<Issuer>> {
     let sign_in = &config.sign_in;
-    let keys = match sign_in.issuer_keys.as_str() {
-        "" => KeysAt::Metadata,
-        address => KeysAt::Address(address.to_owned()),
-    };
+    let keys = (!sign_in.issuer_keys.is_empty()).then(|| sign_in.issuer_keys.clone());
     let audiences = match sign_in.audience.as_str() {
         // As clients write it, and as the operator may have entered it at the issuer.
         "" => vec![format!("{}/mcp", config.public_base_url.origin()), format!("{}/mcp", config.public_base_url)],
@@ -110,7 +107,7 @@ fn issuer(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<A
 /// Cloudflare Access signs what passes it, for an application.
 fn cloudflare(config: &Config, web: &Arc<dyn Web>, tokens: &Arc<Tokens>) -> Option<Arc<Issuer>> {
     let team = config.sign_in.cloudflare_team.trim_end_matches('/');
-    let keys = KeysAt::Address(format!("{team}/cdn-cgi/access/certs"));
+    let keys = Some(format!("{team}/cdn-cgi/access/certs"));
     trusted(config, (web, tokens), team, keys, vec![config.sign_in.cloudflare_audience.clone()])
 }
 
@@ -119,7 +116,7 @@ fn trusted(
     config: &Config,
     (web, tokens): (&Arc<dyn Web>, &Arc<Tokens>),
     name: &str,
-    keys: KeysAt,
+    keys: Option<String>,
     audiences: Vec<String>,
 ) -> Option<Arc<Issuer>> {
     let sign_in = &config.sign_in;

@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use tracing::{debug, info};
 
 use self::keys::Keys;
-pub use self::keys::KeysAt;
 use super::tokens::{Tokens, digest};
 use crate::{
     domain::{
@@ -47,7 +46,8 @@ const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
 pub struct IssuerOptions {
     /// `iss`, as it is in the tokens.
     pub name: String,
-    pub keys: KeysAt,
+    /// The address of its keys; `None`: where its metadata says.
+    pub keys: Option<String>,
     /// One of them has to be in `aud`.
     pub audiences: Vec<String>,
     /// The claim that names the owner.

@@ -32,18 +32,10 @@ const NEWER_MAX: Duration = Duration::from_millis(500);
 /// Keys that are read of an answer.
 const KEYS_MAX: usize = 100;
 
-/// Where the keys are.
-#[derive(Debug, Clone)]
-pub enum KeysAt {
-    /// At an address.
-    Address(String),
-    /// Where the issuer's metadata says.
-    Metadata,
-}
-
 pub(super) struct Keys {
     issuer: String,
-    at: KeysAt,
+    /// As in the options.
+    at: Option<String>,
     web: Arc<dyn Web>,
     cached: RwLock<Option<Arc<CachedKeys>>>,
     /// When the issuer was asked last, and whether it answered. Held while it is asked, so that it is asked once.
@@ -56,7 +48,7 @@ struct CachedKeys {
 }
 
 impl Keys {
-    pub(super) fn new(issuer: String, at: KeysAt, web: Arc<dyn Web>) -> Self {
+    pub(super) fn new(issuer: String, at: Option<String>, web: Arc<dyn Web>) -> Self {
         Self { issuer, at, web, cached: RwLock::default(), asked: Arc::default() }
     }
 
@@ -111,8 +103,8 @@ impl Keys {
     /// Reads the keys; whether they could be.
     async fn read(&self) -> bool {
         let address = match &self.at {
-            KeysAt::Address(address) => Some(address.clone()),
-            KeysAt::Metadata => self.address().await,
+            Some(address) => Some(address.clone()),
+            None => self.address().await,
         };
         let Some(address) = address else { return false };
         let Some(Value::Array(listed)) = self.get(&address).await.map(|mut set| set["keys"].take()) else {
@@ -222,7 +214,7 @@ mod tests {
     impl World {
         fn new() -> Self {
             let issuer = Arc::new(Published::default());
-            let at = KeysAt::Address("https://id.test/keys".to_owned());
+            let at = Some("https://id.test/keys".to_owned());
             Self { keys: Arc::new(Keys::new("https://id.test".to_owned(), at, issuer.clone())), issuer }
         }
 
