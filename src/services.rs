@@ -8,7 +8,6 @@ pub mod backup;
 pub mod browser;
 mod carrier;
 pub mod check;
-pub mod connections;
 pub mod containers;
 pub mod conversations;
 pub mod discovery;

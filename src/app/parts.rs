@@ -191,7 +191,7 @@ impl Parts {
             conversations: conversations.clone(),
             history: Arc::clone(&history),
             stats: stats.clone(),
-            connections: sign_in.as_ref().map(|parts| Arc::clone(&parts.connections)),
+            has_sign_in: sign_in.is_some(),
             policies: Arc::clone(&policies),
             tool_servers: Arc::clone(tools.directory()),
             refusals,

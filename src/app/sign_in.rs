@@ -10,7 +10,6 @@ use crate::{
     domain::clock::SystemClock,
     ports::{observer::Observer, web::Web},
     services::{
-        connections::Connections,
         issuer::{Issuer, IssuerOptions},
         sign_in::{OpenIdOptions, SignIn, SignInOptions},
         tokens::Tokens,
@@ -34,13 +33,11 @@ pub(super) fn parts(
     let Some(database) = database.filter(|_| config.sign_in.mode != "off") else { return Ok(None) };
     let web: Arc<dyn Web> = Arc::new(adapters::web::Web::new()?);
     tokens.limit_subjects(config.sign_in.subject_limits());
-    let connections = Connections::new(Arc::clone(tokens), Arc::new(SystemClock), Arc::clone(observer));
     Ok(Some(SignInParts {
         base: config.public_base_url.origin().into(),
         embedded: embedded(config, database, tokens, observer, &web)?,
         issuer: issuer(config, &web, tokens),
         access: cloudflare(config, &web, tokens),
-        connections: Arc::new(connections),
         bodies,
     }))
 }

@@ -17,6 +17,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use secrecy::SecretString;
 use tokio::{sync::Mutex as AsyncMutex, time::timeout};
+use tracing::info;
 
 use self::sizes::Sizes;
 pub use self::{
@@ -25,7 +26,6 @@ pub use self::{
     sizes::{Measured, SizeCursor, SizePage, Sized},
 };
 use super::{
-    connections::Connections,
     conversations::Conversations,
     history::History,
     network::Policies,
@@ -48,7 +48,7 @@ use crate::{
     },
     ports::{
         history::{HistoryLine, Notable, UsageFilter},
-        observer::{AdminAction, AdminFacts, ServerGauges},
+        observer::{AdminAction, AdminFacts, ServerGauges, SignInFacts},
     },
 };
 
@@ -66,8 +66,7 @@ pub struct AdminParts {
     pub conversations: Conversations,
     pub history: Arc<History>,
     pub stats: StatsSnapshot,
-    /// `None` where sign-in is off.
-    pub connections: Option<Arc<Connections>>,
+    pub has_sign_in: bool,
     pub policies: Arc<Policies>,
     pub tool_servers: Arc<Directory>,
     /// One of the observers.
@@ -77,10 +76,8 @@ pub struct AdminParts {
 
 /// The service. A clone is the same.
 #[derive(Clone)]
-pub struct Admin(Arc<Inner>);
-
-struct Inner {
-    parts: AdminParts,
+pub struct Admin {
+    parts: Arc<AdminParts>,
     sizes: Arc<Sizes>,
     /// Held while checks run: they start sandboxes.
     checking: Arc<AsyncMutex<()>>,
@@ -115,12 +112,12 @@ pub struct Owner {
 
 impl Admin {
     pub fn new(parts: AdminParts) -> Self {
-        Self(Arc::new(Inner { parts, sizes: Arc::default(), checking: Arc::default() }))
+        Self { parts: Arc::new(parts), sizes: Arc::default(), checking: Arc::default() }
     }
 
     /// Does not wait.
     pub fn overview(&self) -> Overview {
-        let parts = &self.0.parts;
+        let parts = &self.parts;
         let runs = parts.runs.all_under_way();
         let mut queue: BTreeMap<_, (usize, usize)> = BTreeMap::new();
         for run in &runs {
@@ -135,7 +132,7 @@ impl Admin {
     /// # Errors
     /// [`Code::DatabaseUnavailable`], [`Code::Internal`] when the disk fails.
     pub async fn owners(&self) -> Result<BTreeMap<Principal, Owner>, Failure> {
-        let parts = &self.0.parts;
+        let parts = &self.parts;
         let mut owners = BTreeMap::from([(Principal::default(), Owner::default())]);
         let SharedParts { tokens, sandboxes, .. } = parts.runs.parts();
         let now = sandboxes.clock.unix_ms();
@@ -176,8 +173,8 @@ impl Admin {
     }
 
     async fn sizes(&self) -> Result<Sized, Failure> {
-        let (sizes, now) = (Arc::clone(&self.0.sizes), self.shared().sandboxes.clock.unix_s());
-        self.0.parts.conversations.blocking(move |store| sizes.measure(store, now)).await
+        let (sizes, now) = (Arc::clone(&self.sizes), self.shared().sandboxes.clock.unix_s());
+        self.parts.conversations.blocking(move |store| sizes.measure(store, now)).await
     }
 
     /// Runs of all owners that began at this moment or later.
@@ -185,12 +182,12 @@ impl Admin {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, Failure> {
-        self.0.parts.history.notable(which, from, limit).await
+        self.parts.history.notable(which, from, limit).await
     }
 
     /// How runs ended, how long they took and what was refused, part by part of time.
     pub async fn activity(&self, span: Span) -> Activity {
-        let parts = &self.0.parts;
+        let parts = &self.parts;
         let (now, of_part) = (self.shared().sandboxes.clock.unix_ms(), span.part_ms());
         let first = now.div_euclid(of_part) + 1 - span.parts();
         let lines = parts.history.parts(first * of_part, of_part).await.ok();
@@ -202,12 +199,12 @@ impl Admin {
     /// # Errors
     /// [`Code::QueueFull`] while another round is made; [`Code::EngineUnavailable`] when it takes too long.
     pub async fn check(&self, by: &Principal) -> Result<Vec<Finding>, Failure> {
-        let Ok(turn) = Arc::clone(&self.0.checking).try_lock_owned() else {
+        let Ok(turn) = Arc::clone(&self.checking).try_lock_owned() else {
             let why = "The server is being checked already: try again in a minute.";
             return Err(Failure::new(Code::QueueFull, why).retry_after(30));
         };
         self.report(by, AdminAction::Checked, None, "");
-        let checks = (self.0.parts.checks)();
+        let checks = (self.parts.checks)();
         // Its sandboxes are destroyed at the end, so it is not broken off with the request.
         let task = tokio::spawn(async move {
             let findings = checks.await;
@@ -244,36 +241,51 @@ impl Admin {
         Ok(())
     }
 
-    /// Every connection, newest first; none where sign-in is off.
+    /// Every connection that was not ended, and every subject of another issuer, newest first; none where sign-in is
+    /// off. Both are tokens that no person has, and end by being revoked.
     ///
     /// # Errors
-    /// Those of [`Connections::list`].
+    /// [`Code::DatabaseUnavailable`].
     pub async fn connections(&self) -> Result<Vec<TokenRecord>, Failure> {
-        match &self.0.parts.connections {
-            Some(connections) => connections.list().await,
-            None => Ok(Vec::new()),
+        if !self.parts.has_sign_in {
+            return Ok(Vec::new());
         }
+        let SharedParts { tokens, sandboxes, .. } = self.shared();
+        let now = sandboxes.clock.unix_ms();
+        let mut all = tokens.list(None).await?;
+        all.retain(|token| token.is_connection() && (token.is_valid(now) || token.is_refused_subject()));
+        let configured = tokens.configured_id();
+        for token in &mut all {
+            // No token of the list has this id.
+            token.parent = token.parent.filter(|parent| Some(*parent) != configured);
+        }
+        Ok(all)
     }
 
-    /// Ends a connection: its tokens, and what they opened.
+    /// Ends a connection: its tokens, and what they opened. A subject of another issuer is refused until it is allowed.
     ///
     /// # Errors
-    /// Those of [`Connections::end`]; [`Code::TokenNotFound`] where sign-in is off.
+    /// Those of [`Tokens::revoke`]; [`Code::TokenNotFound`] where sign-in is off.
     pub async fn disconnect(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
-        let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
-        self.0.parts.connections.as_ref().ok_or_else(none)?.end(id).await?;
-        self.report_token(by, AdminAction::ConnectionEnded, id);
+        if !self.connections().await?.iter().any(|token| token.id == id && !token.is_refused_subject()) {
+            let why = "There is no such connection, or it was revoked before.";
+            return Err(Failure::new(Code::TokenNotFound, why));
+        }
+        self.shared().tokens.revoke(id).await?;
+        self.report_connection(by, AdminAction::ConnectionEnded, "ended", id);
         Ok(())
     }
 
     /// Allows a subject of another issuer that was ended.
     ///
     /// # Errors
-    /// Those of [`Connections::allow`]; [`Code::TokenNotFound`] where sign-in is off.
+    /// Those of [`Tokens::restore`]; [`Code::TokenNotFound`] where sign-in is off.
     pub async fn allow(&self, by: &Principal, id: TokenId) -> Result<(), Failure> {
-        let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
-        self.0.parts.connections.as_ref().ok_or_else(none)?.allow(id).await?;
-        self.report_token(by, AdminAction::SubjectAllowed, id);
+        if !self.parts.has_sign_in {
+            return Err(Failure::new(Code::TokenNotFound, "There is no such subject that is refused."));
+        }
+        self.shared().tokens.restore(id).await?;
+        self.report_connection(by, AdminAction::SubjectAllowed, "allowed", id);
         Ok(())
     }
 
@@ -282,7 +294,7 @@ impl Admin {
     /// # Errors
     /// [`Code::RunNotFound`].
     pub fn cancel(&self, by: &Principal, run: RunId) -> Result<(), Failure> {
-        let of = self.0.parts.runs.cancel_any(run)?;
+        let of = self.parts.runs.cancel_any(run)?;
         self.report(by, AdminAction::RunCancelled, Some(&of.owner), &run.to_string());
         Ok(())
     }
@@ -292,7 +304,7 @@ impl Admin {
     /// # Errors
     /// [`Code::SessionNotFound`].
     pub fn end_session(&self, by: &Principal, session: SessionId) -> Result<(), Failure> {
-        let of = self.0.parts.runs.sessions().close_any(session)?;
+        let of = self.parts.runs.sessions().close_any(session)?;
         self.report(by, AdminAction::SessionEnded, Some(&of.owner), &session.to_string());
         Ok(())
     }
@@ -302,14 +314,14 @@ impl Admin {
     /// # Errors
     /// Those of [`Conversations::remove`].
     pub async fn remove_conversation(&self, by: &Principal, conversation: &ConversationKey) -> Result<(), Failure> {
-        self.0.parts.conversations.remove(conversation).await?;
+        self.parts.conversations.remove(conversation).await?;
         self.report(by, AdminAction::ConversationDeleted, Some(&conversation.owner), conversation.id.as_str());
         Ok(())
     }
 
     /// The policies for the network access of programs.
     pub fn policies(&self) -> &Policies {
-        &self.0.parts.policies
+        &self.parts.policies
     }
 
     /// Makes or changes a policy for the network access of programs.
@@ -333,7 +345,7 @@ impl Admin {
         text: &ServerText,
         secret: Option<&str>,
     ) -> Result<String, Failure> {
-        let name = self.0.parts.tool_servers.put(name, text, secret).await?;
+        let name = self.parts.tool_servers.put(name, text, secret).await?;
         self.report(by, AdminAction::ToolServerChanged, None, &name);
         Ok(name)
     }
@@ -343,7 +355,7 @@ impl Admin {
     /// # Errors
     /// Those of [`Directory::remove`].
     pub async fn remove_tool_server(&self, by: &Principal, name: &str) -> Result<(), Failure> {
-        self.0.parts.tool_servers.remove(name).await?;
+        self.parts.tool_servers.remove(name).await?;
         self.report(by, AdminAction::ToolServerDeleted, None, name);
         Ok(())
     }
@@ -359,7 +371,15 @@ impl Admin {
     }
 
     fn shared(&self) -> &SharedParts {
-        self.0.parts.runs.parts()
+        self.parts.runs.parts()
+    }
+
+    /// As a step of sign-in too.
+    fn report_connection(&self, by: &Principal, action: AdminAction, step: &'static str, id: TokenId) {
+        info!(step, connection = %id, "sign-in");
+        let at_unix_s = self.shared().sandboxes.clock.unix_s();
+        self.shared().observer.signed_in(&SignInFacts { at_unix_s, step, client: "", connection: Some(id) });
+        self.report_token(by, action, id);
     }
 
     fn report_token(&self, by: &Principal, action: AdminAction, id: TokenId) {

@@ -26,7 +26,6 @@ use super::{auth::ClientAddress, body::Bodies};
 use crate::{
     domain::error::Failure,
     services::{
-        connections::Connections,
         issuer::Issuer,
         sign_in::{Refusal, Registration, SignIn, TokenRequest},
     },
@@ -59,7 +58,6 @@ pub struct SignInParts {
     pub issuer: Option<Arc<Issuer>>,
     /// Cloudflare Access.
     pub access: Option<Arc<Issuer>>,
-    pub connections: Arc<Connections>,
     pub bodies: Bodies,
 }
 

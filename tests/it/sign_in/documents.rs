@@ -17,10 +17,7 @@ use mcp_sandbox_server::{
         sign_in::{self, SignInParts},
     },
     ports::web::{NamedBy, Web, WebError},
-    services::{
-        connections::Connections,
-        sign_in::{Refusal, Registration},
-    },
+    services::sign_in::{Refusal, Registration},
 };
 use reqwest::redirect::Policy;
 use serde_json::{Value, json};
@@ -227,13 +224,11 @@ async fn flood_of_registrations_leaves_clients_with_documents_alone() {
 
 /// The surface of a world, on a port of its own. Its pages take forms of its issuer.
 async fn served(world: &World) -> (Visitor, AbortOnDropHandle<()>) {
-    let connections = Connections::new(Arc::clone(&world.tokens), world.clock.clone(), world.steps.clone());
     let parts = SignInParts {
         base: world.sign_in.issuer().into(),
         embedded: Some(Arc::clone(&world.sign_in)),
         issuer: None,
         access: None,
-        connections: Arc::new(connections),
         bodies: Bodies::new(1 << 20, Duration::from_secs(5), 1 << 20),
     };
     let router = sign_in::open(parts.clone()).merge(sign_in::pages(&parts));

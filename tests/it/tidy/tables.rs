@@ -13,7 +13,7 @@ pub const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
+pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -39,18 +39,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("ports::web", &[]),
     (
         "services::admin",
-        &[
-            "connections",
-            "conversations",
-            "history",
-            "network",
-            "runs",
-            "sessions",
-            "shared_parts",
-            "stats",
-            "tokens",
-            "tools",
-        ],
+        &["conversations", "history", "network", "runs", "sessions", "shared_parts", "stats", "tokens", "tools"],
     ),
     ("services::admission", &["shares"]),
     ("services::backup", &[]),
@@ -69,7 +58,6 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("services::tokens", &[]),
     ("services::sign_in", &["tokens"]),
     ("services::issuer", &["tokens"]),
-    ("services::connections", &["tokens"]),
     ("services::retention", &["files", "peers", "runs"]),
     ("services::isolation_check", &[]),
     ("services::frames", &[]),
