@@ -5,10 +5,8 @@
 
 mod archive;
 mod carried;
-mod changes;
 mod edit;
 mod listing;
-mod rename;
 mod signed;
 #[cfg(test)]
 pub(super) mod tests;
@@ -21,12 +19,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast::Receiver};
 use tracing::{debug, error};
 
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
-    changes::Changed,
     edit::TextChange,
     listing::{FileList, FileQuery, LISTING_BYTES_MAX},
     signed::{Content, Download},
@@ -64,6 +61,8 @@ const OWNER_STEPS_MAX: usize = STEPS_MAX / 2;
 const CONVERSATION_STEPS_MAX: usize = 4;
 /// Of reads of more than so many bytes, as many as steps are in memory at once.
 const LONG_READ_BYTES: u64 = 1 << 20;
+/// How many changes a reader may be behind before it misses some.
+const BEHIND_MAX: usize = 1024;
 
 /// The limits of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +90,21 @@ pub struct FileContent {
     pub bytes: Bytes,
     /// The file goes on after these bytes.
     pub truncated: bool,
+}
+
+/// What a client has changed in a conversation. Changes by programs are in the events of their runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    pub conversation: ConversationKey,
+    /// A file, or a folder with all in it; `None` for all files.
+    pub path: Option<SafePath>,
+}
+
+impl Changed {
+    /// Whether this file is among what has changed.
+    pub fn covers(&self, conversation: &ConversationKey, file: &SafePath) -> bool {
+        *conversation == self.conversation && self.path.as_ref().is_none_or(|path| file.is_within(path))
+    }
 }
 
 /// What was read, with its right to be in memory.
@@ -136,7 +150,7 @@ impl Files {
             long_reads: Arc::new(Semaphore::new(STEPS_MAX)),
             owner_long_reads: Shares::new(OWNER_STEPS_MAX),
             quota,
-            changes: Arc::new(Rings::new(changes::BEHIND_MAX)),
+            changes: Arc::new(Rings::new(BEHIND_MAX)),
             uses: Uses::default(),
             memory: SharedMemory::new(options.waiting_bytes_max),
         }
@@ -148,6 +162,21 @@ impl Files {
 
     pub(super) fn quota(&self) -> &Arc<Quota> {
         &self.quota
+    }
+
+    /// What clients change from now on, in all conversations of an owner.
+    pub fn changes(&self, who: &Principal) -> Receiver<Changed> {
+        self.changes.subscribe(who)
+    }
+
+    /// Announces what a step changes in one conversation: a file, or a folder with all in it; `None` for all files. It
+    /// belongs into the step, which ends also when its caller goes away, and waits for no reader of the owner's ring.
+    fn announcer(&self, conversation: &ConversationKey) -> impl Fn(Option<&SafePath>) + Send + use<> {
+        let (changes, conversation) = (Arc::clone(&self.changes), conversation.clone());
+        move |path| {
+            let changed = || Changed { conversation: conversation.clone(), path: path.cloned() };
+            changes.send(&conversation.owner, changed);
+        }
     }
 
     /// Ends the background work of the storage; the next start continues it.
@@ -193,12 +222,12 @@ impl Files {
 
     /// Deletes a conversation with all its files. `false` when there was none. The caller holds its lock.
     pub(super) async fn remove(&self, conversation: &ConversationKey) -> Result<bool, Failure> {
-        let (id, announcer, quota) = (conversation.clone(), self.announcer(conversation), Arc::clone(&self.quota));
+        let (id, announce, quota) = (conversation.clone(), self.announcer(conversation), Arc::clone(&self.quota));
         let step = move |store: &dyn Storage| {
             let removed = store.remove(&id)?;
             quota.forget(&id);
             if removed {
-                announcer.changed(None);
+                announce(None);
             }
             Ok(removed)
         };
@@ -226,11 +255,7 @@ impl Files {
     ) -> Result<T, Failure> {
         self.uses.note(conversation, self.clock.unix_s());
         let permit = self.conversation_steps.of(conversation).acquire_owned().await;
-        let done = self.owner_step(&conversation.owner, move |store| {
-            let _permit = permit;
-            step(store)
-        });
-        done.await
+        self.owner_step(&conversation.owner, holding(permit, step)).await
     }
 
     /// A step on the storage for an owner, which counts against [`OWNER_STEPS_MAX`] too.
@@ -240,11 +265,7 @@ impl Files {
         step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let permit = self.owner_steps.of(owner).acquire_owned().await;
-        let done = self.blocking(move |store| {
-            let _permit = permit;
-            step(store)
-        });
-        done.await
+        self.blocking(holding(permit, step)).await
     }
 
     /// A step on the storage, on a blocking thread. It counts against [`STEPS_MAX`] until it has ended, also when its
@@ -254,12 +275,8 @@ impl Files {
         step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let internal = || Failure::new(Code::Internal, "The server could not use its files: its log says why.");
-        let Ok(permit) = Arc::clone(&self.steps).acquire_owned().await else { return Err(internal()) };
-        let store = Arc::clone(&self.store);
-        let done = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            step(store.as_ref())
-        });
+        let (permit, store) = (Arc::clone(&self.steps).acquire_owned().await, Arc::clone(&self.store));
+        let done = tokio::task::spawn_blocking(move || holding(permit, step)(store.as_ref()));
         done.await.unwrap_or_else(|_| Err(internal()))
     }
 
@@ -272,6 +289,17 @@ impl Files {
         let Entry { path, size, modified_unix_s, change } = entry;
         let url = self.signer.mint(conversation, &path, url_expires_unix_s);
         FileEntry { path, size, change, modified_unix_s, url, url_expires_unix_s }
+    }
+}
+
+/// A step that has its permit until it has ended.
+fn holding<T>(
+    permit: impl Send + 'static,
+    step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
+) -> impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static {
+    move |store| {
+        let _permit = permit;
+        step(store)
     }
 }
 

@@ -20,7 +20,7 @@ use futures_util::{
 use tar::EntryType;
 use tracing::debug;
 
-use super::{Download, Files, changes::Announcer, write::space};
+use super::{Download, Files, write::space};
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -104,15 +104,15 @@ impl Files {
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
         let more = items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one));
-        let announcer = self.announcer(conversation);
-        self.writing(conversation, more, move |there| write(there, &items, &announcer)).await
+        let announce = self.announcer(conversation);
+        self.writing(conversation, more, move |there| write(there, &items, &announce)).await
     }
 }
 
 fn write(
     conversation: &dyn ConversationFolder,
     items: &[Item],
-    announcer: &Announcer,
+    announce: &impl Fn(Option<&SafePath>),
 ) -> Result<Imported, StorageError> {
     let mut imported = Imported { files: 0, bytes: 0 };
     for item in items {
@@ -121,7 +121,7 @@ fn write(
             Item::File(path, bytes) => {
                 imported.bytes += conversation.write(path, bytes)?.size;
                 imported.files += 1;
-                announcer.changed(Some(path));
+                announce(Some(path));
             }
         }
     }

@@ -82,7 +82,7 @@ impl Files {
         let _held = self.hold(&conversation.owner, bytes)?;
         debug!(%conversation, "edit a file");
         let bytes_max = self.options.write_bytes_max;
-        let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
+        let (id, path, announce) = (conversation.clone(), path.clone(), self.announcer(conversation));
         let writer = self.quota.writer(conversation).await;
         // One step, so that no text is in memory while it waits for a second one.
         let step = move |store: &dyn Storage| {
@@ -97,7 +97,7 @@ impl Files {
             writer.reserve(&space(&path, Some(text.len() as u64)))?;
             let entry = written(store, &id, |there| match there.read(&path) {
                 Ok(now) if now.etag == etag => {
-                    there.write(&path, text.as_bytes()).inspect(|_| announcer.changed(Some(&path))).map(Some)
+                    there.write(&path, text.as_bytes()).inspect(|_| announce(Some(&path))).map(Some)
                 }
                 Ok(_) | Err(StorageError::NotFound) => Ok(None),
                 Err(error) => Err(error),

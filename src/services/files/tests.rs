@@ -348,9 +348,9 @@ fn changes_of_other_owners_make_no_reader_miss_any() {
     let (_root, _, files) = files(FilesOptions::default());
     let [ann, bob] = ["@ann/c", "@bob/c"].map(key);
     let mut changes = files.changes(&ann.owner);
-    files.announcer(&ann).changed(None);
+    files.announcer(&ann)(None);
     let of_bob = files.announcer(&bob);
-    (0..=changes::BEHIND_MAX).for_each(|_| of_bob.changed(None));
+    (0..=BEHIND_MAX).for_each(|_| of_bob(None));
     assert_eq!(changes.try_recv(), Ok(Changed { conversation: ann, path: None }));
     assert!(changes.try_recv().is_err(), "another owner's change came");
 }

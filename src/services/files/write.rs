@@ -1,4 +1,4 @@
-//! Writing and deleting: within the quota, one writer of a conversation at a time, on a condition of the client.
+//! Writing, moving and deleting: within the quota, one writer of a conversation at a time, on a client's condition.
 
 use std::{pin::pin, sync::Arc};
 
@@ -49,10 +49,9 @@ impl Files {
         }
         let _held = self.hold(&conversation.owner, bytes.len())?;
         let more = space(path, Some(bytes.len() as u64));
-        let (path, announcer) = (path.clone(), self.announcer(conversation));
-        let entry = self.writing(conversation, more, move |there| {
-            there.write(&path, &bytes).inspect(|_| announcer.changed(Some(&path)))
-        });
+        let (path, announce) = (path.clone(), self.announcer(conversation));
+        let entry = self
+            .writing(conversation, more, move |there| there.write(&path, &bytes).inspect(|_| announce(Some(&path))));
         let entry = entry.await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
@@ -107,7 +106,7 @@ impl Files {
         debug!(%conversation, "delete a file");
         // Between the condition and the deletion, no client writes, also where the caller has gone.
         let writer = self.quota.writer(conversation).await;
-        let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
+        let (id, path, announce) = (conversation.clone(), path.clone(), self.announcer(conversation));
         let quota = Arc::clone(&self.quota);
         let step = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
@@ -115,11 +114,58 @@ impl Files {
             // Of a folder, also where only a part was deleted.
             quota.shrunk(&id);
             deleted?;
-            announcer.changed(Some(&path));
+            announce(Some(&path));
             drop(writer);
             Ok(())
         };
         self.step(conversation, step).await
+    }
+
+    /// Gives a file, a link (not its target) or a folder with its contents another path in one step, if the condition
+    /// holds for what is moved. Missing folders are created; a file that has the path already stays unless it is to be
+    /// replaced, and a folder always stays. Returns a plain file's entry.
+    ///
+    /// # Errors
+    /// As [`Files::delete`]; `PreconditionFailed` also when a file has the path, `NotAFile` when a folder has it or a
+    /// file is where a folder should be, `InvalidArgument` for a folder into itself, `FileBusy`, and those of a write
+    /// where folders have to be created.
+    pub async fn rename(
+        &self,
+        conversation: &ConversationKey,
+        from: &SafePath,
+        to: &SafePath,
+        replace: bool,
+        condition: Option<Precondition>,
+    ) -> Result<Option<FileEntry>, Failure> {
+        debug!(%conversation, replace, "move a file");
+        if to != from && to.is_within(from) {
+            return Err(Failure::argument("to", "it is inside what is moved: give a path outside it"));
+        }
+        // Between the condition and the move, no client writes.
+        let writer = self.quota.writer(conversation).await;
+        // A path that stays as it is replaces only itself.
+        let replace = replace || from == to;
+        let (id, from, to) = (conversation.clone(), from.clone(), to.clone());
+        let announce = self.announcer(conversation);
+        let step = move |store: &dyn Storage| {
+            check(store, &id, &from, condition.as_ref())?;
+            let there = store.open(&id)?.ok_or_else(no_files)?;
+            if !there.has_parent_of(&to) {
+                writer.reserve(&space(&to, None))?;
+            }
+            there.mark()?;
+            let moved = there.rename(&from, &to, replace).map_err(|error| match error {
+                StorageError::NameTooLong => {
+                    Failure::argument("to", "a name in it is longer than the disk allows: use a shorter one")
+                }
+                other => other.into(),
+            })?;
+            announce(Some(&from));
+            announce(Some(&to));
+            Ok(moved)
+        };
+        let moved = self.step(conversation, step).await?;
+        Ok(moved.map(|entry| self.entry(conversation, entry, self.url_expires_unix_s())))
     }
 
     /// Copies a file, also into another conversation, if the condition holds for what it would replace.
@@ -188,7 +234,7 @@ impl Files {
             (file, arrival) = self.step(conversation, step).await?;
         }
         let writer = self.quota.writer(conversation).await;
-        let (id, path, announcer) = (conversation.clone(), path.clone(), self.announcer(conversation));
+        let (id, path, announce) = (conversation.clone(), path.clone(), self.announcer(conversation));
         let quota = Arc::clone(&self.quota);
         let place = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
@@ -204,7 +250,7 @@ impl Files {
                     file.moved_to(there)?
                 }
             };
-            Ok(file.place(&path).inspect(|_| announcer.changed(Some(&path)))?)
+            Ok(file.place(&path).inspect(|_| announce(Some(&path)))?)
         };
         let entry = self.step(conversation, place).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
