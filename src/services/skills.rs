@@ -8,7 +8,6 @@ mod upload;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use tracing::{debug, info};
 
@@ -21,18 +20,16 @@ use crate::{
             FRONT_MATTER_BYTES_MAX, FrontMatter, SKILL_BYTES_MAX, SKILL_FILE, SKILL_FILE_BYTES_MAX, SKILLS_MAX,
             SkillFolders, SkillName, SkillSource,
         },
-        text::hex,
+        text::sha256,
     },
     ports::{skills::SkillStore, storage::StorageError},
 };
 
 /// The service. A clone is the same.
 #[derive(Debug, Clone, Default)]
-pub struct Skills(Option<Arc<Inner>>);
-
-#[derive(Debug)]
-struct Inner {
-    store: Arc<dyn SkillStore>,
+pub struct Skills {
+    /// `None` where skills are off.
+    store: Option<Arc<dyn SkillStore>>,
     /// One change at a time, so that the number of an owner's skills is a bound, and one archive is in memory unpacked:
     /// that may be a thousand times as long as the upload.
     changes: Arc<Mutex<()>>,
@@ -62,11 +59,11 @@ pub struct SkillContent {
 impl Skills {
     /// Without a store, skills are off.
     pub fn new(store: Option<Arc<dyn SkillStore>>) -> Self {
-        Self(store.map(|store| Arc::new(Inner { store, changes: Arc::default() })))
+        Self { store, changes: Arc::default() }
     }
 
     pub fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.store.is_some()
     }
 
     /// The public skills that the owner's own do not hide, and the owner's, each ordered by name.
@@ -125,7 +122,7 @@ impl Skills {
                 let bytes = whole(read, SKILL_BYTES_MAX)?;
                 let size = bytes.len() as u64;
                 left = left.saturating_sub(size);
-                digests.push((path, hex(&Sha256::digest(&bytes)), size));
+                digests.push((path, sha256(&bytes), size));
             }
             Ok((skill, digests))
         })
@@ -164,9 +161,10 @@ impl Skills {
     /// [`Code::BadArchive`], [`Code::BadSkill`], [`Code::Forbidden`], [`Code::QuotaExceeded`], [`Code::SkillsOff`], and
     /// those of the disk.
     pub async fn upload(&self, owner: &Principal, name: &SkillName, zip: Bytes) -> Result<(Skill, bool), Failure> {
-        let (inner, source) = (self.inner()?, own(owner)?);
+        self.store()?;
+        let source = own(owner)?;
         // It stays with the steps, which go on when the client goes away.
-        let turn = Arc::clone(&inner.changes).lock_owned().await;
+        let turn = Arc::clone(&self.changes).lock_owned().await;
         let checked = {
             let name = name.clone();
             tokio::task::spawn_blocking(move || (upload::check(&zip, &name), turn))
@@ -194,8 +192,9 @@ impl Skills {
     /// # Errors
     /// [`Code::SkillNotFound`], [`Code::Forbidden`], [`Code::SkillsOff`], and those of the disk.
     pub async fn remove(&self, owner: &Principal, name: &SkillName) -> Result<(), Failure> {
-        let (inner, source, wanted) = (self.inner()?, own(owner)?, name.clone());
-        let _turn = inner.changes.lock().await;
+        self.store()?;
+        let (source, wanted) = (own(owner)?, name.clone());
+        let _turn = self.changes.lock().await;
         if !self.on_disk(move |store| store.remove(&source, &wanted).map_err(not_changed)).await? {
             let why = "There is no skill of your own with this name: list the skills to see what is there.";
             return Err(Failure::new(Code::SkillNotFound, why));
@@ -242,17 +241,17 @@ impl Skills {
         .await
     }
 
-    fn inner(&self) -> Result<&Arc<Inner>, Failure> {
+    fn store(&self) -> Result<&Arc<dyn SkillStore>, Failure> {
         let why = "There are no skills here: the operator has set no folder for them.";
-        self.0.as_ref().ok_or_else(|| Failure::new(Code::SkillsOff, why))
+        self.store.as_ref().ok_or_else(|| Failure::new(Code::SkillsOff, why))
     }
 
     async fn on_disk<T: Send + 'static>(
         &self,
         step: impl FnOnce(&dyn SkillStore) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let inner = Arc::clone(self.inner()?);
-        let done = tokio::task::spawn_blocking(move || step(&*inner.store));
+        let store = Arc::clone(self.store()?);
+        let done = tokio::task::spawn_blocking(move || step(store.as_ref()));
         let internal = |_| Failure::new(Code::Internal, "The server could not read the skills: its log says why.");
         done.await.map_err(internal)?
     }
