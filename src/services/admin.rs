@@ -9,7 +9,6 @@
 //! those of this process; the history is that of all servers on the database.
 
 mod activity;
-mod refusals;
 mod sizes;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -21,8 +20,7 @@ use tracing::info;
 
 use self::sizes::Sizes;
 pub use self::{
-    activity::{Activity, Part, Span},
-    refusals::Refusals,
+    activity::{Activity, Part, Refusals, Span},
     sizes::{Measured, SizeCursor, SizePage, Sized},
 };
 use super::{
