@@ -12,10 +12,9 @@
 //! Packages::start   ── one task: deletes trees that were not used for long
 //! ```
 //!
-//! [`admit`] decides which may begin, and for which token each counts. Knows neither formats of packages nor the
+//! [`requests`] decides which may begin, and for which token each counts. Knows neither formats of packages nor the
 //! folders of conversations.
 
-mod admit;
 mod requests;
 mod work;
 
@@ -27,7 +26,7 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-use self::admit::{Count, Job};
+use self::requests::{Count, Job};
 use super::{
     shared_parts::SharedParts,
     shares::Shares,
