@@ -13,6 +13,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::{Stream, StreamExt as _};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -22,11 +23,9 @@ use crate::{
     adapters::database::Database,
     api::http::ApiParts,
     config::Config,
-    domain::owner::ConversationKey,
+    domain::{id::TokenId, owner::ConversationKey},
     ports::storage::Storage,
-    services::{
-        containers::Containers, network::Policies, peers::Occupancy, runs::Runs, sessions::Sessions, tokens::TokenEnds,
-    },
+    services::{containers::Containers, network::Policies, peers::Occupancy, runs::Runs, sessions::Sessions},
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end. The grace period of the chart's
@@ -126,7 +125,11 @@ async fn keep(database: Database, api: ApiParts, policies: Arc<Policies>, stop: 
 }
 
 /// Ends the runs and sessions of tokens that end.
-async fn end_what_tokens_opened(mut ends: TokenEnds, api: ApiParts, stop: CancellationToken) {
+async fn end_what_tokens_opened(
+    mut ends: impl Stream<Item = Vec<TokenId>> + Unpin,
+    api: ApiParts,
+    stop: CancellationToken,
+) {
     while let Some(ended) = stop.run_until_cancelled(ends.next()).await.flatten() {
         for token in ended {
             api.runs.cancel_all_of(token);

@@ -8,7 +8,6 @@
 
 mod access;
 mod configured;
-mod ends;
 mod follow;
 mod issue;
 mod subject;
@@ -23,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{Stream, StreamExt as _};
 use governor::{
     DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter,
     clock::{Clock as _, DefaultClock},
@@ -31,10 +31,10 @@ use parking_lot::RwLock;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
+use tokio_stream::wrappers::BroadcastStream;
 
 use self::access::AccessTokens;
 pub use self::{
-    ends::TokenEnds,
     issue::{NewToken, fresh},
     token::{Started, Token},
 };
@@ -223,6 +223,26 @@ impl Tokens {
         Some(Caller { owner, token })
     }
 
+    /// A valid token, as one that opens things. It may have ended by a clock that was ahead and is right again.
+    fn valid_again(&self, token: Arc<Token>) -> Option<Arc<Token>> {
+        if !token.ended().is_cancelled() {
+            return Some(token);
+        }
+        let mut known = self.known.write();
+        // Meanwhile it may have been revoked, or another request was first.
+        let ended = known.tokens.get(&token.record.digest).filter(|token| token.record.is_valid(self.now()))?;
+        if ended.ended().is_cancelled() {
+            let restored = ended.restored(ended.record.clone());
+            known.add(restored);
+        }
+        known.tokens.get(&token.record.digest).cloned()
+    }
+
+    /// Whose a token is or was; `None` for one that this process does not know.
+    pub fn owner_of(&self, id: TokenId) -> Option<Principal> {
+        self.known.read().by_id(id).map(|token| token.record.owner.clone())
+    }
+
     /// Counts a program or a cell of an owner that came by one of the tokens; `None` where it came by none.
     ///
     /// # Errors
@@ -272,6 +292,19 @@ impl Tokens {
     pub fn network_of(&self, who: &Principal) -> Option<Vec<String>> {
         let id = who.token()?;
         self.known.read().by_id(id).map_or_else(|| Some(Vec::new()), |token| token.record.grant.network.clone())
+    }
+
+    /// The tokens that end from now on. A reader that more ends have overtaken than are kept gets every token that has
+    /// ended, since what it opened may still be there.
+    pub fn ends(self: &Arc<Self>) -> impl Stream<Item = Vec<TokenId>> + Unpin + use<> {
+        let tokens = Arc::clone(self);
+        BroadcastStream::new(self.ends.subscribe()).map(move |end| end.map_or_else(|_| tokens.ended(), |id| vec![id]))
+    }
+
+    /// The tokens that are known and not valid any more.
+    fn ended(&self) -> Vec<TokenId> {
+        let (known, now) = (self.known.read(), self.now());
+        known.tokens.values().filter(|token| !token.record.is_valid(now)).map(|token| token.record.id).collect()
     }
 
     fn end(&self, token: &Token) {
@@ -325,77 +358,4 @@ pub fn blank_record() -> TokenRecord {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::Ordering;
-
-    use super::*;
-    use crate::domain::{
-        clock::{ManualClock, SystemClock},
-        error::Code,
-    };
-
-    #[test]
-    fn authorize_accepts_the_token_only() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
-        for good in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef", "BEARER   0123456789abcdef "] {
-            let caller = tokens.authorize(good.as_bytes()).expect(good);
-            assert_eq!(caller.owner, Principal::default(), "{good}");
-        }
-        let bad: [&[u8]; 12] = [
-            b"",
-            b"Bearer",
-            b"Bearer ",
-            b"0123456789abcdef",
-            b"Basic 0123456789abcdef",
-            b"Bearer 0123456789abcde",
-            b"Bearer 0123456789abcdef0",
-            b"Bearer 0123456789abcdeF",
-            b"Bearer 0123456789abcdef\0",
-            b"Bearer\t0123456789abcdef",
-            b"Bearer 0123456789abcdef, Bearer 0123456789abcdef",
-            b"Bearer \xff\xfe",
-        ];
-        for header in bad {
-            assert!(tokens.authorize(header).is_none(), "{header:?}");
-        }
-        assert_eq!(format!("{tokens:?}"), "Tokens(…)");
-    }
-
-    #[test]
-    fn a_program_or_cell_is_a_use_of_its_token_while_that_is_valid() {
-        let clock = Arc::new(ManualClock::at(1_800_000_000));
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone());
-        let owner: Principal = "ann".parse().expect("an owner");
-        let record = TokenRecord { owner, prefix: "mcps_".to_owned(), digest: [1; 32], ..blank_record() };
-        tokens.learn(vec![record.clone()]);
-        let (id, who) = (record.id, record.owner.by(record.id));
-        let language: Language = "python".parse().expect("a language");
-        let used = || tokens.known.read().by_id(id).map(|token| token.used.load(Ordering::Relaxed));
-        drop(tokens.begin(&who, &language).expect("a place"));
-        assert_eq!(used(), Some(1_800_000_000_000));
-        clock.set(1_800_000_060);
-        drop(tokens.begin_within(&who, &language).expect("a place"));
-        assert_eq!(used(), Some(1_800_000_060_000));
-        tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record }]);
-        clock.set(1_800_000_120);
-        let begun = [tokens.begin(&who, &language).map(drop), tokens.check(&who, &language)];
-        assert!(begun.iter().all(|begun| begun.as_ref().is_err_and(|why| why.code == Code::Unauthorized)), "{begun:?}");
-        assert_eq!(used(), Some(1_800_000_060_000));
-    }
-
-    #[test]
-    fn wrong_tokens_are_delayed_by_address_and_in_all_in_bounded_memory() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
-        let address = |n: u32| IpAddr::from(n.to_be_bytes());
-        let delays: Vec<_> = (0..40).map(|_| tokens.refused(address(1))).collect();
-        assert!(delays[..10].iter().all(Duration::is_zero), "{delays:?}");
-        assert!(delays[12..].iter().all(|delay| (Duration::from_secs(1)..=DELAY_MAX).contains(delay)), "{delays:?}");
-        assert!(tokens.refused(address(2)).is_zero(), "another address");
-        let began = std::time::Instant::now();
-        let many: Vec<_> = (0..20_000).map(|n| tokens.refused(address(n))).collect();
-        // Five a second are answered at once again.
-        let at_once = many[200..].iter().filter(|delay| delay.is_zero()).count() as u64;
-        assert!(at_once <= 5 * (began.elapsed().as_secs() + 1), "each address is new, but together they are many");
-        assert!(tokens.wrong_of.len() <= ADDRESSES_MAX + 1, "{}", tokens.wrong_of.len());
-    }
-}
+mod tests;
