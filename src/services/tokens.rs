@@ -7,12 +7,11 @@
 //! ```
 
 mod access;
-mod configured;
+mod elsewhere;
 mod follow;
 mod issue;
 mod subject;
 mod token;
-mod usage;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -80,10 +79,10 @@ pub struct Tokens {
     ends: broadcast::Sender<TokenId>,
     wrong: DefaultDirectRateLimiter,
     wrong_of: DefaultKeyedRateLimiter<Option<IpAddr>>,
-    follower: follow::ChangeFollower,
-    configured: OnceLock<configured::Ids>,
+    follower: elsewhere::ChangeFollower,
+    configured: OnceLock<elsewhere::Ids>,
     of_subjects: OnceLock<TokenLimits>,
-    own: usage::OwnLines,
+    own: elsewhere::OwnLines,
     catches_up: DefaultDirectRateLimiter,
     /// When this process began, in unix milliseconds.
     began: i64,
@@ -170,10 +169,10 @@ impl Tokens {
             ends: broadcast::Sender::new(ENDS_MAX),
             wrong: RateLimiter::direct(quota(WRONG_OF_ALL)),
             wrong_of: RateLimiter::keyed(quota(WRONG_OF_ADDRESS)),
-            follower: follow::ChangeFollower::default(),
+            follower: elsewhere::ChangeFollower::default(),
             configured: OnceLock::new(),
             of_subjects: OnceLock::new(),
-            own: usage::OwnLines::default(),
+            own: elsewhere::OwnLines::default(),
             catches_up: RateLimiter::direct(Quota::per_second(CATCHES_UP)),
             began,
         }

@@ -1,88 +1,194 @@
-//! Changes of tokens by other processes, as the command line's, which writes no audit log: the server that reads them
-//! from the database records them.
+//! Keeps the tokens in memory true to the database, which other processes change.
 
 use std::{
-    collections::HashSet,
-    sync::{Arc, OnceLock},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
-use super::{Known, Tokens};
+use super::{CATCH_UP_MAX, Token, Tokens};
 use crate::{
-    domain::{id::TokenId, owner::Principal, token::TokenRecord},
-    ports::observer::{AdminAction, AdminFacts, Observer, SignInFacts},
+    domain::{clock::StepWatch, token::TokenRecord},
+    ports::database::{DatabaseError, ROUND_MAX, TokenStore, within},
 };
 
-/// The changes of this process, and the observer of all others.
-#[derive(Default)]
-pub(super) struct ChangeFollower {
-    observer: OnceLock<Arc<dyn Observer>>,
-    own: Mutex<HashSet<(TokenId, bool)>>,
-}
-
-impl ChangeFollower {
-    /// Before this process makes or revokes a token.
-    pub(super) fn own(&self, id: TokenId, is_revoked: bool) {
-        self.own.lock().insert((id, is_revoked));
-    }
-
-    /// Once changes are known they are not taken for another process's, so they need not be remembered any more.
-    pub(super) fn settled(&self, changes: &[(TokenId, bool)]) {
-        let mut own = self.own.lock();
-        for change in changes {
-            own.remove(change);
-        }
-    }
-
-    /// The changes in the database that this process has neither made nor known.
-    fn found<'a>(
-        &self,
-        known: &Known,
-        records: &'a [TokenRecord],
-    ) -> impl Iterator<Item = (AdminAction, &'a TokenRecord)> {
-        let own = self.own.lock();
-        let of = |record: &'a TokenRecord| {
-            let is_revoked = record.revoked_unix_ms.is_some();
-            let was_revoked = known.by_id(record.id).map(|token| token.record.revoked_unix_ms.is_some());
-            let action = match (was_revoked, is_revoked) {
-                // A person of a provider, or a subject of an issuer, has signed in at another server.
-                (None, false) if !record.is_connection() => AdminAction::TokenCreatedElsewhere,
-                (Some(false), true) => AdminAction::TokenRevokedElsewhere,
-                _ => return None,
-            };
-            // What comes from a token was not made by an operator.
-            (record.parent.is_none() && !own.contains(&(record.id, is_revoked))).then_some((action, record))
-        };
-        records.iter().filter_map(of).collect::<Vec<_>>().into_iter()
-    }
-}
+/// How often changes of other processes are read, and so how long a token that another process revoked stays valid.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// How long the rest may take when the server stops.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// How far the clocks of servers that share a database may be apart for a change to be read in the next round.
+const CLOCKS_APART_MS: i64 = 10_000;
+/// In how many rounds all is read again, for changes that bear the time of a clock which is further apart.
+const READ_ALL_EVERY: u64 = 60;
+/// How often tokens that ended are looked for, in rounds, and how long they are listed after their end.
+const FORGET_EVERY: u64 = 3600;
+const FORGET_AFTER_MS: i64 = 30 * 24 * 3600 * 1000;
 
 impl Tokens {
-    /// Reports changes by other processes from now on. To be called once.
-    pub fn report_to(&self, observer: &Arc<dyn Observer>) {
-        drop(self.follower.observer.set(Arc::clone(observer)));
+    /// Whether the tokens of the database are known. Before, a token that is not known may be one of them.
+    pub fn is_loaded(&self) -> bool {
+        self.store.is_none() || self.known.read().is_loaded
     }
 
-    /// Reports a connection that ended at the start.
-    pub(super) fn report_ended(&self, connection: TokenId) {
-        let Some(observer) = self.follower.observer.get() else { return };
-        let at_unix_s = self.clock.unix_s();
-        observer.signed_in(&SignInFacts { at_unix_s, step: "ended", client: "", connection: Some(connection) });
+    /// Reads the tokens of the database, if it answers.
+    pub async fn load(&self) {
+        let Some(store) = &self.store else { return };
+        if let Err(error) = self.round(&**store, 0).await {
+            warn!(%error, "the tokens of the database are not known yet");
+        }
     }
 
-    /// Reports changes that other processes made. To be called before [`Self::learn`].
-    pub(super) fn report_elsewhere(&self, records: &[TokenRecord]) {
-        let Some(observer) = self.follower.observer.get() else { return };
+    /// The same for all of them again, whenever they have changed by the clock of who changed them.
+    pub async fn load_all(&self) {
+        self.known.write().seen = 0;
+        self.load().await;
+    }
+
+    /// Keeps the tokens in memory true to the database until `stop`.
+    pub async fn follow(self: Arc<Self>, stop: CancellationToken) {
+        let Some(store) = self.store.clone() else { return };
+        let mut rounds = interval(FOLLOW_EVERY);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut round, mut is_away, steps) = (1_u64, false, StepWatch::default());
+        while stop.run_until_cancelled(rounds.tick()).await.is_some() {
+            if round.is_multiple_of(READ_ALL_EVERY) {
+                self.known.write().seen = 0;
+            }
+            let reading = within(ROUND_MAX, self.round(&*store, round));
+            let Some(mut followed) = stop.run_until_cancelled(reading).await else { break };
+            // After a step of the clock a token that is valid may look as if it ended long ago.
+            let settled_ms = steps.settled_ms(self.clock.as_ref());
+            if let Some(now) = settled_ms.filter(|_| followed.is_ok() && round.is_multiple_of(FORGET_EVERY)) {
+                let forgetting = within(ROUND_MAX, self.forget(&*store, now));
+                let Some(forgotten) = stop.run_until_cancelled(forgetting).await else { break };
+                followed = forgotten;
+            }
+            if let (Err(error), false) = (&followed, is_away) {
+                warn!(%error, "changes of tokens cannot be read: those that are known go on");
+            }
+            is_away = followed.is_err();
+            round += u64::from(!is_away);
+        }
+        if let Err(error) = within(FLUSH_MAX, self.store_uses(&*store)).await {
+            warn!(%error, "when tokens were last used could not be stored");
+        }
+    }
+
+    /// Learns at once what other processes have changed, for a token that may be another server's newest. Whether it
+    /// did: not more often than [`CATCHES_UP`], and not when the database takes long.
+    pub async fn catch_up(&self) -> bool {
+        let Some(store) = self.store.as_deref().filter(|_| self.catches_up.check().is_ok()) else { return false };
+        matches!(timeout(CATCH_UP_MAX, self.round(store, 1)).await, Ok(Ok(())))
+    }
+
+    async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
+        // First, as the database may be away.
+        self.end_expired();
+        // Before the reading: what changes while it goes on is read again in the next round.
+        let (began, since) = (self.now(), self.known.read().seen);
+        let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
+        self.bind_connections(store, since == 0).await?;
+        let ends = self.known.read().ends;
+        let changed = store.changed(since).await?;
+        self.report_elsewhere(&changed);
+        self.learn_unless_old(changed, Some(ends));
+        store.access(since).await?.into_iter().for_each(|access| self.accept(access));
+        self.known.write().seen = began;
+        self.known.write().is_loaded = true;
+        self.store_uses(store).await?;
+        self.read_spent(store, round).await
+    }
+
+    async fn forget(&self, store: &dyn TokenStore, now: i64) -> Result<(), DatabaseError> {
+        let before = now - FORGET_AFTER_MS;
+        store.forget(before).await?;
+        // By what is known here: another server may have removed them from the database.
+        self.known.write().remove_ended(before);
+        Ok(())
+    }
+
+    fn end_expired(&self) {
+        let now = self.now();
+        for token in self.known.read().tokens.values().filter(|token| !token.record.is_valid(now)) {
+            self.end(token);
+        }
+        let expired = self.known.read().access.expired(now);
+        for token in expired {
+            let removed = self.known.write().access.remove(&token);
+            if let Some(token) = removed.and_then(|access| access.acts_as) {
+                token.expired().cancel();
+            }
+        }
+    }
+
+    async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
+        let not_stored = |token: &Arc<Token>| {
+            let used = token.used.load(Ordering::Relaxed);
+            (used != token.stored.load(Ordering::Relaxed)).then_some((token.record.id, used))
+        };
+        let mut used: Vec<_> = self.known.read().tokens.values().filter_map(not_stored).collect();
+        if used.is_empty() {
+            return Ok(());
+        }
+        // Ordered, so that servers that write at once do not wait for each other in a circle.
+        used.sort_unstable();
+        store.used(&used).await?;
+        // Only now: a round that fails, or is given up, leaves them to the next one.
         let known = self.known.read();
-        if !known.is_loaded {
-            return;
+        for (id, used) in used {
+            if let Some(token) = known.by_id(id) {
+                token.stored.store(used, Ordering::Relaxed);
+            }
         }
-        for (action, record) in self.follower.found(&known, records) {
-            let (by, subject) = (&Principal::default(), &record.id.to_string());
-            let at_unix_s = self.clock.unix_s();
-            observer.administered(&AdminFacts { at_unix_s, action, by, owner: Some(&record.owner), subject });
+        Ok(())
+    }
+
+    /// Takes what the database says about tokens.
+    pub fn learn(&self, records: Vec<TokenRecord>) {
+        self.learn_unless_old(records, None);
+    }
+
+    /// The same for what was read after so many ends. If there was another one since, what it ended stays so: the next
+    /// reading says whether a subject was allowed again.
+    pub(super) fn learn_unless_old(&self, mut records: Vec<TokenRecord>, ends: Option<u64>) {
+        let changes: Vec<_> = records.iter().map(|record| (record.id, record.revoked_unix_ms.is_some())).collect();
+        let mut known = self.known.write();
+        let is_old = ends.is_some_and(|ends| ends != known.ends);
+        // A parent comes before those that share what it may spend.
+        records.sort_by_key(|record| record.parent.is_some());
+        for mut record in records {
+            // By the settings of now, and not of when the subject was first seen.
+            if let Some(limits) = self.of_subjects.get().filter(|_| record.is_subject() || record.is_of_person()) {
+                record.grant.limits = *limits;
+            }
+            match known.tokens.get(&record.digest) {
+                Some(token) if token.record.revoked_unix_ms == record.revoked_unix_ms => {}
+                // It was read from the database before it was revoked here.
+                Some(_) if record.revoked_unix_ms.is_none() && (is_old || !record.is_subject()) => {}
+                Some(token) if record.revoked_unix_ms.is_none() => {
+                    let (digest, token) = (record.digest, token.restored(record));
+                    // Tokens that were accepted before have ended with it, and are verified again.
+                    known.access.remove_of(digest);
+                    known.add(token);
+                }
+                Some(token) => {
+                    let token = token.replaced(record);
+                    self.end(&token);
+                    known.ends += 1;
+                    known.add(token);
+                }
+                None => {
+                    known.ends += u64::from(record.revoked_unix_ms.is_some());
+                    let parent = record.parent.map_or_else(|| known.of_person(&record), |id| known.by_id(id));
+                    let parent = parent.cloned();
+                    known.add(Token::new(record, parent.as_ref()));
+                }
+            }
         }
+        self.follower.settled(&changes);
     }
 }
 

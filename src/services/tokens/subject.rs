@@ -46,7 +46,6 @@ impl Tokens {
         }
         let (store, ends) = (self.store()?, self.known.read().ends);
         let record = TokenRecord {
-            id: TokenId::new(),
             owner: owner.clone(),
             name: name.to_owned(),
             prefix: SUBJECT_MARK.to_owned(),

@@ -1,64 +1,133 @@
-//! Which changes are another process's, and which are remembered.
+//! What is forgotten, and when; and readings that are old.
 
-use super::*;
-use crate::{
-    adapters::database::Database,
-    domain::{
-        clock::SystemClock,
-        token::{Grant, SUBJECT_MARK},
-    },
-    ports::database::TokenStore,
-    services::tokens::NewToken,
+use std::sync::{OnceLock, Weak};
+
+use async_trait::async_trait;
+use secrecy::ExposeSecret as _;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    super::{blank_record, digest, fresh},
+    *,
+};
+use crate::domain::{
+    clock::{ManualClock, PacedClock},
+    id::{InstanceId, TokenId},
+    token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK, TOKEN_MARK},
 };
 
-fn tokens() -> Tokens {
-    Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock))
+/// A database that has one token at most, and does not answer when some are to be removed.
+#[derive(Default)]
+struct Hanging {
+    forgets: Notify,
+    /// A token that ends while it is read or stored.
+    ends: OnceLock<(Weak<Tokens>, TokenRecord)>,
 }
 
-fn new() -> NewToken {
-    let (owner, grant) = (Principal::default(), Grant::default());
-    NewToken { owner, name: "client".into(), grant, expires_unix_ms: None, parent: None }
+#[async_trait]
+impl TokenStore for Hanging {
+    async fn changed(&self, _: i64) -> Result<Vec<TokenRecord>, DatabaseError> {
+        let Some((tokens, read)) = self.ends.get() else { return Ok(Vec::new()) };
+        let tokens = tokens.upgrade().expect("the tokens");
+        tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..read.clone() }]);
+        Ok(vec![read.clone()])
+    }
+
+    async fn access(&self, _: i64) -> Result<Vec<AccessRecord>, DatabaseError> {
+        Ok(Vec::new())
+    }
+
+    async fn insert(&self, _: &TokenRecord) -> Result<(), DatabaseError> {
+        self.changed(0).await.map(drop)
+    }
+
+    async fn revoke(&self, _: &TokenId, _: i64) -> Result<Vec<TokenId>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn bind_connections(&self, _: &TokenId, _: &[TokenId], _: i64) -> Result<Vec<TokenId>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn restore(&self, _: &TokenId, _: i64) -> Result<bool, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn used(&self, _: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
+        unreachable!()
+    }
+
+    async fn spent(
+        &self,
+        _: &[TokenId],
+        _: i64,
+        _: (InstanceId, i64),
+    ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError> {
+        unreachable!()
+    }
+
+    async fn forget(&self, _: i64) -> Result<(), DatabaseError> {
+        self.forgets.notify_one();
+        std::future::pending().await
+    }
 }
 
-#[test]
-fn operators_make_tokens_at_other_servers_and_no_connections() {
-    let (here, elsewhere) = (tokens(), tokens());
-    let connection = elsewhere.new_connection(new()).expect("a connection");
-    let token = TokenRecord { prefix: "mcps_012345".to_owned(), ..connection.clone() };
-    let subject = TokenRecord { prefix: SUBJECT_MARK.to_owned(), ..connection.clone() };
-    for (record, expected) in [(connection, 0), (token, 1), (subject, 0)] {
-        let records = [record];
-        assert_eq!(here.follower.found(&here.known.read(), &records).count(), expected, "{records:?}");
+#[tokio::test(start_paused = true)]
+async fn the_stop_does_not_wait_for_the_removal_of_old_tokens() {
+    let (store, clock) = (Arc::new(Hanging::default()), Arc::new(PacedClock(Instant::now())));
+    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store.clone()), clock);
+    let stop = CancellationToken::new();
+    let following = tokio::spawn(Arc::new(tokens).follow(stop.clone()));
+    store.forgets.notified().await;
+    stop.cancel();
+    timeout(ROUND_MAX / 2, following).await.expect("the stop waits for no answer").expect("it ended");
+}
+
+/// Tokens of a database in which this subject ends while it is read or stored.
+fn ending(subject: &TokenRecord) -> Arc<Tokens> {
+    let (store, clock) = (Arc::new(Hanging::default()), Arc::new(ManualClock::at(1_800_000_000)));
+    let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store.clone()), clock));
+    drop(store.ends.set((Arc::downgrade(&tokens), subject.clone())));
+    tokens
+}
+
+#[tokio::test]
+async fn a_subject_that_ends_while_it_is_read_stays_refused() {
+    let subject = TokenRecord { digest: [1; 32], prefix: SUBJECT_MARK.to_owned(), ..blank_record() };
+    for known in [vec![subject.clone()], Vec::new()] {
+        let tokens = ending(&subject);
+        tokens.learn(known);
+        tokens.load().await;
+        let known = tokens.known.read().by_id(subject.id).map(|token| token.record.revoked_unix_ms);
+        assert_eq!(known, Some(Some(1)));
     }
 }
 
 #[tokio::test]
-async fn a_revocation_that_ends_nothing_is_not_remembered() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("a database");
-    database.prepare().await.expect("tables");
-    let store: Arc<dyn TokenStore> = Arc::new(database);
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store), Arc::new(SystemClock));
-    let (record, _) = tokens.create(new()).await.expect("a token");
-    tokens.revoke(record.id).await.expect("it ends");
-    for id in [record.id, TokenId::new()] {
-        tokens.revoke(id).await.expect_err("nothing ends");
-    }
-    assert!(tokens.follower.own.lock().is_empty());
+async fn a_subject_that_ends_while_it_is_stored_stays_refused() {
+    let subject = TokenRecord { digest: [1; 32], prefix: SUBJECT_MARK.to_owned(), ..blank_record() };
+    let known = ending(&subject).know_subject(subject.digest, &subject.owner, "ann", &[]).await;
+    assert!(!known.expect("it is stored"));
 }
 
 #[test]
-fn changes_of_this_process_are_remembered_until_they_are_known() {
-    let (tokens, new) = (tokens(), new());
-    let remembered = || tokens.follower.own.lock().len();
-    for _ in 0..3 {
-        let record = tokens.new_connection(new.clone()).expect("a connection");
-        assert_eq!(remembered(), 1);
-        tokens.learn(vec![record.clone()]);
-        assert_eq!(remembered(), 0);
-        tokens.follower.own(record.id, true);
-        assert_eq!(remembered(), 1);
-        tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record }]);
-        assert_eq!(remembered(), 0);
-    }
+fn tokens_that_ended_long_ago_are_forgotten_whichever_server_removed_them() {
+    const LONG_AGO: Option<i64> = Some(99);
+    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(ManualClock::at(1_800_000_000)));
+    let record = |mark: &str, expires_unix_ms, revoked_unix_ms| {
+        let (digest, prefix) = (digest(fresh(mark).expose_secret().as_bytes()), mark.to_owned());
+        TokenRecord { prefix, digest, expires_unix_ms, revoked_unix_ms, ..blank_record() }
+    };
+    let forgotten = [record(TOKEN_MARK, LONG_AGO, None), record(CONNECTION_MARK, None, LONG_AGO)];
+    let kept = [
+        record(TOKEN_MARK, None, None),
+        record(TOKEN_MARK, Some(100), None),
+        record(CONNECTION_MARK, None, Some(100)),
+        record(SUBJECT_MARK, None, LONG_AGO),
+    ];
+    tokens.learn(forgotten.iter().chain(&kept).cloned().collect());
+    tokens.known.write().remove_ended(100);
+    let is_known = |token: &TokenRecord| tokens.known.read().by_id(token.id).is_some();
+    assert!(!forgotten.iter().any(is_known) && kept.iter().all(is_known));
+    assert!(tokens.caller(b"0123456789abcdef").is_some(), "that of the settings");
 }
