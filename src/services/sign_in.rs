@@ -14,6 +14,7 @@ mod rates;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
@@ -128,14 +129,9 @@ pub struct SignIn {
     observer: Arc<dyn Observer>,
     options: SignInOptions,
     rates: Rates,
-    documents: Documents,
+    web: Arc<dyn Web>,
+    documents: Mutex<Documents>,
     openid: Option<OpenId>,
-}
-
-impl std::fmt::Debug for SignIn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SignIn(…)")
-    }
 }
 
 impl SignIn {
@@ -147,9 +143,9 @@ impl SignIn {
         web: Arc<dyn Web>,
         options: SignInOptions,
     ) -> Self {
-        let openid = options.openid.clone().map(|options| OpenId::new(options, Arc::clone(&web)));
-        let documents = Documents::new(web);
-        Self { store, tokens, clock, observer, options, rates: Rates::default(), documents, openid }
+        let openid = options.openid.clone().map(|options| OpenId { options, web: Arc::clone(&web) });
+        let (rates, documents) = (Rates::default(), Mutex::default());
+        Self { store, tokens, clock, observer, options, rates, web, documents, openid }
     }
 
     pub fn issuer(&self) -> &str {
@@ -192,11 +188,7 @@ impl SignIn {
     /// valid may look as if it had expired.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
         let (mut rounds, steps) = (interval(FORGET_EVERY), StepWatch::default());
-        loop {
-            tokio::select! {
-                _ = rounds.tick() => {}
-                () = stop.cancelled() => return,
-            }
+        while stop.run_until_cancelled(rounds.tick()).await.is_some() {
             let Some(now) = steps.settled_ms(self.clock.as_ref()) else { continue };
             // Where it is broken off, the next one goes on with what is left.
             match stop.run_until_cancelled(within(ROUND_MAX, self.forget(now))).await {

@@ -1,9 +1,8 @@
 //! Clients that are named by the address of a document about them (client id metadata documents,
 //! draft-ietf-oauth-client-id-metadata-document). What was read is remembered for a while; nothing is stored.
 
-use std::{collections::HashMap, net::IpAddr, ops::Range, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
 
-use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tracing::info;
 use url::{Host, Url};
@@ -15,7 +14,7 @@ use super::{
 use crate::{
     ports::{
         sign_in::RegisteredClient,
-        web::{NamedBy, Web, WebError},
+        web::{NamedBy, WebError},
     },
     services::tokens::digest,
 };
@@ -32,18 +31,7 @@ const FAILURE_KEPT: Duration = Duration::from_mins(1);
 
 /// A client, or why its document is none, and while that holds, in unix milliseconds: not before the document was read,
 /// as a clock that was ahead then may have been set.
-type Known = HashMap<String, (Range<i64>, Result<RegisteredClient, &'static str>)>;
-
-pub(super) struct Documents {
-    web: Arc<dyn Web>,
-    known: Mutex<Known>,
-}
-
-impl Documents {
-    pub(super) fn new(web: Arc<dyn Web>) -> Self {
-        Self { web, known: Mutex::default() }
-    }
-}
+pub(super) type Documents = HashMap<String, (Range<i64>, Result<RegisteredClient, &'static str>)>;
 
 /// Whether an id is the address of a document.
 pub(super) fn is_document(id: &str) -> bool {
@@ -57,7 +45,7 @@ impl SignIn {
     /// [`Refusal::ClientDocument`]; [`Refusal::TooMany`].
     pub(super) async fn documented(&self, id: &str, from: IpAddr) -> Result<RegisteredClient, Refusal> {
         check_address(id).map_err(Refusal::ClientDocument)?;
-        let known = self.documents.known.lock().get(id).filter(|(holds, _)| holds.contains(&self.now())).cloned();
+        let known = self.documents.lock().get(id).filter(|(holds, _)| holds.contains(&self.now())).cloned();
         if let Some((_, found)) = known {
             return found.map_err(Refusal::ClientDocument);
         }
@@ -68,7 +56,7 @@ impl SignIn {
     async fn fetch(&self, id: &str) -> Result<RegisteredClient, Refusal> {
         let request = http::Request::get(id).header(http::header::ACCEPT, "application/json").body(Vec::new());
         let request = request.map_err(|_| Refusal::ClientDocument("its address is none"))?;
-        let read = match self.documents.web.send(NamedBy::Client, request).await {
+        let read = match self.web.send(NamedBy::Client, request).await {
             Ok(answer) => read(id, &answer).map(|client| (client, kept(answer.headers()))),
             // It was not asked for: that says nothing of the document, and is not remembered of it.
             Err(WebError::Busy) => return Err(Refusal::TooMany),
@@ -77,11 +65,9 @@ impl SignIn {
                 Err("it could not be fetched")
             }
         };
-        let (found, kept) = match read {
-            Ok((client, kept)) => (Ok(client), kept),
-            Err(why) => (Err(why), FAILURE_KEPT),
-        };
-        let (now, mut known) = (self.now(), self.documents.known.lock());
+        let kept = read.as_ref().map_or(FAILURE_KEPT, |(_, kept)| *kept);
+        let found = read.map(|(client, _)| client);
+        let (now, mut known) = (self.now(), self.documents.lock());
         known.retain(|_, (holds, _)| holds.contains(&now));
         if known.len() >= KNOWN_MAX {
             let first = known.iter().min_by_key(|(_, (holds, _))| holds.end).map(|(id, _)| id.clone());

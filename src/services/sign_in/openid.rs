@@ -41,8 +41,8 @@ pub struct OpenIdOptions {
 }
 
 pub(super) struct OpenId {
-    options: OpenIdOptions,
-    web: Arc<dyn Web>,
+    pub options: OpenIdOptions,
+    pub web: Arc<dyn Web>,
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<HttpResponse, WebError>> + Send>>;
@@ -55,10 +55,6 @@ struct OtherClaims(Map<String, Value>);
 impl AdditionalClaims for OtherClaims {}
 
 impl OpenId {
-    pub(super) fn new(options: OpenIdOptions, web: Arc<dyn Web>) -> Self {
-        Self { options, web }
-    }
-
     /// What the provider says of itself now, with its keys: people sign in seldom.
     async fn metadata(&self) -> Result<CoreProviderMetadata, Refusal> {
         let issuer = IssuerUrl::new(self.options.issuer.clone()).map_err(|_| Refusal::ProviderAway)?;
