@@ -167,9 +167,8 @@ impl Packages {
         tokio::spawn(async move {
             while inner.options.is_some() {
                 inner.trim().await;
-                tokio::select! {
-                    () = sleep(TRIM_EVERY) => {}
-                    () = stop.cancelled() => return,
+                if stop.run_until_cancelled(sleep(TRIM_EVERY)).await.is_none() {
+                    return;
                 }
             }
         })
