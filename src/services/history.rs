@@ -17,10 +17,7 @@ mod upkeep;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -242,15 +239,6 @@ impl History {
             warn!(left, "the server ends, and lines of the history were not stored");
         }
     }
-
-    /// Unix milliseconds.
-    fn now(&self) -> i64 {
-        self.clock.unix_ms()
-    }
-
-    fn is_recovered(&self) -> bool {
-        self.is_recovered.load(Ordering::Acquire)
-    }
 }
 
 /// The last line of each run: a run that has ended needs no line of its begin.
@@ -269,7 +257,7 @@ impl Observer for History {
 
     fn run_over(&self, run: &RunFacts<'_>) {
         if self.store.is_some() && !run.conversation.owner.is_self_test() {
-            self.put(line::over(run, self.instance, self.options.source_bytes_max, self.now()));
+            self.put(line::over(run, self.instance, self.options.source_bytes_max, self.clock.unix_ms()));
         }
     }
 }

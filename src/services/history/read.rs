@@ -1,6 +1,6 @@
 //! Queries of the history.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::timeout;
 use tracing::debug;
@@ -87,8 +87,9 @@ impl History {
 
     /// A line of this server without an end was lost by an earlier process, until this one has recovered.
     fn with_lost_end(&self, line: HistoryLine) -> HistoryLine {
-        let is_lost = line.end.is_none() && line.instance == self.instance && !self.is_recovered();
-        if is_lost { HistoryLine { end: Some(line::lost(self.now())), ..line } } else { line }
+        let is_lost =
+            line.end.is_none() && line.instance == self.instance && !self.is_recovered.load(Ordering::Acquire);
+        if is_lost { HistoryLine { end: Some(line::lost(self.clock.unix_ms())), ..line } } else { line }
     }
 
     fn stored(&self) -> Result<&dyn Store, Failure> {

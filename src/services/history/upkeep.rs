@@ -66,14 +66,14 @@ struct Summed {
 impl History {
     /// Ends the lines that an earlier process of this server left open. To be called before the first is stored.
     pub(super) async fn recover(&self, store: &dyn Store) -> Result<(), DatabaseError> {
-        store.beat(self.instance, self.now()).await?;
+        store.beat(self.instance, self.clock.unix_ms()).await?;
         self.close(store, self.instance).await?;
         self.is_recovered.store(true, Ordering::Release);
         Ok(())
     }
 
     pub(super) async fn upkeep(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
-        store.beat(self.instance, self.now()).await?;
+        store.beat(self.instance, self.clock.unix_ms()).await?;
         self.end_unrecorded(store).await?;
         let open = store.open().await?;
         let (now, mut beats) = (Instant::now(), HashMap::new());
@@ -94,7 +94,7 @@ impl History {
     }
 
     async fn close(&self, store: &dyn Store, instance: InstanceId) -> Result<(), DatabaseError> {
-        let lost = store.close_lost(instance, i64::MAX, &line::lost(self.now())).await?;
+        let lost = store.close_lost(instance, i64::MAX, &line::lost(self.clock.unix_ms())).await?;
         if lost > 0 {
             info!(lost, %instance, "runs that a dead server left are recorded as lost");
         }
@@ -105,7 +105,7 @@ impl History {
     /// still come waits for another round.
     async fn end_unrecorded(&self, store: &dyn Store) -> Result<(), DatabaseError> {
         let Some((newest, before)) = self.unrecorded() else { return Ok(()) };
-        let ended = store.close_lost(self.instance, before, &line::unrecorded(self.now())).await?;
+        let ended = store.close_lost(self.instance, before, &line::unrecorded(self.clock.unix_ms())).await?;
         if ended > 0 {
             info!(ended, "runs whose ends were not stored are recorded as lost");
         }
