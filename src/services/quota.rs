@@ -4,19 +4,17 @@
 //! The usage of a conversation is cached: from the listing after each run, plus later writes. So a run does not wait
 //! for a measurement, and a refusal always follows a measurement. `watch` measures while a program runs. When it has
 //! ended, its usage is checked once more, since a program can name large files as its last act. `between` measures
-//! between the cells of a session. `schedule` decides when both walk the tree.
+//! between the cells of a session.
 //!
 //! An owner may have a quota for all conversations together. It is checked in the same places, from the measurements of
 //! its conversations, but stops no program: a running one can exceed it by at most its own conversation's quota. In it
 //! an entry counts as a block at least, since empty files use up the inodes of all owners.
 //!
-//! Uploads in progress are reserved as they arrive (`arriving`).
+//! What clients write is reserved first, and uploads in progress as they arrive (`writing`).
 
-mod arriving;
 mod between;
-mod owners;
-mod schedule;
 mod watch;
+mod writing;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,13 +22,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, warn};
 
-use self::{
-    arriving::Arrivals,
-    owners::{Owners, owned_bytes},
-};
+use self::writing::Arrivals;
+pub(super) use self::writing::Writer;
 use crate::{
     domain::{
         error::{Code, Failure},
@@ -43,6 +39,8 @@ use crate::{
 
 /// Free entries (inodes) that the disk must keep.
 const FREE_ENTRIES_MIN: u64 = 1000;
+/// What an entry counts as at least, in bytes: empty files take no block, but inodes, which all owners share.
+const ENTRY_BYTES: u64 = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaOptions {
@@ -101,25 +99,58 @@ impl Known {
     }
 }
 
-/// The right to write to a conversation. Writers take turns, so the bytes of one reservation are on disk before the
-/// next measurement.
-#[derive(Debug)]
-pub(super) struct Writer {
-    quota: Arc<Quota>,
-    conversation: ConversationKey,
-    _turn: OwnedMutexGuard<()>,
+/// The disk usage of each owner's conversations together, as far as it was measured. A conversation counts with its
+/// last measurement until it is measured again or deleted.
+#[derive(Debug, Default)]
+struct Owners {
+    found: HashMap<ConversationKey, u64>,
+    totals: HashMap<Principal, u64>,
+}
+
+impl Owners {
+    /// A conversation was found to take so many bytes.
+    fn set(&mut self, id: &ConversationKey, bytes: u64) {
+        let before = self.found.insert(id.clone(), bytes).unwrap_or_default();
+        let total = self.totals.entry(id.owner.clone()).or_default();
+        *total = total.saturating_sub(before).saturating_add(bytes);
+    }
+
+    /// A conversation is gone.
+    fn forget(&mut self, id: &ConversationKey) {
+        let Some(bytes) = self.found.remove(id) else { return };
+        let Some(total) = self.totals.get_mut(&id.owner) else { return };
+        *total = total.saturating_sub(bytes);
+        if *total == 0 {
+            self.totals.remove(&id.owner);
+        }
+    }
+
+    /// Forgets all others.
+    fn keep(&mut self, still: &HashSet<&ConversationKey>) {
+        let gone: Vec<_> = self.found.keys().filter(|id| !still.contains(id)).cloned().collect();
+        for id in &gone {
+            self.forget(id);
+        }
+    }
+
+    /// What a conversation was last found to take.
+    fn bytes(&self, id: &ConversationKey) -> u64 {
+        self.found.get(id).copied().unwrap_or_default()
+    }
+
+    fn total(&self, owner: &Principal) -> u64 {
+        self.totals.get(owner).copied().unwrap_or_default()
+    }
+
+    /// The conversations of an owner that were found to take something.
+    fn of<'a>(&'a self, owner: &'a Principal) -> impl Iterator<Item = &'a ConversationKey> {
+        self.found.iter().filter(move |(id, bytes)| id.owner == *owner && **bytes > 0).map(|(id, _)| id)
+    }
 }
 
 impl Quota {
     pub fn new(store: Arc<dyn Storage>, options: QuotaOptions) -> Self {
         Self { store, options, known: Mutex::default(), writing: WeakMap::default() }
-    }
-
-    /// Waits for the other writers of this conversation.
-    pub(super) async fn writer(self: &Arc<Self>, conversation: &ConversationKey) -> Writer {
-        let lock = self.writing.of(conversation, AsyncMutex::default);
-        let (quota, conversation) = (Arc::clone(self), conversation.clone());
-        Writer { quota, conversation, _turn: lock.lock_owned().await }
     }
 
     pub(super) fn ceiling(&self) -> Usage {
@@ -130,7 +161,7 @@ impl Quota {
     pub(super) fn check_upload(&self, file: &Usage) -> Result<(), Failure> {
         let nothing = Usage::default();
         self.disk_has_room(&nothing)?;
-        if file.fits(&self.ceiling()) { Ok(()) } else { Err(self.refusal(&nothing, file)) }
+        self.check_room(&nothing, file)
     }
 
     /// Whether the cached usage shows that `more` fits. Reads no folder: the kernel keeps the free space.
@@ -169,11 +200,14 @@ impl Quota {
                 Err(error) => return Err(error.into()),
             }
         }
-        let known = self.known.lock();
-        if self.owner_has_room(&known, id, more) { Ok(()) } else { Err(self.owner_refusal(&known, id)) }
+        self.check_owner_room(&self.known.lock(), id, more)
     }
 
-    fn owner_refusal(&self, known: &Known, id: &ConversationKey) -> Failure {
+    /// As [`Self::owner_has_room`].
+    fn check_owner_room(&self, known: &Known, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
+        if self.owner_has_room(known, id, more) {
+            return Ok(());
+        }
         let (total, max) = (known.owner_bytes(&id.owner), self.options.owner_bytes_max.unwrap_or(u64::MAX));
         let why = format!(
             "The files of all your conversations take {} MiB on disk and may take {} MiB, so nothing was run or \
@@ -181,7 +215,7 @@ impl Quota {
             mib(total),
             mib(max)
         );
-        Failure::new(Code::QuotaExceeded, why)
+        Err(Failure::new(Code::QuotaExceeded, why))
     }
 
     /// Whether the disk has room for `more` and keeps its minimum of free space.
@@ -203,8 +237,12 @@ impl Quota {
         self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.ceiling()))
     }
 
-    fn refusal(&self, there: &Usage, after: &Usage) -> Failure {
-        let QuotaOptions { bytes_max, entries_max, .. } = self.options;
+    /// Whether a conversation has room for `more` beside what is there.
+    fn check_room(&self, there: &Usage, more: &Usage) -> Result<(), Failure> {
+        let (after, QuotaOptions { bytes_max, entries_max, .. }) = (there.plus(more), self.options);
+        if after.fits(&self.ceiling()) {
+            return Ok(());
+        }
         let (taken, limit) = if after.bytes > bytes_max {
             (format!("take {} MiB on disk", mib(there.bytes)), format!("{} MiB", mib(bytes_max)))
         } else {
@@ -214,7 +252,7 @@ impl Quota {
             "The conversation's files {taken} and may take {limit}, so nothing was run or written: delete files that \
              are no longer needed, then try again."
         );
-        Failure::new(Code::QuotaExceeded, why)
+        Err(Failure::new(Code::QuotaExceeded, why))
     }
 
     /// Caches a measured usage; `None` when the measurement was incomplete.
@@ -317,71 +355,9 @@ impl Quota {
     }
 }
 
-impl Writer {
-    /// Reserves `more`, which is about to be written, or refuses. Measures unless the cached usage shows that it fits.
-    /// Blocks.
-    ///
-    /// # Errors
-    /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk has too little free space.
-    pub(super) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
-        let Some(there) = self.room(more)? else { return Ok(()) };
-        let mut known = self.quota.known.lock();
-        // Writers of the owner's other conversations may have reserved meanwhile.
-        if !self.quota.owner_has_room(&known, &self.conversation, more) {
-            return Err(self.quota.owner_refusal(&known, &self.conversation));
-        }
-        known.set(&self.conversation, there.plus(more));
-        Ok(())
-    }
-
-    /// The usage beside which `more` fits; `None` where the server may not read a folder.
-    ///
-    /// # Errors
-    /// As [`Self::reserve`].
-    pub(super) fn room(&self, more: &Usage) -> Result<Option<Usage>, Failure> {
-        let Self { quota, conversation, .. } = self;
-        quota.disk_has_room(more)?;
-        if let Some(there) = quota.known_room(conversation, more) {
-            return Ok(Some(there));
-        }
-        let there = match quota.measure(conversation) {
-            // Only a program can open such a folder, so that is no reason to refuse one.
-            Err(StorageError::Denied { .. }) => return Ok(None),
-            measured => measured?,
-        };
-        let taken = there.plus(&quota.known.lock().arrivals.of(conversation));
-        let after = taken.plus(more);
-        if !after.fits(&quota.ceiling()) {
-            return Err(quota.refusal(&taken, &after));
-        }
-        quota.known.lock().set(conversation, there);
-        quota.check_owner(conversation, more)?;
-        Ok(Some(there))
-    }
-
-    /// Whether a file of this usage can be in the conversation at all. Reads no folder.
-    ///
-    /// # Errors
-    /// As [`Self::reserve`].
-    pub(super) fn check(&self, file: &Usage) -> Result<(), Failure> {
-        self.quota.check_upload(file)
-    }
-
-    /// The limit that a refusal with this code means: of bytes and entries, and of the owner's bytes, the one that is
-    /// nearest.
-    pub(super) fn limit(&self, refusal: Code) -> DiskLimit {
-        let QuotaOptions { bytes_max, entries_max, free_bytes_min, owner_bytes_max } = self.quota.options;
-        if refusal == Code::NoSpace {
-            return DiskLimit::Free { min: free_bytes_min };
-        }
-        let Usage { bytes, entries } = self.quota.measure(&self.conversation).unwrap_or_default();
-        let total = self.quota.known.lock().owner_bytes(&self.conversation.owner);
-        if let Some(max) = owner_bytes_max.filter(|max| max.saturating_sub(total) < bytes_max.saturating_sub(bytes)) {
-            return DiskLimit::Owner { max };
-        }
-        let is_nearer = u128::from(entries) * u128::from(bytes_max) > u128::from(bytes) * u128::from(entries_max);
-        if is_nearer { DiskLimit::Entries { max: entries_max } } else { DiskLimit::Bytes { max: bytes_max } }
-    }
+/// What a usage counts as among the bytes of its owner.
+fn owned_bytes(usage: &Usage) -> u64 {
+    usage.bytes.max(usage.entries.saturating_mul(ENTRY_BYTES))
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -13,11 +13,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Quota,
-    owners::ENTRY_BYTES,
-    schedule::{Pace, Schedule},
-    signed,
-    watch::Look,
+    ENTRY_BYTES, Quota, signed,
+    watch::{Look, Pace, Schedule},
 };
 use crate::{
     domain::{outcome::DiskLimit, owner::ConversationKey},

@@ -1,4 +1,5 @@
-//! Watches the files of one running program.
+//! Watches the files of one running program, and says when a tree is walked: after a pause that grows with the duration
+//! of a walk, and after a shorter one while the disk loses space quickly.
 //!
 //! The free space of the disk is read every [`TICK`]. The tree is walked after a pause that grows with the duration of
 //! a walk, and at once when the disk lost so much since the last walk that the quota may be used up. While a walk goes
@@ -13,15 +14,11 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    task::{JoinHandle, spawn_blocking},
+    task::{JoinError, JoinHandle, spawn_blocking},
     time::{Instant, sleep, timeout},
 };
 
-use super::{
-    FREE_ENTRIES_MIN, Quota, QuotaOptions,
-    schedule::{Pace, Schedule},
-    signed,
-};
+use super::{FREE_ENTRIES_MIN, Quota, QuotaOptions, signed};
 use crate::{
     domain::{outcome::DiskLimit, owner::ConversationKey},
     ports::storage::{StorageError, Usage},
@@ -29,6 +26,8 @@ use crate::{
 
 /// How often the free space is read; the time until the first walk, and the shortest pause between two.
 pub(super) const TICK: Duration = Duration::from_millis(250);
+/// The longest pause while the disk loses space quickly.
+const HASTY_MAX: Duration = Duration::from_secs(2);
 /// Walks use at most a twentieth of a core, and a third while the disk loses space quickly.
 const PACE: Pace = Pace { factor: 20, pause_min: TICK, pause_max: Duration::from_secs(2), hasty_factor: 2 };
 
@@ -53,6 +52,62 @@ pub(super) struct Watch {
     /// No other program was watched when this one began.
     alone: bool,
     pub(super) schedule: Schedule,
+}
+
+/// The pauses between two walks.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// A pause is this many times the duration of the walk, within these bounds.
+    pub factor: u32,
+    pub pause_min: Duration,
+    pub pause_max: Duration,
+    /// As `factor`, while the disk loses space quickly.
+    pub hasty_factor: u32,
+}
+
+pub(super) struct Schedule {
+    pace: &'static Pace,
+    /// When the next walk is due.
+    pub(super) due: Instant,
+    /// When the next walk may begin while the disk loses space quickly.
+    pub(super) soonest: Instant,
+    /// Walks in a row that met a closed folder.
+    closed: u32,
+}
+
+impl Schedule {
+    pub(super) fn new(pace: &'static Pace, first: Instant) -> Self {
+        Self { pace, due: first, soonest: first, closed: 0 }
+    }
+
+    pub(super) fn is_due(&self, is_urgent: bool) -> bool {
+        Instant::now() >= if is_urgent { self.soonest } else { self.due }
+    }
+
+    /// Notes the end of a walk. Without a result to judge, the error says what to stop a program for, if anything.
+    pub(super) fn walked(
+        &mut self,
+        begun: Instant,
+        end: &Result<Result<Look, StorageError>, JoinError>,
+    ) -> Result<Look, Option<DiskLimit>> {
+        let (now, took) = (Instant::now(), begun.elapsed());
+        let Pace { factor, pause_min, pause_max, hasty_factor } = *self.pace;
+        self.due = now + (took * factor).clamp(pause_min, pause_max);
+        self.soonest = now + (took * hasty_factor).min(HASTY_MAX);
+        match end {
+            Ok(Ok(look)) => {
+                self.closed = 0;
+                Ok(*look)
+            }
+            // A program that is just closing a folder is not yet stopped for it.
+            Ok(Err(StorageError::Denied { .. })) => {
+                self.closed += 1;
+                Err((self.closed >= 2).then_some(DiskLimit::Closed))
+            }
+            // It shows no growth, so it stops nothing by itself.
+            _ => Err(None),
+        }
+    }
 }
 
 impl Quota {
