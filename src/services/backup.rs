@@ -39,6 +39,8 @@ const DATABASE: &str = "database";
 const CONVERSATIONS: &str = "conversations";
 /// Rows are gathered to entries of about this size, in bytes.
 const ROWS_BYTES: usize = 1 << 20;
+/// Rows that wait to be written, or stored.
+const ROWS_WAITING_MAX: usize = 1000;
 /// The longest entry of rows: the gathered ones, and one row with the longest program that the history keeps.
 const ROWS_BYTES_MAX: u64 = 64 << 20;
 /// The longest manifest, or sums.

@@ -3,14 +3,15 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fs::File,
-    io::{Read as _, Seek as _},
+    io::{self, Read as _, Seek as _},
 };
 
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    BackupError, FORMAT, Manifest, PIECE_BYTES, Sums, archive,
+    BackupError, FORMAT, Manifest, Sums, archive,
     read::{Part, read, refused},
+    write::Digesting,
 };
 use crate::{
     domain::{owner::ConversationKey, text::hex},
@@ -163,15 +164,9 @@ pub(super) fn rows(table: &str, text: &str) -> Result<Vec<DumpedRow>, BackupErro
 }
 
 /// The SHA-256 of the first bytes.
-fn digest(file: &File, length: u64) -> Result<String, BackupError> {
-    let mut file = file;
-    file.rewind().map_err(archive("read"))?;
-    let (mut left, mut digest, mut piece) = (file.take(length), Sha256::new(), vec![0; PIECE_BYTES]);
-    loop {
-        let read = left.read(&mut piece).map_err(archive("read"))?;
-        if read == 0 {
-            return Ok(hex(&digest.finalize()));
-        }
-        digest.update(&piece[..read]);
-    }
+fn digest(mut file: &File, length: u64) -> Result<String, BackupError> {
+    let mut digesting = Digesting { into: io::sink(), digest: Sha256::new() };
+    let read = file.rewind().and_then(|()| io::copy(&mut file.take(length), &mut digesting));
+    read.map_err(archive("read"))?;
+    Ok(hex(&digesting.digest.finalize()))
 }

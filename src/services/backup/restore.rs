@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs::File, sync::Arc};
 use tokio::sync::mpsc;
 
 use super::{
-    Backup, BackupError, Manifest, PIECE_BYTES, Sums, archive, blocking,
+    Backup, BackupError, Manifest, PIECE_BYTES, ROWS_WAITING_MAX, Sums, archive, blocking,
     check::{check, rows},
     read::{FilePart, Part, read},
 };
@@ -18,8 +18,6 @@ use crate::{
     },
 };
 
-/// Rows that wait to be stored.
-const ROWS_WAITING_MAX: usize = 1000;
 /// The mode of new folders.
 const FOLDER_MODE: u32 = 0o755;
 

@@ -20,8 +20,8 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
 use super::{
-    Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, SUMS, Sums, archive,
-    blocking, check::place, sparse,
+    Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, ROWS_WAITING_MAX, SUMS, Sums,
+    archive, blocking, check::place, sparse,
 };
 use crate::{
     domain::{
@@ -35,8 +35,6 @@ use crate::{
     },
 };
 
-/// Rows that wait to be written.
-const ROWS_WAITING_MAX: usize = 1000;
 /// Bytes of holes that are stored for a conversation: a file with many of them is left out beyond that.
 const FILLED_BYTES_MAX: u64 = 64 << 20;
 /// What is counted as left out then, beside what a walk leaves out.
@@ -238,9 +236,10 @@ fn header(kind: EntryType, mode: u32, modified: i64, size: u64) -> Header {
     header
 }
 
-struct Digesting<W> {
-    into: W,
-    digest: Sha256,
+/// Digests what is written.
+pub(super) struct Digesting<W> {
+    pub into: W,
+    pub digest: Sha256,
 }
 
 impl<W: Write> Write for Digesting<W> {
