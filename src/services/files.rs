@@ -10,28 +10,26 @@ mod listing;
 mod signed;
 #[cfg(test)]
 pub(super) mod tests;
-mod uses;
 mod write;
 
 use std::{
+    collections::HashMap,
     io::{Read as _, Seek as _, SeekFrom},
     sync::Arc,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast::Receiver};
 use tracing::{debug, error};
 
+pub(super) use self::carried::{Carried, Returned};
 pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
     edit::TextChange,
     listing::{FileList, FileQuery, LISTING_BYTES_MAX},
     signed::{Content, Download},
     write::Precondition,
-};
-pub(super) use self::{
-    carried::{Carried, Returned},
-    uses::Uses,
 };
 use super::{
     links::{URL_TTL_S_MAX, UrlSigner},
@@ -116,6 +114,32 @@ struct LongRead {
 impl AsRef<[u8]> for LongRead {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+/// When the conversations that clients hold for a time were last used, in unix seconds. Programs count too: their files
+/// are looked at before and after them. Bounded by what is watched: a use of another conversation is not noted.
+#[derive(Default)]
+pub(super) struct Uses(Mutex<HashMap<ConversationKey, i64>>);
+
+impl Uses {
+    pub(super) fn watch(&self, conversation: &ConversationKey) {
+        self.0.lock().entry(conversation.clone()).or_default();
+    }
+
+    pub(super) fn forget(&self, conversation: &ConversationKey) {
+        self.0.lock().remove(conversation);
+    }
+
+    /// `None` for a conversation that is not watched.
+    pub(super) fn last(&self, conversation: &ConversationKey) -> Option<i64> {
+        self.0.lock().get(conversation).copied()
+    }
+
+    fn note(&self, conversation: &ConversationKey, now_unix_s: i64) {
+        if let Some(last) = self.0.lock().get_mut(conversation) {
+            *last = now_unix_s;
+        }
     }
 }
 

@@ -354,3 +354,18 @@ fn changes_of_other_owners_make_no_reader_miss_any() {
     assert_eq!(changes.try_recv(), Ok(Changed { conversation: ann, path: None }));
     assert!(changes.try_recv().is_err(), "another owner's change came");
 }
+
+#[test]
+fn only_what_is_watched_is_noted() {
+    let uses = Uses::default();
+    let [watched, other] = ["a", "b"].map(key);
+    uses.watch(&watched);
+    for conversation in [&watched, &other] {
+        uses.note(conversation, 5);
+    }
+    assert_eq!((uses.last(&watched), uses.last(&other)), (Some(5), None));
+    uses.watch(&watched);
+    assert_eq!(uses.last(&watched), Some(5), "watched again, it keeps its last use");
+    uses.forget(&watched);
+    assert_eq!(uses.last(&watched), None);
+}
