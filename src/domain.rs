@@ -1,6 +1,7 @@
 //! The domain types: identifiers, limits, outcomes, events, time, trace contexts and the list of machine codes.
 //!
-//! They know nothing of engines, HTTP, files or settings; every other row may use them.
+//! They know nothing of engines, HTTP, files or settings; every other row may use them. The words that most modules use
+//! are named here without their module.
 
 pub mod address;
 pub mod clock;
@@ -29,3 +30,19 @@ pub mod tools;
 pub mod trace;
 pub mod users;
 pub(crate) mod words;
+
+pub use self::{
+    clock::{Clock, StepWatch},
+    environment::Environment,
+    error::{Code, Failure},
+    event::{Event, EventKind, StreamKind},
+    file::{Change, FileEntry},
+    id::{ConversationId, InstanceId, Language, RunId, SandboxId, SessionId, TokenId},
+    limits::Limits,
+    outcome::{DiskLimit, Ended, Figures, Outcome},
+    owner::{ConversationKey, Principal},
+    path::SafePath,
+    token::{Grant, Scope, TokenDigest, TokenLimits, TokenRecord},
+    trace::TraceContext,
+    users::RunnerUsers,
+};

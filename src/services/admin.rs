@@ -36,13 +36,8 @@ use super::{
 };
 use crate::{
     domain::{
-        error::{Code, Failure},
-        finding::Finding,
-        id::{RunId, SessionId, TokenId},
-        network::PolicyText,
-        owner::{ConversationKey, Principal},
-        token::TokenRecord,
-        tools::ServerText,
+        Code, ConversationKey, Failure, Principal, RunId, SessionId, TokenId, TokenRecord, finding::Finding,
+        network::PolicyText, tools::ServerText,
     },
     ports::{
         history::{HistoryLine, Notable, UsageFilter},

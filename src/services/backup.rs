@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::restore::Restored;
 #[cfg(doc)]
-use crate::domain::path::SafePath;
+use crate::domain::SafePath;
 use crate::ports::{
     database::{DatabaseError, DumpStore},
     history::HistoryStore,

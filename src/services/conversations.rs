@@ -6,11 +6,7 @@ use std::sync::Arc;
 use tracing::{debug, info};
 
 use super::{files::Files, runs::Runs};
-use crate::domain::{
-    error::{Code, Failure},
-    id::ConversationId,
-    owner::{ConversationKey, Principal},
-};
+use crate::domain::{Code, ConversationId, ConversationKey, Failure, Principal};
 pub use crate::ports::storage::LastUse;
 use crate::ports::storage::Storage;
 

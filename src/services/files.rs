@@ -37,17 +37,11 @@ use super::{
     shares::{Rings, SharedMemory, Shares},
 };
 pub use crate::domain::{
-    file::{Change, FileEntry},
+    Change, FileEntry,
     media::{OCTET_STREAM, media_type},
 };
 use crate::{
-    domain::{
-        clock::Clock,
-        error::{Code, Failure},
-        owner::{ConversationKey, Principal},
-        path::SafePath,
-        text::chain,
-    },
+    domain::{Clock, Code, ConversationKey, Failure, Principal, SafePath, text::chain},
     ports::storage::{ConversationFolder, Entry, OpenFile, Storage, StorageError},
 };
 

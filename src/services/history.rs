@@ -32,10 +32,7 @@ use tracing::{info, warn};
 use self::upkeep::Upkeep;
 pub use self::{line::failure, read::HistoryPage, upkeep::DEAD_AFTER};
 use crate::{
-    domain::{
-        clock::Clock,
-        id::{InstanceId, RunId},
-    },
+    domain::{Clock, InstanceId, RunId},
     ports::{
         database::{DatabaseError, within},
         history::{HistoryLine, HistoryStore, KeyStore},

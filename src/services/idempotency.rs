@@ -31,12 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
-    domain::{
-        clock::Clock,
-        error::{Code, Failure},
-        id::{ConversationId, RunId},
-        owner::Principal,
-    },
+    domain::{Clock, Code, ConversationId, Failure, Principal, RunId},
     ports::{
         database::{DatabaseError, ROUND_MAX, within},
         history::{KeyRecord, KeyStore},

@@ -15,11 +15,7 @@ use tracing::{debug, info};
 use self::keys::Keys;
 use super::tokens::{Tokens, digest};
 use crate::{
-    domain::{
-        owner::Principal,
-        path::misleads,
-        token::{NAME_CHARS_MAX, Scope},
-    },
+    domain::{Principal, Scope, path::misleads, token::NAME_CHARS_MAX},
     ports::web::Web,
 };
 

@@ -11,11 +11,7 @@ use percent_encoding::percent_encode;
 use secrecy::{ExposeSecret as _, SecretString};
 use subtle::{Choice, ConstantTimeEq as _};
 
-use crate::domain::{
-    owner::ConversationKey,
-    path::{RESERVED, SafePath},
-    text::mac,
-};
+use crate::domain::{ConversationKey, SafePath, path::RESERVED, text::mac};
 
 /// The longest lifetime of a link: seven days.
 pub const URL_TTL_S_MAX: i64 = 7 * 24 * 60 * 60;

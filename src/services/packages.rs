@@ -34,12 +34,8 @@ use super::{
 };
 use crate::{
     domain::{
-        clock::StepWatch,
-        error::{Code, Failure},
-        id::Language,
-        limits::Limits,
+        Code, ConversationKey, Failure, Language, Limits, Principal, StepWatch,
         network::Policy,
-        owner::{ConversationKey, Principal},
         packages::{Requirements, Tool},
         text,
     },

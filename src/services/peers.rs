@@ -39,12 +39,7 @@ use tracing::{info, warn};
 use self::heartbeats::Heartbeats;
 pub use crate::ports::peers::Peer;
 use crate::{
-    domain::{
-        clock::{Clock, Moment},
-        error::{Code, Failure},
-        id::InstanceId,
-        owner::ConversationKey,
-    },
+    domain::{Clock, Code, ConversationKey, Failure, InstanceId, clock::Moment},
     ports::{
         database::{DatabaseError, within},
         peers::PeerStore,

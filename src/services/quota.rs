@@ -28,11 +28,7 @@ use tracing::{debug, warn};
 use self::writing::Arrivals;
 pub(super) use self::writing::Writer;
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        outcome::{DiskLimit, mib},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationKey, DiskLimit, Failure, Principal, outcome::mib},
     ports::storage::{Storage, StorageError, Usage},
     services::shares::WeakMap,
 };

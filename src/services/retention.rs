@@ -30,11 +30,7 @@ use tracing::{info, warn};
 
 use super::{files::Files, runs::Runs};
 use crate::{
-    domain::{
-        clock::{Clock, SETTLING, StepWatch},
-        error::Failure,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Clock, ConversationKey, Failure, Principal, StepWatch, clock::SETTLING},
     ports::storage::LastUse,
 };
 

@@ -28,10 +28,7 @@ pub use self::{
 use self::{documents::Documents, openid::OpenId, rates::Rates};
 use super::tokens::Tokens;
 use crate::{
-    domain::{
-        clock::{Clock, StepWatch},
-        id::TokenId,
-    },
+    domain::{Clock, StepWatch, TokenId},
     ports::{
         database::{DatabaseError, ROUND_MAX, within},
         observer::{Observer, SignInFacts},

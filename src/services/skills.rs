@@ -13,9 +13,7 @@ use tracing::{debug, info};
 
 use crate::{
     domain::{
-        error::{Code, Failure},
-        owner::Principal,
-        path::SafePath,
+        Code, Failure, Principal, SafePath,
         skills::{
             FRONT_MATTER_BYTES_MAX, FrontMatter, SKILL_BYTES_MAX, SKILL_FILE, SKILL_FILE_BYTES_MAX, SKILLS_MAX,
             SkillFolders, SkillName, SkillSource,

@@ -38,13 +38,7 @@ pub use self::{
     token::{Started, Token},
 };
 use crate::{
-    domain::{
-        clock::Clock,
-        error::Failure,
-        id::{Language, TokenId},
-        owner::Principal,
-        token::{Grant, TokenDigest, TokenLimits, TokenRecord},
-    },
+    domain::{Clock, Failure, Grant, Language, Principal, TokenDigest, TokenId, TokenLimits, TokenRecord},
     ports::database::TokenStore,
 };
 

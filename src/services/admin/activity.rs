@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    domain::{clock::Clock, error::Code, words::words},
+    domain::{Clock, Code, words::words},
     ports::{
         history::{EndWord, PartLine, TOOK_MS},
         observer::Observer,

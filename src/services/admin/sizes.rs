@@ -13,10 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    domain::{
-        error::Failure,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{ConversationKey, Failure, Principal},
     ports::storage::{LastUse, Storage, Usage},
     services::cut,
 };

@@ -14,7 +14,7 @@ use super::{
     write::Digesting,
 };
 use crate::{
-    domain::{owner::ConversationKey, text::hex},
+    domain::{ConversationKey, text::hex},
     ports::database::DumpedRow,
 };
 

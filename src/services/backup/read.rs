@@ -16,8 +16,8 @@ use super::{
     sparse,
 };
 use crate::domain::{
-    owner::ConversationKey,
-    path::{PATH_BYTES_MAX, SafePath, show},
+    ConversationKey, SafePath,
+    path::{PATH_BYTES_MAX, show},
 };
 
 /// The longest name of an entry: a path, and what is before it.

@@ -10,7 +10,7 @@ use super::{
     read::{FilePart, Part, read},
 };
 use crate::{
-    domain::{clock::Clock, owner::ConversationKey},
+    domain::{Clock, ConversationKey},
     ports::{
         database::Loading,
         history::LineEnd,

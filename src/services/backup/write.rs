@@ -25,8 +25,7 @@ use super::{
 };
 use crate::{
     domain::{
-        clock::Clock,
-        owner::ConversationKey,
+        Clock, ConversationKey,
         text::{hex, rfc3339},
     },
     ports::{
@@ -294,7 +293,7 @@ mod tests {
     use std::io::{Seek as _, Write as _};
 
     use super::{super::check::check, *};
-    use crate::{domain::path::SafePath, ports::storage::LeftOut};
+    use crate::{domain::SafePath, ports::storage::LeftOut};
 
     #[test]
     fn a_path_that_is_listed_again_is_written_once() {

@@ -22,11 +22,7 @@ use tracing::debug;
 
 use super::{Download, Files, write::space};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        owner::ConversationKey,
-        path::SafePath,
-    },
+    domain::{Code, ConversationKey, Failure, SafePath},
     ports::storage::{ConversationFolder, ListBounds, Listing, StorageError, Usage},
 };
 

@@ -21,14 +21,7 @@ use tracing::{debug, warn};
 use self::sending::{SendError, found, send};
 use super::{Files, write::space};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        file::Change,
-        outcome::DiskLimit,
-        owner::ConversationKey,
-        path::SafePath,
-        text::chain,
-    },
+    domain::{Change, Code, ConversationKey, DiskLimit, Failure, SafePath, text::chain},
     ports::storage::{ConversationFolder, IncomingFile, ListBounds, Storage, StorageError},
     services::{files::FileList, frames::FileMessage, quota::Writer},
 };

@@ -9,12 +9,7 @@ use super::{
     write::{space, written},
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        file::FileEntry,
-        owner::ConversationKey,
-        path::SafePath,
-    },
+    domain::{Code, ConversationKey, Failure, FileEntry, SafePath},
     ports::storage::{OpenFile, Storage, StorageError},
 };
 

@@ -4,13 +4,7 @@ use tracing::debug;
 
 use super::{Files, FilesOptions};
 use crate::{
-    domain::{
-        error::Failure,
-        file::{Change, FileEntry},
-        owner::ConversationKey,
-        path::SafePath,
-        text::json_bytes,
-    },
+    domain::{ConversationKey, Failure, FileEntry, SafePath, file::Change, text::json_bytes},
     ports::storage::{ListBounds, Listing, Mark, Skipped, Storage},
 };
 

@@ -8,11 +8,7 @@ use tracing::{debug, info};
 
 use super::{Archive, Files, media_type};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        owner::ConversationKey,
-        path::SafePath,
-    },
+    domain::{Code, ConversationKey, Failure, SafePath},
     ports::storage::{OpenFile, StorageError},
     services::links::{Rejected, SignedLink},
 };

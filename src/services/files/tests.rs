@@ -13,7 +13,7 @@ use self::fixture::NOW;
 use super::*;
 use crate::{
     adapters::storage::tests::holder::Holder,
-    domain::{clock::ManualClock, test_scale::until, users::RunnerUsers},
+    domain::{RunnerUsers, clock::ManualClock, test_scale::until},
     ports::storage::Usage,
     services::links::SignedLink,
 };

@@ -8,12 +8,7 @@ use tracing::debug;
 
 use super::{Download, Files, no_files};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        file::FileEntry,
-        owner::{ConversationKey, Principal},
-        path::SafePath,
-    },
+    domain::{Code, ConversationKey, Failure, FileEntry, Principal, SafePath},
     ports::storage::{ConversationFolder, Storage, StorageError, Usage},
     services::shares::HeldMemory,
 };

@@ -1,11 +1,7 @@
 //! Facts as lines, and lines as failures. Pure. The length of a line is bounded: so are its parts.
 
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::InstanceId,
-        outcome::{Ended, Figures, Outcome},
-    },
+    domain::{Code, Ended, Failure, Figures, InstanceId, Outcome},
     ports::{
         history::{EndWord, HistoryLine, LineEnd},
         observer::{BeginFacts, RunFacts},

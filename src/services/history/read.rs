@@ -7,11 +7,7 @@ use tracing::debug;
 
 use super::{History, Store, line};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::RunId,
-        owner::Principal,
-    },
+    domain::{Code, Failure, Principal, RunId},
     ports::{
         database::DatabaseError,
         history::{HistoryLine, LineFilter, Notable, PartLine, UsageFilter, UsageLine},

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::{
-    domain::{clock::ManualClock, owner::Principal},
+    domain::{Principal, clock::ManualClock},
     ports::history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
 };
 

@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::{History, Store, line};
 use crate::{
-    domain::{clock::StepWatch, id::InstanceId},
+    domain::{InstanceId, StepWatch},
     ports::database::DatabaseError,
 };
 

@@ -7,8 +7,8 @@ use tokio::time::advance;
 
 use super::*;
 use crate::domain::{
+    ConversationKey,
     clock::{ManualClock, SystemClock},
-    owner::ConversationKey,
 };
 
 /// A database that reads and removes keys slowly, and stores those of the owner `slow` so.

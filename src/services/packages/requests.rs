@@ -13,9 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{Inner, InstallRequest, Installed, Packages, PackagesOptions};
 use crate::{
     domain::{
-        error::{Code, Failure},
-        id::Language,
-        owner::{ConversationKey, Principal},
+        Code, ConversationKey, Failure, Language, Principal,
         packages::{REQUESTED_MAX, Requirement, Tool},
     },
     ports::runner::Runner,

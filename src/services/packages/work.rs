@@ -9,9 +9,7 @@ use serde::Serialize;
 use super::{Inner, Job};
 use crate::{
     domain::{
-        error::{Code, Failure},
-        limits::Limits,
-        outcome::{DiskLimit, Ended},
+        Code, DiskLimit, Ended, Failure, Limits,
         packages::{FOLDER, Requirements, Tool},
     },
     ports::{

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::{
-    domain::{id::InstanceId, owner::ConversationKey},
+    domain::{ConversationKey, InstanceId},
     ports::{
         database::DatabaseError,
         peers::{Peer, PeerStore},

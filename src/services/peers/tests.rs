@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use tokio::time::{advance, sleep};
 
 use super::{memory::Memory, *};
-use crate::domain::{clock::SystemClock, id::ConversationId, owner::Principal};
+use crate::domain::{ConversationId, Principal, clock::SystemClock};
 
 /// What a server has is in use as long as it says so.
 #[derive(Default, Clone)]

@@ -17,7 +17,7 @@ use super::{
     watch::{Look, Pace, Schedule},
 };
 use crate::{
-    domain::{outcome::DiskLimit, owner::ConversationKey},
+    domain::{ConversationKey, DiskLimit},
     ports::storage::{StorageError, Usage},
 };
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     adapters::storage::DiskStorage,
-    domain::{path::SafePath, test_scale::as_root, users::RunnerUsers},
+    domain::{RunnerUsers, SafePath, test_scale::as_root},
 };
 
 const ROOM: QuotaOptions =

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{FREE_ENTRIES_MIN, Quota, QuotaOptions, signed};
 use crate::{
-    domain::{outcome::DiskLimit, owner::ConversationKey},
+    domain::{ConversationKey, DiskLimit},
     ports::storage::{StorageError, Usage},
 };
 

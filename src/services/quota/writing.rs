@@ -8,11 +8,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::{Quota, QuotaOptions};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        outcome::DiskLimit,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationKey, DiskLimit, Failure, Principal},
     ports::storage::{StorageError, Usage},
 };
 

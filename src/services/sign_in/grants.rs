@@ -12,9 +12,8 @@ use super::{
 };
 use crate::{
     domain::{
-        error,
-        id::TokenId,
-        token::{CONNECTION_MARK, Grant, NAME_CHARS_MAX, Scope},
+        Grant, Scope, TokenId, error,
+        token::{CONNECTION_MARK, NAME_CHARS_MAX},
     },
     ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
     services::tokens::{NewToken, digest, fresh},

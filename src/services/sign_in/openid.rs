@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use super::{Consent, Refusal, SignIn};
 use crate::{
-    domain::{owner::Principal, text::mac, token::Grant},
+    domain::{Grant, Principal, text::mac},
     ports::web::{NamedBy, Web, WebError},
     services::tokens::NewToken,
 };

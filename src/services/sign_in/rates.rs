@@ -6,7 +6,7 @@ use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, RateLimiter};
 
 use super::Refusal;
 use crate::{
-    domain::{id::TokenId, owner::Principal},
+    domain::{Principal, TokenId},
     services::tokens::quota,
 };
 

@@ -7,8 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::{
-    domain::clock::PacedClock,
-    domain::token::{Grant, TokenDigest, TokenRecord},
+    domain::{Grant, TokenDigest, TokenRecord, clock::PacedClock},
     ports::{
         observer::Observers,
         sign_in::{Code, Exchange, Pair, Redemption},

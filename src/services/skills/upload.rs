@@ -15,8 +15,7 @@ use zip::{CompressionMethod, ZipArchive, read::ZipFile};
 
 use crate::{
     domain::{
-        error::{Code, Failure},
-        path::SafePath,
+        Code, Failure, SafePath,
         skills::{
             FrontMatter, SKILL_BYTES_MAX, SKILL_DEPTH_MAX, SKILL_ENTRIES_MAX, SKILL_FILE, SKILL_FILE_BYTES_MAX,
             SkillName,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::Token;
-use crate::domain::token::TokenDigest;
+use crate::domain::TokenDigest;
 
 /// What an access token stands for.
 #[derive(Debug, Clone)]

@@ -19,12 +19,7 @@ use tracing::info;
 
 use super::{Known, Token, Tokens};
 use crate::{
-    domain::{
-        id::{InstanceId, TokenId},
-        owner::Principal,
-        text::mac,
-        token::{DAY, TokenRecord},
-    },
+    domain::{InstanceId, Principal, TokenId, TokenRecord, text::mac, token::DAY},
     ports::{
         database::{DatabaseError, TokenStore},
         observer::{AdminAction, AdminFacts, Observer, SignInFacts},

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{CATCH_UP_MAX, Token, Tokens};
 use crate::{
-    domain::{clock::StepWatch, token::TokenRecord},
+    domain::{StepWatch, TokenRecord},
     ports::database::{DatabaseError, ROUND_MAX, TokenStore, within},
 };
 

@@ -9,10 +9,8 @@ use uuid::Uuid;
 use super::{Tokens, access::Access, digest};
 use crate::{
     domain::{
-        error::{Code, Failure},
-        id::TokenId,
-        owner::Principal,
-        token::{AccessRecord, CONNECTION_MARK, Grant, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK, TokenRecord},
+        Code, Failure, Grant, Principal, TokenId, TokenRecord,
+        token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK},
     },
     ports::database::{TokenStore, no_database},
 };

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use super::{Tokens, access::Access};
 use crate::{
     domain::{
-        error::{Code, Failure},
-        id::TokenId,
-        owner::Principal,
-        token::{Grant, SUBJECT_MARK, Scope, TokenDigest, TokenLimits, TokenRecord},
+        Code, Failure, Grant, Principal, Scope, TokenDigest, TokenId, TokenLimits, TokenRecord, token::SUBJECT_MARK,
     },
     ports::database::DatabaseError,
 };
@@ -116,7 +113,7 @@ mod tests {
         super::{blank_record, digest},
         *,
     };
-    use crate::domain::{clock::ManualClock, id::Language, token::CONNECTION_MARK};
+    use crate::domain::{Language, clock::ManualClock, token::CONNECTION_MARK};
 
     #[test]
     fn connections_of_one_person_share_the_limits_of_subjects() {

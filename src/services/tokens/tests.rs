@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::domain::{
+    Code,
     clock::{ManualClock, SystemClock},
-    error::Code,
 };
 
 #[test]

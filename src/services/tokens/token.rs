@@ -13,12 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{
-    error::{Code, Failure},
-    id::Language,
-    outcome::Figures,
-    token::{DAY, Scope, TokenLimits, TokenRecord},
-};
+use crate::domain::{Code, Failure, Figures, Language, Scope, TokenLimits, TokenRecord, token::DAY};
 
 const MINUTE: Duration = Duration::from_mins(1);
 /// What was spent is added up in so many parts of the day.
@@ -264,7 +259,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::domain::token::Grant;
+    use crate::domain::Grant;
 
     fn token(limits: TokenLimits) -> Arc<Token> {
         let grant = Grant { limits, ..Grant::default() };

@@ -12,11 +12,7 @@ use tokio::sync::mpsc;
 
 use super::Stamp;
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        outcome::mib,
-        path::SafePath,
-    },
+    domain::{Code, Failure, SafePath, outcome::mib},
     ports::storage::{ConversationFolder, StorageError, Usage, Visited},
     services::frames,
 };

@@ -6,7 +6,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::{sending::send_bytes, *};
 use crate::{
-    domain::users::RunnerUsers,
+    domain::RunnerUsers,
     services::{files::tests::fixture, quota::QuotaOptions},
 };
 

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use super::super::{Files, FilesOptions};
 use crate::{
     adapters::storage::DiskStorage,
-    domain::{clock::ManualClock, users::RunnerUsers},
+    domain::{RunnerUsers, clock::ManualClock},
     services::{links::UrlSigner, quota::QuotaOptions},
 };
 

@@ -5,11 +5,9 @@ use super::*;
 use crate::{
     adapters::database::Database,
     domain::{
+        ConversationKey, Figures, Grant, Language, TokenLimits,
         clock::{ManualClock, SystemClock},
-        id::Language,
-        outcome::Figures,
-        owner::ConversationKey,
-        token::{Grant, SUBJECT_MARK, TokenLimits},
+        token::SUBJECT_MARK,
     },
     ports::history::{HistoryLine, HistoryStore as _, LineEnd},
     services::tokens::NewToken,

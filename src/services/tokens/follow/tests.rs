@@ -11,8 +11,8 @@ use super::{
     *,
 };
 use crate::domain::{
+    InstanceId, TokenId,
     clock::{ManualClock, PacedClock},
-    id::{InstanceId, TokenId},
     token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK, TOKEN_MARK},
 };
 
