@@ -15,7 +15,6 @@
 mod checks;
 mod folder;
 mod forward;
-mod known;
 mod listing;
 mod ownership;
 mod profile;
@@ -26,6 +25,7 @@ pub(super) mod scripted;
 mod tests;
 
 use std::{
+    convert::Infallible,
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -50,9 +50,9 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{debug, warn};
 
 use self::{
+    checks::{Container, Known},
     folder::Root,
     forward::{Attached, Body},
-    known::{Container, Known},
     profile::Form,
     rules::{Act, Allowed, Call, Denied},
 };
@@ -179,31 +179,20 @@ impl Proxy {
 
     /// Passes allowed calls on, until `shutdown`.
     pub async fn serve(self, listener: UnixListener, shutdown: CancellationToken) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut connections = JoinSet::new();
         loop {
-            let accepted = async {
-                let place = Arc::clone(&places).acquire_owned().await.ok()?;
-                Some((listener.accept().await, place))
-            };
-            let (stream, place) = tokio::select! {
+            let accepted = tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-                accepted = accepted => match accepted {
-                    Some((Ok((stream, _)), place)) => (stream, place),
-                    Some((Err(error), _)) => {
-                        warn!(%error, "a connection was not accepted");
-                        sleep(Duration::from_millis(100)).await;
-                        continue;
-                    }
-                    None => break,
-                },
+                Some(_) = connections.join_next() => continue,
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
             };
-            let proxy = self.clone();
-            connections.spawn(async move {
-                proxy.connection(stream).await;
-                drop(place);
-            });
+            match accepted {
+                Ok((stream, _)) => drop(connections.spawn(self.clone().connection(stream))),
+                Err(error) => {
+                    warn!(%error, "a connection was not accepted");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
         }
         connections.shutdown().await;
     }
@@ -213,7 +202,10 @@ impl Proxy {
         let (streams, given_up) = (Arc::clone(&attached), unread.clone());
         let service = service_fn(move |request| {
             let (proxy, attached, unread) = (self.clone(), Arc::clone(&attached), unread.clone());
-            async move { Ok::<_, std::convert::Infallible>(proxy.answer(request, &attached, unread).await) }
+            async move {
+                let answer = proxy.pass(request, &attached, unread).await;
+                Ok::<_, Infallible>(answer.unwrap_or_else(|denied| forward::refusal(&denied)))
+            }
         });
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(RECEIVE_MAX).max_buf_size(HEAD_BYTES_MAX);
@@ -230,22 +222,6 @@ impl Proxy {
     }
 
     /// Cancels `unread` where the client does not read.
-    async fn answer(
-        &self,
-        request: Request<Incoming>,
-        attached: &Attached,
-        unread: CancellationToken,
-    ) -> Response<Body> {
-        match self.pass(request, attached, unread).await {
-            Ok(answer) => answer,
-            Err(denied) => {
-                // Only a compromised server, or another version of it, makes such a request.
-                warn!(why = %denied.why, "a request was not passed on");
-                forward::refusal(denied.status, &denied.why)
-            }
-        }
-    }
-
     async fn pass(
         &self,
         request: Request<Incoming>,
@@ -257,8 +233,8 @@ impl Proxy {
         let (id, act) = match allowed.call {
             Call::Create(id) => return inner.create(id, &allowed, request).await,
             Call::On(id, act) => (id, act),
-            Call::List | Call::Find(_) => return inner.list(&allowed, unread).await,
-            _ => return forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await,
+            Call::List(_) => return inner.list(&allowed, unread).await,
+            Call::Plain(_) => return forward::send(&inner.socket, &allowed, forward::body(Vec::new())).await,
         };
         let container = inner.container(id, act).await?;
         allowed.container = Some(container.id.clone());

@@ -1,15 +1,20 @@
-//! What has to hold of a container, a folder or an image before a call about it is passed on.
+//! What has to hold of a container, a folder or an image before a call about it is passed on, and what is remembered of
+//! that between calls.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     super::{about, call, convert::Profile},
     BODY_BYTES_MAX, Inner, LOOK_MAX, ProxyOptions, RECEIVE_MAX,
-    known::Container,
     ownership::{self, Folders},
     profile::{self, Form},
     rules::{Act, Denied},
@@ -24,6 +29,48 @@ use crate::{
         runner::LABEL_RUNNER,
     },
 };
+
+/// Containers that are remembered. The oldest is forgotten first; its next call inspects it.
+pub(super) const CONTAINERS_MAX: usize = 4096;
+pub(super) const RUNNERS_MAX: usize = 256;
+/// How long a checked image stays allowed. An image id names its content, so the label cannot change; its names can.
+pub(super) const RUNNER_AGE_MAX: Duration = Duration::from_mins(1);
+
+#[derive(Default)]
+pub(super) struct Known {
+    /// Images that may be runners, and when that was checked.
+    pub runners: HashMap<ImageId, Instant>,
+    /// The containers that the engine created for this proxy.
+    pub containers: BTreeMap<SandboxId, Container>,
+}
+
+/// A sandbox's container: the engine's own id of it and its folders, which belong together.
+#[derive(Debug, Clone)]
+pub(super) struct Container {
+    pub id: String,
+    pub folders: Folders,
+}
+
+impl Known {
+    /// The first container of a name stays until it is removed, so that no later answer changes what `start` checks.
+    pub(super) fn remember_container(&mut self, id: SandboxId, container: Container) {
+        self.containers.entry(id).or_insert(container);
+        if self.containers.len() > CONTAINERS_MAX {
+            self.containers.pop_first();
+        }
+    }
+
+    pub(super) fn remember_runner(&mut self, image: ImageId) {
+        if self.runners.len() >= RUNNERS_MAX {
+            self.runners.clear();
+        }
+        self.runners.insert(image, Instant::now());
+    }
+
+    pub(super) fn is_runner(&self, image: &ImageId) -> bool {
+        self.runners.get(image).is_some_and(|checked| checked.elapsed() < RUNNER_AGE_MAX)
+    }
+}
 
 impl Inner {
     /// The container that a call is about, if the call is allowed.
@@ -110,4 +157,18 @@ pub(super) async fn received(request: Request<Incoming>) -> Result<Bytes, Denied
     let late = |_| Denied { status: StatusCode::REQUEST_TIMEOUT, why: "the body did not arrive in time".to_owned() };
     let body = timeout(RECEIVE_MAX, Limited::new(request.into_body(), BODY_BYTES_MAX).collect()).await.map_err(late)?;
     Ok(body.map_err(|_| Denied::new("the body is too large or broke off"))?.to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_container_of_a_name_does_not_replace_the_first() {
+        let (mut known, id) = (Known::default(), SandboxId::new());
+        for container in ["first", "second"] {
+            known.remember_container(id, Container { id: container.to_owned(), folders: Folders::default() });
+        }
+        assert_eq!(known.containers[&id].id, "first");
+    }
 }

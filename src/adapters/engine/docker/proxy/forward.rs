@@ -14,7 +14,7 @@ use hyper::{body::Incoming, client::conn::http1, upgrade};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{io::copy_bidirectional, net::UnixStream, task::JoinSet};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{
     HEAD_BYTES_MAX,
@@ -33,9 +33,11 @@ pub(super) fn body(bytes: impl Into<Bytes>) -> Body {
 }
 
 /// A refusal in the engine's own form.
-pub(super) fn refusal(status: StatusCode, why: &str) -> Response<Body> {
-    let message = serde_json::json!({"message": format!("engine-proxy: {why}")});
-    json(status, body(message.to_string()))
+pub(super) fn refusal(denied: &Denied) -> Response<Body> {
+    // Only a compromised server, or another version of it, makes such a request.
+    warn!(why = %denied.why, "a request was not passed on");
+    let message = serde_json::json!({"message": format!("engine-proxy: {}", denied.why)});
+    json(denied.status, body(message.to_string()))
 }
 
 pub(super) fn json(status: StatusCode, body: Body) -> Response<Body> {
@@ -81,7 +83,7 @@ pub(super) async fn attach(
 }
 
 fn write_head(request: &mut Request<Body>, allowed: &Allowed) -> Result<(), Denied> {
-    *request.method_mut() = allowed.method();
+    *request.method_mut() = allowed.method.clone();
     *request.uri_mut() = allowed.target().parse().map_err(|_| Denied::new("the call cannot be written"))?;
     request.headers_mut().insert(header::HOST, HeaderValue::from_static("engine"));
     Ok(())

@@ -22,17 +22,10 @@ const VERSION_MIN: (u16, u16) = (1, 41);
 /// A call of the engine that the adapter makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Call {
-    Ping,
-    Version,
-    Info,
-    /// Changes of images.
-    Events,
-    /// Runner images.
-    Images,
-    /// All of our containers.
-    List,
-    /// One of them, as a list shows it.
-    Find(SandboxId),
+    /// One with this path and query: `_ping`, `version`, `info`, the changes of images, or the runner images.
+    Plain(String),
+    /// The list of our containers with this label: that of all of them, or of one.
+    List(String),
     Create(SandboxId),
     On(SandboxId, Act),
 }
@@ -53,6 +46,7 @@ pub(super) enum Act {
 /// A call in a version of the engine's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Allowed {
+    pub method: Method,
     /// Major and minor, if present.
     version: Option<(u16, u16)>,
     pub call: Call,
@@ -100,12 +94,12 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
     let denied = || Denied::new(format!("not among the calls of this server's adapter: {method} {}", uri.path()));
     let id = |text: &str| text.parse::<SandboxId>().map_err(|_| denied());
     let call = match (method.as_str(), segments.as_slice()) {
-        ("GET" | "HEAD", ["_ping"]) => Call::Ping,
-        ("GET", ["version"]) => Call::Version,
-        ("GET", ["info"]) => Call::Info,
-        ("GET", ["events"]) => Call::Events,
-        ("GET", ["images", "json"]) => Call::Images,
-        ("GET", ["containers", "json"]) => selected(uri).ok_or_else(denied)?,
+        ("GET" | "HEAD", [name @ "_ping"]) | ("GET", [name @ ("version" | "info")]) => Call::Plain((*name).to_owned()),
+        ("GET", ["events"]) => Call::Plain(filtered("events?", &json!({"type": ["image"], "event": images::ACTIONS}))),
+        ("GET", ["images", "json"]) => {
+            Call::Plain(filtered("images/json?", &json!({"label": [format!("{LABEL_RUNNER}=true")]})))
+        }
+        ("GET", ["containers", "json"]) => Call::List(selected(uri).ok_or_else(denied)?),
         ("POST", ["containers", "create"]) => Call::Create(id(&argument(uri, "name").ok_or_else(denied)?)?),
         ("POST", ["containers", name, "attach"]) => Call::On(id(name)?, Act::Attach),
         ("POST", ["containers", name, "start"]) => Call::On(id(name)?, Act::Start),
@@ -116,7 +110,8 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
         ("DELETE", ["containers", name]) => Call::On(id(name)?, Act::Remove),
         _ => return Err(denied()),
     };
-    Ok(Allowed { version, call, container: None })
+    let method = if *method == Method::HEAD { Method::GET } else { method.clone() };
+    Ok(Allowed { method, version, call, container: None })
 }
 
 /// `v1.41` and later.
@@ -133,46 +128,29 @@ fn argument(uri: &Uri, name: &str) -> Option<String> {
     Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
 }
 
-/// Which containers to list: all of ours, or one.
-fn selected(uri: &Uri) -> Option<Call> {
+/// The label of the containers to list: all of ours, or one.
+fn selected(uri: &Uri) -> Option<String> {
     let filters: Value = serde_json::from_str(&argument(uri, "filters")?).ok()?;
     let label = filters.get("label")?.as_array()?.first()?.as_str()?;
     if label == labels::SELECTOR {
-        return Some(Call::List);
+        return Some(label.to_owned());
     }
     let id = label.split_once('=')?.1.parse().ok()?;
-    (convert::id_filter(id) == label).then_some(Call::Find(id))
+    Some(convert::id_filter(id)).filter(|own| own == label)
+}
+
+/// A path and the beginning of its query, with filters.
+fn filtered(path: &str, filters: &Value) -> String {
+    format!("{path}filters={}", utf8_percent_encode(&filters.to_string(), NON_ALPHANUMERIC))
 }
 
 impl Allowed {
-    pub(super) fn method(&self) -> Method {
-        match self.call {
-            Call::On(_, Act::Remove) => Method::DELETE,
-            Call::Create(_) | Call::On(_, Act::Attach | Act::Start | Act::Wait | Act::Kill | Act::LimitCpu) => {
-                Method::POST
-            }
-            _ => Method::GET,
-        }
-    }
-
     /// The path and query for the engine.
     pub(super) fn target(&self) -> String {
         let version = self.version.map_or_else(String::new, |(major, minor)| format!("/v{major}.{minor}"));
-        let filters = |filters: Value| utf8_percent_encode(&filters.to_string(), NON_ALPHANUMERIC).to_string();
-        let containers =
-            |label: &str| format!("containers/json?all=true&filters={}", filters(json!({"label": [label]})));
         let rest = match &self.call {
-            Call::Ping => "_ping".to_owned(),
-            Call::Version => "version".to_owned(),
-            Call::Info => "info".to_owned(),
-            Call::Events => {
-                format!("events?filters={}", filters(json!({"type": ["image"], "event": images::ACTIONS})))
-            }
-            Call::Images => {
-                format!("images/json?filters={}", filters(json!({"label": [format!("{LABEL_RUNNER}=true")]})))
-            }
-            Call::List => containers(labels::SELECTOR),
-            Call::Find(id) => containers(&convert::id_filter(*id)),
+            Call::Plain(rest) => rest.clone(),
+            Call::List(label) => filtered("containers/json?all=true&", &json!({"label": [label]})),
             Call::Create(id) => format!("containers/create?name={id}"),
             Call::On(id, act) => {
                 let rest = match act {

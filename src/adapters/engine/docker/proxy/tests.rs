@@ -25,7 +25,7 @@ use super::{
         super::labels,
         convert::{self, Profile},
     },
-    known::{CONTAINERS_MAX, RUNNER_AGE_MAX, RUNNERS_MAX},
+    checks::{CONTAINERS_MAX, RUNNER_AGE_MAX, RUNNERS_MAX},
     ownership::Folders,
     scripted::{self, ScriptedEngine},
     *,
