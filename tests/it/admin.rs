@@ -220,7 +220,7 @@ async fn doctor_checks_with_the_servers_engine_and_leaves_nothing() {
     let audit = folder.path().join("audit.log");
     let server = FakeServer::with(&[("SANDBOX_AUDIT__FILE", audit.to_str().expect("text"))]).await;
     // They are under way together.
-    server.engine.delay_starts(std::time::Duration::from_secs(1));
+    server.engine.faults().start_delay = std::time::Duration::from_secs(1);
     let all = (0..8).map(|_| call(&server, TOKEN, Method::GET, "/v1/admin/doctor", None));
     let (done, refused): (Vec<_>, Vec<_>) = join_all(all).await.into_iter().partition(|(status, _)| *status == 200);
     assert!(!refused.is_empty() && refused.iter().all(|(_, why)| why["code"] == "queue_full"), "{refused:?}");

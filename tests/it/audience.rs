@@ -192,7 +192,7 @@ async fn disconnected_clients_leave_no_run_and_no_sandbox() {
         ("SANDBOX_ADMISSION__QUEUE_MAX", &QUEUE.to_string()),
     ])
     .await;
-    server.engine.delay_starts(Duration::from_millis(5));
+    server.engine.faults().start_delay = Duration::from_millis(5);
     let dice = |n: u64| Dice::new(seed ^ (n << 32));
     for crowd in (0..clients).collect::<Vec<u64>>().chunks(25) {
         join_all(crowd.iter().map(|n| vanish(&server, *n, dice(*n)))).await;

@@ -111,7 +111,7 @@ async fn runs_are_known_after_a_restart(root: &Path, url: &str) {
     let (token_id, token) = create(&server, json!({"name": "t"})).await;
     let body = json!({"conversationId": "c", "language": "python", "code": "stderr y\nexit 3"});
     let (_, bad) = call(&server, &token, Method::POST, "/v1/runs", body).await;
-    server.engine.break_next_stream();
+    server.engine.faults().streams_to_break += 1;
     let broken = run(&server, "d", "hang").await;
     assert_eq!(broken["code"], "engine_lost", "{broken}");
     let cell = json!({"conversationId": "c", "language": "python", "code": "print z"});

@@ -31,7 +31,7 @@ async fn janitor_destroys_a_sandbox_while_others_cannot_be_removed() {
     };
     let stuck: Vec<_> = (0..STUCK).map(|_| release()).collect();
     for &id in &stuck {
-        engine.set_indestructible(id, true);
+        engine.faults().indestructible.insert(id);
     }
     // Long enough for the first tries of all of them and several more.
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -49,7 +49,7 @@ async fn janitor_destroys_a_sandbox_while_others_cannot_be_removed() {
     assert_eq!(janitor.unwanted(), STUCK);
 
     for id in stuck {
-        engine.set_indestructible(id, false);
+        engine.faults().indestructible.remove(&id);
     }
     timeout(Duration::from_secs(30), janitor.idle()).await.expect("the others are destroyed when they can be");
     assert_eq!(engine.list().await.expect("a list").len(), 0);
@@ -63,7 +63,7 @@ async fn drain_ends_while_a_sandbox_cannot_be_removed() {
     janitor.start();
     let id = SandboxId::new();
     engine.plant(Listed { id, instance, created_unix_s: 0, deadline_unix_s: 2000, running: true });
-    engine.set_indestructible(id, true);
+    engine.faults().indestructible.insert(id);
     drop(janitor.lease(id));
     let begun = Instant::now();
     janitor.drain(Duration::from_secs(3)).await;

@@ -146,7 +146,7 @@ async fn requests_at_once_for_the_session_of_a_path_get_one_kernel() {
     };
     let kernels = async || get(&server, "/api/kernels").await.as_array().map(Vec::len);
     assert_eq!(create("other.ipynb").await.0, 201);
-    server.engine.delay_starts(Duration::from_millis(500));
+    server.engine.faults().start_delay = Duration::from_millis(500);
     let (first, second) = tokio::join!(create("a.ipynb"), create("a.ipynb"));
     assert_eq!((first.0, second.0, &first.2["id"]), (201, 201, &second.2["id"]));
     assert_eq!(kernels().await, Some(2));
@@ -167,7 +167,7 @@ async fn a_kernel_for_a_session_that_is_removed_meanwhile_ends() {
     let asked = json!({"path": "a.ipynb", "type": "notebook", "kernel": {"name": "python"}});
     let (_, location, _) = call(&server, Method::POST, "/api/sessions", Some(asked)).await;
     let path = location.strip_prefix("/jupyter").expect("a path");
-    server.engine.delay_starts(Duration::from_secs(2));
+    server.engine.faults().start_delay = Duration::from_secs(2);
     let before = server.engine.attempts();
     let changed = call(&server, Method::PATCH, path, Some(json!({"kernel": {"name": "python"}})));
     let removed = async {
@@ -186,7 +186,7 @@ async fn a_session_that_gets_two_kernels_at_once_keeps_one() {
     let asked = json!({"path": "a.ipynb", "type": "notebook", "kernel": {"name": "python"}});
     let (_, location, _) = call(&server, Method::POST, "/api/sessions", Some(asked)).await;
     let path = location.strip_prefix("/jupyter").expect("a path");
-    server.engine.delay_starts(Duration::from_millis(500));
+    server.engine.faults().start_delay = Duration::from_millis(500);
     let change = async || call(&server, Method::PATCH, path, Some(json!({"kernel": {"name": "python"}}))).await.0;
     tokio::join!(change(), change());
     until("one kernel is left", async || {

@@ -172,11 +172,11 @@ async fn failing_program_is_a_result_with_is_error() {
         assert!(text(&result).contains(outcome["sentence"].as_str().expect("a sentence")), "{code}");
     }
     assert_eq!(server.run("fails", "signal 11").await["structuredContent"]["outcome"]["signal"], "SIGSEGV");
-    server.engine.set_away(true);
+    server.engine.faults().away = true;
     let result = server.run("fails", "print x").await;
     assert_eq!(result["structuredContent"]["error"]["code"], "engine_unavailable");
     assert_eq!(result["isError"], true);
-    server.engine.set_away(false);
+    server.engine.faults().away = false;
     server.stop().await;
 }
 

@@ -28,7 +28,7 @@ async fn metrics_count_runs_stages_calls_and_refusals_without_client_text() {
     let server = FakeServer::start().await;
     server.run("a-secret-conversation", "print hello\nwrite a.txt x").await;
     server.run("c", "exit 3").await;
-    server.engine.lose_next_exit();
+    server.engine.faults().exits_to_lose += 1;
     server.run("c", "print lost").await;
     let unknown = serde_json::json!({"conversationId": "c", "language": "cobol", "code": "x"});
     server.call("sandbox.run_code", unknown).await;

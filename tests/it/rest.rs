@@ -237,11 +237,11 @@ async fn full_queue_and_unreachable_engine_return_retry_after() {
         listed["runs"].as_array().expect("a list").iter().all(|run| run["state"] == "finished")
     })
     .await;
-    server.engine.set_away(true);
+    server.engine.faults().away = true;
     let away = create(&server, json!({"language": "python", "code": "print 1"})).await;
     assert_eq!((away.status().as_u16(), away.headers().contains_key("retry-after")), (503, true));
     assert_eq!(refused(away).await.1, "engine_unavailable");
-    server.engine.set_away(false);
+    server.engine.faults().away = false;
     server.stop().await;
 }
 

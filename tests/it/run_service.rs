@@ -264,7 +264,7 @@ async fn cancel_ends_a_run_that_waits_for_a_starting_standby() {
     let start = Duration::from_secs(50);
     let first = begin(runs, "a", "sleep 1s");
     until("the program runs", async || first.view().state == RunState::Running).await;
-    server.engine.delay_starts(start);
+    server.engine.faults().start_delay = start;
     first.finished().await.expect("a report");
     until("its standby is starting", async || server.engine.attempts() == 2).await;
     let waiting = begin(runs, "a", "print x");
@@ -289,14 +289,14 @@ async fn conversation_stays_locked_while_a_killed_program_may_live() {
     let stuck = begin(runs, "stuck", "hang");
     until("it has begun", async || server.engine.started().len() == 1).await;
     let sandbox = server.engine.started()[0];
-    server.engine.set_indestructible(sandbox, true);
+    server.engine.faults().indestructible.insert(sandbox);
     // Its own run is answered, since nothing more is to be learned of it.
     assert_eq!(ended(runs, stuck.id()).await, Ended::TimedOut);
     let next = begin(runs, "stuck", "print x");
     assert_eq!(ended(runs, begin(runs, "other", "print x").id()).await, Ended::Exited { code: 0 });
     assert_eq!(server.engine.started().len(), 2, "only the other conversation's program was started");
     assert!(next.view().result.is_none());
-    server.engine.set_indestructible(sandbox, false);
+    server.engine.faults().indestructible.remove(&sandbox);
     assert_eq!(ended(runs, next.id()).await, Ended::Exited { code: 0 });
     server.stop().await;
 }

@@ -122,7 +122,7 @@ async fn isolation_check_runs_when_the_first_runner_appears_and_runs_wait() {
     let server = Testing::start(saying(INSIDE)).await;
     let (status, body) = server.ready().await;
     assert_eq!((status, &body["standbys"]), (503, &json!({})));
-    server.engine.delay_starts(Duration::from_millis(200));
+    server.engine.faults().start_delay = Duration::from_millis(200);
     server.engine.add_runner("python");
     until("the runner is known", async || server.run("python").await["outcome"]["ended"] == "exited").await;
     let (status, body) = server.ready().await;
@@ -317,7 +317,7 @@ async fn process_1_makes_the_check_where_no_installed_language_has_a_program() {
 /// An engine whose runners differ, as pods of different templates do.
 fn differing() -> FakeEngine {
     let engine = FakeEngine::default();
-    engine.forbid(([192, 0, 2, 1], 443).into());
+    engine.faults().forbidden.push(([192, 0, 2, 1], 443).into());
     engine
 }
 

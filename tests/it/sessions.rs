@@ -167,7 +167,7 @@ async fn a_bridge_that_breaks_its_contract_or_its_connection_ends_the_session() 
     let next = cell(&server, "a", "get x").await;
     assert!(next.stderr.text.starts_with("[The session ended because its sandbox was lost"), "{}", next.stderr.text);
     assert!(next.stderr.text.contains("NameError"), "the cell was not executed again");
-    server.engine.break_next_stream();
+    server.engine.faults().streams_to_break += 1;
     let refused = server.sessions.open(&conversation("b"), &python()).await.expect_err("its output breaks");
     assert_eq!(refused.code, Code::RunnerFailed);
     assert_eq!(shown(&cell(&server, "b", "print again").await), ("again\n", "", OK));
@@ -366,7 +366,7 @@ async fn a_deleted_conversation_has_no_session() {
 async fn a_session_that_is_opened_while_its_conversation_is_deleted_ends() {
     let server = FakeServer::with_kernel(&[]).await;
     open(&server, "other").await;
-    server.engine.delay_starts(Duration::from_secs(1));
+    server.engine.faults().start_delay = Duration::from_secs(1);
     let before = server.engine.attempts();
     let deleted = async {
         until("its kernel is starting", async || server.engine.attempts() > before).await;

@@ -20,7 +20,7 @@ async fn cpu_of(server: &FakeServer, conversation: &str) -> String {
 async fn program_has_its_limit_in_a_standby_that_has_loaded_or_loads() {
     for for_ever in [false, true] {
         let server = FakeServer::with_kernel(&SETTINGS).await;
-        server.engine.keep_loading(for_ever);
+        server.engine.faults().loading.send_replace(for_ever);
         assert_eq!(cpu_of(&server, "c").await, "500");
         server.until_live(1).await;
         let standby = server.engine.live();
@@ -35,13 +35,13 @@ async fn program_waits_for_what_it_names_and_no_longer_than_a_second() {
     const PATIENCE: Duration = Duration::from_millis(300);
     for is_loaded in [true, false] {
         let server = FakeServer::with_kernel(&SETTINGS).await;
-        server.engine.keep_loading(true);
+        server.engine.faults().loading.send_replace(true);
         server.run("c", "print 1").await;
         server.until_live(1).await;
         let standby = server.engine.live();
         let mut run = Box::pin(server.run("c", "print heavy"));
         assert!(timeout(PATIENCE, &mut run).await.is_err(), "the program began before its libraries were there");
-        server.engine.keep_loading(!is_loaded);
+        server.engine.faults().loading.send_replace(!is_loaded);
         let result = run.await;
         assert_eq!(result["structuredContent"]["stdout"], "heavy\n", "{result}");
         until("the standby was used", async || standby.iter().all(|id| !server.engine.live().contains(id))).await;
@@ -52,8 +52,8 @@ async fn program_waits_for_what_it_names_and_no_longer_than_a_second() {
 #[tokio::test(flavor = "multi_thread")]
 async fn standby_without_its_limit_is_not_used() {
     let server = FakeServer::with_kernel(&SETTINGS).await;
-    server.engine.keep_loading(true);
-    server.engine.refuse_limits(true);
+    server.engine.faults().loading.send_replace(true);
+    server.engine.faults().refuse_limits = true;
     assert_eq!(cpu_of(&server, "c").await, "500");
     server.until_live(1).await;
     let (standby, begun) = (server.engine.live(), server.engine.started().len());
@@ -107,11 +107,11 @@ async fn standby_counts_with_the_most_that_one_of_its_image_has_reported() {
         ("SANDBOX_STANDBY__MEMORY_BYTES_MAX", "25000000"),
     ];
     let server = FakeServer::with_kernel(&settings).await;
-    server.engine.report_memory(10_000_000);
+    server.engine.faults().memory_bytes = Some(10_000_000);
     server.run("first", "print 1").await;
     warm(&server, 1).await;
     // As one that is going to load more.
-    server.engine.report_memory(1_000_000);
+    server.engine.faults().memory_bytes = Some(1_000_000);
     server.run("second", "print 1").await;
     warm(&server, 2).await;
     let begun = server.engine.started().len();

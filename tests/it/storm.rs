@@ -125,7 +125,7 @@ async fn unreachable_engine_gets_few_start_requests() {
     for n in [0, 1] {
         run(n).await.expect("an answer").expect("it ran");
     }
-    server.engine.set_away(true);
+    server.engine.faults().away = true;
     let before = server.engine.attempts();
     for n in [0, 1, 0] {
         // One of them may be served by what stood by.
@@ -134,7 +134,7 @@ async fn unreachable_engine_gets_few_start_requests() {
     sleep(Duration::from_mins(1)).await;
     let asked = server.engine.attempts() - before;
     assert!(asked < 60, "asked {asked} times in a minute");
-    server.engine.set_away(false);
+    server.engine.faults().away = false;
     until("sandboxes stand by again", async || server.engine.live().len() >= 2).await;
     server.stop().await;
 }

@@ -84,7 +84,7 @@ async fn run_spans_hold_the_outcome_and_the_clients_request_id() {
     let response = response.expect("an answer");
     let id = response.headers()["x-request-id"].to_str().expect("text").to_owned();
     let told: Value = response.json().await.expect("JSON");
-    server.engine.lose_next_exit();
+    server.engine.faults().exits_to_lose += 1;
     let failed = post(&server, "/v1/runs", &rest("a", "print lost")).send().await.expect("an answer");
     assert_eq!(failed.status(), 502);
     until("spans were taken", async || metric(&server, "sandbox_trace_spans_total").await > 0).await;

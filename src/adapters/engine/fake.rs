@@ -97,25 +97,35 @@ struct State {
     violations: Vec<String>,
     answers: Answers,
     candidates: Candidates,
-    /// What sandboxes must not reach.
-    forbidden: Vec<SocketAddr>,
     faults: Faults,
 }
 
+/// What is wrong with the engine. What runs goes on as it is.
 #[derive(Debug, Default)]
-struct Faults {
-    away: bool,
+pub struct Faults {
+    /// Nothing answers.
+    pub away: bool,
     starts: VecDeque<StartFault>,
-    start_delay: Duration,
-    streams_to_break: u32,
-    exits_to_lose: u32,
-    destroys_to_fail: u32,
-    kernels_to_mute: u32,
-    loading: watch::Sender<bool>,
-    memory_bytes: Option<u64>,
-    refuse_limits: bool,
+    /// Every start takes this long.
+    pub start_delay: Duration,
+    /// So many of the next sandboxes break off their output after its first piece.
+    pub streams_to_break: u32,
+    /// How so many of the next sandboxes end will not be known.
+    pub exits_to_lose: u32,
+    /// So many of the next calls of destroy fail and destroy nothing.
+    pub destroys_to_fail: u32,
+    /// So many of the next kernels never answer.
+    pub kernels_to_mute: u32,
+    /// While this is set, runners that speak frames do not report that they are warm.
+    pub loading: watch::Sender<bool>,
+    /// What runners that speak frames report that they use when they are warm.
+    pub memory_bytes: Option<u64>,
+    /// No sandbox's CPU can be limited.
+    pub refuse_limits: bool,
     /// Sandboxes that can be neither killed nor destroyed.
-    indestructible: HashSet<SandboxId>,
+    pub indestructible: HashSet<SandboxId>,
+    /// What the engine's runners differ in reaching, and must not reach.
+    pub forbidden: Vec<SocketAddr>,
     storm: Option<Storm>,
 }
 
@@ -246,7 +256,7 @@ impl Engine for FakeEngine {
         Ok(Probe {
             engine: "Fake 1".to_owned(),
             api_version: "1".to_owned(),
-            runtime: self.state().candidates.selected().unwrap_or("none").to_owned(),
+            runtime: self.state().candidates.selected.as_deref().unwrap_or("none").to_owned(),
             runtime_reason: "on command".to_owned(),
             platform: "test/test".to_owned(),
             cpus: 2,
@@ -258,11 +268,11 @@ impl Engine for FakeEngine {
 
     async fn candidates(&self) -> Result<Vec<String>, EngineError> {
         self.answers("probe").await?;
-        Ok(self.state().candidates.names())
+        Ok(self.state().candidates.offered.iter().map(|(name, _)| name.clone()).collect())
     }
 
     fn select(&self, candidate: Option<&str>) {
-        self.state().candidates.select(candidate);
+        self.state().candidates.selected = candidate.map(str::to_owned);
     }
 
     fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
@@ -270,7 +280,7 @@ impl Engine for FakeEngine {
     }
 
     fn forbidden_addresses(&self) -> Vec<SocketAddr> {
-        self.state().forbidden.clone()
+        self.faults().forbidden.clone()
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
@@ -286,7 +296,7 @@ impl Engine for FakeEngine {
         self.state().attempts += 1;
         self.answers("create").await?;
         let (fault, delay) = {
-            let faults = &mut self.state().faults;
+            let faults = &mut *self.faults();
             match &mut faults.storm {
                 Some(storm) => storm.start(),
                 None => (faults.starts.pop_front(), faults.start_delay),
@@ -309,7 +319,7 @@ impl Engine for FakeEngine {
 
     async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError> {
         self.answers("limit").await?;
-        if self.state().faults.refuse_limits {
+        if self.faults().refuse_limits {
             return Err(EngineError::refused("limit", "on command"));
         }
         self.life(id).ok_or(EngineError::Lost { id })?.limit_cpu(cpu_millis);
@@ -321,7 +331,7 @@ impl Engine for FakeEngine {
         if !self.answers("kill").await? {
             return Ok(());
         }
-        if self.state().faults.indestructible.contains(&id) {
+        if self.faults().indestructible.contains(&id) {
             return Err(unavailable("kill"));
         }
         self.kill("kill", id).await
@@ -331,7 +341,7 @@ impl Engine for FakeEngine {
         if !self.answers("remove").await? {
             return Ok(());
         }
-        if self.state().faults.fails_destroy(id) {
+        if self.faults().fails_destroy(id) {
             return Err(unavailable("remove"));
         }
         self.kill("remove", id).await?;

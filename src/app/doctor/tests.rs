@@ -101,7 +101,7 @@ async fn doctor_keeps_expired_conversations_and_the_trash() {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_names_a_language_that_is_not_served() {
     let engine = honest();
-    engine.forbid(([192, 0, 2, 1], 443).into());
+    engine.faults().forbidden.push(([192, 0, 2, 1], 443).into());
     engine.add_runner("ruby");
     let findings = of_engine(&engine).await;
     assert!(line(&findings, "isolation", Level::Ok).contains("the required user"));
@@ -128,7 +128,7 @@ async fn doctor_reports_the_runtime_and_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_fails_without_engine_runner_or_isolation() {
     let away = honest();
-    away.set_away(true);
+    away.faults().away = true;
     assert!(line(&of_engine(&away).await, "engine", Level::Fail).contains("engine"));
 
     assert_eq!(line(&of_engine(&FakeEngine::default()).await, "runners", Level::Fail), "no image is a runner");

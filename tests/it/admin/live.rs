@@ -19,10 +19,10 @@ async fn standbys_are_counted_by_language_and_stage() {
     let server = FakeServer::with_kernel(&ONE_STANDBY).await;
     let standbys = async || get(&server, "/v1/admin/overview").await["standbys"].clone();
     assert_eq!(standbys().await, json!([]));
-    server.engine.keep_loading(true);
+    server.engine.faults().loading.send_replace(true);
     run(&server, TOKEN, "c", "print x", 60).await;
     for (stage, is_loading) in [("ready", true), ("warm", false)] {
-        server.engine.keep_loading(is_loading);
+        server.engine.faults().loading.send_replace(is_loading);
         let expected = json!([{"language": "python", "stage": stage, "count": 1}]);
         until(stage, async || standbys().await == expected).await;
     }

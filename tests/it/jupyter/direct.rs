@@ -70,7 +70,7 @@ async fn a_restart_that_is_refused_leaves_the_one_under_way_as_it_is() {
     let mut client = connect(&server, kernel);
     send(&client, "first", "kernel_info_request", &json!({})).await;
     until_answered(&mut client, "first", "kernel_info_reply").await;
-    server.engine.delay_starts(Duration::from_millis(300));
+    server.engine.faults().start_delay = Duration::from_millis(300);
     let who = Principal::default();
     let restart = async || server.kernels.restart(&who, kernel).await.map(drop).map_err(|failure| failure.code);
     assert_eq!(tokio::join!(restart(), restart()), (Ok(()), Err(Code::SessionBusy)));

@@ -29,7 +29,7 @@ fn claiming_crun() -> Renaming {
 async fn started_by(behaviour: Option<Offered>) -> Vec<Option<String>> {
     let engine = saying(INSIDE);
     engine.add_runner("bash");
-    engine.delay_starts(Duration::from_millis(100));
+    engine.faults().start_delay = Duration::from_millis(100);
     if let Some(behaviour) = behaviour {
         engine.offer("quick", behaviour);
     }

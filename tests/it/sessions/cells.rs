@@ -182,7 +182,7 @@ async fn a_cell_takes_a_slot_and_an_idle_session_takes_none() {
 #[tokio::test(start_paused = true)]
 async fn a_kernel_that_never_answers_is_said_to_have_failed_and_ends() {
     let server = FakeServer::with_kernel(&[]).await;
-    server.engine.mute_next_kernel();
+    server.engine.faults().kernels_to_mute += 1;
     let failed = server.sessions.open(&conversation("a"), &python()).await.expect_err("it never answers");
     assert_eq!(failed.code, Code::RunnerFailed);
     assert!(failed.message.contains("did not start: try again"), "{failed}");

@@ -124,7 +124,7 @@ async fn a_cell_that_waits_is_not_executed_after_its_session_was_restarted_or_cl
 async fn a_restart_goes_on_when_its_caller_goes_away_and_ends_with_the_server() {
     let server = FakeServer::with_kernel(&[]).await;
     let (who, session) = (owner(), open(&server, "a").await);
-    server.engine.delay_starts(Duration::from_millis(300));
+    server.engine.faults().start_delay = Duration::from_millis(300);
     let give_up = async || timeout(Duration::from_millis(10), server.sessions.restart(&who, session)).await.is_err();
     assert!(give_up().await);
     let closed = server.sessions.close(&who, session).expect_err("it is being restarted");

@@ -138,7 +138,7 @@ async fn a_session_that_is_being_opened_when_its_token_ends_is_not_left_open() {
     let (id, _) = create(&server, json!({"name": "a", "owner": "ann"})).await;
     let who = "ann".parse::<Principal>().expect("a name").by(id.parse().expect("an id"));
     let place = ConversationKey::new(who.clone(), ConversationId::fresh());
-    server.engine.delay_starts(Duration::from_secs(3));
+    server.engine.faults().start_delay = Duration::from_secs(3);
     let attempts = server.engine.attempts();
     let language = Language::default();
     // Not over HTTP: a request ends with its token, but what it began may be about to be done.

@@ -20,8 +20,8 @@ pub enum Offered {
 
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    offered: Option<(String, Offered)>,
-    selected: Option<String>,
+    pub(super) offered: Option<(String, Offered)>,
+    pub(super) selected: Option<String>,
     used: Vec<Option<String>>,
 }
 
@@ -38,18 +38,6 @@ impl FakeEngine {
 }
 
 impl Candidates {
-    pub(super) fn names(&self) -> Vec<String> {
-        self.offered.iter().map(|(name, _)| name.clone()).collect()
-    }
-
-    pub(super) fn select(&mut self, candidate: Option<&str>) {
-        self.selected = candidate.map(str::to_owned);
-    }
-
-    pub(super) fn selected(&self) -> Option<&str> {
-        self.selected.as_deref()
-    }
-
     /// What a program has to print. A candidate has to be tighter than the standard configuration.
     pub(super) fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
         let otherwise = |what: &str| format!("{what}: the fake engine does so on command");

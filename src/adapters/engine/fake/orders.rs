@@ -1,8 +1,8 @@
 //! The commands and queries of a test.
 
-use std::{net::SocketAddr, time::Duration};
+use parking_lot::{MappedMutexGuard, MutexGuard};
 
-use super::{FakeEngine, Record, StartFault};
+use super::{FakeEngine, Faults, Record, StartFault};
 use crate::{
     domain::id::SandboxId,
     ports::{
@@ -67,74 +67,19 @@ impl FakeEngine {
         self.state().answers.push((text.to_owned(), None));
     }
 
-    /// The engine's runners differ in what their sandboxes reach, and must not reach this.
-    pub fn forbid(&self, address: SocketAddr) {
-        self.state().forbidden.push(address);
-    }
-
     /// Lists a sandbox that this engine never started: what an earlier life of a server, or another server, left.
     pub fn plant(&self, listed: Listed) {
         self.state().sandboxes.insert(listed.id, Record { listed, life: None });
     }
 
-    /// From now on this sandbox can be neither killed nor destroyed, or it can be again.
-    pub fn set_indestructible(&self, id: SandboxId, on: bool) {
-        let sandboxes = &mut self.state().faults.indestructible;
-        if on {
-            sandboxes.insert(id)
-        } else {
-            sandboxes.remove(&id)
-        };
-    }
-
-    /// From now on nothing answers, or everything does again. What runs goes on.
-    pub fn set_away(&self, away: bool) {
-        self.state().faults.away = away;
+    /// What is wrong with the engine from now on. A test changes it in one statement, which holds a lock.
+    pub fn faults(&self) -> MappedMutexGuard<'_, Faults> {
+        MutexGuard::map(self.state(), |state| &mut state.faults)
     }
 
     /// The next start that has no fault waiting fails like this.
     pub fn fail_next_start(&self, fault: StartFault) {
-        self.state().faults.starts.push_back(fault);
-    }
-
-    /// Every start takes this long from now on.
-    pub fn delay_starts(&self, delay: Duration) {
-        self.state().faults.start_delay = delay;
-    }
-
-    /// Runners that speak frames and are started from now on report that they are warm when this is switched off.
-    pub fn keep_loading(&self, on: bool) {
-        self.state().faults.loading.send_replace(on);
-    }
-
-    /// Runners that speak frames and are started from now on report that they use so much when they are warm.
-    pub fn report_memory(&self, bytes: u64) {
-        self.state().faults.memory_bytes = Some(bytes);
-    }
-
-    /// The kernel of the next sandbox that is started never answers.
-    pub fn mute_next_kernel(&self) {
-        self.state().faults.kernels_to_mute += 1;
-    }
-
-    /// From now on no sandbox's CPU can be limited, or it can be again.
-    pub fn refuse_limits(&self, on: bool) {
-        self.state().faults.refuse_limits = on;
-    }
-
-    /// The output of the next sandbox that is started breaks after its first piece.
-    pub fn break_next_stream(&self) {
-        self.state().faults.streams_to_break += 1;
-    }
-
-    /// How the next sandbox that is started ends will not be known.
-    pub fn lose_next_exit(&self) {
-        self.state().faults.exits_to_lose += 1;
-    }
-
-    /// The next `count` calls of destroy fail and destroy nothing.
-    pub fn fail_destroys(&self, count: u32) {
-        self.state().faults.destroys_to_fail = count;
+        self.faults().starts.push_back(fault);
     }
 
     /// The sandboxes that were not destroyed, running or not.

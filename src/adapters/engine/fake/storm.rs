@@ -31,12 +31,12 @@ impl FakeEngine {
     /// From now on calls are reset, stall and lie by chance, and sandboxes lose their output and their ends: the same
     /// for the same seed, as long as calls come in the same order.
     pub fn storm(&self, seed: u64) {
-        self.state().faults.storm = Some(Storm(seed));
+        self.faults().storm = Some(Storm(seed));
     }
 
     /// The storm is over. What it has done stays done.
     pub fn calm(&self) {
-        self.state().faults.storm = None;
+        self.faults().storm = None;
     }
 }
 

@@ -91,22 +91,22 @@ async fn calls_fail_only_as_ordered() {
     let spec = scene.spec();
     engine.start(&spec).await.expect_err("on command");
     assert_eq!(engine.live(), [spec.id]);
-    engine.fail_destroys(2);
+    engine.faults().destroys_to_fail = 2;
     for _ in 0..2 {
         engine.destroy(spec.id).await.expect_err("on command");
     }
     engine.destroy(spec.id).await.expect("destroyed");
 
-    engine.lose_next_exit();
+    engine.faults().exits_to_lose += 1;
     assert!(matches!(scene.run("exit 0").await.1, Err(EngineError::Lost { .. })));
-    engine.break_next_stream();
+    engine.faults().streams_to_break += 1;
     let (output, exit) = scene.run("print one\nprint two").await;
     assert!(output.is_err() && exit.is_ok());
     assert!(scene.run("print one\nprint two").await.0.is_ok());
 
-    engine.set_away(true);
+    engine.faults().away = true;
     assert!(matches!(engine.list().await, Err(EngineError::Unavailable { .. })));
-    engine.set_away(false);
+    engine.faults().away = false;
     assert_eq!(engine.list().await.expect("listed"), []);
 }
 
@@ -136,7 +136,7 @@ async fn misuse_of_the_port_is_recorded() {
 #[tokio::test(start_paused = true)]
 async fn destroy_ends_a_slow_start_that_list_reports() {
     let scene = scene();
-    scene.engine.delay_starts(Duration::from_secs(3));
+    scene.engine.faults().start_delay = Duration::from_secs(3);
     let spec = scene.spec();
     let given_up = tokio::time::timeout(Duration::from_secs(1), scene.engine.start(&spec)).await;
     assert!(given_up.is_err());
