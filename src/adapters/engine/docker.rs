@@ -4,12 +4,12 @@
 //! know the catalog, conversations or policies. The mechanics are in the children:
 //!
 //! ```text
-//! convert   port values → vendor structs and back, pure     start    create, attach, start
-//! call      one call with its time limit, error mapping      ending   how a sandbox ended
-//! images    runner images and their changes                  forks    which sandbox was refused a process
-//! about     what the engine is, with warnings                mounts   our paths as the engine sees them
-//! runtime   which OCI runtime starts them                   podman   how Podman differs
-//! isolation what a sandbox must show from inside            proxy    a socket that allows only these calls
+//! convert   port values → vendor structs, pure       start    create, attach, start
+//! call      one call with its time limit, errors     ending   how a sandbox ended
+//! images    runner images and their changes          forks    which sandbox was refused a process
+//! about     what the engine is, with warnings        mounts   our paths as the engine sees them
+//! runtime   which OCI runtime starts them, and       proxy    a socket that allows only these calls
+//!           what a sandbox must show from inside
 //! ```
 //!
 //! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when
@@ -24,9 +24,7 @@ mod convert;
 mod ending;
 mod forks;
 mod images;
-mod isolation;
 mod mounts;
-mod podman;
 pub mod proxy;
 mod runtime;
 mod start;
@@ -58,7 +56,7 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 const HOST_DEFAULT: &str = "unix:///var/run/docker.sock";
 
 /// The engine's address and settings.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct DockerOptions {
     /// Its address: `unix://…`, `tcp://…` (with TLS where `DOCKER_TLS_VERIFY` is set, by the files in
     /// `DOCKER_CERT_PATH`), `http://…` or `ssh://…`. `None`: the platform's default socket.
@@ -83,18 +81,7 @@ pub struct DockerOptions {
 impl DockerOptions {
     /// The defaults, for data folders in `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self {
-            host: None,
-            runtime: RuntimeSetting::Automatic,
-            root: root.into(),
-            streamed: false,
-            host_root: None,
-            skills_root: None,
-            skills_host_root: None,
-            images: AllowedImages::default(),
-            cgroup_root: PathBuf::from("/sys/fs/cgroup"),
-            time: TimeLimits::default(),
-        }
+        Self { root: root.into(), cgroup_root: "/sys/fs/cgroup".into(), ..Self::default() }
     }
 }
 
@@ -161,12 +148,9 @@ pub enum ConnectError {
     RootNotMounted { root: PathBuf },
 }
 
-/// Docker, or what speaks its interface. Cheap to clone; every clone is the same engine.
-#[derive(Debug, Clone)]
-pub struct DockerEngine(Arc<Inner>);
-
+/// Docker, or what speaks its interface.
 #[derive(Debug)]
-struct Inner {
+pub struct DockerEngine {
     docker: Docker,
     profile: convert::Profile,
     /// Overrides the profile's runtime.
@@ -202,60 +186,60 @@ impl DockerEngine {
         let profile = convert::Profile {
             runtime: None,
             cgroup_v1: about::is_cgroup_v1(&info),
-            podman: podman::is_it(&version).then(|| podman::Podman::prepare(&root, &mounts)).transpose()?,
+            podman: about::is_podman(&version).then(|| mounts.write_seccomp(&root)).transpose()?,
         };
         let forks = Arc::new(forks::Forks::new(options.cgroup_root));
         let runtime = runtime::Selection::new(options.runtime, &info);
         let images = images::Images::new(options.images);
-        Ok(Self(Arc::new(Inner { docker, profile, runtime, images, mounts, forks, time: options.time })))
+        Ok(Self { docker, profile, runtime, images, mounts, forks, time: options.time })
     }
 }
 
 #[async_trait]
 impl Engine for DockerEngine {
     async fn probe(&self) -> Result<Probe, EngineError> {
-        let Inner { docker, time, .. } = &*self.0;
-        let version = call::within("probe", time.answer, docker.version()).await?;
-        let info = call::within("probe", time.answer, docker.info()).await?;
-        Ok(about::probe(&version, &info, &docker.client_version(), self.0.runtime.setting(), &self.0.runtime.now()))
+        let (docker, limit) = (&self.docker, self.time.answer);
+        let version = call::within("probe", limit, docker.version()).await?;
+        let info = call::within("probe", limit, docker.info()).await?;
+        Ok(about::probe(&version, &info, &docker.client_version(), self.runtime.setting(), &self.runtime.now()))
     }
 
     async fn candidates(&self) -> Result<Vec<String>, EngineError> {
-        let info = call::within("probe", self.0.time.answer, self.0.docker.info()).await?;
-        Ok(self.0.runtime.setting().candidate(&info).into_iter().collect())
+        let info = call::within("probe", self.time.answer, self.docker.info()).await?;
+        Ok(self.runtime.setting().candidate(&info).into_iter().collect())
     }
 
     fn select(&self, candidate: Option<&str>) {
-        self.0.runtime.set(candidate);
+        self.runtime.set(candidate);
     }
 
     fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
-        isolation::expectations(&self.0.runtime.now(), limits, users)
+        runtime::expectations(&self.runtime.now(), limits, users)
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        self.0.images.runners(&self.0.docker, self.0.time.answer).await
+        self.images.runners(&self.docker, self.time.answer).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
-        images::changes(self.0.docker.clone())
+        images::changes(self.docker.clone())
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-        start::start(&self.0, spec).await
+        start::start(self, spec).await
     }
 
     fn can_limit_cpu(&self) -> bool {
-        self.0.profile.podman.is_none()
+        self.profile.podman.is_none()
     }
 
     async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError> {
         if !self.can_limit_cpu() {
-            return Err(podman::no_update());
+            return Err(EngineError::refused("limit", "Podman's interface has no update of a container"));
         }
         let name = id.to_string();
-        let updated = self.0.docker.update_container(&name, convert::update_body(cpu_millis));
-        match call::within("limit", self.0.time.answer, updated).await {
+        let updated = self.docker.update_container(&name, convert::update_body(cpu_millis));
+        match call::within("limit", self.time.answer, updated).await {
             Err(error) if call::status(&error) == Some(404) => Err(EngineError::Lost { id }),
             other => other,
         }
@@ -263,15 +247,15 @@ impl Engine for DockerEngine {
 
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         let Signal::Kill = signal;
-        self.0.forks.killing(id);
+        self.forks.killing(id);
         let options = KillContainerOptionsBuilder::new().signal("KILL").build();
         let name = id.to_string();
-        match call::within("kill", self.0.time.answer, self.0.docker.kill_container(&name, Some(options))).await {
+        match call::within("kill", self.time.answer, self.docker.kill_container(&name, Some(options))).await {
             // Not there, or not running any more.
             Err(error) if call::status(&error).is_some_and(|status| matches!(status, 404 | 409)) => Ok(()),
             // Podman answers 500 for one that is not running any more.
             Err(error) if call::status(&error) == Some(500) => {
-                let listed = self.0.containers(convert::id_filter(id)).await?;
+                let listed = self.containers(convert::id_filter(id)).await?;
                 let runs = listed.iter().filter_map(convert::listed).any(|listed| listed.running);
                 if runs { Err(error) } else { Ok(()) }
             }
@@ -280,12 +264,12 @@ impl Engine for DockerEngine {
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
-        let until = Instant::now() + self.0.time.remove;
+        let until = Instant::now() + self.time.remove;
         let name = id.to_string();
         loop {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             let left = until.saturating_duration_since(Instant::now());
-            let removed = call::within("remove", left, self.0.docker.remove_container(&name, Some(options))).await;
+            let removed = call::within("remove", left, self.docker.remove_container(&name, Some(options))).await;
             let refusal = match removed {
                 Err(error) if matches!(call::status(&error), Some(404 | 409)) => error,
                 other => return other,
@@ -293,7 +277,7 @@ impl Engine for DockerEngine {
             // Not found: while a container is being created, the engine lists it before it finds it. A conflict: a
             // concurrent removal, which has not ended before this call reports it.
             if call::status(&refusal) == Some(404) {
-                let listed = self.0.containers(convert::id_filter(id)).await?;
+                let listed = self.containers(convert::id_filter(id)).await?;
                 if !listed.iter().any(|container| convert::listed(container).is_some()) {
                     return Ok(());
                 }
@@ -307,16 +291,16 @@ impl Engine for DockerEngine {
     }
 
     fn pull(&self, reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
-        images::pull(&self.0.docker, reference)
+        images::pull(&self.docker, reference)
     }
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
-        let all = self.0.containers(super::labels::SELECTOR.to_owned()).await?;
+        let all = self.containers(super::labels::SELECTOR.to_owned()).await?;
         Ok(all.iter().filter_map(convert::listed).collect())
     }
 }
 
-impl Inner {
+impl DockerEngine {
     /// Every container, dead or alive, with a label.
     async fn containers(&self, label: String) -> Result<Vec<ContainerSummary>, EngineError> {
         let filters = HashMap::from([("label", vec![label])]);

@@ -5,15 +5,19 @@ use bollard::{
     models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum, SystemVersion},
 };
 
-use super::{
-    podman,
-    runtime::{Runtime, RuntimeSetting},
-};
+use super::runtime::{Runtime, RuntimeSetting};
 use crate::ports::engine::Probe;
 
 /// The oldest runc that does not let a container write to the host through masked paths (CVE-2025-31133 and related
 /// ones).
 const RUNC_MIN: (u32, u32, u32) = (1, 2, 8);
+
+/// The name of Podman among its components.
+const PODMAN: &str = "Podman Engine";
+
+pub(super) fn is_podman(version: &SystemVersion) -> bool {
+    version.components.iter().flatten().any(|part| part.name == PODMAN)
+}
 
 pub(super) fn is_cgroup_v1(info: &SystemInfo) -> bool {
     info.cgroup_version != Some(SystemInfoCgroupVersionEnum::_2)
@@ -31,7 +35,7 @@ pub(super) fn probe(
     let name = runtime.name.as_deref().unwrap_or(default);
     let component = component_version(version, name);
     Probe {
-        engine: format!("{} {}", if podman::is_it(version) { "Podman" } else { "Docker" }, text(&version.version)),
+        engine: format!("{} {}", if is_podman(version) { "Podman" } else { "Docker" }, text(&version.version)),
         api_version: negotiated.to_string(),
         runtime: component.map_or_else(|| name.to_owned(), |version| format!("{name} {version}")),
         runtime_reason: setting.reason(runtime),
@@ -42,15 +46,14 @@ pub(super) fn probe(
         // Podman names its default by a path, which is not in its list of runtimes.
         warnings: warnings(
             info,
-            if runtime.name.is_none() && podman::is_it(version) { "unknown" } else { name },
+            if runtime.name.is_none() && is_podman(version) { "unknown" } else { name },
             component,
         ),
     }
 }
 
 fn details(version: &SystemVersion, info: &SystemInfo) -> Vec<String> {
-    let parts = version.components.iter().flatten().filter(|part| part.name != "Engine");
-    let parts = parts.filter(|part| part.name != podman::COMPONENT);
+    let parts = version.components.iter().flatten().filter(|part| !["Engine", PODMAN].contains(&part.name.as_str()));
     // Podman passes on what its parts say of themselves, in several lines.
     let parts = parts.map(|part| format!("{} {}", part.name, part.version.lines().next().unwrap_or_default()));
     let parts: Vec<_> = parts.collect();

@@ -85,7 +85,7 @@ fn create_body_matches_the_literal() {
 
 #[test]
 fn create_body_for_podman_differs_in_three_fields_only() {
-    let podman = Profile { podman: Some(Podman { seccomp: "/host/.seccomp.json".to_owned() }), ..profile() };
+    let podman = Profile { podman: Some("/host/.seccomp.json".to_owned()), ..profile() };
     let (docker, mut podman) = (body(&profile(), &spec()), body(&podman, &spec()));
     assert_eq!(podman["HostConfig"]["SecurityOpt"][1], "seccomp=/host/.seccomp.json");
     assert_eq!(podman["HostConfig"]["Tmpfs"]["/tmp"], "rw,nosuid,nodev,noexec,size=67108864,mode=1777");

@@ -1,16 +1,21 @@
-//! Our paths as the engine's host sees them.
+//! Our paths as the engine's host sees them, and the file that Podman reads there.
 //!
 //! The engine mounts folders of its own host. When this process runs in a container itself, what it calls
 //! `/var/sandboxes` has another path there, which is found in that container's own mounts.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use bollard::{Docker, models::MountPoint};
+use uuid::Uuid;
 
-use super::{ConnectError, call};
+use super::{ConnectError, call, convert};
+
+/// The seccomp profile, in the root. Names of conversations do not begin with a dot.
+const SECCOMP_FILE: &str = ".seccomp.json";
 
 /// Translates our paths into those of the engine's host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +52,17 @@ impl HostPaths {
     /// The path on the engine's host; `None` when it is not below one of our folders.
     pub(super) fn to_host(&self, path: &Path) -> Option<PathBuf> {
         self.folders.iter().find_map(|(root, host_root)| Some(below(host_root, path.strip_prefix(root).ok()?)))
+    }
+
+    /// Writes the seccomp profile beside the data folders, where only the server writes, over that of any earlier
+    /// version. The path of it on the engine's host.
+    pub(super) fn write_seccomp(&self, root: &Path) -> Result<String, ConnectError> {
+        let path = root.join(SECCOMP_FILE);
+        let failed = |source| ConnectError::SeccompFile { path: path.clone(), source };
+        // Atomically, since another server of the same root may be starting a sandbox.
+        let whole = root.join(format!("{SECCOMP_FILE}.{}", Uuid::now_v7().simple()));
+        fs::write(&whole, convert::seccomp()).and_then(|()| fs::rename(&whole, &path)).map_err(failed)?;
+        Ok(self.to_host(&path).unwrap_or(path).to_string_lossy().into_owned())
     }
 }
 

@@ -18,13 +18,13 @@ use futures_util::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Inner, call, convert, ending::ExitWatch};
+use super::{DockerEngine, call, convert, ending::ExitWatch};
 use crate::{
     domain::{event::StreamKind, id::SandboxId, skills::SkillFolders},
     ports::engine::{EngineError, Output, Sandbox, SandboxSpec, Volume},
 };
 
-pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+pub(super) async fn start(engine: &DockerEngine, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
     let (docker, time) = (&engine.docker, &engine.time);
     let name = spec.id.to_string();
     let runtime = engine.runtime.now();
@@ -49,7 +49,7 @@ pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox,
 
 /// Creates the container and returns the engine's own id of it.
 async fn create(
-    engine: &Inner,
+    engine: &DockerEngine,
     spec: &SandboxSpec,
     name: &str,
     runtime: Option<String>,
