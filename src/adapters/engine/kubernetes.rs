@@ -8,8 +8,7 @@
 //! state     what a pod's status says, pure               attach    the streams over a WebSocket
 //! call      one call with its time limit, its errors     watch     the states of one pod, one after another
 //! templates runners and their changes                    ending    how a sandbox ended
-//! isolation what a sandbox must show from inside         client    the connections to the API server
-//! rights    which rights are missing
+//! isolation what a sandbox must show from inside         client    the connections to the API server, its rights
 //! ```
 //!
 //! No task is spawned here or in the children: everything runs in the caller's future and ends when that is dropped.
@@ -23,7 +22,6 @@ mod client;
 mod ending;
 mod isolation;
 mod pod;
-mod rights;
 mod start;
 mod state;
 mod templates;
@@ -31,7 +29,7 @@ mod templates;
 mod tests;
 mod watch;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -61,13 +59,13 @@ const KILL_GRACE_S: u32 = 1;
 const PAGE_PODS: u32 = 500;
 
 /// The cluster's settings.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct KubernetesOptions {
     /// Where sandboxes are. `None`: the namespace of the kubeconfig or of the server's own pod.
     pub namespace: Option<String>,
-    /// The runtime class of every sandbox. `None`: that of its pod template.
+    /// The runtime class of every sandbox, over that of its pod template. `None`: that of the template.
     pub runtime_class: Option<String>,
-    /// Our seccomp profile on the nodes, as `localhostProfile`. `None`: the runtime's default.
+    /// Our seccomp profile on the nodes, below the kubelet's folder for profiles. `None`: the runtime's default.
     pub seccomp: Option<String>,
     /// Cores and memory that the cluster has for sandboxes. The API says nothing about nodes to this server.
     pub cpus: u32,
@@ -76,21 +74,6 @@ pub struct KubernetesOptions {
     pub own_port: u16,
     /// How long each kind of call may take.
     pub time: TimeLimits,
-}
-
-impl Default for KubernetesOptions {
-    fn default() -> Self {
-        let time = TimeLimits::default();
-        Self {
-            namespace: None,
-            runtime_class: None,
-            seccomp: None,
-            cpus: 4,
-            memory_bytes: 8 << 30,
-            own_port: 8080,
-            time,
-        }
-    }
 }
 
 /// How long each kind of call may take.
@@ -139,23 +122,17 @@ pub enum ConnectError {
     },
 }
 
-/// One namespace of a cluster. Cheap to clone; every clone is the same engine.
-#[derive(Clone)]
-pub struct KubernetesEngine(Arc<Inner>);
-
-struct Inner {
+/// One namespace of a cluster.
+pub struct KubernetesEngine {
     client: Client,
     namespace: String,
-    profile: pod::Profile,
+    options: KubernetesOptions,
     templates: templates::Templates,
     lives: ending::OwnEndings,
     /// Asked for once: readiness probes every few seconds.
     missing_rights: OnceCell<Option<String>>,
     /// Where a sandbox must not get to.
     forbidden: Vec<SocketAddr>,
-    cpus: u32,
-    memory_bytes: u64,
-    time: TimeLimits,
 }
 
 impl KubernetesEngine {
@@ -178,28 +155,17 @@ impl KubernetesEngine {
     }
 
     fn with(client: Client, namespace: String, forbidden: Vec<SocketAddr>, options: KubernetesOptions) -> Self {
-        let KubernetesOptions { runtime_class, seccomp, cpus, memory_bytes, time, .. } = options;
-        Self(Arc::new(Inner {
-            client,
-            namespace,
-            profile: pod::Profile { runtime_class, seccomp },
-            templates: templates::Templates::default(),
-            lives: ending::OwnEndings::default(),
-            missing_rights: OnceCell::new(),
-            forbidden,
-            cpus,
-            memory_bytes,
-            time,
-        }))
+        let (templates, lives) = (templates::Templates::default(), ending::OwnEndings::default());
+        Self { client, namespace, options, templates, lives, missing_rights: OnceCell::new(), forbidden }
     }
 }
 
 #[async_trait]
 impl Engine for KubernetesEngine {
     async fn probe(&self) -> Result<Probe, EngineError> {
-        let inner = &*self.0;
-        let version = call::within("probe", inner.time.answer, inner.client.apiserver_version()).await?;
-        let missing = inner.missing_rights.get_or_init(|| rights::missing(inner)).await;
+        let options = &self.options;
+        let version = call::within("probe", options.time.answer, self.client.apiserver_version()).await?;
+        let missing = self.missing_rights.get_or_init(|| client::missing_rights(self)).await;
         let mut warnings: Vec<_> = missing.iter().cloned().collect();
         if minor(&version.minor) < HALF_CLOSE_MINOR {
             warnings.push(
@@ -208,7 +174,7 @@ impl Engine for KubernetesEngine {
                     .to_owned(),
             );
         }
-        let class = inner.profile.runtime_class.as_deref();
+        let class = options.runtime_class.as_deref();
         Ok(Probe {
             engine: format!("Kubernetes {}", version.git_version.trim_start_matches('v')),
             api_version: "v1".to_owned(),
@@ -219,31 +185,31 @@ impl Engine for KubernetesEngine {
             }
             .to_owned(),
             platform: version.platform,
-            cpus: inner.cpus,
-            memory_bytes: inner.memory_bytes,
-            details: vec![format!("namespace {}", inner.namespace)],
+            cpus: options.cpus,
+            memory_bytes: options.memory_bytes,
+            details: vec![format!("namespace {}", self.namespace)],
             warnings,
         })
     }
 
     fn isolation_expectations(&self, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
-        isolation::expectations(&self.0.profile, limits, users)
+        isolation::expectations(&self.options, limits, users)
     }
 
     fn forbidden_addresses(&self) -> Vec<SocketAddr> {
-        self.0.forbidden.clone()
+        self.forbidden.clone()
     }
 
     async fn runners(&self) -> Result<Vec<RunnerImage>, EngineError> {
-        self.0.templates.runners(&self.0).await
+        self.templates.runners(self).await
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
-        templates::changes(&self.0)
+        templates::changes(self)
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-        start::start(&self.0, spec).await
+        start::start(self, spec).await
     }
 
     /// The pod API changes limits only from 1.33 on, and by a right of its own.
@@ -258,20 +224,19 @@ impl Engine for KubernetesEngine {
     /// Deletes the pod: it is the only way to end everything in it without a right to execute in pods.
     async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
         let Signal::Kill = signal;
-        self.0.lives.killing(id);
-        self.0.delete("kill", id, KILL_GRACE_S).await
+        self.lives.killing(id);
+        self.delete("kill", id, KILL_GRACE_S).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
-        let lives = &self.0.lives;
-        let is_left = match lives.killed_at(id) {
-            Some(killed) => ending::is_left(&self.0, id, killed).await?,
+        let is_left = match self.lives.killed_at(id) {
+            Some(killed) => ending::is_left(self, id, killed).await?,
             None => true,
         };
         if is_left {
-            self.0.delete("remove", id, 0).await?;
+            self.delete("remove", id, 0).await?;
         }
-        lives.forget(id);
+        self.lives.forget(id);
         Ok(())
     }
 
@@ -279,7 +244,7 @@ impl Engine for KubernetesEngine {
         let mut params = ListParams::default().labels(super::labels::SELECTOR).limit(PAGE_PODS);
         let mut all = Vec::new();
         loop {
-            let page = call::within("list", self.0.time.answer, self.0.pods().list(&params)).await?;
+            let page = call::within("list", self.options.time.answer, self.pods().list(&params)).await?;
             all.extend(page.items.iter().filter_map(pod::listed));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
@@ -289,14 +254,14 @@ impl Engine for KubernetesEngine {
     }
 }
 
-impl Inner {
+impl KubernetesEngine {
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// The states of a pod from a version on; `None`: as it is now.
     fn watch(&self, id: SandboxId, version: Option<String>) -> watch::PodWatch {
-        watch::PodWatch::new(self.pods(), id, version, self.time)
+        watch::PodWatch::new(self.pods(), id, version, self.options.time)
     }
 
     fn url(&self, resource: &str) -> String {
@@ -309,7 +274,7 @@ impl Inner {
         self.lives.ending(id);
         let params = DeleteParams::default().grace_period(grace_s);
         let (name, pods) = (id.to_string(), self.pods());
-        match call::within(act, self.time.remove, pods.delete(&name, &params)).await {
+        match call::within(act, self.options.time.remove, pods.delete(&name, &params)).await {
             Err(error) if call::status(&error) != Some(404) => Err(error),
             _ => Ok(()),
         }

@@ -127,6 +127,9 @@ impl Cluster {
         let options = KubernetesOptions {
             namespace: Some(self.namespace.clone()),
             runtime_class: self.closed_class.clone(),
+            cpus: 4,
+            memory_bytes: 8 << 30,
+            own_port: 8080,
             time,
             ..KubernetesOptions::default()
         };

@@ -1,23 +1,41 @@
-//! The client of the API server: the vendor's layers over a connector of ours, since the vendor's own has no TCP
-//! keep-alive. Without it, a connection whose other end vanished stays open, because an idle watch or stream never
-//! writes and so never gets an error.
+//! The client of the API server, and which rights that gives it: the vendor's layers over a connector of ours, since the
+//! vendor's own has no TCP keep-alive. Without it, a connection whose other end vanished stays open, because an idle
+//! watch or stream never writes and so never gets an error.
 //!
 //! Each connection is driven in a task of the vendor's, which ends with the connection.
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::{
-    Client, Config, Error,
+    Api, Client, Config, Error,
+    api::PostParams,
     client::{Body, ConfigExt as _, retry::RetryPolicy},
 };
 use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
 
+use super::{KubernetesEngine, call};
+
 /// Unanswered probes before a connection is closed.
 const PROBES: u32 = 3;
+/// The rights that docs/kubernetes.md lists. Without some of them a server would only log from time to time what it
+/// cannot see.
+const RIGHTS: [(&str, &str); 9] = [
+    ("create", "pods"),
+    ("get", "pods"),
+    ("list", "pods"),
+    ("watch", "pods"),
+    ("delete", "pods"),
+    ("get", "pods/attach"),
+    ("create", "pods/attach"),
+    ("list", "podtemplates"),
+    ("watch", "podtemplates"),
+];
 
 /// A client whose connections break when nothing comes back over them for `silence_max`.
 ///
@@ -48,4 +66,36 @@ pub(super) fn client(mut config: Config, silence_max: Duration) -> Result<Client
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace))
+}
+
+/// A sentence that names the missing rights. One that the API server says nothing about is not missing.
+pub(super) async fn missing_rights(engine: &KubernetesEngine) -> Option<String> {
+    let asked = RIGHTS.map(|(verb, resource)| async move {
+        (!is_allowed(engine, verb, resource).await).then(|| format!("{verb} {resource}"))
+    });
+    let missing: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
+    let namespace = &engine.namespace;
+    (!missing.is_empty()).then(|| {
+        format!(
+            "The server may not {} in the namespace {namespace}: its Role must allow what docs/kubernetes.md lists.",
+            missing.join(", ")
+        )
+    })
+}
+
+async fn is_allowed(engine: &KubernetesEngine, verb: &str, resource: &str) -> bool {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let attributes = ResourceAttributes {
+        namespace: Some(engine.namespace.clone()),
+        verb: Some(verb.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource: Some(subresource.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), non_resource_attributes: None };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(engine.client.clone());
+    let params = PostParams::default();
+    let answer = call::within("ask for rights", engine.options.time.answer, reviews.create(&params, &review)).await;
+    answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
 }

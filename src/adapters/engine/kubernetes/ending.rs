@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::{
-    Inner, KILL_GRACE_S, call, pod,
+    KILL_GRACE_S, KubernetesEngine, call, pod,
     state::{self, ContainerExit, State},
     watch::{PodState, PodWatch},
 };
@@ -134,12 +134,12 @@ impl ExitWatch {
 /// # Errors
 /// While its program may go on: neither has the kubelet reported the end of the container, nor is the time past after
 /// which process 1 and the kubelet end it without the server.
-pub(super) async fn is_left(engine: &Inner, id: SandboxId, killed: Instant) -> Result<bool, EngineError> {
-    let pod = match call::within("read", engine.time.answer, engine.pods().get(&id.to_string())).await {
+pub(super) async fn is_left(engine: &KubernetesEngine, id: SandboxId, killed: Instant) -> Result<bool, EngineError> {
+    let pod = match call::within("read", engine.options.time.answer, engine.pods().get(&id.to_string())).await {
         Err(error) if call::status(&error) == Some(404) => return Ok(false),
         answer => answer?,
     };
-    let late_s = i64::try_from(engine.time.start.as_secs()).unwrap_or_default() * 2;
+    let late_s = i64::try_from(engine.options.time.start.as_secs()).unwrap_or_default() * 2;
     let is_past =
         pod::listed(&pod).is_some_and(|one| one.deadline_unix_s.saturating_add(late_s) < SystemClock.unix_s());
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());

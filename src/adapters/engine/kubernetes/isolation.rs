@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use http::Uri;
 
-use super::pod::Profile;
+use super::KubernetesOptions;
 use crate::{
     domain::{limits::Limits, users::RunnerUsers},
     ports::engine::{Expectation, Fact},
@@ -52,9 +52,9 @@ pub(super) async fn forbidden(api: &Uri, own_port: u16) -> Vec<SocketAddr> {
     all
 }
 
-pub(super) fn expectations(profile: &Profile, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
+pub(super) fn expectations(options: &KubernetesOptions, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
     let required = |fact, otherwise: &str| Expectation::required(fact, otherwise);
-    let by_class = profile.runtime_class.as_deref().unwrap_or("of the pod templates");
+    let by_class = options.runtime_class.as_deref().unwrap_or("of the pod templates");
     vec![
         required(
             Fact::User(*users),

@@ -10,7 +10,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
-use super::{super::labels, KILL_GRACE_S};
+use super::{super::labels, KILL_GRACE_S, KubernetesOptions};
 use crate::ports::engine::{Listed, SandboxSpec, Volume};
 
 /// The name of the only container.
@@ -49,15 +49,6 @@ const POD_FIELDS: [&str; 13] = [
 ];
 /// What a template may say for the container.
 const CONTAINER_FIELDS: [&str; 4] = ["args", "command", "image", "imagePullPolicy"];
-
-/// The settings that are the same for every pod of one engine.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Profile {
-    /// The runtime class, over that of the template.
-    pub runtime_class: Option<String>,
-    /// Our seccomp profile on the nodes, below the kubelet's folder for profiles. `None`: the runtime's default.
-    pub seccomp: Option<String>,
-}
 
 /// Why a pod template cannot be a runner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -136,10 +127,10 @@ pub(super) fn check_claim(template: &Value, data: &Volume) -> Result<(), Templat
 
 /// The pod of a sandbox, which is needed for at most `life_s`. Its `/data` is a sub-path of a claim, or a folder on the
 /// disk of its node that ends with it.
-pub(super) fn body(profile: &Profile, template: &Value, spec: &SandboxSpec, life_s: i64) -> Value {
+pub(super) fn body(options: &KubernetesOptions, template: &Value, spec: &SandboxSpec, life_s: i64) -> Value {
     let of_template = &template["spec"];
     let mut pod = picked(of_template, &POD_FIELDS);
-    if let Some(class) = &profile.runtime_class {
+    if let Some(class) = &options.runtime_class {
         pod.insert("runtimeClassName".to_owned(), class.as_str().into());
     }
     let tmp = json!({"name": VOLUME_TMP, "emptyDir":
@@ -163,7 +154,7 @@ pub(super) fn body(profile: &Profile, template: &Value, spec: &SandboxSpec, life
         // With 0, the eviction from a node that is cut off would hide a program that goes on there.
         ("terminationGracePeriodSeconds", json!(KILL_GRACE_S)),
         ("activeDeadlineSeconds", json!(life_s.clamp(1, i32::MAX.into()))),
-        ("securityContext", pod_security(profile, spec.uid)),
+        ("securityContext", pod_security(options.seccomp.as_deref(), spec.uid)),
         ("tolerations", json!(tolerations(&of_template["tolerations"]))),
         ("volumes", json!(with(&of_template["volumes"], [data, tmp]))),
         ("containers", json!([container(&of_template["containers"][0], spec)])),
@@ -188,8 +179,8 @@ fn tolerations(of_template: &Value) -> Vec<Value> {
 
 /// The user is set, and not a group for the volumes: for that the kubelet would walk over the whole claim. The server
 /// has made the folder as the program's user.
-fn pod_security(profile: &Profile, uid: u32) -> Value {
-    let seccomp = match &profile.seccomp {
+fn pod_security(seccomp: Option<&str>, uid: u32) -> Value {
+    let seccomp = match seccomp {
         Some(file) => json!({"type": "Localhost", "localhostProfile": file}),
         None => json!({"type": "RuntimeDefault"}),
     };

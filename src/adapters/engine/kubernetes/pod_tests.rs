@@ -22,13 +22,13 @@ fn plain() -> Value {
 
 fn made(template: &Value) -> Value {
     check(template).expect("a runner");
-    body(&Profile::default(), template, &spec(), 90)
+    body(&KubernetesOptions::default(), template, &spec(), 90)
 }
 
 #[test]
 fn pod_with_its_own_data_has_a_sized_folder_of_its_node() {
     let streamed = SandboxSpec { data: Volume::Streamed { bytes: 5 << 20 }, ..spec() };
-    let pod = body(&Profile::default(), &plain(), &streamed, 90);
+    let pod = body(&KubernetesOptions::default(), &plain(), &streamed, 90);
     is_restricted(&pod);
     let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
     assert!(volumes.contains(&json!({"name": "sandbox-data", "emptyDir": {"sizeLimit": "5242880"}})), "{volumes:?}");
@@ -208,7 +208,11 @@ fn what_the_operator_adds_is_kept() {
     assert_eq!(resources["limits"]["memory"], json!("268435456"));
     assert_eq!(resources["requests"]["cpu"], json!("250m"));
     assert_eq!(resources["claims"], json!([{"name": "gpu"}]));
-    let named = Profile { runtime_class: Some("closed".to_owned()), seccomp: Some("sandbox.json".to_owned()) };
+    let named = KubernetesOptions {
+        runtime_class: Some("closed".to_owned()),
+        seccomp: Some("sandbox.json".to_owned()),
+        ..KubernetesOptions::default()
+    };
     let pod = body(&named, &template, &spec(), 0);
     assert_eq!(pod["spec"]["runtimeClassName"], json!("closed"));
     let seccomp = json!({"type": "Localhost", "localhostProfile": "sandbox.json"});
@@ -251,7 +255,7 @@ fn a_template_does_not_loosen_the_isolation() {
         check(template).expect("a runner");
         let spec =
             SandboxSpec { instance: "instance-00000000000000000000000000000002".parse().expect("an id"), ..spec() };
-        body(&Profile::default(), template, &spec, 90)
+        body(&KubernetesOptions::default(), template, &spec, 90)
     };
     assert_eq!(of(&loose), of(&tight));
 }

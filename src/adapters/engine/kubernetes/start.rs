@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::{
-    Inner, attach, call,
+    KubernetesEngine, attach, call,
     ending::ExitWatch,
     pod,
     state::{self, State},
@@ -36,25 +36,26 @@ const CREATE_TRIES: u32 = 5;
 /// Before the second attempt; before each further one as much again is added.
 const CREATE_PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) async fn start(engine: &Inner, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-    let until = Instant::now() + engine.time.start;
+pub(super) async fn start(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
+    let until = Instant::now() + engine.options.time.start;
     let version = create(engine, spec).await?;
     let life = engine.lives.begin(spec.id);
     let mut watch = engine.watch(spec.id, version);
     let running = until_running(engine, spec, &mut watch, until);
-    let late = || EngineError::Timeout { act: "start", limit: engine.time.start };
+    let late = || EngineError::Timeout { act: "start", limit: engine.options.time.start };
     timeout_at(until, running).await.map_err(|_| late())??;
     let connection = attach_to(engine, spec).await?;
     let greeting = if spec.own_init { &ATTACHED[..] } else { &[] };
-    let (mut stdin, output) = attach::streams(connection, spec.id, greeting, life.clone(), engine.time.lost).await;
-    let greeted = timeout_at(Instant::now() + engine.time.answer, stdin.flush()).await.map_err(|_| late())?;
+    let (mut stdin, output) =
+        attach::streams(connection, spec.id, greeting, life.clone(), engine.options.time.lost).await;
+    let greeted = timeout_at(Instant::now() + engine.options.time.answer, stdin.flush()).await.map_err(|_| late())?;
     greeted.map_err(|error| EngineError::unavailable("attach", error))?;
     let exit = ExitWatch { id: spec.id, watch, life }.exit();
     Ok(Sandbox { id: spec.id, stdin, output, exit: exit.boxed() })
 }
 
 /// Creates the pod and returns its version; `None` when an attempt made it whose answer was lost.
-async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, EngineError> {
+async fn create(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<Option<String>, EngineError> {
     if matches!(spec.data, Volume::HostFolder(_)) {
         return Err(EngineError::refused(
             "create",
@@ -69,14 +70,14 @@ async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, En
     pod::check_claim(&template, &spec.data)
         .map_err(|error| EngineError::refused("create", format!("the pod template cannot be used: {error}")))?;
     // The kubelet counts from before it fetches the image.
-    let start_s = i64::try_from(engine.time.start.as_secs()).unwrap_or_default();
+    let start_s = i64::try_from(engine.options.time.start.as_secs()).unwrap_or_default();
     let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s()).saturating_add(start_s);
-    let body = pod::body(&engine.profile, &template, spec, life_s).to_string().into_bytes();
+    let body = pod::body(&engine.options, &template, spec, life_s).to_string().into_bytes();
     let mut tries = 1;
     loop {
         let request = Request::new(engine.url("pods")).create(&PostParams::default(), body.clone());
         let request = request.map_err(|error| EngineError::refused("create", error))?;
-        match call::within::<Pod>("create", engine.time.answer, engine.client.request(request)).await {
+        match call::within::<Pod>("create", engine.options.time.answer, engine.client.request(request)).await {
             Ok(created) => return Ok(created.metadata.resource_version),
             // The name is this sandbox's alone. The client repeats a call that a proxy or the API server gave up.
             Err(error) if call::is_for(&error, reason::ALREADY_EXISTS) => return Ok(None),
@@ -91,7 +92,7 @@ async fn create(engine: &Inner, spec: &SandboxSpec) -> Result<Option<String>, En
 
 /// Waits until the container runs. A pod without a place is given up earlier than one that is being made.
 async fn until_running(
-    engine: &Inner,
+    engine: &KubernetesEngine,
     spec: &SandboxSpec,
     watch: &mut PodWatch,
     until: Instant,
@@ -111,7 +112,7 @@ async fn until_running(
             State::Coming => place_until = None,
             State::Unschedulable(why) => {
                 unplaced = why;
-                place_until.get_or_insert((Instant::now() + engine.time.unscheduled).min(until));
+                place_until.get_or_insert((Instant::now() + engine.options.time.unscheduled).min(until));
             }
             State::Failing(why) | State::Evicted(why) => return Err(EngineError::refused("start", why)),
             State::Ended(end) => {
@@ -130,11 +131,11 @@ fn no_place(why: &str) -> String {
     )
 }
 
-async fn attach_to(engine: &Inner, spec: &SandboxSpec) -> Result<kube::client::Connection, EngineError> {
+async fn attach_to(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<kube::client::Connection, EngineError> {
     let params = AttachParams::default().container(pod::CONTAINER).stdin(true).stdout(true).stderr(true).tty(false);
     let request = || Request::new(engine.url("pods")).attach(&spec.id.to_string(), &params);
     let request = request().map_err(|error| EngineError::refused("attach", error))?;
-    let connection = call::within("attach", engine.time.answer, engine.client.connect(request)).await?;
+    let connection = call::within("attach", engine.options.time.answer, engine.client.connect(request)).await?;
     debug!(sandbox = %spec.id, half_close = connection.supports_stream_close(), "attached");
     Ok(connection)
 }

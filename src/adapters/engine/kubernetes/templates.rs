@@ -15,17 +15,16 @@ use k8s_openapi::{api::core::v1::PodTemplate, apimachinery::pkg::apis::meta::v1:
 use kube::{
     Api,
     api::{ListParams, WatchEvent, WatchParams},
-    core::Request,
+    core::{DynamicObject, ObjectList, Request},
 };
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::{
     super::changes::{self, Events},
-    Inner, call,
+    KubernetesEngine, call,
     pod::{self, TemplateError},
     watch::WATCH_MAX,
 };
@@ -40,33 +39,22 @@ use crate::{
 /// The beginning of the labels and annotations that are a runner's.
 const OURS: &str = "sandbox.";
 
-#[derive(Deserialize)]
-struct TemplateList {
-    items: Vec<Template>,
-}
-
-/// A pod template whose `template` is kept as it is.
-#[derive(Deserialize)]
-struct Template {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    template: Value,
-}
-
 /// The pod templates as they were listed last.
 #[derive(Debug, Default)]
 pub(super) struct Templates(Mutex<HashMap<ImageId, Arc<Value>>>);
 
 impl Templates {
     /// Lists the runners. A template that cannot be one is listed with the reason.
-    pub(super) async fn runners(&self, engine: &Inner) -> Result<Vec<RunnerImage>, EngineError> {
+    pub(super) async fn runners(&self, engine: &KubernetesEngine) -> Result<Vec<RunnerImage>, EngineError> {
         let params = ListParams::default().labels(&selector());
         let request = Request::new(engine.url("podtemplates")).list(&params);
         let request = request.map_err(|error| EngineError::refused("list runners", error))?;
         let listed = engine.client.request(request);
-        let list: TemplateList = call::within("list runners", engine.time.answer, listed).await?;
+        // Not the vendor's struct, so that each `template` is kept as it is.
+        let list: ObjectList<DynamicObject> = call::within("list runners", engine.options.time.answer, listed).await?;
         let (mut runners, mut known) = (Vec::new(), HashMap::new());
-        for Template { metadata, template } in list.items {
+        for DynamicObject { metadata, mut data, .. } in list.items {
+            let template = data["template"].take();
             match runner(&metadata, &template) {
                 Ok(runner) => {
                     known.insert(runner.id.clone(), Arc::new(template));
@@ -84,7 +72,7 @@ impl Templates {
     ///
     /// # Errors
     /// [`EngineError::ImageGone`] when there is none of this version.
-    pub(super) async fn get(&self, engine: &Inner, image: &ImageId) -> Result<Arc<Value>, EngineError> {
+    pub(super) async fn get(&self, engine: &KubernetesEngine, image: &ImageId) -> Result<Arc<Value>, EngineError> {
         if let Some(known) = self.known(image) {
             return Ok(known);
         }
@@ -130,9 +118,9 @@ fn flawed(metadata: &ObjectMeta, error: &TemplateError) -> RunnerImage {
 }
 
 /// See [`changes::changes`].
-pub(super) fn changes(engine: &Inner) -> BoxStream<'static, ()> {
+pub(super) fn changes(engine: &KubernetesEngine) -> BoxStream<'static, ()> {
     let templates: Api<PodTemplate> = Api::namespaced(engine.client.clone(), &engine.namespace);
-    let answer = engine.time.answer;
+    let answer = engine.options.time.answer;
     changes::changes(move || open(templates.clone(), answer))
 }
 
@@ -159,8 +147,8 @@ mod tests {
     use crate::adapters::engine::kubernetes::client::client;
 
     fn of(object: Value) -> Result<RunnerImage, TemplateError> {
-        let Template { metadata, template } = serde_json::from_value(object).expect("a pod template");
-        runner(&metadata, &template)
+        let DynamicObject { metadata, data, .. } = serde_json::from_value(object).expect("a pod template");
+        runner(&metadata, &data["template"])
     }
 
     #[test]

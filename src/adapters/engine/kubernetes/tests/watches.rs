@@ -17,7 +17,7 @@ async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old()
     let mut server = pin!(server);
     let id = SandboxId::new();
     let running = json!({"phase": "Running"});
-    let mut watch = engine.0.watch(id, Some("10".to_owned()));
+    let mut watch = engine.watch(id, Some("10".to_owned()));
     let answers = async {
         let event = |version| json!({"type": "MODIFIED", "object": pod(id, version, &running)});
         let mark = json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "Pod",
@@ -50,7 +50,7 @@ async fn a_watch_goes_on_after_refusals_of_an_api_server_that_comes_back() {
     let (engine, server) = scene();
     let mut server = pin!(server);
     let id = SandboxId::new();
-    let watched = || engine.0.watch(id, Some("10".to_owned()));
+    let watched = || engine.watch(id, Some("10".to_owned()));
     let mut watch = watched();
     let answers = async {
         answer_lines(&mut server, Method::GET, &watch_path(id, "10"), 200, &[]).await;
@@ -76,7 +76,7 @@ async fn a_sandbox_is_lost_only_after_the_api_server_was_away_for_long() {
     let (engine, server) = scene();
     let mut server = pin!(server);
     let id = SandboxId::new();
-    let mut watch = engine.0.watch(id, None);
+    let mut watch = engine.watch(id, None);
     let begun = tokio::time::Instant::now();
     let away = async {
         loop {
@@ -89,7 +89,7 @@ async fn a_sandbox_is_lost_only_after_the_api_server_was_away_for_long() {
         () = away => unreachable!("it goes on"),
     };
     assert!(matches!(error, EngineError::Unavailable { .. }), "{error:?}");
-    assert!(begun.elapsed() >= engine.0.time.lost);
+    assert!(begun.elapsed() >= engine.options.time.lost);
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +131,7 @@ async fn a_watch_whose_end_is_lost_is_opened_again() {
     let (engine, server) = scene();
     let mut server = pin!(server);
     let id = SandboxId::new();
-    let mut watch = engine.0.watch(id, Some("10".to_owned()));
+    let mut watch = engine.watch(id, Some("10".to_owned()));
     let answers = async {
         answer_silence(&mut server, &watch_path(id, "10")).await;
         let deleted = json!({"type": "DELETED", "object": pod(id, "11", &Value::Null)});
@@ -165,9 +165,9 @@ async fn the_end_of_a_pod_that_another_deleted_or_no_kubelet_saw_is_not_its_prog
         let (engine, server) = scene();
         let mut server = pin!(server);
         let id = SandboxId::new();
-        let life = engine.0.lives.begin(id);
+        let life = engine.lives.begin(id);
         if by_us {
-            engine.0.lives.ending(id);
+            engine.lives.ending(id);
         }
         let mut status = waiting("");
         status["containerStatuses"][0]["state"] = state.clone();
@@ -175,7 +175,7 @@ async fn the_end_of_a_pod_that_another_deleted_or_no_kubelet_saw_is_not_its_prog
         if is_deleted {
             seen["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:06Z");
         }
-        let exit_watch = ExitWatch { id, watch: engine.0.watch(id, Some("10".to_owned())), life };
+        let exit_watch = ExitWatch { id, watch: engine.watch(id, Some("10".to_owned())), life };
         let (path, event) = (watch_path(id, "10"), json!({"type": "MODIFIED", "object": seen}));
         let answered = answer(&mut server, Method::GET, &path, 200, &event);
         let (exit, _) = tokio::join!(exit_watch.exit(), answered);
