@@ -16,10 +16,7 @@ mod channel;
 mod forward;
 mod hello;
 mod http;
-mod messages;
 mod opened;
-mod outgoing;
-mod request;
 mod resolver;
 mod socks;
 mod stream;
@@ -42,7 +39,7 @@ use yamux::{Config, Connection, ConnectionError, DEFAULT_CREDIT, FrameDecodeErro
 
 use self::{
     authority::LeafCertificates,
-    outgoing::{Outgoing, PIECE_BYTES},
+    stream::{Outgoing, PIECE_BYTES},
 };
 pub use self::{resolver::SystemResolver, trust::TrustError};
 use crate::{
@@ -87,7 +84,7 @@ struct Sandbox {
 
 impl Sandbox {
     fn new(gate: Arc<dyn Gate>, trust: Arc<ClientConfig>, leaves: Option<LeafCertificates>) -> Self {
-        Self { gate, trust, leaves, messages: Arc::new(Semaphore::new(messages::READ_BYTES_MAX)) }
+        Self { gate, trust, leaves, messages: Arc::new(Semaphore::new(channel::MESSAGES_BYTES_MAX)) }
     }
 
     /// Records a refusal.

@@ -1,7 +1,8 @@
-//! The stream of a channel, for the code that speaks with its program. The multiplexer does not reset a stream that is
-//! dropped after its own half was ended: the other end is not notified and gets no more window. So each end gives up a
-//! write that finds no window once the other half has ended, and data that the program still sends after its answer is
-//! read.
+//! The streams above and below the multiplexer. Above it the stream of a channel, for the code that speaks with its
+//! program. The multiplexer does not reset a stream that is dropped after its own half was ended: the other end is not
+//! notified and gets no more window. So each end gives up a write that finds no window once the other half has ended,
+//! and data that the program still sends after its answer is read. Below it what it writes, gathered into pieces for the
+//! sandbox.
 
 use std::{
     io,
@@ -11,17 +12,23 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Bytes, BytesMut};
 use futures_util::AsyncReadExt as _;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::oneshot,
+    sync::{mpsc, oneshot},
     time::{Instant, Sleep, sleep, timeout},
 };
-use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _};
+use tokio_util::{
+    compat::{Compat, FuturesAsyncReadCompatExt as _},
+    sync::PollSender,
+};
 use yamux::Stream;
 
 use super::{READ_BYTES, upstream::ProgramEnd};
 
+/// A piece for the sandbox.
+pub(super) const PIECE_BYTES: usize = (64 << 10) - 64;
 /// How long a program that has ended its half may take nothing of what is written to it.
 const STALLED_MAX: Duration = Duration::from_mins(1);
 /// How long what a program sends is read after the end of its answer: all of it, and each piece.
@@ -135,4 +142,73 @@ pub(super) async fn read_rest(mut stream: Stream) {
         while matches!(timeout(PIECE_MAX, stream.read(&mut piece)).await, Ok(Ok(1..))) {}
     };
     let _ = timeout(REST_MAX, rest).await;
+}
+
+/// Sends what is written as pieces: full ones, and the rest when it is flushed.
+pub(super) struct Outgoing {
+    sender: PollSender<Bytes>,
+    piece: BytesMut,
+}
+
+impl Outgoing {
+    pub(super) fn new(sender: mpsc::Sender<Bytes>) -> Self {
+        Self { sender: PollSender::new(sender), piece: BytesMut::new() }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        if !self.piece.is_empty() {
+            ready!(self.sender.poll_reserve(cx)).map_err(gone)?;
+            self.sender.send_item(self.piece.split().freeze()).map_err(gone)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Outgoing {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.piece.len() >= PIECE_BYTES {
+            ready!(self.poll_send(cx))?;
+        }
+        let count = bytes.len().min(PIECE_BYTES - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..count]);
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_send(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pieces_are_full_or_flushed_and_an_end_is_an_error_each_time() {
+        let (sender, mut pieces) = mpsc::channel(1);
+        let mut outgoing = Outgoing::new(sender);
+        let written = tokio::spawn(async move {
+            outgoing.write_all(&vec![1; PIECE_BYTES * 2 + 5]).await.expect("taken");
+            outgoing.flush().await.expect("sent");
+            outgoing
+        });
+        let mut lengths = Vec::new();
+        while lengths.iter().sum::<usize>() < PIECE_BYTES * 2 + 5 {
+            lengths.push(pieces.recv().await.expect("a piece").len());
+        }
+        assert_eq!(lengths, [PIECE_BYTES, PIECE_BYTES, 5]);
+        let mut outgoing = written.await.expect("written");
+        drop(pieces);
+        for _ in 0..3 {
+            outgoing.write_all(b"x").await.expect("held until it is flushed");
+            assert_eq!(outgoing.flush().await.expect_err("gone").kind(), io::ErrorKind::BrokenPipe);
+        }
+    }
 }
