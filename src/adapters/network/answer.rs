@@ -1,27 +1,29 @@
 //! Answers to programs: those of hosts, without echoes of secrets, and refusals.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
-
 use bytes::Bytes;
+use futures_util::stream::try_unfold;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use http_body_util::{Either, Full};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
-    body::{Body, Frame, Incoming},
+    body::{Frame, Incoming},
     ext::ReasonPhrase,
 };
 
 use crate::domain::network::{Pattern, Redactor, Refusal};
 
 /// As it comes from the host, searched, or of our own.
-pub(super) type Answer = Response<Either<Incoming, Either<Searched, Full<Bytes>>>>;
+pub(super) type AnswerBody = UnsyncBoxBody<Bytes, hyper::Error>;
+pub(super) type Answer = Response<AnswerBody>;
+
+/// A body of our own.
+pub(super) fn own(text: String) -> AnswerBody {
+    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
+}
 
 /// Many clients show nothing of a refusal but the reason phrase.
 pub(super) fn refuse(refusal: &Refusal) -> Answer {
     let why = refusal.to_string();
-    let mut answer = Response::new(Either::Right(Either::Right(Full::from(format!("{why}\n")))));
+    let mut answer = Response::new(own(format!("{why}\n")));
     *answer.status_mut() = match refusal {
         Refusal::Malformed | Refusal::OtherHost(_) => StatusCode::BAD_REQUEST,
         Refusal::TooMany => StatusCode::SERVICE_UNAVAILABLE,
@@ -58,8 +60,7 @@ pub(super) fn search(answer: Response<Incoming>, patterns: &[Pattern]) -> Option
     }
     head.headers = search_headers(&head.headers, patterns);
     head.headers.remove(header::CONTENT_LENGTH);
-    let body = Searched { body, redactor: redactor(patterns), has_ended: false };
-    Some(Response::from_parts(head, Either::Right(Either::Left(body))))
+    Some(Response::from_parts(head, searched(body, redactor(patterns))))
 }
 
 /// A header whose name has a text is left out.
@@ -84,37 +85,22 @@ fn redactor(patterns: &[Pattern]) -> Redactor {
     Redactor::new(patterns.to_vec())
 }
 
-/// A body of a host with texts taken out. It has no trailers.
-#[derive(Debug)]
-pub(super) struct Searched {
-    body: Incoming,
-    redactor: Redactor,
-    has_ended: bool,
-}
-
-impl Body for Searched {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        while !self.has_ended {
-            let searched = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    let Ok(data) = frame.into_data() else { continue };
-                    self.redactor.push(&data)
-                }
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => {
-                    self.has_ended = true;
-                    self.redactor.end()
-                }
+/// The body of a host with texts taken out. It has no trailers.
+fn searched(body: Incoming, redactor: Redactor) -> AnswerBody {
+    let frames = try_unfold(Some((body, redactor)), |rest| async move {
+        let Some((mut body, mut redactor)) = rest else { return Ok(None) };
+        loop {
+            let searched = match body.frame().await {
+                Some(Ok(frame)) => frame.into_data().map(|data| redactor.push(&data)).unwrap_or_default(),
+                Some(Err(error)) => return Err(error),
+                None => return Ok(Some((Frame::data(Bytes::from(redactor.end())), None))),
             };
             if !searched.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(searched.into()))));
+                return Ok(Some((Frame::data(Bytes::from(searched)), Some((body, redactor)))));
             }
         }
-        Poll::Ready(None)
-    }
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
-use http_body_util::Either;
+use http_body_util::BodyExt as _;
 use hyper::{
     body::{Body as _, Incoming},
     client::conn::http1::{Builder, SendRequest},
@@ -182,7 +182,7 @@ impl Forwarder {
         head.extensions.clear();
         if patterns.is_empty() {
             drop_own(&mut head.headers);
-            return Ok(Response::from_parts(head, Either::Left(body)));
+            return Ok(Response::from_parts(head, body.boxed_unsync()));
         }
         let Some(mut answer) = answer::search(Response::from_parts(head, body), &patterns) else {
             *host = None;

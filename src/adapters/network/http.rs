@@ -3,14 +3,13 @@
 use std::{convert::Infallible, sync::Arc};
 
 use http::{Method, Request, Response, uri::Authority};
-use http_body_util::{Either, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tracing::debug;
 
 use super::{
     HEAD_BYTES_MAX, HEAD_MAX, Sandbox,
-    answer::{Answer, refuse},
+    answer::{Answer, own, refuse},
     channel::Client,
     forward::{Forwarder, Scheme},
     tunnel,
@@ -73,7 +72,7 @@ impl Proxy {
             }
         };
         self.forwarder.spawn(carried).await;
-        Ok(Response::new(Either::Right(Either::Right(Full::default()))))
+        Ok(Response::new(own(String::new())))
     }
 }
 
