@@ -17,58 +17,39 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The events of one connection; `false` is its end, as the end of the stream is.
 pub(super) type Events = BoxStream<'static, bool>;
 
-/// The state between two items.
-struct Following<O> {
-    open: O,
-    events: Option<Events>,
-    pause: Duration,
-}
-
 /// One item for each opened connection, since changes may have been missed before it, and one for each group of events.
 /// `open` is called for each connection; `None`: it could not be opened.
 pub(super) fn changes<F>(open: impl FnMut() -> F + Send + 'static) -> BoxStream<'static, ()>
 where
     F: Future<Output = Option<Events>> + Send + 'static,
 {
-    let start = Following { open, events: None, pause: Duration::ZERO };
-    stream::unfold(start, |mut following| async move {
-        following.next().await;
-        Some(((), following))
-    })
-    .boxed()
-}
-
-impl<F, O> Following<O>
-where
-    F: Future<Output = Option<Events>>,
-    O: FnMut() -> F,
-{
-    async fn next(&mut self) {
+    let start = (open, None::<Events>, Duration::ZERO);
+    stream::unfold(start, |(mut open, mut events, mut pause)| async move {
         loop {
-            let Some(events) = &mut self.events else {
-                sleep(self.pause).await;
-                self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
+            let Some(opened) = &mut events else {
+                sleep(pause).await;
+                pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
                 // A client may connect only when it is polled, and report nothing but a failure.
-                if let Some(mut events) = (self.open)().await
-                    && settle(&mut events).await
+                if let Some(mut opened) = open().await
+                    && settle(&mut opened).await
                 {
-                    self.events = Some(events);
-                    return;
+                    return Some(((), (open, Some(opened), pause)));
                 }
                 continue;
             };
-            let is_change = events.next().await == Some(true);
+            let is_change = opened.next().await == Some(true);
             if is_change {
-                self.pause = Duration::ZERO;
+                pause = Duration::ZERO;
             }
-            if !is_change || !settle(events).await {
-                self.events = None;
+            if !is_change || !settle(opened).await {
+                events = None;
             }
             if is_change {
-                return;
+                return Some(((), (open, events, pause)));
             }
         }
-    }
+    })
+    .boxed()
 }
 
 /// Discards the events of a short time; false when the connection ended.

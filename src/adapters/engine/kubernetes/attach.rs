@@ -20,7 +20,6 @@ use std::{
 use bytes::Bytes;
 use futures_util::{
     Sink, SinkExt as _, Stream, StreamExt,
-    future::ready as now,
     stream::{self, BoxStream},
 };
 use kube::{
@@ -241,7 +240,7 @@ fn output(
             }
         }
     });
-    items.filter(|item| now(!matches!(item, Ok(output) if output.bytes.is_empty()))).boxed()
+    items.boxed()
 }
 
 fn read(message: &Message) -> Item {

@@ -232,16 +232,12 @@ fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
     let memory = spec.limits.memory_bytes.to_string();
     let data = if let Volume::Streamed { bytes } = spec.data { bytes } else { 0 };
     requests.entry("cpu").or_insert_with(|| CPU_REQUEST.into());
-    for (name, limit, request) in [
-        ("memory", memory.clone(), Some(memory)),
-        ("ephemeral-storage", (DISK_BYTES_MAX + data).to_string(), Some((DISK_BYTES_MIN + data).to_string())),
-        ("cpu", format!("{cpu_millis}m"), None),
-    ] {
-        limits.insert(name.to_owned(), limit.into());
-        if let Some(request) = request {
-            requests.insert(name.to_owned(), request.into());
-        }
-    }
+    let disk = |own: u64| Value::from((own + data).to_string());
+    limits.insert("memory".to_owned(), memory.clone().into());
+    limits.insert("ephemeral-storage".to_owned(), disk(DISK_BYTES_MAX));
+    limits.insert("cpu".to_owned(), format!("{cpu_millis}m").into());
+    requests.insert("memory".to_owned(), memory.into());
+    requests.insert("ephemeral-storage".to_owned(), disk(DISK_BYTES_MIN));
     let mut all = json!({"limits": limits, "requests": requests});
     if let Some(claims) = of_template.get("claims") {
         all["claims"] = claims.clone();
