@@ -4,12 +4,11 @@
 //! know the catalog, conversations or policies. The mechanics are in the children:
 //!
 //! ```text
-//! convert   port values → vendor structs, pure       start    create, attach, start
-//! call      one call with its time limit, errors     ending   how a sandbox ended
-//! images    runner images and their changes          forks    which sandbox was refused a process
+//! convert   port values → vendor structs, pure       life     create, attach, start, and how it ended
+//! call      one call with its time limit, errors     forks    which sandbox was refused a process
+//! images    runner images and their changes          proxy    a socket that allows only these calls
 //! about     what the engine is, with warnings        mounts   our paths as the engine sees them
-//! runtime   which OCI runtime starts them, and       proxy    a socket that allows only these calls
-//!           what a sandbox must show from inside
+//! runtime   which OCI runtime starts them, and what a sandbox must show from inside
 //! ```
 //!
 //! No task is spawned here or in the children, the proxy's apart: everything runs in the caller's future and ends when
@@ -21,13 +20,12 @@
 mod about;
 mod call;
 mod convert;
-mod ending;
 mod forks;
 mod images;
+mod life;
 mod mounts;
 pub mod proxy;
 mod runtime;
-mod start;
 
 use std::{collections::HashMap, iter, path::PathBuf, sync::Arc, time::Duration};
 
@@ -226,7 +224,7 @@ impl Engine for DockerEngine {
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-        start::start(self, spec).await
+        life::start(self, spec).await
     }
 
     fn can_limit_cpu(&self) -> bool {
