@@ -4,10 +4,9 @@
 //! know the catalog, conversations or policies. The mechanics are in the children:
 //!
 //! ```text
-//! pod       port values → pods and back, pure            start     create, wait until it runs, attach
-//! state     what a pod's status says, pure               attach    the streams over a WebSocket
-//! call      one call with its time limit, its errors     watch     the states of one pod, one after another
-//! templates runners and their changes                    ending    how a sandbox ended
+//! pod       port values → pods and back, pure            life      create, wait, attach, and how it ended
+//! call      one call with its time limit, its errors     attach    the streams over a WebSocket
+//! templates runners and their changes                    watch     the states of one pod, one after another
 //! isolation what a sandbox must show from inside         client    the connections to the API server, its rights
 //! ```
 //!
@@ -19,11 +18,9 @@
 mod attach;
 mod call;
 mod client;
-mod ending;
 mod isolation;
+mod life;
 mod pod;
-mod start;
-mod state;
 mod templates;
 #[cfg(test)]
 mod tests;
@@ -128,7 +125,7 @@ pub struct KubernetesEngine {
     namespace: String,
     options: KubernetesOptions,
     templates: templates::Templates,
-    lives: ending::OwnEndings,
+    lives: life::OwnEndings,
     /// Asked for once: readiness probes every few seconds.
     missing_rights: OnceCell<Option<String>>,
     /// Where a sandbox must not get to.
@@ -155,7 +152,7 @@ impl KubernetesEngine {
     }
 
     fn with(client: Client, namespace: String, forbidden: Vec<SocketAddr>, options: KubernetesOptions) -> Self {
-        let (templates, lives) = (templates::Templates::default(), ending::OwnEndings::default());
+        let (templates, lives) = (templates::Templates::default(), life::OwnEndings::default());
         Self { client, namespace, options, templates, lives, missing_rights: OnceCell::new(), forbidden }
     }
 }
@@ -209,7 +206,7 @@ impl Engine for KubernetesEngine {
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
-        start::start(self, spec).await
+        life::start(self, spec).await
     }
 
     /// The pod API changes limits only from 1.33 on, and by a right of its own.
@@ -230,7 +227,7 @@ impl Engine for KubernetesEngine {
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
         let is_left = match self.lives.killed_at(id) {
-            Some(killed) => ending::is_left(self, id, killed).await?,
+            Some(killed) => life::is_left(self, id, killed).await?,
             None => true,
         };
         if is_left {

@@ -36,7 +36,7 @@ use tokio_tungstenite::{
     },
 };
 
-use super::ending::Life;
+use super::life::Life;
 use crate::{
     domain::{event::StreamKind, id::SandboxId},
     ports::engine::{EngineError, Output, Stdin},

@@ -15,7 +15,7 @@ use kube::Config;
 use tokio::{io::AsyncWriteExt, net::TcpListener, sync::oneshot};
 
 use super::*;
-use crate::adapters::engine::kubernetes::{client::client, ending::OwnEndings};
+use crate::adapters::engine::kubernetes::{client::client, life::OwnEndings};
 
 const SOON: Duration = Duration::from_mins(1);
 /// Of a server that is tested for its silence, and of the others.

@@ -369,7 +369,7 @@ async fn a_killed_sandbox_is_destroyed_when_its_end_is_known_or_its_time_is_past
     for over in [over, on_node(running.clone(), 1_700_000_000)] {
         let killed = answer(&mut server, Method::DELETE, &delete, 200, &success);
         assert!(tokio::join!(engine.signal(id, Signal::Kill), killed).0.is_ok());
-        tokio::time::advance(ending::REPORT_MAX).await;
+        tokio::time::advance(life::REPORT_MAX).await;
         let unknown = async {
             let mut leaving = on_node(running.clone(), later);
             leaving["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:06Z");

@@ -5,7 +5,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::time::timeout;
 
-use super::{ending::ExitWatch, watch::PodState, *};
+use super::{life::ExitWatch, watch::PodState, *};
 
 /// The watch of the templates.
 const CHANGES: &str = "/api/v1/namespaces/boxes/podtemplates?&watch=true&timeoutSeconds=290\
