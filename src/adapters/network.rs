@@ -16,7 +16,6 @@ mod channel;
 mod forward;
 mod hello;
 mod http;
-mod opened;
 mod resolver;
 mod socks;
 mod stream;

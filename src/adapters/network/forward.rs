@@ -76,7 +76,7 @@ type Connected = (SendRequest<Incoming>, Activity);
 
 /// Forwards the requests of one connection of a client, to one host at a time.
 pub(super) struct Forwarder {
-    sandbox: Arc<Sandbox>,
+    pub(super) sandbox: Arc<Sandbox>,
     scheme: Scheme,
     pub(super) program_ended: ProgramEnd,
     /// The host of the last request, for the next one.

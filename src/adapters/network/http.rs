@@ -1,24 +1,37 @@
-//! The HTTP proxy: tunnels (`CONNECT`), and requests with the whole URL, which go to the host as requests of ours.
+//! Requests of programs over HTTP. The proxy: tunnels (`CONNECT`), and requests with the whole URL, which go to the host as
+//! requests of ours. And TLS that the server opens, for secrets and for rules of requests: it ends here under a
+//! certificate of the sandbox's authority, each request is decided, and goes to the host over another TLS whose
+//! certificate is verified. The connection to the host is made for a request: without one there is none, and none that
+//! the host has ended meanwhile.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, io::Cursor, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, uri::Authority};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::{
+    io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader},
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
 use super::{
-    HEAD_BYTES_MAX, HEAD_MAX, Sandbox,
+    HEAD_BYTES_MAX, HEAD_MAX, READ_BYTES, Sandbox,
     answer::{Answer, own, refuse},
     channel::Client,
     forward::{Forwarder, Scheme},
-    tunnel,
+    hello, tunnel,
+    upstream::ProgramEnd,
 };
 use crate::domain::network::{Refusal, Target};
 
+/// How long a program may take to agree on TLS.
+const TLS_MAX: Duration = Duration::from_secs(30);
+
 /// One connection of a client.
 struct Proxy {
-    sandbox: Arc<Sandbox>,
     forwarder: Forwarder,
     /// There is no room for its connection.
     is_full: bool,
@@ -27,8 +40,7 @@ struct Proxy {
 /// Serves the requests of one client until it closes the connection or makes it a tunnel.
 pub(super) async fn serve(client: Client, sandbox: Arc<Sandbox>, is_full: bool) {
     let ended = client.get_ref().ended();
-    let forwarder = Forwarder::new(Arc::clone(&sandbox), Scheme::Http, ended);
-    let proxy = Arc::new(Proxy { sandbox, forwarder, is_full });
+    let proxy = Arc::new(Proxy { forwarder: Forwarder::new(sandbox, Scheme::Http, ended), is_full });
     let service = service_fn(|request| {
         let proxy = Arc::clone(&proxy);
         async move { Ok::<_, Infallible>(proxy.answer(request).await.unwrap_or_else(|refusal| refuse(&refusal))) }
@@ -42,7 +54,7 @@ pub(super) async fn serve(client: Client, sandbox: Arc<Sandbox>, is_full: bool) 
 }
 
 /// Speaks HTTP with programs.
-pub(super) fn server() -> http1::Builder {
+fn server() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX).half_close(true);
     builder
@@ -57,14 +69,14 @@ impl Proxy {
         let target = authority.filter(|_| is_http).and_then(|text| Target::parse(text, default));
         let target = self.forwarder.check(&request, target)?;
         if self.is_full {
-            return Err(self.sandbox.refused(target.to_string(), Refusal::TooMany));
+            return Err(self.forwarder.sandbox.refused(target.to_string(), Refusal::TooMany));
         }
         if is_tunnel { self.tunnel(request, target).await } else { self.forwarder.forward(request, target).await }
     }
 
     async fn tunnel(&self, request: Request<Incoming>, target: Target) -> Result<Answer, Refusal> {
-        let connected = tunnel::connect(&target, &self.sandbox, &self.forwarder.program_ended).await?;
-        let sandbox = Arc::clone(&self.sandbox);
+        let sandbox = Arc::clone(&self.forwarder.sandbox);
+        let connected = tunnel::connect(&target, &sandbox, &self.forwarder.program_ended).await?;
         let carried = async move {
             match upgrade::on(request).await {
                 Ok(client) => tunnel::carry(TokioIo::new(client), connected, &target, &sandbox).await,
@@ -74,6 +86,53 @@ impl Proxy {
         self.forwarder.spawn(carried).await;
         Ok(Response::new(own(String::new())))
     }
+}
+
+/// Opens the TLS of a tunnel, and serves its requests until its client closes it.
+pub(super) async fn open(
+    client: impl AsyncRead + AsyncWrite + Send + Unpin,
+    ended: ProgramEnd,
+    config: Arc<ServerConfig>,
+    target: &Target,
+    sandbox: &Arc<Sandbox>,
+) {
+    let (from_client, to_client) = io::split(client);
+    let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
+    let hello = timeout(HEAD_MAX, hello::read(&mut from_client, target)).await;
+    let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
+        // At other ports than that of TLS anything else would pass.
+        Ok(head) if head.is_empty() => {
+            return drop(sandbox.refused(target.to_string(), Refusal::NoTls(target.clone())));
+        }
+        Ok(head) => head,
+        Err(refusal) => return drop(sandbox.refused(target.to_string(), refusal)),
+    };
+    let client = io::join(Cursor::new(head).chain(from_client), to_client);
+    let client = match timeout(TLS_MAX, TlsAcceptor::from(config).accept(client)).await {
+        Ok(Ok(client)) => client,
+        Ok(Err(error)) => return debug!(%error, "a program did not agree on TLS with the server"),
+        Err(_) => return debug!("a program was too slow to agree on TLS with the server"),
+    };
+    let forwarder = Arc::new(Forwarder::new(Arc::clone(sandbox), Scheme::Opened, ended));
+    let service = service_fn(|request| {
+        let (forwarder, target) = (Arc::clone(&forwarder), target.clone());
+        async move {
+            Ok::<_, Infallible>(
+                answer_opened(&forwarder, request, target).await.unwrap_or_else(|refusal| refuse(&refusal)),
+            )
+        }
+    });
+    if let Err(error) = server().serve_connection(TokioIo::new(client), service).await {
+        debug!(%error, "a program's connection to an opened host ended");
+    }
+    forwarder.end().await;
+}
+
+async fn answer_opened(forwarder: &Forwarder, request: Request<Incoming>, target: Target) -> Result<Answer, Refusal> {
+    // A whole URL could name another host than the connection is to.
+    let is_plain = request.uri().authority().is_none() && request.method() != Method::CONNECT;
+    let target = forwarder.check(&request, is_plain.then_some(target))?;
+    forwarder.forward(request, target).await
 }
 
 #[cfg(test)]

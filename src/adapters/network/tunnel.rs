@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     PIECE_BYTES, READ_BYTES, Sandbox,
     hello::{self, TLS_PORT},
-    opened,
+    http,
     upstream::{ProgramEnd, Upstream},
 };
 use crate::domain::network::{Refusal, Target};
@@ -48,7 +48,7 @@ pub(super) async fn carry(
     sandbox: &Arc<Sandbox>,
 ) {
     match tunnel {
-        Tunnel::Opened(config, ended) => opened::carry(client, ended, config, target, sandbox).await,
+        Tunnel::Opened(config, ended) => http::open(client, ended, config, target, sandbox).await,
         Tunnel::Unopened(upstream) => {
             if let Err((upstream, refusal)) = both_ways(client, upstream, target).await {
                 upstream.refuse(refusal);
