@@ -75,7 +75,8 @@ impl Connection {
             legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
         };
         let begun = handler.serve_with_lifecycle(transport, lifecycle).await;
-        let service = begun.map_err(|error| if link.was_too_long() { too_long() } else { secrets.not_begun(error) })?;
+        let service =
+            begun.map_err(|error| if link.too_long.is_cancelled() { too_long() } else { secrets.not_begun(error) })?;
         let listens = service.peer_info().is_some_and(|peer| {
             let tools = peer.capabilities.tools.as_ref();
             !peer.protocol_version.has_initialize() && tools.is_some_and(|tools| tools.list_changed == Some(true))
@@ -98,8 +99,8 @@ impl Connection {
     }
 
     fn failure(&self, error: &ServiceError) -> UpstreamError {
-        let error = if self.link.was_too_long() { too_long() } else { self.secrets.failed(error) };
-        if matches!(error, UpstreamError::Away(_)) || self.link.was_too_long() {
+        let error = if self.link.too_long.is_cancelled() { too_long() } else { self.secrets.failed(error) };
+        if matches!(error, UpstreamError::Away(_)) || self.link.too_long.is_cancelled() {
             self.failed.store(true, Ordering::Relaxed);
         }
         error
@@ -162,15 +163,12 @@ impl Upstream for Connection {
         arguments: Map<String, Value>,
         progress: ProgressSink,
     ) -> Result<Answer, UpstreamError> {
+        let refused = |why: &str| Err(UpstreamError::Refused(why.to_owned()));
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         match self.ask(ClientRequest::CallToolRequest(CallToolRequest::new(params)), progress).await? {
             ServerResult::CallToolResult(result) => answer::answered(result),
-            ServerResult::InputRequiredResult(_) => {
-                Err(UpstreamError::Refused("it asks for more input, which a program cannot give".to_owned()))
-            }
-            ServerResult::CreateTaskResult(_) => {
-                Err(UpstreamError::Refused("it made a task of the call, which was not asked for".to_owned()))
-            }
+            ServerResult::InputRequiredResult(_) => refused("it asks for more input, which a program cannot give"),
+            ServerResult::CreateTaskResult(_) => refused("it made a task of the call, which was not asked for"),
             _ => Err(UpstreamError::Unusable("it is not a result of a tool".to_owned())),
         }
     }

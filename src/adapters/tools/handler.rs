@@ -113,14 +113,14 @@ impl Starting {
     /// From now on its progress goes to `sink`, until the answer is dropped.
     pub(super) fn register(self, token: ProgressToken, sink: ProgressSink) -> Registered {
         let sinks = Arc::clone(&self.0);
-        let early = {
+        let own = {
             let mut state = sinks.0.lock();
             state.open.insert(token.clone(), Open { sink, last: f64::NEG_INFINITY });
-            let (own, others) = std::mem::take(&mut state.early).into_iter().partition(|(of, _)| *of == token);
+            let early = std::mem::take(&mut state.early).into_iter();
+            let (own, others): (Vec<_>, _) = early.partition(|(of, _)| *of == token);
             state.early = others;
             own
         };
-        let own: Vec<(ProgressToken, Progress)> = early;
         for (token, progress) in own {
             sinks.report(&token, progress);
         }

@@ -4,10 +4,6 @@
 use std::{
     io,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     task::{Context, Poll, ready},
 };
 
@@ -25,13 +21,7 @@ pub(super) struct Link {
     /// The server's input has been closed.
     pub(super) input_closed: CancellationToken,
     /// The server sent more than a message may be.
-    too_long: Arc<AtomicBool>,
-}
-
-impl Link {
-    pub(super) fn was_too_long(&self) -> bool {
-        self.too_long.load(Ordering::Relaxed)
-    }
+    pub(super) too_long: CancellationToken,
 }
 
 pub(super) type Linked<R, W> = AsyncRwTransport<RoleClient, Output<R>, Input<W>>;
@@ -45,7 +35,7 @@ where
     let output = Output {
         stream: output,
         line_bytes: 0,
-        too_long: Arc::clone(&link.too_long),
+        too_long: link.too_long.clone(),
         ended: Box::pin(link.ended.clone().cancelled_owned()),
         _end: link.ended.clone().drop_guard(),
     };
@@ -62,7 +52,7 @@ where
 pub(super) struct Output<R> {
     stream: R,
     line_bytes: usize,
-    too_long: Arc<AtomicBool>,
+    too_long: CancellationToken,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
     _end: DropGuard,
 }
@@ -77,7 +67,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Output<R> {
         for line in buf.filled()[before..].split_inclusive(|byte| *byte == b'\n') {
             self.line_bytes += line.len();
             if self.line_bytes > MESSAGE_BYTES_MAX {
-                self.too_long.store(true, Ordering::Relaxed);
+                self.too_long.cancel();
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long")));
             }
             if line.ends_with(b"\n") {
