@@ -2,7 +2,7 @@
 //! constraints restrict the authority to these hosts; it expires soon after the longest life of a sandbox, and its key
 //! stays in the server.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rcgen::{
@@ -59,11 +59,9 @@ fn constraints(hosts: &[Host]) -> NameConstraints {
         .iter()
         .map(|host| match host {
             Host::Name(name) => GeneralSubtree::DnsName(name.clone()),
-            Host::Address(IpAddr::V4(address)) => {
-                GeneralSubtree::IpAddress(CidrSubnet::V4(address.octets(), [0xff; 4]))
-            }
-            Host::Address(IpAddr::V6(address)) => {
-                GeneralSubtree::IpAddress(CidrSubnet::V6(address.octets(), [0xff; 16]))
+            Host::Address(address) => {
+                let bits = if address.is_ipv4() { 32 } else { 128 };
+                GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(*address, bits))
             }
         })
         .collect();
