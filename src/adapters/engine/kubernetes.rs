@@ -171,16 +171,15 @@ impl Engine for KubernetesEngine {
                     .to_owned(),
             );
         }
-        let class = options.runtime_class.as_deref();
+        let (runtime, reason) = match &options.runtime_class {
+            Some(class) => (format!("runtime class {class}"), "as SANDBOX_ENGINE__RUNTIME says"),
+            None => ("the nodes' runtime".to_owned(), "as the pod templates say"),
+        };
         Ok(Probe {
             engine: format!("Kubernetes {}", version.git_version.trim_start_matches('v')),
             api_version: "v1".to_owned(),
-            runtime: class.map_or_else(|| "the nodes' runtime".to_owned(), |class| format!("runtime class {class}")),
-            runtime_reason: match class {
-                Some(_) => "as SANDBOX_ENGINE__RUNTIME says",
-                None => "as the pod templates say",
-            }
-            .to_owned(),
+            runtime,
+            runtime_reason: reason.to_owned(),
             platform: version.platform,
             cpus: options.cpus,
             memory_bytes: options.memory_bytes,

@@ -67,16 +67,11 @@ impl Forks {
     }
 
     /// The counters that a container may have, and whether they are of version 1: with and without systemd.
-    fn candidates(&self, container: &str) -> [(PathBuf, bool); 4] {
+    fn candidates(&self, container: &str) -> impl Iterator<Item = (PathBuf, bool)> {
         let plain = format!("docker/{container}/pids.events");
         let scope = format!("system.slice/docker-{container}.scope/pids.events");
-        let (second, first) = (&self.cgroup_root, self.cgroup_root.join("pids"));
-        [
-            (second.join(&plain), false),
-            (second.join(&scope), false),
-            (first.join(&plain), true),
-            (first.join(&scope), true),
-        ]
+        let roots = [(self.cgroup_root.clone(), false), (self.cgroup_root.join("pids"), true)];
+        roots.into_iter().flat_map(move |(root, first)| [(root.join(&plain), first), (root.join(&scope), first)])
     }
 
     fn drain_inotify(&self, watched: &mut HashMap<SandboxId, Watched>) {

@@ -167,14 +167,10 @@ impl ExitWatch {
     async fn exit(self) -> Result<Exit, EngineError> {
         let mut broke_off = false;
         loop {
-            let waited = if broke_off {
-                tokio::select! {
-                    biased;
-                    () = self.streams_over.cancelled() => return Err(EngineError::Lost { id: self.id }),
-                    waited = self.wait() => waited,
-                }
-            } else {
-                self.wait().await
+            let waited = tokio::select! {
+                biased;
+                () = self.streams_over.cancelled(), if broke_off => return Err(EngineError::Lost { id: self.id }),
+                waited = self.wait() => waited,
             };
             broke_off |= waited.is_none();
             let look = match (self.look().await, waited) {
@@ -229,8 +225,8 @@ impl ExitWatch {
     /// Whether the engine reports, a little later, that a sandbox was killed for memory that we did not kill.
     async fn reports_oom(&self) -> bool {
         let is_open = |look: &Look| !self.refusals.killed() && matches!(look, Look::Ended { oom_killed: false, .. });
-        let look = if self.refusals.killed() { Look::Gone } else { self.look_while(OOM_REPORT_MAX, is_open).await };
-        matches!(look, Look::Ended { oom_killed: true, .. })
+        !self.refusals.killed()
+            && matches!(self.look_while(OOM_REPORT_MAX, is_open).await, Look::Ended { oom_killed: true, .. })
     }
 
     /// Inspects with growing pauses while the state is as described and until the time is up.

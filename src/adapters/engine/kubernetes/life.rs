@@ -75,10 +75,8 @@ pub(super) async fn start(engine: &KubernetesEngine, spec: &SandboxSpec) -> Resu
 /// Creates the pod and returns its version; `None` when an attempt made it whose answer was lost.
 async fn create(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<Option<String>, EngineError> {
     if matches!(spec.data, Volume::HostFolder(_)) {
-        return Err(EngineError::refused(
-            "create",
-            "a pod cannot see a folder of the server: set SANDBOX_ENGINE__CLAIM",
-        ));
+        let why = "a pod cannot see a folder of the server: set SANDBOX_ENGINE__CLAIM";
+        return Err(EngineError::refused("create", why));
     }
     if !spec.folders.is_empty() {
         let why = "pods see no folders of a host: unset SANDBOX_MOUNTS, or mount a volume in the pod template";

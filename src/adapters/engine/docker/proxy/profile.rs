@@ -173,18 +173,11 @@ fn is_id(image: &str) -> bool {
 
 /// The path of the first difference, for the log.
 fn difference(ours: &Value, requested: &Value) -> String {
-    match (ours, requested) {
-        (Value::Object(ours), Value::Object(requested)) => {
-            let mut names = ours.keys().chain(requested.keys());
-            let name = names.find(|name| ours.get(*name) != requested.get(*name)).cloned().unwrap_or_default();
-            let null = Value::Null;
-            let (ours, requested) = (ours.get(&name).unwrap_or(&null), requested.get(&name).unwrap_or(&null));
-            format!("{name} {}", difference(ours, requested))
-        }
-        _ => String::new(),
-    }
-    .trim_end()
-    .to_owned()
+    let (Value::Object(of_ours), Value::Object(of_requested)) = (ours, requested) else { return String::new() };
+    let mut names = of_ours.keys().chain(of_requested.keys());
+    let different = names.find(|name| of_ours.get(*name) != of_requested.get(*name));
+    let name = different.map(String::as_str).unwrap_or_default();
+    format!("{name} {}", difference(&ours[name], &requested[name])).trim_end().to_owned()
 }
 
 #[cfg(test)]
