@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-use serde::{Deserialize, Serialize};
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 use uuid::Uuid;
 
 use super::text::sha256;
@@ -118,8 +118,7 @@ impl FromStr for ConversationId {
 }
 
 /// The name of a language or an alias of it, in lower case: 1 to 32 characters of `a-z 0-9 . _ + # -`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, SerializeDisplay, DeserializeFromStr)]
 pub struct Language(String);
 
 impl Default for Language {
@@ -141,20 +140,6 @@ impl FromStr for Language {
     }
 }
 
-impl TryFrom<String> for Language {
-    type Error = IdError;
-
-    fn try_from(text: String) -> Result<Self, IdError> {
-        text.parse()
-    }
-}
-
-impl From<Language> for String {
-    fn from(language: Language) -> Self {
-        language.0
-    }
-}
-
 pub(super) fn check(text: &str, max: usize, allowed: &'static str, fits: impl Fn(u8) -> bool) -> Result<(), IdError> {
     let bytes = text.as_bytes();
     let first = *bytes.first().ok_or(IdError::Empty { max })?;
@@ -168,9 +153,10 @@ pub(super) fn check(text: &str, max: usize, allowed: &'static str, fits: impl Fn
     if bytes.iter().all(|&b| fits(b)) { Ok(()) } else { Err(IdError::Character { allowed }) }
 }
 
-macro_rules! uuid_id {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
-        $(#[$doc])*
+/// Makes the ids of a kind: a prefix, and a UUID that holds the time.
+macro_rules! uuid_ids {
+    ($($(#[$doc:meta])+ $name:ident = $prefix:literal,)+) => {$(
+        $(#[$doc])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(Uuid);
 
@@ -203,58 +189,37 @@ macro_rules! uuid_id {
 
             fn from_str(text: &str) -> Result<Self, IdError> {
                 const ALLOWED: &str = concat!("the form ", $prefix, "<32 hexadecimal digits>");
-                let digits = text.strip_prefix($prefix).ok_or(IdError::Character { allowed: ALLOWED })?;
-                if digits.len() != 32 {
-                    return Err(IdError::Character { allowed: ALLOWED });
-                }
-                Uuid::try_parse(digits).map(Self).map_err(|_| IdError::Character { allowed: ALLOWED })
+                let digits = text.strip_prefix($prefix).filter(|digits| digits.len() == 32);
+                let id = digits.and_then(|digits| Uuid::try_parse(digits).ok());
+                id.map(Self).ok_or(IdError::Character { allowed: ALLOWED })
             }
         }
-    };
+    )+};
 }
 
-uuid_id!(
+uuid_ids! {
     /// One execution of one program.
-    RunId,
-    "run-"
-);
-uuid_id!(
+    RunId = "run-",
     /// One session: a sandbox that keeps an interpreter between the cells of a conversation.
-    SessionId,
-    "session-"
-);
-uuid_id!(
+    SessionId = "session-",
     /// One sandbox. Chosen before the sandbox exists, so that it can be destroyed while it is being started.
-    SandboxId,
-    "sandbox-"
-);
-uuid_id!(
+    SandboxId = "sandbox-",
     /// One request, in log lines and in error answers.
-    RequestId,
-    "req-"
-);
+    RequestId = "req-",
+    /// One token. It names the token and is not secret.
+    TokenId = "token-",
+    /// One server. Stored in its root folder and on the labels of its sandboxes, so that it survives a restart.
+    InstanceId = "instance-",
+    /// One question whether a tool may be called. It is no secret: who may answer is checked.
+    ApprovalId = "",
+}
+
 impl TokenId {
     /// The id that stands for a digest (RFC 9562, version 8).
     pub fn of_digest(digest: [u8; 16]) -> Self {
         Self(uuid::Builder::from_custom_bytes(digest).into_uuid())
     }
 }
-
-uuid_id!(
-    /// One token. It names the token and is not secret.
-    TokenId,
-    "token-"
-);
-uuid_id!(
-    /// One server. Stored in its root folder and on the labels of its sandboxes, so that it survives a restart.
-    InstanceId,
-    "instance-"
-);
-uuid_id!(
-    /// One question whether a tool may be called. It is no secret: who may answer is checked.
-    ApprovalId,
-    ""
-);
 
 #[cfg(test)]
 mod tests {
