@@ -112,7 +112,7 @@ impl Traces {
 
 impl Observer for Traces {
     fn run_over(&self, run: &RunFacts<'_>) {
-        if !run.trace.is_sampled() {
+        if !run.trace.is_sampled {
             return;
         }
         for span in spans::of_run(run, self.clock.unix_ns()) {
@@ -136,14 +136,14 @@ impl Observer for Traces {
             if gone { held.remove(&sandbox) } else { held.get(&sandbox).copied() }
         };
         let trace = run.map_or_else(TraceContext::root, |run| run.child());
-        if trace.is_sampled() {
+        if trace.is_sampled {
             self.offer(spans::of_call(call, trace, self.clock.unix_ns()));
         }
     }
 
     fn answered(&self, answer: &AnswerFacts<'_>) {
         let polled = answer.route.is_some_and(|route| POLLED.contains(&route));
-        if answer.trace.is_sampled() && !polled {
+        if answer.trace.is_sampled && !polled {
             self.offer(spans::of_answer(answer, self.clock.unix_ns()));
         }
     }

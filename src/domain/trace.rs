@@ -14,10 +14,11 @@ use super::{
 /// The ids of a span, its trace and its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
-    trace: [u8; 16],
-    span: [u8; 8],
-    parent: Option<[u8; 8]>,
-    sampled: bool,
+    pub trace_id: [u8; 16],
+    pub span_id: [u8; 8],
+    pub parent_id: Option<[u8; 8]>,
+    /// Whether the trace is recorded; the caller decides.
+    pub is_sampled: bool,
 }
 
 impl TraceContext {
@@ -30,9 +31,9 @@ impl TraceContext {
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
-        let (trace, span, [flags]) = (hex(trace)?, hex(span)?, hex(flags)?);
-        let valid = trace != [0; 16] && span != [0; 8];
-        valid.then_some(Self { trace, span, parent: None, sampled: flags & 1 == 1 })
+        let (trace_id, span_id, [flags]) = (hex(trace)?, hex(span)?, hex(flags)?);
+        let valid = trace_id != [0; 16] && span_id != [0; 8];
+        valid.then_some(Self { trace_id, span_id, parent_id: None, is_sampled: flags & 1 == 1 })
     }
 
     /// The span of a request, a child of its caller's.
@@ -57,31 +58,14 @@ impl TraceContext {
     }
 
     fn from_id(id: [u8; 16], within: Option<Self>) -> Self {
-        let mut span = [0; 8];
-        span.copy_from_slice(&id[8..]);
+        let mut span_id = [0; 8];
+        span_id.copy_from_slice(&id[8..]);
         Self {
-            trace: within.map_or(id, |within| within.trace),
-            span,
-            parent: within.map(|within| within.span),
-            sampled: within.is_none_or(|within| within.sampled),
+            trace_id: within.map_or(id, |within| within.trace_id),
+            span_id,
+            parent_id: within.map(|within| within.span_id),
+            is_sampled: within.is_none_or(|within| within.is_sampled),
         }
-    }
-
-    pub fn trace_id(&self) -> [u8; 16] {
-        self.trace
-    }
-
-    pub fn span_id(&self) -> [u8; 8] {
-        self.span
-    }
-
-    pub fn parent_id(&self) -> Option<[u8; 8]> {
-        self.parent
-    }
-
-    /// Whether the trace is recorded; the caller decides.
-    pub fn is_sampled(&self) -> bool {
-        self.sampled
     }
 }
 
@@ -103,28 +87,28 @@ mod tests {
         let caller = TraceContext::parse(CALLER).expect("the standard's example");
         let request = TraceContext::of_request(RequestId::new(), Some(caller));
         let run = TraceContext::of_run(RunId::new(), Some(request));
-        assert_eq!(run.trace_id(), 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
-        assert_eq!(request.parent_id(), Some(0x00f0_67aa_0ba9_02b7_u64.to_be_bytes()));
-        assert_eq!(run.parent_id(), Some(request.span_id()));
-        assert_ne!(run.span_id(), request.span_id());
-        assert!(run.is_sampled());
+        assert_eq!(run.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes());
+        assert_eq!(request.parent_id, Some(0x00f0_67aa_0ba9_02b7_u64.to_be_bytes()));
+        assert_eq!(run.parent_id, Some(request.span_id));
+        assert_ne!(run.span_id, request.span_id);
+        assert!(run.is_sampled);
     }
 
     #[test]
     fn trace_id_is_the_request_id_without_a_caller() {
         let id = RequestId::new();
         let request = TraceContext::of_request(id, None);
-        assert_eq!(id.to_string(), format!("req-{:032x}", u128::from_be_bytes(request.trace_id())));
-        assert_eq!((request.parent_id(), request.is_sampled()), (None, true));
+        assert_eq!(id.to_string(), format!("req-{:032x}", u128::from_be_bytes(request.trace_id)));
+        assert_eq!((request.parent_id, request.is_sampled), (None, true));
         let (one, other) = (request.child(), request.child());
-        assert_eq!((one.trace_id(), one.parent_id()), (request.trace_id(), Some(request.span_id())));
-        assert_ne!(one.span_id(), other.span_id());
+        assert_eq!((one.trace_id, one.parent_id), (request.trace_id, Some(request.span_id)));
+        assert_ne!(one.span_id, other.span_id);
     }
 
     #[test]
     fn unsampled_caller_makes_unsampled_children() {
         let caller = TraceContext::parse(&CALLER.replace("-01", "-00")).expect("a context");
-        assert!(!TraceContext::of_run(RunId::new(), Some(caller)).child().is_sampled());
+        assert!(!TraceContext::of_run(RunId::new(), Some(caller)).child().is_sampled);
     }
 
     #[test]
@@ -151,12 +135,12 @@ mod tests {
     fn parses_to_the_headers_ids(header: &[u8]) {
         let header = String::from_utf8_lossy(header);
         let Some(context) = TraceContext::parse(&header) else { return };
-        let trace = u128::from_be_bytes(context.trace_id());
-        let span = u64::from_be_bytes(context.span_id());
+        let trace = u128::from_be_bytes(context.trace_id);
+        let span = u64::from_be_bytes(context.span_id);
         assert!(trace != 0 && span != 0 && !header.starts_with("ff"), "{header}");
         assert_eq!(header.get(2..53), Some(format!("-{trace:032x}-{span:016x}-").as_str()));
         let flags = u8::from_str_radix(&header[53..55], 16).expect("two digits");
-        assert_eq!(context.is_sampled(), flags % 2 == 1, "{header}");
+        assert_eq!(context.is_sampled, flags % 2 == 1, "{header}");
         assert!(header.len() == 55 || (header[55..].starts_with('-') && !header.starts_with("00")), "{header}");
     }
 

@@ -110,9 +110,9 @@ fn stages(stages: &Stages, run: TraceContext, begun_ns: u64) -> Vec<Span> {
 
 fn span(name: String, kind: SpanKind, trace: TraceContext, end_ns: u64, took: Duration) -> Span {
     Span {
-        trace_id: trace.trace_id().to_vec(),
-        span_id: trace.span_id().to_vec(),
-        parent_span_id: trace.parent_id().map(|id| id.to_vec()).unwrap_or_default(),
+        trace_id: trace.trace_id.to_vec(),
+        span_id: trace.span_id.to_vec(),
+        parent_span_id: trace.parent_id.map(|id| id.to_vec()).unwrap_or_default(),
         name,
         kind: kind.into(),
         start_time_unix_nano: end_ns.saturating_sub(ns(took)),
