@@ -10,11 +10,9 @@
 //! when the server stops, is counted as lost and logged. The file is created again after it was moved away, so that
 //! rotation needs no signal. The lines form a chain, which [`verify`] checks.
 
-mod chain;
 mod file;
 mod line;
 mod verify;
-mod writer;
 
 use std::{
     fmt::Display,
@@ -22,21 +20,24 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc::{SyncSender, sync_channel},
+        mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use tracing::error;
+use tracing::{error, info};
 
+use self::file::LogFile;
 pub use self::verify::{Broken, Verified, VerifyError, verify};
-use self::{file::LogFile, writer::Writer};
 use crate::ports::observer::{AdminFacts, AuditCounts, NetworkFacts, Observer, RunFacts, SignInFacts, ToolFacts};
 
 /// Lines that wait to be written, and their bytes: names of files make lines long.
 const QUEUE_MAX: usize = 4096;
 const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// The pause before a failed write is tried again.
+const RETRY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -66,8 +67,9 @@ impl Audit {
         let file = LogFile::open(path)?;
         let (queue, lines) = sync_channel(lines_max);
         let counts = Arc::<Counts>::default();
-        let writer = Writer { file, lines, counts: Arc::clone(&counts) };
-        let thread = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run())?;
+        let counted = Arc::clone(&counts);
+        let writer = move || write_all(&file, &lines, &counted);
+        let thread = std::thread::Builder::new().name("audit".to_owned()).spawn(writer)?;
         Ok(Self { queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), counts })
     }
 
@@ -126,6 +128,37 @@ impl Observer for Audit {
     fn administered(&self, act: &AdminFacts<'_>) {
         self.add(line::of_admin(act), &act.action.word());
     }
+}
+
+/// Writes until the queue is closed and empty.
+fn write_all(file: &LogFile, lines: &Receiver<String>, counts: &Counts) {
+    let mut failing = false;
+    for line in lines {
+        failing = write(file, &line, counts, failing);
+        counts.waiting_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+    }
+}
+
+/// Tries until the line is written or the server stops. Returns whether it failed.
+fn write(file: &LogFile, line: &str, counts: &Counts, mut failing: bool) -> bool {
+    while let Err(error) = file.append(line) {
+        counts.counted.lock().errors += 1;
+        if !failing {
+            error!(%error, "the audit log cannot be written; lines wait: free space, or repair its folder");
+        }
+        failing = true;
+        if counts.closing.load(Ordering::SeqCst) {
+            counts.counted.lock().lost += 1;
+            error!("a line of the audit log is lost: the server stops and cannot write it");
+            return true;
+        }
+        std::thread::park_timeout(RETRY);
+    }
+    if failing {
+        info!("the audit log is written again");
+    }
+    counts.counted.lock().written += 1;
+    false
 }
 
 #[cfg(test)]

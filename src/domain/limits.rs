@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 /// Makes the struct of all limits: the unit, type and default of each.
 macro_rules! limits {
     ($($(#[$doc:meta])+ $limit:ident: $type:ty = $default:expr,)+) => {
-        /// The limits of one run. The defaults are those of the settings.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        /// The limits of one run. The defaults are those of the settings. The audit log has them by these names.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
         pub struct Limits {
             $($(#[$doc])+ pub $limit: $type,)+
         }
@@ -45,7 +47,9 @@ limits! {
     file_bytes_max: u64 = 100 << 20,
     /// Output of both streams together; a program that prints more is stopped. In bytes.
     output_bytes_max: u64 = 16 << 20,
-    /// How much of the output is kept for the answer: its beginning and its end. In bytes.
+    /// How much of the output is kept for the answer: its beginning and its end. In bytes. No limit of the program, so
+    /// the audit log leaves it out.
+    #[serde(skip)]
     output_kept_bytes: u64 = 256 << 10,
     /// Size of `/tmp`, in bytes. It counts as memory.
     tmp_bytes: u64 = 64 << 20,

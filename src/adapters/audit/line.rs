@@ -18,7 +18,7 @@ const PATH_CHARS_MAX: usize = 256;
 
 /// The object, to which the chain adds its fields. Operators parse the names of fields: add some, do not rename them.
 pub(super) fn of(run: &RunFacts<'_>) -> String {
-    let (limits, stages) = (run.limits, &run.stages);
+    let stages = &run.stages;
     let outcome = run.end.ok();
     let figures = outcome.map(|outcome| &outcome.figures);
     let (exit_code, signal) = match outcome.map(|outcome| outcome.ended) {
@@ -42,16 +42,7 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
         "exit_code": exit_code,
         "signal": signal,
         "failure": run.end.err().map(|failure| failure.code.as_str()),
-        "limits": {
-            "cpu_millis": limits.cpu_millis,
-            "memory_bytes": limits.memory_bytes,
-            "wall_ms": limits.wall_ms,
-            "processes_max": limits.processes_max,
-            "open_files_max": limits.open_files_max,
-            "file_bytes_max": limits.file_bytes_max,
-            "output_bytes_max": limits.output_bytes_max,
-            "tmp_bytes": limits.tmp_bytes,
-        },
+        "limits": run.limits,
         "figures": {
             "queue_ms": stages.queue.map(ms),
             "start_ms": stages.start.map(ms),

@@ -7,10 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    chain::{Head, Link, link},
-    file::{TAIL_BYTES, head_path},
-};
+use super::file::{Head, Link, TAIL_BYTES, head_path, link};
 
 /// What was read of logs whose chain is unbroken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
