@@ -3,8 +3,6 @@
 //! Labels are fixed words, the languages of installed runners, or HTTP status codes: never an id, a path or anything
 //! else that a client chooses, so that the number of series is bounded.
 
-mod process;
-
 use std::{hash::Hash, time::Duration};
 
 use prometheus_client::{
@@ -18,6 +16,7 @@ use prometheus_client::{
     },
     registry::{Metric, Registry, Unit},
 };
+use rustix::param::{clock_ticks_per_second, page_size};
 
 use crate::{
     domain::{error::Code, id::Language},
@@ -97,7 +96,7 @@ impl Default for Metrics {
 /// Metrics whose values are known when the text is made.
 fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, history: HistoryCounts) -> Registry {
     let mut registry = Registry::default();
-    process::register(&mut registry);
+    add_process(&mut registry);
     let all = registry.sub_registry_with_prefix("sandbox");
     for (name, help, value) in [
         ("slots", "Programs that may run at once", now.load.slots),
@@ -144,6 +143,32 @@ fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, h
         all.register(name, help, ConstCounter::new(value));
     }
     registry
+}
+
+/// Registers what this process uses, under the usual names of Prometheus clients, as far as `/proc` has it.
+fn add_process(registry: &mut Registry) {
+    let all = registry.sub_registry_with_prefix("process");
+    let mut gauge = |name: &str, help: &str, value: i64| all.register(name, help, ConstGauge::new(value));
+    if let Ok(folder) = std::fs::read_dir("/proc/self/fd") {
+        gauge("open_fds", "Open file descriptors", whole(folder.count()));
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The second field is the name in brackets and may hold anything; the third is the first after it.
+    let fields: Vec<i64> = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect())
+        .unwrap_or_default();
+    let &[user, system, _, _, _, _, threads, _, _, virtual_bytes, pages] = fields.get(11..22).unwrap_or_default()
+    else {
+        return;
+    };
+    gauge("threads", "Threads", threads);
+    gauge("virtual_memory_bytes", "Address space in use", virtual_bytes);
+    let resident_bytes = pages.saturating_mul(i64::try_from(page_size()).unwrap_or(0));
+    gauge("resident_memory_bytes", "Memory in use", resident_bytes);
+    #[expect(clippy::cast_precision_loss, reason = "ticks stay far below 2^52")]
+    let cpu_seconds = (user + system) as f64 / clock_ticks_per_second() as f64;
+    all.register("cpu_seconds", "CPU time since the start", ConstCounter::new(cpu_seconds));
 }
 
 fn whole(value: usize) -> i64 {

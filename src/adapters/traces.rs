@@ -8,7 +8,6 @@
 //! An observed fact puts spans into the queue and never waits. A span that finds the queue full is lost and counted.
 //! Spans are made from facts only, so that no log line can get into one; `spans` lists what they hold.
 
-mod post;
 mod sender;
 mod spans;
 #[cfg(test)]
@@ -154,6 +153,6 @@ impl Observer for Traces {
 /// # Errors
 /// The operating system's, or a timeout after two seconds.
 pub async fn reach(collector: &Collector) -> std::io::Result<()> {
-    timeout(REACH_MAX, post::connect(collector)).await??;
+    timeout(REACH_MAX, sender::connect(collector)).await??;
     Ok(())
 }
