@@ -19,7 +19,7 @@ use prometheus_client::{
 use rustix::param::{clock_ticks_per_second, page_size};
 
 use crate::{
-    domain::{error::Code, id::Language},
+    domain::{error::Code, id::Language, text::whole},
     ports::observer::{
         AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, ServerGauges, ToolFacts,
         TraceCounts,
@@ -98,27 +98,24 @@ fn at_this_moment(now: &ServerGauges, audit: AuditCounts, traces: TraceCounts, h
     let mut registry = Registry::default();
     add_process(&mut registry);
     let all = registry.sub_registry_with_prefix("sandbox");
+    let of_owner = now.sessions.owner_memory_bytes_max;
     for (name, help, value) in [
-        ("slots", "Programs that may run at once", now.load.slots),
-        ("slots_taken", "Slots that are taken", now.load.slots_taken),
-        ("queue_length", "Runs that wait for a turn or a slot", now.load.waiting),
-        ("runs_under_way", "Runs that wait or run", now.under_way),
-        ("owners", "Owners with runs that wait or run", now.load.owners),
-        ("owner_runs_max", "Runs that wait or run of the owner with the most", now.load.owner_runs_max),
-        ("sessions", "Open sessions", now.sessions.open),
-        ("sandboxes_held", "Sandboxes of runs and standbys", now.leased),
-        ("sandboxes_unwanted", "Sandboxes that are being destroyed", now.unwanted),
-        ("languages", "Languages that can be run now", now.languages),
+        ("slots", "Programs that may run at once", whole(now.load.slots)),
+        ("slots_taken", "Slots that are taken", whole(now.load.slots_taken)),
+        ("queue_length", "Runs that wait for a turn or a slot", whole(now.load.waiting)),
+        ("runs_under_way", "Runs that wait or run", whole(now.under_way)),
+        ("owners", "Owners with runs that wait or run", whole(now.load.owners)),
+        ("owner_runs_max", "Runs that wait or run of the owner with the most", whole(now.load.owner_runs_max)),
+        ("sessions", "Open sessions", whole(now.sessions.open)),
+        ("sandboxes_held", "Sandboxes of runs and standbys", whole(now.leased)),
+        ("sandboxes_unwanted", "Sandboxes that are being destroyed", whole(now.unwanted)),
+        ("languages", "Languages that can be run now", whole(now.languages)),
+        ("packages_trees", "Results of installations that are kept", whole(now.packages.trees)),
+        ("packages_bytes", "Disk space of those, in bytes", whole(now.packages.bytes)),
+        ("sessions_memory_bytes", "Memory limits of open sessions together", whole(now.sessions.memory_bytes)),
+        ("owner_sessions_memory_bytes_max", "Those of the owner with the most", whole(of_owner)),
     ] {
-        all.register(name, help, ConstGauge::new(whole(value)));
-    }
-    for (name, help, value) in [
-        ("packages_trees", "Results of installations that are kept", now.packages.trees),
-        ("packages_bytes", "Disk space of those, in bytes", now.packages.bytes),
-        ("sessions_memory_bytes", "Memory limits of open sessions together", now.sessions.memory_bytes),
-        ("owner_sessions_memory_bytes_max", "Those of the owner with the most", now.sessions.owner_memory_bytes_max),
-    ] {
-        all.register(name, help, ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)));
+        all.register(name, help, ConstGauge::new(value));
     }
     let standbys: Family<Labels<2, String>, Gauge> = add(all, "standbys", "Sandboxes that stand by");
     for (language, stage, count) in &now.standbys {
@@ -169,10 +166,6 @@ fn add_process(registry: &mut Registry) {
     #[expect(clippy::cast_precision_loss, reason = "ticks stay far below 2^52")]
     let cpu_seconds = (user + system) as f64 / clock_ticks_per_second() as f64;
     all.register("cpu_seconds", "CPU time since the start", ConstCounter::new(cpu_seconds));
-}
-
-fn whole(value: usize) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Registers a metric.

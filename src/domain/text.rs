@@ -11,6 +11,11 @@ pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A number for what has only signed ones: a database, a gauge, a span.
+pub fn whole<N: TryInto<i64>>(number: N) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
 /// A time outside the range of RFC 3339 is shown as the epoch.
 pub fn rfc3339(unix_s: i64) -> String {
     let moment = OffsetDateTime::from_unix_timestamp(unix_s).ok();

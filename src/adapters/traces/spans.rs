@@ -20,7 +20,7 @@ use opentelemetry_proto::tonic::{
 use crate::{
     domain::{
         outcome::{Ended, Outcome},
-        text::ms,
+        text::{ms, whole},
         trace::TraceContext,
     },
     ports::observer::{AnswerFacts, CallFacts, RunFacts, Stages},
@@ -140,10 +140,6 @@ fn flag(key: &str, value: bool) -> KeyValue {
 
 fn attribute(key: &str, value: Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
-}
-
-fn whole(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 fn ns(duration: Duration) -> u64 {
