@@ -8,9 +8,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
-    Any, AnyPool, AssertSqlSafe, Row, Transaction,
+    Any, AnyPool, Arguments as _, AssertSqlSafe, Encode, Row, Transaction, Type,
     any::{AnyArguments, AnyRow},
-    query::Query,
 };
 
 use super::{
@@ -23,7 +22,7 @@ use crate::{
         id::{InstanceId, RunId},
         outcome::Figures,
         owner::{ConversationKey, Principal},
-        text::ms,
+        text::{ms, whole},
     },
     ports::{
         database::DatabaseError,
@@ -96,19 +95,19 @@ impl HistoryStore for Database {
     }
 
     async fn page(&self, filter: &LineFilter, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
-        let (statement, wanted) = page_statement(filter, limit);
-        let rows = wanted.bound(sqlx::query(AssertSqlSafe(statement))).fetch_all(self.at_last().await?).await?;
+        let (statement, values) = page_statement(filter, limit)?;
+        let rows = sqlx::query_with(AssertSqlSafe(statement), values).fetch_all(self.at_last().await?).await?;
         rows.iter().map(read).collect()
     }
 
     async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<Vec<UsageLine>, DatabaseError> {
         let mut wanted = Conditions::default();
-        wanted.add("owner =", filter.owner.as_ref().map(|owner| owner.name().to_owned()));
-        wanted.add("day >=", filter.from);
-        wanted.add("day <=", filter.to);
+        wanted.add("owner =", filter.owner.as_ref().map(Principal::name))?;
+        wanted.add("day >=", filter.from)?;
+        wanted.add("day <=", filter.to)?;
         let statement =
             format!("SELECT * FROM usage_days {} ORDER BY day DESC, owner, language LIMIT {limit}", wanted.clause());
-        let rows = wanted.bound(sqlx::query(AssertSqlSafe(statement))).fetch_all(self.at_last().await?).await?;
+        let rows = sqlx::query_with(AssertSqlSafe(statement), wanted.values).fetch_all(self.at_last().await?).await?;
         rows.iter().map(read_usage).collect()
     }
 
@@ -147,14 +146,13 @@ impl HistoryStore for Database {
     }
 
     async fn count(&self) -> Result<u64, DatabaseError> {
-        let row = sqlx::query("SELECT COUNT(*) AS lines FROM history").fetch_one(self.pool()?).await?;
-        Ok(u64::try_from(row.try_get::<i64, _>("lines")?).unwrap_or_default())
+        let lines: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM history").fetch_one(self.pool()?).await?;
+        Ok(u64::try_from(lines).unwrap_or_default())
     }
 
     async fn begun_after_oldest(&self, count: u64) -> Result<Option<i64>, DatabaseError> {
         let statement = "SELECT begun_ms FROM history ORDER BY begun_ms LIMIT 1 OFFSET $1";
-        let row = sqlx::query(statement).bind(whole(count)).fetch_optional(self.pool()?).await?;
-        Ok(row.map(|row| row.try_get("begun_ms")).transpose()?)
+        Ok(sqlx::query_scalar(statement).bind(whole(count)).fetch_optional(self.pool()?).await?)
     }
 
     async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> Result<Option<(i64, u64)>, DatabaseError> {
@@ -162,9 +160,8 @@ impl HistoryStore for Database {
             SELECT begun_ms, 1024 + COALESCE(OCTET_LENGTH(source), 0) + COALESCE(OCTET_LENGTH(files), 0) \
             + COALESCE(OCTET_LENGTH(sentence), 0) AS bytes \
             FROM history WHERE begun_ms < $1 ORDER BY begun_ms DESC LIMIT $2) AS newest";
-        let row = sqlx::query(statement).bind(before_unix_ms).bind(whole(limit)).fetch_one(self.pool()?).await?;
-        let oldest: Option<i64> = row.try_get("oldest")?;
-        let bytes: Option<i64> = row.try_get("bytes")?;
+        let query = sqlx::query_as(statement).bind(before_unix_ms).bind(whole(limit));
+        let (oldest, bytes): (Option<i64>, Option<i64>) = query.fetch_one(self.pool()?).await?;
         Ok(oldest.zip(bytes.and_then(|bytes| u64::try_from(bytes).ok())))
     }
 
@@ -183,21 +180,21 @@ impl Database {
     }
 }
 
-/// The statement of a page, and its conditions.
-fn page_statement(filter: &LineFilter, limit: usize) -> (String, Conditions) {
+/// The statement of a page, and the values of its conditions.
+fn page_statement(filter: &LineFilter, limit: usize) -> Result<(String, AnyArguments), sqlx::Error> {
     // SQLite bounds an index from above by one condition only, so the later of two moments is left out: with the other
     // one it would read all lines between the two, for each page anew.
     let after = filter.after.filter(|run| filter.to.is_none_or(|to| run.unix_ms() < to));
     let mut wanted = Conditions::default();
-    wanted.add("owner =", filter.owner.as_ref().map(|owner| owner.name().to_owned()));
-    wanted.add("conversation =", filter.conversation.as_ref().map(ToString::to_string));
-    wanted.add("language =", filter.language.as_ref().map(ToString::to_string));
-    wanted.add("ended =", filter.ended.map(|word| word.as_str().to_owned()));
-    wanted.add("begun_ms >=", filter.from);
-    wanted.add("begun_ms <", filter.to.filter(|_| after.is_none()));
-    wanted.add_key(after);
+    wanted.add("owner =", filter.owner.as_ref().map(Principal::name))?;
+    wanted.add("conversation =", filter.conversation.as_ref().map(ToString::to_string))?;
+    wanted.add("language =", filter.language.as_ref().map(ToString::to_string))?;
+    wanted.add("ended =", filter.ended.map(EndWord::as_str))?;
+    wanted.add("begun_ms >=", filter.from)?;
+    wanted.add("begun_ms <", filter.to.filter(|_| after.is_none()))?;
+    wanted.add_key(after)?;
     let statement = format!("SELECT * FROM history {} ORDER BY begun_ms DESC, id DESC LIMIT {limit}", wanted.clause());
-    (statement, wanted)
+    Ok((statement, wanted.values))
 }
 
 /// Stores one line; whether that changed something.
@@ -263,56 +260,30 @@ fn add(sum: &mut UsageLine, more: &UsageLine) {
 #[derive(Default)]
 struct Conditions {
     parts: Vec<String>,
-    values: Vec<Value>,
-}
-
-enum Value {
-    Text(String),
-    Number(i64),
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Self::Number(number)
-    }
+    values: AnyArguments,
 }
 
 impl Conditions {
-    fn add(&mut self, condition: &'static str, value: Option<impl Into<Value>>) {
+    fn add(&mut self, condition: &str, value: Option<impl Encode<'_, Any> + Type<Any>>) -> Result<(), sqlx::Error> {
         if let Some(value) = value {
-            self.values.push(value.into());
+            self.values.add(value).map_err(sqlx::Error::Encode)?;
             self.parts.push(format!("{condition} ${}", self.values.len()));
         }
+        Ok(())
     }
 
     /// Those before a line in the order of pages.
-    fn add_key(&mut self, after: Option<RunId>) {
-        let Some(run) = after else { return };
+    fn add_key(&mut self, after: Option<RunId>) -> Result<(), sqlx::Error> {
+        let Some(run) = after else { return Ok(()) };
         let n = self.values.len();
         self.parts.push(format!("(begun_ms, id) < (${}, ${})", n + 1, n + 2));
-        self.values.extend([run.unix_ms().into(), run.to_string().into()]);
+        let added = self.values.add(run.unix_ms()).and_then(|()| self.values.add(run.to_string()));
+        added.map_err(sqlx::Error::Encode)
     }
 
     fn clause(&self) -> String {
         if self.parts.is_empty() { String::new() } else { format!("WHERE {}", self.parts.join(" AND ")) }
     }
-
-    fn bound(self, query: Query<'_, Any, AnyArguments>) -> Query<'_, Any, AnyArguments> {
-        self.values.into_iter().fold(query, |query, value| match value {
-            Value::Text(text) => query.bind(text),
-            Value::Number(number) => query.bind(number),
-        })
-    }
-}
-
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn read(row: &AnyRow) -> Result<HistoryLine, DatabaseError> {

@@ -8,7 +8,7 @@ use super::{
     tokens::{digest, parsed, parsed_if_any},
 };
 use crate::{
-    domain::text::hex,
+    domain::text::{hex, whole},
     ports::{
         database::DatabaseError,
         history::{KeyRecord, KeyStore},
@@ -22,8 +22,7 @@ const TRIES: usize = 2;
 impl KeyStore for Database {
     async fn keys(&self, since_unix_ms: i64, limit: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
         let statement = "SELECT * FROM idempotency_keys WHERE created_ms >= $1 ORDER BY created_ms DESC LIMIT $2";
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = sqlx::query(statement).bind(since_unix_ms).bind(limit).fetch_all(self.pool()?).await?;
+        let rows = sqlx::query(statement).bind(since_unix_ms).bind(whole(limit)).fetch_all(self.pool()?).await?;
         rows.iter().map(read).collect()
     }
 
@@ -63,8 +62,7 @@ impl KeyStore for Database {
     async fn forget(&self, before_unix_ms: i64, limit: u64) -> Result<u64, DatabaseError> {
         let statement = "DELETE FROM idempotency_keys WHERE (owner, name) IN \
             (SELECT owner, name FROM idempotency_keys WHERE created_ms < $1 ORDER BY created_ms LIMIT $2)";
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.execute(sqlx::query(statement).bind(before_unix_ms).bind(limit)).await
+        self.execute(sqlx::query(statement).bind(before_unix_ms).bind(whole(limit))).await
     }
 }
 

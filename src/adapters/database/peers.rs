@@ -93,8 +93,7 @@ impl PeerStore for Database {
             let statement = "DELETE FROM conversation_places WHERE instance = $1";
             sqlx::query(statement).bind(instance.to_string()).execute(&mut *transaction).await?;
         }
-        transaction.commit().await?;
-        Ok(())
+        Ok(transaction.commit().await?)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     domain::{
         id::{Language, SessionId},
         owner::ConversationKey,
+        text::whole,
     },
     ports::{
         database::DatabaseError,
@@ -40,8 +41,7 @@ impl SessionStore for Database {
     async fn left(&self, by: ServerProcess, limit: usize) -> Result<Vec<SessionRecord>, DatabaseError> {
         let statement = "SELECT * FROM open_sessions WHERE instance = $1 AND started_ms <> $2 \
             ORDER BY opened_ms DESC, id DESC LIMIT $3";
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let query = sqlx::query(statement).bind(by.instance.to_string()).bind(by.started_ms).bind(limit);
+        let query = sqlx::query(statement).bind(by.instance.to_string()).bind(by.started_ms).bind(whole(limit));
         query.fetch_all(self.pool()?).await?.iter().rev().map(read).collect()
     }
 

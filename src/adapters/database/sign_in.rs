@@ -6,7 +6,7 @@ use sqlx::{Any, AnyConnection, Row, Transaction, any::AnyRow};
 
 use super::{
     Database,
-    tokens::{digest, insert, parsed},
+    tokens::{digest, insert, may, parsed},
 };
 use crate::{
     domain::{
@@ -105,8 +105,6 @@ impl SignInStore for Database {
             let used = used.fetch_optional(&mut *transaction).await?;
             return used.as_ref().map_or(Ok(Exchange::Invalid), |row| Ok(Exchange::Reused(parsed(row, "connection")?)));
         };
-        let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";
-        sqlx::query(confirm).bind(now).bind(&what.client).execute(&mut *transaction).await?;
         grant(transaction, parsed(&row, "connection")?, &what.client, pair, now).await
     }
 
@@ -141,8 +139,6 @@ impl SignInStore for Database {
         if (now - row.try_get::<i64, _>("retired_ms")?).abs() > grace_ms {
             return Ok(Exchange::Reused(connection));
         }
-        let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";
-        sqlx::query(confirm).bind(now).bind(client.to_owned()).execute(&mut *transaction).await?;
         grant(transaction, connection, client, pair, now).await
     }
 
@@ -152,11 +148,7 @@ impl SignInStore for Database {
             let row = sqlx::query(sqlx::AssertSqlSafe(select)).bind(hex(token)).fetch_optional(self.pool()?).await?;
             let Some(row) = row else { continue };
             let owner: String = row.try_get("client")?;
-            return if client.is_none_or(|client| client == owner) {
-                parsed(&row, "connection").map(Some)
-            } else {
-                Ok(None)
-            };
+            return client.is_none_or(|client| client == owner).then(|| parsed(&row, "connection")).transpose();
         }
         Ok(None)
     }
@@ -197,7 +189,8 @@ async fn trim(connection: &mut AnyConnection, unconfirmed_max: i64) -> Result<()
     Ok(())
 }
 
-/// Stores a pair and commits, if the connection goes on, and the token that it came from was not revoked.
+/// Confirms a client, stores a pair and commits, if the connection goes on, and the token that it came from was not
+/// revoked.
 async fn grant(
     mut transaction: Transaction<'_, Any>,
     connection: TokenId,
@@ -205,6 +198,8 @@ async fn grant(
     pair: &Pair,
     now: i64,
 ) -> Result<Exchange, DatabaseError> {
+    let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";
+    sqlx::query(confirm).bind(now).bind(client.to_owned()).execute(&mut *transaction).await?;
     let select = "SELECT digest, may FROM tokens WHERE id = $1 AND revoked_ms IS NULL \
         AND (expires_ms IS NULL OR expires_ms > $2) AND NOT EXISTS (SELECT 1 FROM tokens AS parents \
         WHERE parents.id = tokens.parent AND parents.revoked_ms IS NOT NULL)";
@@ -247,11 +242,6 @@ fn client(row: &AnyRow) -> Result<RegisteredClient, DatabaseError> {
         redirects: serde_json::from_str(&redirects)?,
         secret: has_secret.then(|| digest(row, "secret")).transpose()?,
     })
-}
-
-fn may(row: &AnyRow) -> Result<Grant, DatabaseError> {
-    let may: String = row.try_get("may")?;
-    Ok(serde_json::from_str(&may)?)
 }
 
 #[cfg(test)]

@@ -1,9 +1,6 @@
 //! Tokens in the database.
 
-use std::{
-    fmt::{Display, Write as _},
-    str::FromStr,
-};
+use std::{fmt::Display, str::FromStr};
 
 use async_trait::async_trait;
 use sqlx::{AnyConnection, AssertSqlSafe, Row, any::AnyRow};
@@ -15,7 +12,7 @@ use crate::{
         id::{InstanceId, TokenId},
         owner::Principal,
         text::{hex, unhex},
-        token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK, TokenDigest, TokenRecord},
+        token::{AccessRecord, CONNECTION_MARK, Grant, SUBJECT_MARK, TokenDigest, TokenRecord},
     },
     ports::database::{DatabaseError, TokenStore},
 };
@@ -129,10 +126,7 @@ impl TokenStore for Database {
     ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError> {
         let mut spent = Vec::new();
         for some in tokens.chunks(TOKENS_AT_ONCE) {
-            let mut places = String::new();
-            for place in 4..4 + some.len() {
-                let _ = write!(places, "{}${place}", if places.is_empty() { "" } else { ", " });
-            }
+            let places = (4..4 + some.len()).map(|place| format!("${place}")).collect::<Vec<_>>().join(", ");
             let statement = format!(
                 "SELECT token, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
                  CAST(COALESCE(SUM(stdout_bytes + stderr_bytes), 0) AS BIGINT) AS bytes FROM history \
@@ -180,20 +174,25 @@ pub(super) async fn insert(connection: &mut AnyConnection, token: &TokenRecord) 
 }
 
 fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
-    let may: String = row.try_get("may")?;
     Ok(TokenRecord {
         id: parsed(row, "id")?,
         owner: parsed(row, "owner")?,
         name: row.try_get("name")?,
         prefix: row.try_get("prefix")?,
         digest: digest(row, "digest")?,
-        grant: serde_json::from_str(&may)?,
+        grant: may(row)?,
         parent: parsed_if_any(row, "parent")?,
         created_unix_ms: row.try_get("created_ms")?,
         expires_unix_ms: row.try_get("expires_ms")?,
         used_unix_ms: row.try_get("used_ms")?,
         revoked_unix_ms: row.try_get("revoked_ms")?,
     })
+}
+
+/// What the token of a row may do.
+pub(super) fn may(row: &AnyRow) -> Result<Grant, DatabaseError> {
+    let may: String = row.try_get("may")?;
+    Ok(serde_json::from_str(&may)?)
 }
 
 pub(super) fn digest(row: &AnyRow, column: &str) -> Result<TokenDigest, DatabaseError> {
@@ -215,7 +214,6 @@ pub(super) fn parsed_if_any<T: FromStr<Err: Display>>(row: &AnyRow, column: &str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::token::Grant;
 
     #[tokio::test]
     async fn a_token_of_another_version_keeps_no_other_from_being_read() {
