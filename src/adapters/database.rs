@@ -9,15 +9,14 @@
 
 #![expect(clippy::doc_markdown, reason = "SQLite and PostgreSQL are names")]
 
+mod definitions;
 mod dump;
 mod history;
 mod keys;
 mod peers;
-mod policies;
 mod sessions;
 mod sign_in;
 mod tokens;
-mod tools;
 
 use std::{
     fs::{DirBuilder, OpenOptions},

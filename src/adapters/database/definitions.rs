@@ -1,4 +1,5 @@
-//! Tool servers, and questions about calls of their tools, in the database.
+//! What operators define, in the database: policies for the network access of programs, and tool servers. And questions
+//! about calls of their tools.
 
 use async_trait::async_trait;
 use sqlx::{Row as _, any::AnyRow};
@@ -6,19 +7,38 @@ use sqlx::{Row as _, any::AnyRow};
 use super::{Database, tokens::parsed};
 use crate::{
     domain::{
+        network::PolicyText,
         owner::ConversationKey,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
-    ports::database::{ApprovalStore, DatabaseError, ToolServerStore},
+    ports::database::{ApprovalStore, DatabaseError, PolicyStore, ToolServerStore},
 };
+
+#[async_trait]
+impl PolicyStore for Database {
+    async fn policies(&self) -> Result<Vec<(String, String)>, DatabaseError> {
+        let statement = "SELECT name, definition FROM network_policies ORDER BY name";
+        Ok(sqlx::query_as(statement).fetch_all(self.pool()?).await?)
+    }
+
+    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> Result<(), DatabaseError> {
+        let statement = "INSERT INTO network_policies (name, definition, changed_ms) VALUES ($1, $2, $3) \
+            ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, changed_ms = excluded.changed_ms";
+        let definition = serde_json::to_string(policy)?;
+        self.execute(sqlx::query(statement).bind(name).bind(definition).bind(at_unix_ms)).await.map(drop)
+    }
+
+    async fn remove_policy(&self, name: &str) -> Result<bool, DatabaseError> {
+        let statement = "DELETE FROM network_policies WHERE name = $1";
+        Ok(self.execute(sqlx::query(statement).bind(name)).await? > 0)
+    }
+}
 
 #[async_trait]
 impl ToolServerStore for Database {
     async fn tool_servers(&self) -> Result<Vec<(String, String, String)>, DatabaseError> {
         let statement = "SELECT name, definition, secret FROM tool_servers ORDER BY name";
-        let rows = sqlx::query(statement).fetch_all(self.pool()?).await?;
-        let one = |row: &AnyRow| Ok((row.try_get("name")?, row.try_get("definition")?, row.try_get("secret")?));
-        rows.iter().map(one).collect()
+        Ok(sqlx::query_as(statement).fetch_all(self.pool()?).await?)
     }
 
     async fn put_tool_server(
@@ -107,10 +127,9 @@ impl ApprovalStore for Database {
     }
 
     async fn open_questions(&self, owner: &str, now: i64) -> Result<u64, DatabaseError> {
-        let statement =
-            "SELECT COUNT(*) AS count FROM approvals WHERE owner = $1 AND answer IS NULL AND expires_ms > $2";
-        let row = sqlx::query(statement).bind(owner).bind(now).fetch_one(self.pool()?).await?;
-        Ok(u64::try_from(row.try_get::<i64, _>("count")?).unwrap_or_default())
+        let statement = "SELECT COUNT(*) FROM approvals WHERE owner = $1 AND answer IS NULL AND expires_ms > $2";
+        let open: i64 = sqlx::query_scalar(statement).bind(owner).bind(now).fetch_one(self.pool()?).await?;
+        Ok(u64::try_from(open).unwrap_or_default())
     }
 
     async fn answer(
