@@ -7,20 +7,15 @@
 #![expect(clippy::doc_markdown, reason = "the doc comment of a key is also a line of .env.example and of a table")]
 
 mod check;
-mod derived;
 mod engine;
-mod history;
 mod load;
 mod mounts;
-mod network;
 mod packages;
 mod print;
-mod secrets;
 mod section;
 mod sign_in;
+mod tables;
 pub mod telemetry;
-mod tools;
-mod traces;
 mod value;
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -30,24 +25,19 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     check::URL_TTL_S_MAX,
     engine::Engine,
-    history::History,
     load::{Sources, load, logs_json},
     mounts::{Skills, shared_folders, skills_root},
     packages::Packages,
     print::{example, table},
-    secrets::Opened,
     sign_in::SignIn,
-    telemetry::{Audit, Log, Metrics, Traces},
-    tools::ToolCalls,
-    traces::Collector,
+    tables::{Opened, ToolCalls},
+    telemetry::{Audit, Collector, History, Log, Metrics, Traces},
     value::{BaseUrl, BindAddr, Secret},
 };
 use self::{
     mounts::{ANY_KEY, MOUNTS},
-    network::{NETWORK, NetworkPolicy},
-    secrets::{SECRETS, WithSecret},
     section::{section, sections},
-    tools::TOOLS,
+    tables::{NETWORK, NetworkPolicy, SECRETS, TOOLS, WithSecret},
 };
 use crate::domain::{limits::Limits, network::SecretText, tools::ServerText};
 

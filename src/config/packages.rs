@@ -78,7 +78,7 @@ impl Config {
     /// A sentence that names the setting.
     pub fn package_roots(&self) -> Result<Option<String>, ConfigError> {
         let read = |file: &str| std::fs::read_to_string(file);
-        super::secrets::contents("SANDBOX_PACKAGES__CA_FILE", &self.packages.ca_file, read)
+        super::tables::contents("SANDBOX_PACKAGES__CA_FILE", &self.packages.ca_file, read)
     }
 }
 
