@@ -20,23 +20,21 @@
 //! `background` is the only thread; it ends with the last handle of the storage.
 
 mod background;
+mod claim;
 mod command;
 mod conversations;
 mod delete;
-mod error;
+mod file;
 mod handover;
 mod list;
 mod own;
 mod own_disk;
 mod packages;
-mod read;
-mod rename;
 mod root;
 mod skills;
 mod unassigned;
 mod usage;
 mod walk;
-mod write;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -54,28 +52,15 @@ use rustix::{
     path::Arg,
 };
 
-use self::{
-    background::Background,
-    error::failed,
-    handover::Handover,
-    own::{new_file, read_text, write_text},
-    write::Incoming,
-};
-pub use self::{error::RootError, root::DiskStorage, skills::DiskSkills};
+use self::{background::Background, delete::set_mode, file::Incoming, handover::Handover};
+pub use self::{claim::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
-    domain::{
-        id::{ConversationId, InstanceId, Language},
-        owner::{ConversationKey, Principal},
-        path::SafePath,
-    },
+    domain::path::SafePath,
     ports::storage::{
-        ConversationFolder, DataFolder, Entry, FolderId, IncomingFile, LastUse, LeftOut, ListBounds, Listing, Mark,
-        OpenFile, Storage, StorageError, UnassignedFolder, Usage, Visited,
+        ConversationFolder, DataFolder, Entry, FolderId, IncomingFile, LeftOut, ListBounds, Listing, Mark, OpenFile,
+        StorageError, Usage, Visited,
     },
 };
-
-/// The file that lists the languages in use.
-const LANGUAGES: &str = ".languages";
 
 /// One conversation's folder, held open.
 #[derive(Debug)]
@@ -90,104 +75,6 @@ struct Folder {
     handover: Handover,
     on_own_disk: bool,
     background: Background,
-}
-
-impl Storage for DiskStorage {
-    fn instance(&self) -> InstanceId {
-        self.instance
-    }
-
-    fn open(&self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
-        match self.enter(key) {
-            Ok(folder) => Ok(Some(Box::new(folder))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("open")(errno)),
-        }
-    }
-
-    fn create(&self, key: &ConversationKey) -> Result<Box<dyn ConversationFolder>, StorageError> {
-        Ok(Box::new(self.try_create(key).map_err(failed("create"))?))
-    }
-
-    fn remove(&self, key: &ConversationKey) -> Result<bool, StorageError> {
-        self.try_remove(key).map_err(failed("delete"))
-    }
-
-    fn list(
-        &self,
-        owner: &Principal,
-        after: Option<&ConversationId>,
-        limit: usize,
-    ) -> Result<Vec<LastUse>, StorageError> {
-        self.try_list(owner, after, limit).map_err(failed("list"))
-    }
-
-    fn last_uses(&self) -> Result<Vec<LastUse>, StorageError> {
-        self.try_last_uses().map_err(failed("list"))
-    }
-
-    fn last_use(&self, key: &ConversationKey) -> Option<LastUse> {
-        self.marked(key).map(|unix_s| LastUse { unix_s, key: key.clone() })
-    }
-
-    fn now_unix_s(&self) -> Result<i64, StorageError> {
-        touch(&self.lock).map(|stamp| stamp.tv_sec).map_err(failed("mark"))
-    }
-
-    fn free(&self) -> Result<Usage, StorageError> {
-        let stat = rustix::fs::fstatvfs(&self.root).map_err(failed("measure"))?;
-        let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
-        Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
-    }
-
-    fn holds(&self, file_bytes: u64) -> Result<bool, StorageError> {
-        // In the trash, so that a crash leaves nothing.
-        let name = fresh_name();
-        let file = new_file(&self.trash, &name).map_err(failed("measure"))?;
-        let _ = rustix::fs::unlinkat(&self.trash, &name, AtFlags::empty());
-        match rustix::fs::ftruncate(&file, file_bytes) {
-            Ok(()) => Ok(true),
-            Err(Errno::FBIG | Errno::INVAL) => Ok(false),
-            Err(errno) => Err(failed("measure")(errno)),
-        }
-    }
-
-    fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError> {
-        Ok(Box::new(self.try_create_unassigned().map_err(failed("create"))?))
-    }
-
-    fn remember_languages(&self, languages: &[String]) -> Result<(), StorageError> {
-        write_text(&self.root, LANGUAGES, &languages.join("\n")).map_err(failed("write"))
-    }
-
-    fn recall_languages(&self) -> Vec<Language> {
-        let text = read_text(&self.root, LANGUAGES).unwrap_or_default();
-        // A name that a crash broke is ignored.
-        text.lines().filter_map(|line| line.parse().ok()).collect()
-    }
-
-    fn recover(&self) -> Result<(), StorageError> {
-        self.background.empty(&self.trash);
-        self.clear_unassigned().and_then(|()| self.clear_packages()).map_err(failed("delete"))
-    }
-
-    fn resting_bytes(&self, key: &ConversationKey) -> Option<u64> {
-        self.unmounted_bytes(key)
-    }
-
-    fn unmount(&self, key: &ConversationKey) -> bool {
-        self.unmount_disk(key)
-    }
-
-    fn drain(&self) {
-        self.background.drain();
-    }
-
-    fn close(&self) {
-        self.background.stop();
-        self.background.drain();
-        self.unmount_all();
-    }
 }
 
 impl ConversationFolder for Folder {
@@ -214,7 +101,7 @@ impl ConversationFolder for Folder {
         folder: Option<&SafePath>,
         after: Option<&SafePath>,
     ) -> Result<Listing, StorageError> {
-        self.try_page(bounds, folder, after).map_err(failed("list"))
+        list::Walk::of_page(bounds, folder, after).page(self).map_err(failed("list"))
     }
 
     fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError> {
@@ -229,7 +116,8 @@ impl ConversationFolder for Folder {
     }
 
     fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StorageError> {
-        self.try_write(path, bytes).map_err(not_written)
+        let mut whole = Incoming::file(self).map_err(not_written)?;
+        whole.append(bytes).and_then(|()| whole.place(path)).map_err(not_written)
     }
 
     fn incoming(self: Box<Self>) -> Result<Box<dyn IncomingFile>, StorageError> {
@@ -237,7 +125,7 @@ impl ConversationFolder for Folder {
     }
 
     fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> Result<Option<Entry>, StorageError> {
-        self.try_rename(from, to, replace)
+        self.moved(from, to, replace)
     }
 
     fn has_parent_of(&self, path: &SafePath) -> bool {
@@ -245,7 +133,10 @@ impl ConversationFolder for Folder {
     }
 
     fn link(&self, file: &SafePath, name: &SafePath) -> Result<(), StorageError> {
-        self.try_link(file, name).map_err(not_written)
+        let ((old_folder, old), (new_folder, new)) = (file.split_last(), name.split_last());
+        let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY).map_err(not_written)?;
+        let target = self.folder(new_folder).map_err(not_written)?;
+        rustix::fs::linkat(&source, old, &target, new, AtFlags::empty()).map_err(not_written)
     }
 
     fn make_folders(&self, path: &SafePath) -> Result<(), StorageError> {
@@ -260,7 +151,9 @@ impl ConversationFolder for Folder {
     }
 
     fn set_folder_mode(&self, path: &SafePath, mode: u32) -> Result<(), StorageError> {
-        self.try_set_folder_mode(path, mode).map_err(failed("write"))
+        let folder = open_beneath(&self.files, path.as_bytes(), OFlags::PATH | OFlags::DIRECTORY);
+        let mode = Mode::from_raw_mode(self.handover.opened(mode & 0o1777));
+        folder.and_then(|folder| set_mode(&folder, mode)).map_err(failed("write"))
     }
 
     fn set_last_use(&self, unix_s: i64) -> Result<(), StorageError> {
@@ -272,6 +165,28 @@ impl ConversationFolder for Folder {
             Errno::NOTDIR | Errno::LOOP => StorageError::NotFound,
             errno => failed("delete")(errno),
         })
+    }
+}
+
+/// The number of an error of the standard library.
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// What a system error means for a step.
+fn failed(act: &'static str) -> impl Fn(Errno) -> StorageError {
+    move |errno| match errno {
+        Errno::NOENT => StorageError::NotFound,
+        // A name that the file system cannot hold is a name that nothing has.
+        Errno::NAMETOOLONG if act == "open" => StorageError::NotFound,
+        Errno::LOOP | Errno::XDEV | Errno::NXIO | Errno::ISDIR | Errno::NODEV => StorageError::NotAFile,
+        Errno::NOTDIR => StorageError::FolderBlocked,
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => StorageError::Denied { act },
+        Errno::NAMETOOLONG => StorageError::NameTooLong,
+        // `O_NONBLOCK` does not wait until the holder of a lease gives it up.
+        Errno::AGAIN => StorageError::Busy { act },
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => StorageError::NoSpace { act },
+        other => StorageError::Io { act, source: other.into() },
     }
 }
 

@@ -1,55 +1,74 @@
-//! The existing conversations, a page at a time: one pass over an owner's folder, keeping only the names of the page.
+//! The storage port on the root folder. A listing is one pass over an owner's folder that keeps only the names of its
+//! page.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use rustix::{
-    fs::{Dir, FileType, StatxFlags},
+    fs::{AtFlags, Dir, FileType, StatxFlags},
     io::Errno,
 };
 
 use super::{
-    DiskStorage, look,
-    own::open_own,
+    DiskStorage,
+    delete::purge_or_post,
+    failed, fresh_name, look,
+    own::{move_all, new_file, open_own, read_text, write_text},
+    own_disk,
     root::{folder, owner_folder},
+    touch,
 };
 use crate::{
     domain::{
-        id::ConversationId,
+        id::{ConversationId, InstanceId, Language},
         owner::{ConversationKey, Principal},
     },
-    ports::storage::LastUse,
+    ports::storage::{ConversationFolder, LastUse, Storage, StorageError, UnassignedFolder, Usage},
 };
 
-impl DiskStorage {
-    pub(super) fn try_last_uses(&self) -> Result<Vec<LastUse>, Errno> {
-        let mut uses = Vec::new();
-        for owner in self.owners()? {
-            for id in self.ids(&owner)? {
-                let key = ConversationKey::new(owner.clone(), id?);
-                uses.extend(self.marked(&key).map(|unix_s| LastUse { unix_s, key }));
-            }
+/// The file that lists the languages in use.
+const LANGUAGES: &str = ".languages";
+
+impl Storage for DiskStorage {
+    fn instance(&self) -> InstanceId {
+        self.instance
+    }
+
+    fn open(&self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
+        match self.enter(key) {
+            Ok(folder) => Ok(Some(Box::new(folder))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed("open")(errno)),
         }
-        Ok(uses)
     }
 
-    /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make
-    /// or remove anything. A file with a name like an id is the operator's: a backup, for example.
-    pub(super) fn marked(&self, key: &ConversationKey) -> Option<i64> {
-        let name = folder(key);
-        let stat = look(&self.root, name.as_str(), StatxFlags::TYPE | StatxFlags::MTIME).ok()?;
-        let is_folder = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
-        is_folder.then(|| self.modified(&format!("{name}/.mark")).unwrap_or(stat.stx_mtime.tv_sec))
+    fn create(&self, key: &ConversationKey) -> Result<Box<dyn ConversationFolder>, StorageError> {
+        Ok(Box::new(self.try_create(key).map_err(failed("create"))?))
     }
 
-    pub(super) fn try_list(
+    fn remove(&self, key: &ConversationKey) -> Result<bool, StorageError> {
+        if self.marked(key).is_none() {
+            return Ok(false);
+        }
+        let name = fresh_name();
+        match rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name) {
+            Ok(()) => {
+                purge_or_post(&self.trash, &name, &self.background);
+                Ok(true)
+            }
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed("delete")(errno)),
+        }
+    }
+
+    fn list(
         &self,
         owner: &Principal,
         after: Option<&ConversationId>,
         limit: usize,
-    ) -> Result<Vec<LastUse>, Errno> {
+    ) -> Result<Vec<LastUse>, StorageError> {
         let mut first = BTreeSet::new();
-        for id in self.ids(owner)? {
-            let id = id?;
+        for id in self.ids(owner).map_err(failed("list"))? {
+            let id = id.map_err(failed("list"))?;
             if after.is_none_or(|after| id > *after) {
                 first.insert(id);
                 if first.len() > limit {
@@ -60,6 +79,93 @@ impl DiskStorage {
         // A conversation that was deleted meanwhile, or has no folder for files, is left out.
         let keys = first.into_iter().map(|id| ConversationKey::new(owner.clone(), id));
         Ok(keys.filter_map(|key| self.used(&key).map(|unix_s| LastUse { unix_s, key })).collect())
+    }
+
+    fn last_uses(&self) -> Result<Vec<LastUse>, StorageError> {
+        let mut uses = Vec::new();
+        for owner in self.owners().map_err(failed("list"))? {
+            for id in self.ids(&owner).map_err(failed("list"))? {
+                let key = ConversationKey::new(owner.clone(), id.map_err(failed("list"))?);
+                uses.extend(self.last_use(&key));
+            }
+        }
+        Ok(uses)
+    }
+
+    fn last_use(&self, key: &ConversationKey) -> Option<LastUse> {
+        self.marked(key).map(|unix_s| LastUse { unix_s, key: key.clone() })
+    }
+
+    fn now_unix_s(&self) -> Result<i64, StorageError> {
+        touch(&self.lock).map(|stamp| stamp.tv_sec).map_err(failed("mark"))
+    }
+
+    fn free(&self) -> Result<Usage, StorageError> {
+        let stat = rustix::fs::fstatvfs(&self.root).map_err(failed("measure"))?;
+        let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
+        Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
+    }
+
+    fn holds(&self, file_bytes: u64) -> Result<bool, StorageError> {
+        // In the trash, so that a crash leaves nothing.
+        let name = fresh_name();
+        let file = new_file(&self.trash, &name).map_err(failed("measure"))?;
+        let _ = rustix::fs::unlinkat(&self.trash, &name, AtFlags::empty());
+        match rustix::fs::ftruncate(&file, file_bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::FBIG | Errno::INVAL) => Ok(false),
+            Err(errno) => Err(failed("measure")(errno)),
+        }
+    }
+
+    fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError> {
+        Ok(Box::new(self.try_create_unassigned().map_err(failed("create"))?))
+    }
+
+    fn remember_languages(&self, languages: &[String]) -> Result<(), StorageError> {
+        write_text(&self.root, LANGUAGES, &languages.join("\n")).map_err(failed("write"))
+    }
+
+    fn recall_languages(&self) -> Vec<Language> {
+        let text = read_text(&self.root, LANGUAGES).unwrap_or_default();
+        // A name that a crash broke is ignored.
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn recover(&self) -> Result<(), StorageError> {
+        let moved = move_all(&self.unassigned, &self.trash);
+        self.background.empty(&self.trash);
+        moved.and_then(|()| self.clear_packages()).map_err(failed("delete"))
+    }
+
+    fn resting_bytes(&self, key: &ConversationKey) -> Option<u64> {
+        let folder = open_own(&self.root, folder(key)).ok()?;
+        own_disk::unmounted_bytes(&folder)
+    }
+
+    fn unmount(&self, key: &ConversationKey) -> bool {
+        open_own(&self.root, folder(key)).is_ok_and(|folder| own_disk::unmount(&folder))
+    }
+
+    fn drain(&self) {
+        self.background.drain();
+    }
+
+    fn close(&self) {
+        self.background.stop();
+        self.background.drain();
+        self.unmount_all();
+    }
+}
+
+impl DiskStorage {
+    /// When a conversation was last marked. One that never was has the age of its folder, in which no program can make
+    /// or remove anything. A file with a name like an id is the operator's: a backup, for example.
+    pub(super) fn marked(&self, key: &ConversationKey) -> Option<i64> {
+        let name = folder(key);
+        let stat = look(&self.root, name.as_str(), StatxFlags::TYPE | StatxFlags::MTIME).ok()?;
+        let is_folder = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+        is_folder.then(|| self.modified(&format!("{name}/.mark")).unwrap_or(stat.stx_mtime.tv_sec))
     }
 
     /// Every owner that has a folder, the default owner first.

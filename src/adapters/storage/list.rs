@@ -31,21 +31,6 @@ impl Folder {
         let usage = self.disk_usage()?.or(usage);
         Ok(Listing { usage, ..walk.listing() })
     }
-
-    pub(super) fn try_page(
-        &self,
-        bounds: ListBounds,
-        folder: Option<&SafePath>,
-        after: Option<&SafePath>,
-    ) -> Result<Listing, Errno> {
-        let mut walk = Walk { after: after.cloned(), ..Walk::new(bounds) };
-        if let Some(folder) = folder {
-            walk.folders[0] =
-                Unvisited { parent: 0, name: folder.as_bytes().to_vec(), level: 1 + folder.components().count() };
-        }
-        walk.run(self)?;
-        Ok(walk.listing())
-    }
 }
 
 /// A folder to visit. Its path is built when it is visited.
@@ -56,7 +41,7 @@ struct Unvisited {
 }
 
 #[derive(Default)]
-struct Walk {
+pub(super) struct Walk {
     bounds: ListBounds,
     since: Option<Mark>,
     after: Option<SafePath>,
@@ -85,6 +70,21 @@ impl Walk {
     fn new(bounds: ListBounds) -> Self {
         let folders = vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }];
         Self { bounds, folders, ..Self::default() }
+    }
+
+    /// Begins in a folder, and lists what follows a file.
+    pub(super) fn of_page(bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> Self {
+        let mut walk = Self { after: after.cloned(), ..Self::new(bounds) };
+        if let Some(folder) = folder {
+            let level = 1 + folder.components().count();
+            walk.folders[0] = Unvisited { parent: 0, name: folder.as_bytes().to_vec(), level };
+        }
+        walk
+    }
+
+    pub(super) fn page(mut self, conversation: &Folder) -> Result<Listing, Errno> {
+        self.run(conversation)?;
+        Ok(self.listing())
     }
 
     fn run(&mut self, conversation: &Folder) -> Result<(), Errno> {

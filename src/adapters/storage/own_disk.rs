@@ -31,14 +31,11 @@ use rustix::{
 use tracing::warn;
 
 use super::{
-    DiskStorage, Folder, RootError, command,
-    error::errno_of,
-    fresh_name,
+    DiskStorage, Folder, RootError, command, errno_of, fresh_name,
     handover::Handover,
     own::{clear_incoming, discard, names, new_file, open_own, own_folder},
-    root::folder,
 };
-use crate::{domain::owner::ConversationKey, ports::storage::Usage};
+use crate::ports::storage::{Storage as _, Usage};
 
 const IMAGE: &str = "disk.ext4";
 const POINT: &str = "disk";
@@ -180,20 +177,6 @@ impl DiskStorage {
         Ok(())
     }
 
-    /// The space that an unmounted disk takes on the root's disk; `None` for one that is mounted and for a conversation
-    /// without one.
-    pub(super) fn unmounted_bytes(&self, id: &ConversationKey) -> Option<u64> {
-        let folder = open_own(&self.root, folder(id)).ok()?;
-        let image = rustix::fs::statat(&folder, IMAGE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let resting = !is_mounted(&folder).ok()?;
-        resting.then(|| u64::try_from(image.st_blocks).unwrap_or(0).saturating_mul(512))
-    }
-
-    /// Unmounts a conversation's disk if it is mounted and no file on it is open. Returns whether it was.
-    pub(super) fn unmount_disk(&self, id: &ConversationKey) -> bool {
-        open_own(&self.root, folder(id)).is_ok_and(|folder| unmount(&folder, UnmountFlags::NOFOLLOW))
-    }
-
     /// Unmounts all disks without an open file, also those of other processes on this root, which mount them again, and
     /// all that have no name any more.
     pub(super) fn unmount_all(&self) {
@@ -207,8 +190,8 @@ impl DiskStorage {
                 }
             }
         }
-        for last in self.try_last_uses().unwrap_or_default() {
-            self.unmount_disk(&last.key);
+        for last in self.last_uses().unwrap_or_default() {
+            self.unmount(&last.key);
         }
     }
 }
@@ -229,10 +212,23 @@ impl Folder {
 /// Unmounts the disk in a folder, even while it is in use. Safe for any folder: no program can mount anything below
 /// ours.
 pub(super) fn lazy_unmount(folder: &OwnedFd) {
-    unmount(folder, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+    unmount_by(folder, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
 }
 
-fn unmount(folder: &OwnedFd, flags: UnmountFlags) -> bool {
+/// Unmounts the disk in a folder if it is mounted and no file on it is open. Returns whether it was.
+pub(super) fn unmount(folder: &OwnedFd) -> bool {
+    unmount_by(folder, UnmountFlags::NOFOLLOW)
+}
+
+/// The space that the unmounted disk in a folder takes on the root's disk; `None` for one that is mounted, and where
+/// there is none.
+pub(super) fn unmounted_bytes(folder: &OwnedFd) -> Option<u64> {
+    let image = rustix::fs::statat(folder, IMAGE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let resting = !is_mounted(folder).ok()?;
+    resting.then(|| u64::try_from(image.st_blocks).unwrap_or(0).saturating_mul(512))
+}
+
+fn unmount_by(folder: &OwnedFd, flags: UnmountFlags) -> bool {
     // By the handle, since the name may lead elsewhere by now.
     let point = format!("/proc/self/fd/{}/{POINT}", folder.as_raw_fd());
     is_mounted(folder).unwrap_or(false) && rustix::mount::unmount(point, flags).is_ok()

@@ -23,9 +23,7 @@ use rustix::{
 };
 
 use super::{
-    DiskStorage, Folder,
-    error::{errno_of, failed},
-    fresh_name,
+    DiskStorage, Folder, errno_of, failed, fresh_name,
     handover::HandoverMethod,
     look, next_entry, open_beneath,
     own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},

@@ -3,23 +3,20 @@
 //! Everything directly in the root and directly in a conversation's folder is ours alone; programs reach only `files`.
 
 use std::{
-    io::{self, Read as _, Write as _},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    },
+    io,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustix::{
-    fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
 use super::{
-    Background, Folder, RootError,
-    delete::purge_or_post,
+    Background, Folder,
+    claim::{Claim, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
     own::{assign, clear_incoming, discard, make_folder, move_all, open_own, own_folder},
@@ -33,8 +30,6 @@ use crate::domain::{
 
 /// The folders of isolation checks, which are conversations of no owner.
 const CHECKS: &str = ".checks";
-/// Processes that may share one root.
-pub(super) const SERVERS_MAX: usize = 16;
 
 /// The files of all conversations.
 #[derive(Debug)]
@@ -202,21 +197,6 @@ impl DiskStorage {
     pub(super) fn unassigned_path(&self) -> PathBuf {
         self.path.join(".nameless").join(self.instance.to_string())
     }
-
-    pub(super) fn try_remove(&self, key: &ConversationKey) -> Result<bool, Errno> {
-        if self.marked(key).is_none() {
-            return Ok(false);
-        }
-        let name = fresh_name();
-        match rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name) {
-            Ok(()) => {
-                purge_or_post(&self.trash, &name, &self.background);
-                Ok(true)
-            }
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(errno),
-        }
-    }
 }
 
 /// The folder of an owner's conversations below the root. The default owner's conversations lie at the top. No
@@ -234,75 +214,4 @@ pub(super) fn folder(key: &ConversationKey) -> String {
         Some(owner) => format!("{owner}/{}", key.id),
         None => key.id.to_string(),
     }
-}
-
-/// The identity of this process among the servers on this root, while it holds the lock.
-struct Claim {
-    lock: std::fs::File,
-    instance: InstanceId,
-    /// No other process held an identity.
-    alone: bool,
-}
-
-/// Claims the first identity from a number on that no running process holds. A dead process leaves its identity and the
-/// sandboxes labelled with it: the next process takes over both.
-fn claim(root: &Path, path: &Path, from: usize) -> Result<Claim, RootError> {
-    for number in from..=SERVERS_MAX {
-        match claim_one(root, &path.join(identity(number))) {
-            Ok((lock, instance)) => {
-                let alone = number == 1 && others_ended(root, path).is_ok();
-                return Ok(Claim { lock, instance, alone });
-            }
-            Err(RootError::InUse { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(RootError::InUse { root: root.to_owned() })
-}
-
-/// Claims the first identity, and sees that no process holds another.
-fn claim_alone(root: &Path, path: &Path) -> Result<Claim, RootError> {
-    let served = |error| match error {
-        RootError::InUse { root } => RootError::Served { root },
-        other => other,
-    };
-    let (lock, instance) = claim_one(root, &path.join(identity(1))).map_err(served)?;
-    others_ended(root, path).map_err(served)?;
-    Ok(Claim { lock, instance, alone: true })
-}
-
-/// Whether no process holds an identity beside the first.
-fn others_ended(root: &Path, path: &Path) -> Result<(), RootError> {
-    let mut others = (2..=SERVERS_MAX).map(|number| path.join(identity(number))).filter(|file| file.exists());
-    others.try_for_each(|other| claim_one(root, &other).map(drop))
-}
-
-/// The file of an identity.
-fn identity(number: usize) -> String {
-    if number == 1 { ".instance".to_owned() } else { format!(".instance-{number}") }
-}
-
-/// Locks one identity and reads, or makes, the id in it.
-fn claim_one(root: &Path, file: &Path) -> Result<(std::fs::File, InstanceId), RootError> {
-    let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut options = std::fs::File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.custom_flags(flags.bits().cast_signed());
-    let mut lock = options.open(file).map_err(unwritable)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(RootError::InUse { root: root.to_owned() }),
-        Err(errno) => return Err(unwritable(errno.into())),
-    }
-    let mut text = String::new();
-    let damaged = || RootError::Damaged { file: file.to_owned() };
-    (&mut lock).take(1024).read_to_string(&mut text).map_err(|_| damaged())?;
-    if text.is_empty() {
-        let instance = InstanceId::new();
-        writeln!(lock, "{instance}").and_then(|()| lock.sync_all()).map_err(unwritable)?;
-        return Ok((lock, instance));
-    }
-    let instance = text.trim_end().parse().map_err(|_| damaged())?;
-    Ok((lock, instance))
 }

@@ -25,8 +25,7 @@ use rustix::{
 use tracing::warn;
 
 use super::{
-    error::{RootError, errno_of},
-    failed, fresh_name, look, next_entry, open_beneath,
+    RootError, errno_of, failed, fresh_name, look, next_entry, open_beneath,
     own::{exchange, make_folder, new_file, open_own},
 };
 use crate::{

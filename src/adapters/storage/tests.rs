@@ -27,8 +27,14 @@ use std::{
 use rustix::fs::{CWD, FileType};
 
 use super::*;
-use crate::domain::{test_scale::as_root, users::RunnerUsers};
-use crate::ports::storage::{Change, SkipKind, Skipped};
+use crate::{
+    domain::{
+        owner::{ConversationKey, Principal},
+        test_scale::as_root,
+        users::RunnerUsers,
+    },
+    ports::storage::{Change, SkipKind, Skipped, Storage},
+};
 
 const ALL: ListBounds = ListBounds { entries_max: 1000, bytes_max: 1 << 20, depth_max: 16 };
 

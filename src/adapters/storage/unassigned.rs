@@ -7,8 +7,11 @@ use std::{path::PathBuf, sync::Arc};
 
 use rustix::io::Errno;
 
-use super::{ConversationFolder, DiskStorage, StorageError, UnassignedFolder, failed, fresh_name, own::move_all};
-use crate::{domain::owner::ConversationKey, ports::storage::DataFolder};
+use super::{DiskStorage, failed, fresh_name};
+use crate::{
+    domain::owner::ConversationKey,
+    ports::storage::{ConversationFolder, DataFolder, StorageError, UnassignedFolder},
+};
 
 #[derive(Debug)]
 pub(super) struct Unassigned {
@@ -34,13 +37,6 @@ impl DiskStorage {
         let folder = storage.make(&storage.unassigned, name, &storage.unassigned_path().join(name))?;
         made.data = folder.data();
         Ok(made)
-    }
-
-    /// The folder is empty at once; its earlier content is deleted in the background.
-    pub(super) fn clear_unassigned(&self) -> Result<(), Errno> {
-        move_all(&self.unassigned, &self.trash)?;
-        self.background.empty(&self.trash);
-        Ok(())
     }
 }
 

@@ -4,14 +4,12 @@
 use std::{io, iter, ops::Range, os::fd::OwnedFd};
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags},
+    fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Statx, StatxFlags},
     io::Errno,
 };
 
 use super::{
-    Folder,
-    delete::set_mode,
-    look, next_entry, open_beneath,
+    Folder, look, next_entry, open_beneath,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
@@ -27,11 +25,6 @@ impl Folder {
         let mut walk = Walk { visit, left_out: LeftOut::new() };
         walk.folder(&open_closed(&self.files, b"")?, &mut Vec::new())?;
         Ok(walk.left_out)
-    }
-
-    pub(super) fn try_set_folder_mode(&self, path: &SafePath, mode: u32) -> Result<(), Errno> {
-        let folder = open_beneath(&self.files, path.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)?;
-        set_mode(&folder, Mode::from_raw_mode(self.handover.opened(mode & 0o1777)))
     }
 }
 

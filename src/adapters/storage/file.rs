@@ -1,5 +1,5 @@
-//! Writing one file: it is completed in a folder of ours and then moved into place through a handle, so that no write,
-//! chown or chmod uses a name that a program could have placed.
+//! Reading, writing and moving one file. What is written is completed in a folder of ours and then moved into place
+//! through a handle, so that no write, chown or chmod uses a name that a program could have placed.
 
 use std::{
     any::Any,
@@ -10,30 +10,72 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, StatxFlags},
+    fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags},
     io::Errno,
 };
+use sha2::{Digest as _, Sha256};
 
 use super::{
-    Folder,
-    error::{errno_of, failed},
-    fresh_name, not_written, open_beneath,
+    Folder, errno_of, failed, fresh_name, look, not_written, open_beneath,
     own::{new_file, own_folder},
     set_modified,
 };
 use crate::{
-    domain::path::SafePath,
-    ports::storage::{Change, ConversationFolder, Entry, IncomingFile, StorageError},
+    domain::{path::SafePath, text::hex},
+    ports::storage::{Change, ConversationFolder, Entry, IncomingFile, OpenFile, StorageError},
 };
 
 /// Attempts while a program keeps removing the folders on the way.
-pub(super) const TRIES: usize = 16;
+const TRIES: usize = 16;
 
 impl Folder {
-    pub(super) fn try_write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, Errno> {
-        let mut whole = Incoming::file(self)?;
-        whole.append(bytes)?;
-        whole.place(path)
+    pub(super) fn try_read(&self, path: &SafePath) -> Result<OpenFile, Errno> {
+        let handle = open_beneath(&self.files, path.as_bytes(), OFlags::RDONLY)?;
+        let stat = rustix::fs::statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+            return Err(Errno::ISDIR);
+        }
+        let mut hash = Sha256::new();
+        for number in [stat.stx_dev_major.into(), stat.stx_dev_minor.into(), stat.stx_ino, stat.stx_size] {
+            hash.update(u64::to_be_bytes(number));
+        }
+        for time in [stat.stx_mtime, stat.stx_ctime] {
+            hash.update(time.tv_sec.to_be_bytes());
+            hash.update(time.tv_nsec.to_be_bytes());
+        }
+        let etag = format!("\"{}\"", hex(&hash.finalize()[..16]));
+        Ok(OpenFile { file: handle.into(), size: stat.stx_size, modified_unix_s: stat.stx_mtime.tv_sec, etag })
+    }
+
+    /// In one step, through handles of the source's folder and the target's.
+    pub(super) fn moved(&self, from: &SafePath, to: &SafePath, replace: bool) -> Result<Option<Entry>, StorageError> {
+        let ((old_folder, old), (new_folder, new)) = (from.split_last(), to.split_last());
+        for _ in 0..TRIES {
+            let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY).map_err(absent)?;
+            // Before a folder is made for it: what is not there needs none.
+            let about = look(&source, old, StatxFlags::BASIC_STATS).map_err(absent)?;
+            let target = self.folder(new_folder).map_err(blocked)?;
+            let renamed = if replace {
+                rustix::fs::renameat(&source, old, &target, new)
+            } else {
+                rename_to_free(&source, old, &target, new)
+            };
+            match renamed {
+                Ok(()) => {
+                    let is_file = FileType::from_raw_mode(about.stx_mode.into()) == FileType::RegularFile;
+                    let (size, modified_unix_s) = (about.stx_size, about.stx_mtime.tv_sec);
+                    let entry = || Entry { path: to.clone(), size, modified_unix_s, change: Change::Unchanged };
+                    return Ok(is_file.then(entry));
+                }
+                // The source, or a folder on the way, was removed between the steps.
+                Err(Errno::NOENT) => {}
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR) => {
+                    return Err(in_the_way(&target, new));
+                }
+                Err(errno) => return Err(blocked(errno)),
+            }
+        }
+        Err(StorageError::Busy { act: "move" })
     }
 
     /// A handle of a folder, which is made with its parents if it is missing.
@@ -61,13 +103,6 @@ impl Folder {
         }
     }
 
-    pub(super) fn try_link(&self, file: &SafePath, name: &SafePath) -> Result<(), Errno> {
-        let ((old_folder, old), (new_folder, new)) = (file.split_last(), name.split_last());
-        let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY)?;
-        let target = self.folder(new_folder)?;
-        rustix::fs::linkat(&source, old, &target, new, AtFlags::empty())
-    }
-
     fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
         let made = Incoming::folder(self)?;
         match rustix::fs::renameat(&self.incoming, &made.name, parent, name) {
@@ -77,6 +112,44 @@ impl Folder {
             Err(errno) => return Err(errno),
         }
         open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)
+    }
+}
+
+/// Renames unless something has the new name. File systems on a network, such as NFS, have no such call: there a
+/// program can still place something between the two steps; clients cannot, because they take turns.
+fn rename_to_free(source: &OwnedFd, old: &[u8], target: &OwnedFd, new: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(source, old, target, new, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL) => match rustix::fs::statat(target, new, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => rustix::fs::renameat(source, old, target, new),
+            Err(errno) => Err(errno),
+        },
+        other => other,
+    }
+}
+
+fn in_the_way(target: &OwnedFd, name: &[u8]) -> StorageError {
+    match rustix::fs::statat(target, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => StorageError::FolderInTheWay,
+        _ => StorageError::FileInTheWay,
+    }
+}
+
+/// What an error on the way to the source means.
+fn absent(errno: Errno) -> StorageError {
+    match errno {
+        Errno::NOTDIR | Errno::LOOP => StorageError::NotFound,
+        errno => failed("move")(errno),
+    }
+}
+
+/// The same for the target.
+fn blocked(errno: Errno) -> StorageError {
+    match errno {
+        Errno::LOOP | Errno::XDEV | Errno::NOTDIR => StorageError::FolderBlocked,
+        // A folder would be inside itself: a program moved its target there meanwhile.
+        Errno::INVAL | Errno::BUSY => StorageError::Busy { act: "move" },
+        errno => failed("move")(errno),
     }
 }
 
