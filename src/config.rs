@@ -35,8 +35,8 @@ pub use self::{
     value::{BaseUrl, BindAddr, Secret},
 };
 use self::{
-    mounts::{ANY_KEY, MOUNTS},
-    section::{section, sections},
+    mounts::MOUNTS,
+    section::{ANY_KEY, named, section, sections},
     tables::{NETWORK, NetworkPolicy, SECRETS, TOOLS, WithSecret},
 };
 use crate::domain::{limits::Limits, network::SecretText, tools::ServerText};
@@ -89,49 +89,25 @@ impl Setting {
     }
 }
 
-/// The names that stand alone, in the order of documents.
-const NAMED: [Setting; 8] = [
-    named(
-        "MCP_API_TOKEN",
-        "",
-        "Bearer token for /mcp. Required, at least 16 characters: `openssl rand -hex 32` makes one.",
-    ),
-    named(
-        "FILE_SECRET",
-        "",
-        "Signs the links to files. Required, at least 16 characters. `new,old` rotates: the first signs, all verify.",
-    ),
-    named(
-        "SANDBOX_ROOT",
-        "/var/sandboxes",
-        "The files of a conversation are in {SANDBOX_ROOT}/{conversationId}/files.",
-    ),
-    named(
-        "PUBLIC_BASE_URL",
-        "http://localhost:8080",
-        "Prefix of the links to files; its host is also an allowed Host and Origin.",
-    ),
-    named(
-        "MCP_HTTP_ADDR",
-        ":8080",
-        "Address to listen on; `:8080` means all interfaces, `127.0.0.1:8080` this machine only.",
-    ),
-    named(
-        "DOCKER_HOST",
-        "",
-        "The container engine, such as unix:///var/run/docker.sock. Empty: the default of the platform.",
-    ),
-    named(
-        "DATABASE_URL",
-        "",
-        "Where tokens and history are kept: postgres://… where several servers share it. Empty: the \
-         SQLite file {SANDBOX_ROOT}/.state/sandbox.db.",
-    ),
-    named("TUNNEL_TOKEN", "", "Used by docker-compose-cloudflare.yml only; the server ignores it."),
-];
-
-const fn named(key: &'static str, default: &'static str, doc: &'static str) -> Setting {
-    Setting { section: "", key, default, doc }
+// The names that stand alone, in the order of documents.
+named! {
+    /// Bearer token for /mcp. Required, at least 16 characters: `openssl rand -hex 32` makes one.
+    "MCP_API_TOKEN" = "",
+    /// Signs the links to files. Required, at least 16 characters. `new,old` rotates: the first signs, all verify.
+    "FILE_SECRET" = "",
+    /// The files of a conversation are in {SANDBOX_ROOT}/{conversationId}/files.
+    "SANDBOX_ROOT" = "/var/sandboxes",
+    /// Prefix of the links to files; its host is also an allowed Host and Origin.
+    "PUBLIC_BASE_URL" = "http://localhost:8080",
+    /// Address to listen on; `:8080` means all interfaces, `127.0.0.1:8080` this machine only.
+    "MCP_HTTP_ADDR" = ":8080",
+    /// The container engine, such as unix:///var/run/docker.sock. Empty: the default of the platform.
+    "DOCKER_HOST" = "",
+    /// Where tokens and history are kept: postgres://… where several servers share it. Empty: the SQLite file
+    /// {SANDBOX_ROOT}/.state/sandbox.db.
+    "DATABASE_URL" = "",
+    /// Used by docker-compose-cloudflare.yml only; the server ignores it.
+    "TUNNEL_TOKEN" = "",
 }
 
 section! {

@@ -1,5 +1,5 @@
-//! Rules for values beyond their kind (ranges, secrets, paths, words), and what follows from several settings or from the
-//! text of one.
+//! Rules for values beyond their kind (ranges, secrets, paths, words), and what follows from several settings or from
+//! the text of one.
 
 use std::{fmt::Display, net::Ipv6Addr, ops::RangeInclusive, path::Path};
 

@@ -235,7 +235,7 @@ fn print_shows_every_setting_and_no_secret() {
     assert!(text.contains("SANDBOX_LIMITS__WALL_MS=1234") && text.contains("MCP_API_TOKEN=(set)"));
     assert!(text.contains("SANDBOX_TRACES__OTLP_HEADERS=(set)") && !text.contains("a-secret-of"), "{text}");
     assert!(!text.contains("0123456789abcdef") && !text.contains("fedcba9876543210"), "{text}");
-    for setting in settings().filter(|s| !matches!(s.key, "TUNNEL_TOKEN" | super::super::mounts::ANY_KEY)) {
+    for setting in settings().filter(|s| !matches!(s.key, "TUNNEL_TOKEN" | super::super::section::ANY_KEY)) {
         assert!(text.contains(&format!("{}=", setting.name())), "{}", setting.name());
     }
 }

@@ -6,26 +6,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Config, ConfigError, Setting, section::section};
+use super::{
+    Config, ConfigError,
+    section::{any_keys, section},
+};
 use crate::domain::{
     shared_folder::{SharedFolder, SharedFolderError},
     skills::SkillSource,
 };
 
-/// The key of such a section.
-pub(super) const ANY_KEY: &str = "<name>";
-
-pub(super) const fn any_key(section: &'static str, doc: &'static str) -> Setting {
-    Setting { section, key: ANY_KEY, default: "", doc }
+any_keys! {
+    /// A folder of the engine's host that programs see at /mnt/<name>, such as `/srv/docs`; with `:rw` after it they
+    /// may change it, as the user of SANDBOX_ENGINE__RUNNER_UID. Programs of every owner see it, or of those named
+    /// after the mode: `/srv/docs:ro@ann,bob`.
+    MOUNTS = "mounts",
 }
-
-/// The folders of the engine's host that sandboxes see.
-pub(super) const MOUNTS: Setting = any_key(
-    "mounts",
-    "A folder of the engine's host that programs see at /mnt/<name>, such as `/srv/docs`; with `:rw` after it \
-     they may change it, as the user of SANDBOX_ENGINE__RUNNER_UID. Programs of every owner see it, or of those \
-     named after the mode: `/srv/docs:ro@ann,bob`.",
-);
 
 section! {
     /// Skills: folders of instructions and scripts that programs and models read.

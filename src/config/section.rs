@@ -44,6 +44,29 @@ macro_rules! section {
     };
 }
 
+/// Makes the settings whose names stand alone; the doc comment of each is its sentence, as in a section.
+macro_rules! named {
+    ($($(#[doc = $doc:literal])+ $key:literal = $default:literal,)+) => {
+        const NAMED: [Setting; [$($key),+].len()] =
+            [$(Setting { section: "", key: $key, default: $default, doc: concat!($($doc),+).trim_ascii() },)+];
+    };
+}
+
+/// The key of a section whose keys the operator chooses.
+pub(super) const ANY_KEY: &str = "<name>";
+
+/// Makes the settings that stand for all keys of such sections.
+macro_rules! any_keys {
+    ($($(#[doc = $doc:literal])+ $name:ident = $section:literal,)+) => {$(
+        pub(super) const $name: $crate::config::Setting = $crate::config::Setting {
+            section: $section,
+            key: $crate::config::section::ANY_KEY,
+            default: "",
+            doc: concat!($($doc),+).trim_ascii(),
+        };
+    )+};
+}
+
 /// Makes [`super::Config`] of the names that stand alone and the sections, and what goes through all sections.
 macro_rules! sections {
     ($($field:ident: $type:ident,)+) => {
@@ -92,4 +115,4 @@ macro_rules! sections {
     };
 }
 
-pub(crate) use {section, sections};
+pub(crate) use {any_keys, named, section, sections};

@@ -1,7 +1,7 @@
 //! The tables of `sandbox.toml` whose keys the operator chooses: policies for the network access of programs, secrets
-//! that programs use without seeing their values, and MCP servers whose tools programs may call. A policy may also be its
-//! hosts alone, as a text. The value of a secret, and that of a server, is in a file, or in the environment, and nothing
-//! shows it.
+//! that programs use without seeing their values, and MCP servers whose tools programs may call. A policy may also be
+//! its hosts alone, as a text. The value of a secret, and that of a server, is in a file, or in the environment, and
+//! nothing shows it.
 
 use std::{fs::File, io::Read as _};
 
@@ -12,7 +12,11 @@ use serde::{
 };
 use serde_json::Value as Json;
 
-use super::{Config, ConfigError, Setting, mounts::any_key, section::section, value::Secret as Value};
+use super::{
+    Config, ConfigError,
+    section::{any_keys, section},
+    value::Secret as Value,
+};
 use crate::domain::{
     network::{Policy, PolicyText, Secret, SecretRule, SecretText},
     tools::{ServerText, ToolServer},
@@ -21,27 +25,18 @@ use crate::domain::{
 /// How much of a file of a value is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Policies for the network access of programs.
-pub(super) const NETWORK: Setting = any_key(
-    "network",
-    "Hosts that programs of every token may reach, comma separated, such as `pypi.org,*.example.com:8443`. As a \
-     table in sandbox.toml it also has ports, languages, rules for requests, rates, and the tokens that it is for \
-     (docs/network.md). Without any, programs have no network.",
-);
-
-/// Secrets that the server puts into requests of programs.
-pub(super) const SECRETS: Setting = any_key(
-    "secrets",
-    "The value of the secret [secrets.<name>] of sandbox.toml, where that has no value_file: the server puts it \
-     into requests of programs, which have a placeholder (docs/network.md).",
-);
-
-/// MCP servers whose tools programs may call.
-pub(super) const TOOLS: Setting = any_key(
-    "tools",
-    "The secret of the tool server [tools.<name>] of sandbox.toml, where that has no secret_file: it stands for \
-     {secret} in the server's headers and variables (docs/tools.md).",
-);
+any_keys! {
+    /// Hosts that programs of every token may reach, comma separated, such as `pypi.org,*.example.com:8443`. As a table
+    /// in sandbox.toml it also has ports, languages, rules for requests, rates, and the tokens that it is for
+    /// (docs/network.md). Without any, programs have no network.
+    NETWORK = "network",
+    /// The value of the secret [secrets.<name>] of sandbox.toml, where that has no value_file: the server puts it into
+    /// requests of programs, which have a placeholder (docs/network.md).
+    SECRETS = "secrets",
+    /// The secret of the tool server [tools.<name>] of sandbox.toml, where that has no secret_file: it stands for
+    /// {secret} in the server's headers and variables (docs/tools.md).
+    TOOLS = "tools",
+}
 
 section! {
     /// Connections of programs whose TLS the server opens.

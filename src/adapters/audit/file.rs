@@ -1,8 +1,8 @@
-//! The file that lines are appended to, and the one beside it that holds the end of their chain (`.head`). A lock on the
-//! latter makes appending atomic, so that several processes may write one log.
+//! The file that lines are appended to, and the one beside it that holds the end of their chain (`.head`). A lock on
+//! the latter makes appending atomic, so that several processes may write one log.
 //!
-//! Each line has a number and the SHA-256 of the line before it, so that a line that was changed, removed, added or moved
-//! is found.
+//! Each line has a number and the SHA-256 of the line before it, so that a line that was changed, removed, added or
+//! moved is found.
 
 use std::{
     fmt,

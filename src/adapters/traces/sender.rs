@@ -1,6 +1,6 @@
 //! The task that takes spans from the queue and posts them in batches. Spans that the collector does not accept are
-//! lost; they are counted, and logged at most once a minute. Each batch is a POST on a connection of its own, bounded in
-//! time and in what is read of the answer.
+//! lost; they are counted, and logged at most once a minute. Each batch is a POST on a connection of its own, bounded
+//! in time and in what is read of the answer.
 //!
 //! ```text
 //! post ── one task for the connection: ends with the exchange, or is aborted when the caller gives up
