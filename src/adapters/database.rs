@@ -39,7 +39,7 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::ports::database::DatabaseError;
+use crate::ports::database::{DatabaseError, DbResult};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("src/adapters/database/migrations");
 
@@ -104,7 +104,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database is away, or is of a newer server.
-    pub async fn prepare(&self) -> Result<(), DatabaseError> {
+    pub async fn prepare(&self) -> DbResult<()> {
         if self.pool().is_ok() {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl Database {
     }
 
     /// Applies the migrations that are missing, up to a version.
-    async fn migrate(&self, target: Option<i64>) -> Result<(), DatabaseError> {
+    async fn migrate(&self, target: Option<i64>) -> DbResult<()> {
         let mut connection = self.pool.acquire().await?;
         let migrated = MIGRATIONS.run_direct(target, &mut *connection, false).await;
         if migrated.is_err() {
@@ -159,13 +159,13 @@ impl Database {
     }
 
     /// The connections, once the tables are there.
-    fn pool(&self) -> Result<&AnyPool, DatabaseError> {
+    fn pool(&self) -> DbResult<&AnyPool> {
         let is_ready = *self.ready.borrow();
         if is_ready { Ok(&self.pool) } else { Err(DatabaseError("it is not prepared yet".to_owned())) }
     }
 
     /// Executes one statement; how many rows it changed.
-    async fn execute(&self, statement: Query<'_, Any, AnyArguments>) -> Result<u64, DatabaseError> {
+    async fn execute(&self, statement: Query<'_, Any, AnyArguments>) -> DbResult<u64> {
         Ok(statement.execute(self.pool()?).await?.rows_affected())
     }
 

@@ -57,8 +57,8 @@ pub use self::{claim::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
     domain::path::SafePath,
     ports::storage::{
-        ConversationFolder, DataFolder, Entry, FolderId, IncomingFile, LeftOut, ListBounds, Listing, Mark, OpenFile,
-        StorageError, Usage, Visited,
+        ConversationFolder, DataFolder, Entry, FolderId, FsResult, IncomingFile, LeftOut, ListBounds, Listing, Mark,
+        OpenFile, StorageError, Usage, Visited,
     },
 };
 
@@ -82,49 +82,44 @@ impl ConversationFolder for Folder {
         DataFolder { path: self.data_dir.clone(), uid: self.handover.uid }
     }
 
-    fn identity(&self) -> Result<FolderId, StorageError> {
+    fn identity(&self) -> FsResult<FolderId> {
         let stat = rustix::fs::fstat(&self.files).map_err(failed("open"))?;
         Ok(FolderId { device: stat.st_dev, inode: stat.st_ino })
     }
 
-    fn mark(&self) -> Result<Mark, StorageError> {
+    fn mark(&self) -> FsResult<Mark> {
         self.try_mark().map_err(failed("mark"))
     }
 
-    fn list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, StorageError> {
+    fn list(&self, bounds: ListBounds, since: Option<Mark>) -> FsResult<Listing> {
         self.try_list(bounds, since).map_err(failed("list"))
     }
 
-    fn page(
-        &self,
-        bounds: ListBounds,
-        folder: Option<&SafePath>,
-        after: Option<&SafePath>,
-    ) -> Result<Listing, StorageError> {
+    fn page(&self, bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> FsResult<Listing> {
         list::Walk::of_page(bounds, folder, after).page(self).map_err(failed("list"))
     }
 
-    fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError> {
+    fn usage(&self, ceiling: &Usage) -> FsResult<Usage> {
         self.try_usage(ceiling).map_err(failed("measure"))
     }
 
-    fn read(&self, path: &SafePath) -> Result<OpenFile, StorageError> {
+    fn read(&self, path: &SafePath) -> FsResult<OpenFile> {
         self.try_read(path).map_err(|errno| match errno {
             Errno::NOTDIR => StorageError::NotFound,
             errno => failed("open")(errno),
         })
     }
 
-    fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StorageError> {
+    fn write(&self, path: &SafePath, bytes: &[u8]) -> FsResult<Entry> {
         let mut whole = Incoming::file(self).map_err(not_written)?;
         whole.append(bytes).and_then(|()| whole.place(path)).map_err(not_written)
     }
 
-    fn incoming(self: Box<Self>) -> Result<Box<dyn IncomingFile>, StorageError> {
+    fn incoming(self: Box<Self>) -> FsResult<Box<dyn IncomingFile>> {
         Ok(Box::new(Incoming::file(*self).map_err(not_written)?))
     }
 
-    fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> Result<Option<Entry>, StorageError> {
+    fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>> {
         self.moved(from, to, replace)
     }
 
@@ -132,14 +127,14 @@ impl ConversationFolder for Folder {
         open_beneath(&self.files, path.split_last().0, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
-    fn link(&self, file: &SafePath, name: &SafePath) -> Result<(), StorageError> {
+    fn link(&self, file: &SafePath, name: &SafePath) -> FsResult<()> {
         let ((old_folder, old), (new_folder, new)) = (file.split_last(), name.split_last());
         let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY).map_err(not_written)?;
         let target = self.folder(new_folder).map_err(not_written)?;
         rustix::fs::linkat(&source, old, &target, new, AtFlags::empty()).map_err(not_written)
     }
 
-    fn make_folders(&self, path: &SafePath) -> Result<(), StorageError> {
+    fn make_folders(&self, path: &SafePath) -> FsResult<()> {
         self.folder(path.as_bytes()).map(drop).map_err(|errno| match errno {
             Errno::LOOP | Errno::XDEV | Errno::NOTDIR => StorageError::FolderBlocked,
             errno => failed("write")(errno),
@@ -150,17 +145,17 @@ impl ConversationFolder for Folder {
         self.try_walk(visit)
     }
 
-    fn set_folder_mode(&self, path: &SafePath, mode: u32) -> Result<(), StorageError> {
+    fn set_folder_mode(&self, path: &SafePath, mode: u32) -> FsResult<()> {
         let folder = open_beneath(&self.files, path.as_bytes(), OFlags::PATH | OFlags::DIRECTORY);
         let mode = Mode::from_raw_mode(self.handover.opened(mode & 0o1777));
         folder.and_then(|folder| set_mode(&folder, mode)).map_err(failed("write"))
     }
 
-    fn set_last_use(&self, unix_s: i64) -> Result<(), StorageError> {
+    fn set_last_use(&self, unix_s: i64) -> FsResult<()> {
         self.marker().and_then(|marker| set_modified(marker, unix_s)).map_err(failed("mark"))
     }
 
-    fn delete(&self, path: &SafePath) -> Result<(), StorageError> {
+    fn delete(&self, path: &SafePath) -> FsResult<()> {
         self.try_delete(path).map_err(|errno| match errno {
             Errno::NOTDIR | Errno::LOOP => StorageError::NotFound,
             errno => failed("delete")(errno),

@@ -18,6 +18,8 @@ use crate::domain::{
 #[error("the database: {0}")]
 pub struct DatabaseError(pub String);
 
+pub type DbResult<T> = Result<T, DatabaseError>;
+
 impl DatabaseError {
     /// The failure for a client, without the driver's words.
     pub fn failure(&self) -> Failure {
@@ -37,10 +39,7 @@ pub const ROUND_MAX: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Those of the call.
-pub async fn within<T>(
-    max: Duration,
-    call: impl Future<Output = Result<T, DatabaseError>>,
-) -> Result<T, DatabaseError> {
+pub async fn within<T>(max: Duration, call: impl Future<Output = DbResult<T>>) -> DbResult<T> {
     timeout(max, call).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
 }
 
@@ -48,17 +47,17 @@ pub async fn within<T>(
 #[async_trait]
 pub trait TokenStore: Send + Sync {
     /// Tokens that were made, changed or revoked at `since` or later, in unix milliseconds; from 0, all of them.
-    async fn changed(&self, since: i64) -> Result<Vec<TokenRecord>, DatabaseError>;
+    async fn changed(&self, since: i64) -> DbResult<Vec<TokenRecord>>;
 
     /// Access tokens that were made at `since` or later, in unix milliseconds; from 0, all of them.
-    async fn access(&self, since: i64) -> Result<Vec<AccessRecord>, DatabaseError>;
+    async fn access(&self, since: i64) -> DbResult<Vec<AccessRecord>>;
 
     /// Stores a new token.
-    async fn insert(&self, token: &TokenRecord) -> Result<(), DatabaseError>;
+    async fn insert(&self, token: &TokenRecord) -> DbResult<()>;
 
     /// Marks a token as revoked, and those that came from it: all of them; empty when there is no such token, or it was
     /// revoked before.
-    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError>;
+    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> DbResult<Vec<TokenId>>;
 
     /// Ends the connections whose parent is neither a token nor the id that stands for the configured one, and answers
     /// them. Before that, those of the ids that stood for it `before` become those of `configured`, and those of its
@@ -68,13 +67,13 @@ pub trait TokenStore: Send + Sync {
         configured: &TokenId,
         before: &[TokenId],
         at_unix_ms: i64,
-    ) -> Result<Vec<TokenId>, DatabaseError>;
+    ) -> DbResult<Vec<TokenId>>;
 
     /// Takes the end of a subject of another issuer back; `false` when there is no such subject, or it was not ended.
-    async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> Result<bool, DatabaseError>;
+    async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> DbResult<bool>;
 
     /// Stores when tokens were last used, in unix milliseconds.
-    async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError>;
+    async fn used(&self, tokens: &[(TokenId, i64)]) -> DbResult<()>;
 
     /// What runs of these tokens have used that ended at `since` or within two days after it, in unix milliseconds:
     /// processor time in milliseconds and bytes of output. Without the runs that a server began since a moment, which
@@ -84,81 +83,63 @@ pub trait TokenStore: Send + Sync {
         tokens: &[TokenId],
         since: i64,
         without: (InstanceId, i64),
-    ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError>;
+    ) -> DbResult<Vec<(TokenId, (u64, u64))>>;
 
     /// Removes tokens that have been revoked or expired since before this moment.
-    async fn forget(&self, before_unix_ms: i64) -> Result<(), DatabaseError>;
+    async fn forget(&self, before_unix_ms: i64) -> DbResult<()>;
 }
 
 /// Policies for the network access of programs that operators made.
 #[async_trait]
 pub trait PolicyStore: Send + Sync {
     /// All of them: names, and definitions as JSON, which another version may have written.
-    async fn policies(&self) -> Result<Vec<(String, String)>, DatabaseError>;
+    async fn policies(&self) -> DbResult<Vec<(String, String)>>;
 
     /// Stores a policy, in place of the one of that name.
-    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> Result<(), DatabaseError>;
+    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> DbResult<()>;
 
     /// Whether there was one.
-    async fn remove_policy(&self, name: &str) -> Result<bool, DatabaseError>;
+    async fn remove_policy(&self, name: &str) -> DbResult<bool>;
 }
 
 /// Tool servers that operators made.
 #[async_trait]
 pub trait ToolServerStore: Send + Sync {
     /// All of them: names, definitions as JSON, which another version may have written, and secrets.
-    async fn tool_servers(&self) -> Result<Vec<(String, String, String)>, DatabaseError>;
+    async fn tool_servers(&self) -> DbResult<Vec<(String, String, String)>>;
 
     /// Stores one, in place of the one of that name.
-    async fn put_tool_server(
-        &self,
-        name: &str,
-        text: &ServerText,
-        secret: &str,
-        at_unix_ms: i64,
-    ) -> Result<(), DatabaseError>;
+    async fn put_tool_server(&self, name: &str, text: &ServerText, secret: &str, at_unix_ms: i64) -> DbResult<()>;
 
     /// Whether there was one.
-    async fn remove_tool_server(&self, name: &str) -> Result<bool, DatabaseError>;
+    async fn remove_tool_server(&self, name: &str) -> DbResult<bool>;
 }
 
 /// Questions whether calls of tools may be made, and their answers. Times are unix milliseconds.
 #[async_trait]
 pub trait ApprovalStore: Send + Sync {
-    async fn ask(&self, question: &Approval) -> Result<(), DatabaseError>;
+    async fn ask(&self, question: &Approval) -> DbResult<()>;
 
     /// One of this owner, or of any. Another owner's costs as much as one that never was.
-    async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> Result<Option<Approval>, DatabaseError>;
+    async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> DbResult<Option<Approval>>;
 
     /// The newest, of one owner or of all; with `open` those that wait for an answer.
-    async fn approvals(
-        &self,
-        owner: Option<&str>,
-        open_at: Option<i64>,
-        limit: u32,
-    ) -> Result<Vec<Approval>, DatabaseError>;
+    async fn approvals(&self, owner: Option<&str>, open_at: Option<i64>, limit: u32) -> DbResult<Vec<Approval>>;
 
     /// How many questions of an owner wait for an answer.
-    async fn open_questions(&self, owner: &str, now: i64) -> Result<u64, DatabaseError>;
+    async fn open_questions(&self, owner: &str, now: i64) -> DbResult<u64>;
 
     /// Answers a question that waits for an answer: `false` where it does not wait any more.
-    async fn answer(
-        &self,
-        id: ApprovalId,
-        answer: Answered,
-        by: &str,
-        now: i64,
-        expires: i64,
-    ) -> Result<bool, DatabaseError>;
+    async fn answer(&self, id: ApprovalId, answer: Answered, by: &str, now: i64, expires: i64) -> DbResult<bool>;
 
     /// An answer that allows this call now. One that allows one call is used up by this: of two callers one gets it.
-    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<ApprovalId>, DatabaseError>;
+    async fn take_grant(&self, call: &ProposedCall, now: i64) -> DbResult<Option<ApprovalId>>;
 
     /// Takes back an answer that stands, or a question: `false` where there is none that does.
-    async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError>;
+    async fn revoke(&self, id: ApprovalId, now: i64) -> DbResult<bool>;
 
     /// Removes what has expired before this moment.
-    async fn forget_approvals(&self, before: i64) -> Result<(), DatabaseError>;
+    async fn forget_approvals(&self, before: i64) -> DbResult<()>;
 }
 
 /// A row of a table: its columns that are not NULL, as texts and whole numbers.
@@ -193,12 +174,12 @@ pub trait DumpStore: Send + Sync {
     fn version(&self) -> i64;
 
     /// Makes no tables.
-    async fn state(&self) -> Result<DumpState, DatabaseError>;
+    async fn state(&self) -> DbResult<DumpState>;
 
     /// Sends every row as of one moment, while others write; ends early when they are not taken.
-    async fn dump(&self, rows: mpsc::Sender<(&'static str, DumpedRow)>) -> Result<(), DatabaseError>;
+    async fn dump(&self, rows: mpsc::Sender<(&'static str, DumpedRow)>) -> DbResult<()>;
 
     /// Stores rows of tables of this version, all or none; with `replace` in place of what is there. Then brings the
     /// tables to the version of this server.
-    async fn load(&self, version: i64, replace: bool, rows: mpsc::Receiver<Loading>) -> Result<(), DatabaseError>;
+    async fn load(&self, version: i64, replace: bool, rows: mpsc::Receiver<Loading>) -> DbResult<()>;
 }

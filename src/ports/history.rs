@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use async_trait::async_trait;
 
-use super::database::DatabaseError;
+use super::database::DbResult;
 use crate::domain::{
     error::Code,
     id::{ConversationId, InstanceId, Language, RunId, TokenId},
@@ -174,44 +174,44 @@ pub struct UsageFilter {
 pub trait HistoryStore: Send + Sync {
     /// Stores lines, all or none. A line that is there gets its end, unless it has one; a line that was reported as
     /// lost gets its true end. Each end adds to the usage once, however often it is stored.
-    async fn write(&self, lines: &[HistoryLine]) -> Result<(), DatabaseError>;
+    async fn write(&self, lines: &[HistoryLine]) -> DbResult<()>;
 
     /// The line of a run of this owner.
-    async fn line(&self, who: &Principal, run: RunId) -> Result<Option<HistoryLine>, DatabaseError>;
+    async fn line(&self, who: &Principal, run: RunId) -> DbResult<Option<HistoryLine>>;
 
     /// The newest that match, at most `limit`.
-    async fn page(&self, filter: &LineFilter, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError>;
+    async fn page(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<HistoryLine>>;
 
     /// By day, newest first, then owner and language; at most `limit`.
-    async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<Vec<UsageLine>, DatabaseError>;
+    async fn usage(&self, filter: &UsageFilter, limit: usize) -> DbResult<Vec<UsageLine>>;
 
     /// Of the lines that began at this moment or later and have an end, at most `limit`.
-    async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError>;
+    async fn notable(&self, which: Notable, from: i64, limit: usize) -> DbResult<Vec<HistoryLine>>;
 
     /// Of the same lines, counts in parts of time of this length.
-    async fn parts(&self, from: i64, part_ms: i64) -> Result<Vec<PartLine>, DatabaseError>;
+    async fn parts(&self, from: i64, part_ms: i64) -> DbResult<Vec<PartLine>>;
 
     /// Says that a server lives.
-    async fn beat(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError>;
+    async fn beat(&self, instance: InstanceId, beat: i64) -> DbResult<()>;
 
     /// The servers that have lines without an end, and the last beat of each.
-    async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError>;
+    async fn open(&self) -> DbResult<Vec<(InstanceId, Option<i64>)>>;
 
     /// Ends the open lines of a server that began before a moment as [`EndWord::SERVER_LOST`]; how many there were.
-    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> Result<u64, DatabaseError>;
+    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> DbResult<u64>;
 
     /// How many lines there are, which takes a look at each.
-    async fn count(&self) -> Result<u64, DatabaseError>;
+    async fn count(&self) -> DbResult<u64>;
 
     /// When the oldest line began without the `count` oldest, which are read; `None` when there are no more.
-    async fn begun_after_oldest(&self, count: u64) -> Result<Option<i64>, DatabaseError>;
+    async fn begun_after_oldest(&self, count: u64) -> DbResult<Option<i64>>;
 
     /// When the oldest began of the newest `limit` lines that began before this moment, and what these take: 1 KiB for
     /// each, and its texts of any length, which are not read. `None` when there are none.
-    async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> Result<Option<(i64, u64)>, DatabaseError>;
+    async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> DbResult<Option<(i64, u64)>>;
 
     /// Removes the oldest lines that began before this moment, at most `limit`; how many there were.
-    async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError>;
+    async fn remove_before(&self, unix_ms: i64, limit: u64) -> DbResult<u64>;
 }
 
 /// A request that began a run, by the key that its client chose.
@@ -231,14 +231,14 @@ pub struct KeyRecord {
 #[async_trait]
 pub trait KeyStore: Send + Sync {
     /// The newest since this moment.
-    async fn keys(&self, since_unix_ms: i64, limit: usize) -> Result<Vec<KeyRecord>, DatabaseError>;
+    async fn keys(&self, since_unix_ms: i64, limit: usize) -> DbResult<Vec<KeyRecord>>;
 
     /// Stores a key, unless there is one that is not older than `since_unix_ms`: then that one.
-    async fn keep(&self, key: &KeyRecord, since_unix_ms: i64) -> Result<Option<KeyRecord>, DatabaseError>;
+    async fn keep(&self, key: &KeyRecord, since_unix_ms: i64) -> DbResult<Option<KeyRecord>>;
 
     /// Removes the key of a run that did not begin.
-    async fn release(&self, key: &KeyRecord) -> Result<(), DatabaseError>;
+    async fn release(&self, key: &KeyRecord) -> DbResult<()>;
 
     /// Removes keys that are older; at most `limit`.
-    async fn forget(&self, before_unix_ms: i64, limit: u64) -> Result<u64, DatabaseError>;
+    async fn forget(&self, before_unix_ms: i64, limit: u64) -> DbResult<u64>;
 }

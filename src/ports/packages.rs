@@ -7,7 +7,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::storage::{DataFolder, StorageError, Usage};
+use super::storage::{DataFolder, FsResult, Usage};
 use crate::domain::{
     owner::{ConversationKey, Principal},
     packages::Tool,
@@ -21,22 +21,22 @@ pub const NOTE_BYTES_MAX: usize = 256 << 10;
 /// The trees of all owners.
 pub trait PackageStore: fmt::Debug + Send + Sync {
     /// A new, empty folder for one installation.
-    fn stage(self: Arc<Self>, owner: &Principal) -> Result<Box<dyn Staging>, StorageError>;
+    fn stage(self: Arc<Self>, owner: &Principal) -> FsResult<Box<dyn Staging>>;
 
     /// A tree that was kept at or after a time; it counts as used now.
-    fn find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> Result<Option<Tree>, StorageError>;
+    fn find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> FsResult<Option<Tree>>;
 
     /// What a conversation has by a tool: the note in its tree, which a program may have replaced, and the space that
     /// it takes.
-    fn placed(&self, conversation: &ConversationKey, tool: Tool) -> Result<Tree, StorageError>;
+    fn placed(&self, conversation: &ConversationKey, tool: Tool) -> FsResult<Tree>;
 
     /// Puts a tree into a conversation, which is made where it is missing, in place of the one that is there. Programs
     /// see the old one or the new, never a part.
-    fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> Result<(), StorageError>;
+    fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> FsResult<()>;
 
     /// Deletes trees of every owner that were not used for some time, and of each owner those that were used least
     /// recently as long as all of them take more. What is left.
-    fn trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> Result<StoreSize, StorageError>;
+    fn trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> FsResult<StoreSize>;
 }
 
 /// A folder for one installation. Deleted when it is dropped.
@@ -45,11 +45,11 @@ pub trait Staging: fmt::Debug + Send + Sync {
     fn data(&self) -> DataFolder;
 
     /// The space that it takes, counted until it exceeds a ceiling.
-    fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError>;
+    fn usage(&self, ceiling: &Usage) -> FsResult<Usage>;
 
     /// Keeps what was installed by a tool as the tree of this key, with its note. Links that lead out of the tree are
     /// kept as they are, since they are followed only inside a sandbox.
-    fn keep(&self, tool: Tool, key: &str, ceiling: &Usage) -> Result<Tree, StorageError>;
+    fn keep(&self, tool: Tool, key: &str, ceiling: &Usage) -> FsResult<Tree>;
 }
 
 /// A tree.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::database::DatabaseError;
+use super::database::DbResult;
 use crate::domain::{id::InstanceId, owner::ConversationKey};
 
 /// A server.
@@ -16,10 +16,10 @@ pub struct Peer {
 #[async_trait]
 pub trait PeerStore: Send + Sync {
     /// Shows the others that a server lives: its beat differs from the one before.
-    async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError>;
+    async fn announce(&self, me: &Peer, beat: i64) -> DbResult<()>;
 
     /// All servers, and their beats.
-    async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError>;
+    async fn peers(&self) -> DbResult<Vec<(Peer, i64)>>;
 
     /// Gives a conversation to a server, unless another has it that is in the table of servers and is not one of `dead`
     /// with the same beat. Which server has it then.
@@ -29,14 +29,14 @@ pub trait PeerStore: Send + Sync {
         by: InstanceId,
         stamp: i64,
         dead: &[(InstanceId, i64)],
-    ) -> Result<InstanceId, DatabaseError>;
+    ) -> DbResult<InstanceId>;
 
     /// Takes back a conversation that a server was given with this stamp.
-    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError>;
+    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> DbResult<()>;
 
     /// Takes back all that a server has, and forgets it.
-    async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError>;
+    async fn leave(&self, instance: InstanceId) -> DbResult<()>;
 
     /// The same for another server, unless its beat is no longer this one.
-    async fn forget(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError>;
+    async fn forget(&self, instance: InstanceId, beat: i64) -> DbResult<()>;
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::database::DatabaseError;
+use super::database::DbResult;
 use crate::domain::{
     id::{InstanceId, Language, SessionId},
     owner::ConversationKey,
@@ -28,13 +28,13 @@ pub struct SessionRecord {
 #[async_trait]
 pub trait SessionStore: Send + Sync {
     /// Records that a session is open in a process, in place of what is recorded under its id.
-    async fn record(&self, session: &SessionRecord, by: ServerProcess) -> Result<(), DatabaseError>;
+    async fn record(&self, session: &SessionRecord, by: ServerProcess) -> DbResult<()>;
 
     /// Removes a session.
-    async fn forget(&self, session: SessionId) -> Result<(), DatabaseError>;
+    async fn forget(&self, session: SessionId) -> DbResult<()>;
 
     /// Sessions that earlier processes of this server left: the newest, oldest first.
-    async fn left(&self, by: ServerProcess, limit: usize) -> Result<Vec<SessionRecord>, DatabaseError>;
+    async fn left(&self, by: ServerProcess, limit: usize) -> DbResult<Vec<SessionRecord>>;
 
     /// Removes the sessions of a conversation and a language that are of any other process: those that this call has
     /// removed.
@@ -43,8 +43,8 @@ pub trait SessionStore: Send + Sync {
         conversation: &ConversationKey,
         language: &Language,
         by: ServerProcess,
-    ) -> Result<Vec<SessionRecord>, DatabaseError>;
+    ) -> DbResult<Vec<SessionRecord>>;
 
     /// Removes sessions that were opened before this moment.
-    async fn forget_before(&self, unix_ms: i64) -> Result<(), DatabaseError>;
+    async fn forget_before(&self, unix_ms: i64) -> DbResult<()>;
 }

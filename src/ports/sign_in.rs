@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::database::DatabaseError;
+use super::database::DbResult;
 use crate::domain::{
     id::TokenId,
     token::{AccessRecord, Grant, TokenDigest, TokenRecord},
@@ -67,24 +67,19 @@ pub enum Exchange {
 #[async_trait]
 pub trait SignInStore: Send + Sync {
     /// Stores a client; answers the id of the one that has its fingerprint, which may be an older one.
-    async fn register(&self, client: &RegisteredClient, now: i64) -> Result<String, DatabaseError>;
+    async fn register(&self, client: &RegisteredClient, now: i64) -> DbResult<String>;
 
-    async fn client(&self, id: &str) -> Result<Option<RegisteredClient>, DatabaseError>;
+    async fn client(&self, id: &str) -> DbResult<Option<RegisteredClient>>;
 
     /// Stores a connection and the code that leads to it, both or neither. `false`, and nothing is stored, when the
     /// stored token that it comes from has ended: a revocation finds the connection, or this finds the revocation.
-    async fn connect(
-        &self,
-        connection: &TokenRecord,
-        code: &Code,
-        stored_parent: Option<TokenId>,
-    ) -> Result<bool, DatabaseError>;
+    async fn connect(&self, connection: &TokenRecord, code: &Code, stored_parent: Option<TokenId>) -> DbResult<bool>;
 
     /// Redeems a code once, by one conditional update, and stores the pair.
-    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError>;
+    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> DbResult<Exchange>;
 
     /// Of a refresh token of this client: its connection, and what that may do.
-    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<(TokenId, Grant)>, DatabaseError>;
+    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> DbResult<Option<(TokenId, Grant)>>;
 
     /// Retires a refresh token and stores the next pair. One that was retired less than `grace_ms` ago gets another
     /// pair; one that was retired before is reused, and so is one that was retired by a clock that was set back by more
@@ -96,12 +91,12 @@ pub trait SignInStore: Send + Sync {
         pair: &Pair,
         now: i64,
         grace_ms: i64,
-    ) -> Result<Exchange, DatabaseError>;
+    ) -> DbResult<Exchange>;
 
     /// The connection of an access token or a refresh token, if it is of this client.
-    async fn connection(&self, token: &TokenDigest, client: Option<&str>) -> Result<Option<TokenId>, DatabaseError>;
+    async fn connection(&self, token: &TokenDigest, client: Option<&str>) -> DbResult<Option<TokenId>>;
 
     /// Removes what has expired, and clients that were not confirmed for a day; answers connections that have nothing
     /// left to go on with.
-    async fn forget(&self, now: i64) -> Result<Vec<TokenId>, DatabaseError>;
+    async fn forget(&self, now: i64) -> DbResult<Vec<TokenId>>;
 }

@@ -7,7 +7,7 @@
 
 use std::{fmt, path::PathBuf};
 
-use super::storage::StorageError;
+use super::storage::FsResult;
 use crate::domain::{
     path::SafePath,
     skills::{SkillName, SkillSource},
@@ -18,26 +18,21 @@ pub trait SkillStore: fmt::Debug + Send + Sync {
     fn folder(&self, source: &SkillSource) -> Option<PathBuf>;
 
     /// The folders with names of skills, ordered, at most [`SKILLS_MAX`](crate::domain::skills::SKILLS_MAX).
-    fn names(&self, source: &SkillSource) -> Result<Vec<SkillName>, StorageError>;
+    fn names(&self, source: &SkillSource) -> FsResult<Vec<SkillName>>;
 
     /// The first bytes of a plain file, and its length.
-    fn read(
-        &self,
-        source: &SkillSource,
-        name: &SkillName,
-        path: &SafePath,
-        bytes_max: u64,
-    ) -> Result<(Vec<u8>, u64), StorageError>;
+    fn read(&self, source: &SkillSource, name: &SkillName, path: &SafePath, bytes_max: u64)
+    -> FsResult<(Vec<u8>, u64)>;
 
     /// The plain files of a skill with their lengths, ordered, as far as the bounds of a skill go.
-    fn files(&self, source: &SkillSource, name: &SkillName) -> Result<Vec<(SafePath, u64)>, StorageError>;
+    fn files(&self, source: &SkillSource, name: &SkillName) -> FsResult<Vec<(SafePath, u64)>>;
 
     /// Puts a skill in place of the one of that name: `true` where there was one. Readers see all of the old one or all
     /// of the new.
-    fn replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> Result<bool, StorageError>;
+    fn replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> FsResult<bool>;
 
     /// `false` when there was none. Its name is free at once.
-    fn remove(&self, source: &SkillSource, name: &SkillName) -> Result<bool, StorageError>;
+    fn remove(&self, source: &SkillSource, name: &SkillName) -> FsResult<bool>;
 }
 
 /// A file of a skill that is put in place.

@@ -10,7 +10,7 @@ mod error;
 
 use std::{any::Any, collections::BTreeMap, fmt, fs::File, io, ops::Range, path::PathBuf, sync::Arc};
 
-pub use self::error::StorageError;
+pub use self::error::{FsResult, StorageError};
 use super::packages::PackageStore;
 pub use crate::domain::file::Change;
 use crate::domain::{
@@ -26,52 +26,47 @@ pub trait Storage: PackageStore {
     fn instance(&self) -> InstanceId;
 
     /// `None` when the conversation has no folder.
-    fn open(&self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError>;
+    fn open(&self, key: &ConversationKey) -> FsResult<Option<Box<dyn ConversationFolder>>>;
 
     /// As [`Storage::open`]; creates a missing folder. May be called concurrently.
-    fn create(&self, key: &ConversationKey) -> Result<Box<dyn ConversationFolder>, StorageError>;
+    fn create(&self, key: &ConversationKey) -> FsResult<Box<dyn ConversationFolder>>;
 
     /// Deletes a conversation: `false` when there was none. The name is free at once; a large folder is deleted in the
     /// background. A sandbox that still has the folder keeps an empty one.
-    fn remove(&self, key: &ConversationKey) -> Result<bool, StorageError>;
+    fn remove(&self, key: &ConversationKey) -> FsResult<bool>;
 
     /// An owner's conversations after `after`, ordered by id, at most `limit`. A change at the top of a folder counts
     /// as a use here.
-    fn list(
-        &self,
-        owner: &Principal,
-        after: Option<&ConversationId>,
-        limit: usize,
-    ) -> Result<Vec<LastUse>, StorageError>;
+    fn list(&self, owner: &Principal, after: Option<&ConversationId>, limit: usize) -> FsResult<Vec<LastUse>>;
 
     /// Every conversation of every owner, unordered. Times come from what no program can set.
-    fn last_uses(&self) -> Result<Vec<LastUse>, StorageError>;
+    fn last_uses(&self) -> FsResult<Vec<LastUse>>;
 
     /// `None` when the conversation has no folder. Uses by other processes count too.
     fn last_use(&self, key: &ConversationKey) -> Option<LastUse>;
 
     /// The time of the root's disk, which is the file server's on a network, in seconds since the Unix epoch: that of
     /// the times of use.
-    fn now_unix_s(&self) -> Result<i64, StorageError>;
+    fn now_unix_s(&self) -> FsResult<i64>;
 
     /// Free space for this process; `u64::MAX` entries when the file system keeps no count.
-    fn free(&self) -> Result<Usage, StorageError>;
+    fn free(&self) -> FsResult<Usage>;
 
     /// Whether the disk of the root can have a file of this length. Takes no space.
-    fn holds(&self, file_bytes: u64) -> Result<bool, StorageError>;
+    fn holds(&self, file_bytes: u64) -> FsResult<bool>;
 
     /// A new, empty folder that belongs to no conversation.
-    fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError>;
+    fn create_unassigned(self: Arc<Self>) -> FsResult<Box<dyn UnassignedFolder>>;
 
     /// Stores the languages in use, for the next start.
-    fn remember_languages(&self, languages: &[String]) -> Result<(), StorageError>;
+    fn remember_languages(&self, languages: &[String]) -> FsResult<()>;
 
     /// The stored languages; empty when they are not known.
     fn recall_languages(&self) -> Vec<Language>;
 
     /// Removes what an earlier process with this identity left, large folders in the background. To be called before
     /// the first folder is created.
-    fn recover(&self) -> Result<(), StorageError>;
+    fn recover(&self) -> FsResult<()>;
 
     /// The size of a conversation's own disk while it is unmounted; `None` when it is mounted or there is none.
     fn resting_bytes(&self, key: &ConversationKey) -> Option<u64>;
@@ -101,83 +96,78 @@ pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
     fn data(&self) -> DataFolder;
 
     /// Differs for a later folder with the same name.
-    fn identity(&self) -> Result<FolderId, StorageError>;
+    fn identity(&self) -> FsResult<FolderId>;
 
     /// The file system's time now: files that are created or changed from now on have this time or a later one. Counts
     /// as a use.
-    fn mark(&self) -> Result<Mark, StorageError>;
+    fn mark(&self) -> FsResult<Mark>;
 
     /// Lists plain files; with a mark, also how each changed since, and takes set-user-id and set-group-id from them.
-    fn list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, StorageError>;
+    fn list(&self, bounds: ListBounds, since: Option<Mark>) -> FsResult<Listing>;
 
     /// Lists the plain files below a folder (of the top without one) that follow `after` in the order of paths. Skipped
     /// things are in the first page only.
-    fn page(
-        &self,
-        bounds: ListBounds,
-        folder: Option<&SafePath>,
-        after: Option<&SafePath>,
-    ) -> Result<Listing, StorageError>;
+    fn page(&self, bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> FsResult<Listing>;
 
     /// The space that the files take, counted until it exceeds `ceiling`.
-    fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError>;
+    fn usage(&self, ceiling: &Usage) -> FsResult<Usage>;
 
     /// Opens a plain file. Never waits, whatever kind of file has the name.
-    fn read(&self, path: &SafePath) -> Result<OpenFile, StorageError>;
+    fn read(&self, path: &SafePath) -> FsResult<OpenFile>;
 
     /// Writes a file atomically: readers see the old bytes or the new, never a part. Missing folders are created. A
     /// link, pipe or socket with that name is replaced, not followed.
-    fn write(&self, path: &SafePath, bytes: &[u8]) -> Result<Entry, StorageError>;
+    fn write(&self, path: &SafePath, bytes: &[u8]) -> FsResult<Entry>;
 
     /// Begins a file that is written piece by piece.
-    fn incoming(self: Box<Self>) -> Result<Box<dyn IncomingFile>, StorageError>;
+    fn incoming(self: Box<Self>) -> FsResult<Box<dyn IncomingFile>>;
 
     /// Gives a file, a link (not its target) or a folder with its contents another path, in one step, and creates
     /// missing folders. What has that path stays, and the move fails, unless it is no folder and is to be replaced.
     /// Returns a plain file's entry.
-    fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> Result<Option<Entry>, StorageError>;
+    fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>>;
 
     /// Whether the folder exists that would hold this path.
     fn has_parent_of(&self, path: &SafePath) -> bool;
 
     /// Gives a plain file a second name, whose missing folders are created.
-    fn link(&self, file: &SafePath, name: &SafePath) -> Result<(), StorageError>;
+    fn link(&self, file: &SafePath, name: &SafePath) -> FsResult<()>;
 
     /// Creates a folder and its missing parents.
-    fn make_folders(&self, path: &SafePath) -> Result<(), StorageError>;
+    fn make_folders(&self, path: &SafePath) -> FsResult<()>;
 
     /// Visits every folder and plain file, a folder before what is in it, until `visit` fails. Links, pipes, sockets
     /// and devices are not opened; they are counted, as is what cannot be read. Takes as long as the tree is large.
     fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<LeftOut>;
 
     /// Sets the permissions of a folder, without set-user-id and set-group-id.
-    fn set_folder_mode(&self, path: &SafePath, mode: u32) -> Result<(), StorageError>;
+    fn set_folder_mode(&self, path: &SafePath, mode: u32) -> FsResult<()>;
 
     /// Sets when the conversation was last used.
-    fn set_last_use(&self, unix_s: i64) -> Result<(), StorageError>;
+    fn set_last_use(&self, unix_s: i64) -> FsResult<()>;
 
     /// Deletes a file, a link (not its target) or a folder with its contents. The name is free at once; a large folder
     /// is deleted in the background.
-    fn delete(&self, path: &SafePath) -> Result<(), StorageError>;
+    fn delete(&self, path: &SafePath) -> FsResult<()>;
 }
 
 /// A file on its way into a conversation. It leaves nothing unless it is placed.
 pub trait IncomingFile: fmt::Debug + Send {
-    fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError>;
+    fn append(&mut self, bytes: &[u8]) -> FsResult<()>;
     /// Makes the file so long, with a hole after what was appended. What is appended next follows that.
-    fn extend(&mut self, length: u64) -> Result<(), StorageError>;
+    fn extend(&mut self, length: u64) -> FsResult<()>;
 
     /// Sets the permissions, without set-user-id and set-group-id, and when it was modified. To be called last.
-    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError>;
+    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> FsResult<()>;
 
     /// Whether the conversation's usage counts it already.
     fn is_counted(&self) -> bool;
 
     /// The same file on its way into another folder, as its own was deleted.
-    fn moved_to(self: Box<Self>, there: Box<dyn ConversationFolder>) -> Result<Box<dyn IncomingFile>, StorageError>;
+    fn moved_to(self: Box<Self>, there: Box<dyn ConversationFolder>) -> FsResult<Box<dyn IncomingFile>>;
 
     /// As [`ConversationFolder::write`] with the bytes that were appended.
-    fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError>;
+    fn place(self: Box<Self>, path: &SafePath) -> FsResult<Entry>;
 }
 
 /// A folder or a plain file that a walk found.
@@ -204,7 +194,7 @@ pub trait UnassignedFolder: fmt::Debug + Send + Sync {
     fn data(&self) -> DataFolder;
 
     /// Assigns the folder to a conversation. `None`, and it stays unassigned, when the conversation already has one.
-    fn assign(&mut self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError>;
+    fn assign(&mut self, key: &ConversationKey) -> FsResult<Option<Box<dyn ConversationFolder>>>;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,24 +11,24 @@ use crate::{
         owner::ConversationKey,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
-    ports::database::{ApprovalStore, DatabaseError, PolicyStore, ToolServerStore},
+    ports::database::{ApprovalStore, DbResult, PolicyStore, ToolServerStore},
 };
 
 #[async_trait]
 impl PolicyStore for Database {
-    async fn policies(&self) -> Result<Vec<(String, String)>, DatabaseError> {
+    async fn policies(&self) -> DbResult<Vec<(String, String)>> {
         let statement = "SELECT name, definition FROM network_policies ORDER BY name";
         Ok(sqlx::query_as(statement).fetch_all(self.pool()?).await?)
     }
 
-    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> Result<(), DatabaseError> {
+    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> DbResult<()> {
         let statement = "INSERT INTO network_policies (name, definition, changed_ms) VALUES ($1, $2, $3) \
             ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, changed_ms = excluded.changed_ms";
         let definition = serde_json::to_string(policy)?;
         self.execute(sqlx::query(statement).bind(name).bind(definition).bind(at_unix_ms)).await.map(drop)
     }
 
-    async fn remove_policy(&self, name: &str) -> Result<bool, DatabaseError> {
+    async fn remove_policy(&self, name: &str) -> DbResult<bool> {
         let statement = "DELETE FROM network_policies WHERE name = $1";
         Ok(self.execute(sqlx::query(statement).bind(name)).await? > 0)
     }
@@ -36,18 +36,12 @@ impl PolicyStore for Database {
 
 #[async_trait]
 impl ToolServerStore for Database {
-    async fn tool_servers(&self) -> Result<Vec<(String, String, String)>, DatabaseError> {
+    async fn tool_servers(&self) -> DbResult<Vec<(String, String, String)>> {
         let statement = "SELECT name, definition, secret FROM tool_servers ORDER BY name";
         Ok(sqlx::query_as(statement).fetch_all(self.pool()?).await?)
     }
 
-    async fn put_tool_server(
-        &self,
-        name: &str,
-        text: &ServerText,
-        secret: &str,
-        at_unix_ms: i64,
-    ) -> Result<(), DatabaseError> {
+    async fn put_tool_server(&self, name: &str, text: &ServerText, secret: &str, at_unix_ms: i64) -> DbResult<()> {
         let statement = "INSERT INTO tool_servers (name, definition, secret, changed_ms) VALUES ($1, $2, $3, $4) \
             ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, secret = excluded.secret, \
             changed_ms = excluded.changed_ms";
@@ -56,13 +50,13 @@ impl ToolServerStore for Database {
         self.execute(query).await.map(drop)
     }
 
-    async fn remove_tool_server(&self, name: &str) -> Result<bool, DatabaseError> {
+    async fn remove_tool_server(&self, name: &str) -> DbResult<bool> {
         let statement = "DELETE FROM tool_servers WHERE name = $1";
         Ok(self.execute(sqlx::query(statement).bind(name)).await? > 0)
     }
 }
 
-fn read(row: &AnyRow) -> Result<Approval, DatabaseError> {
+fn read(row: &AnyRow) -> DbResult<Approval> {
     let answer: Option<String> = row.try_get("answer")?;
     Ok(Approval {
         id: parsed(row, "id")?,
@@ -83,7 +77,7 @@ fn read(row: &AnyRow) -> Result<Approval, DatabaseError> {
 
 #[async_trait]
 impl ApprovalStore for Database {
-    async fn ask(&self, question: &Approval) -> Result<(), DatabaseError> {
+    async fn ask(&self, question: &Approval) -> DbResult<()> {
         let statement = "INSERT INTO approvals (id, owner, conversation, server, tool, definition, arguments, \
             asked_ms, expires_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let ProposedCall { conversation, server, tool, definition, arguments } = &question.call;
@@ -100,7 +94,7 @@ impl ApprovalStore for Database {
         self.execute(query).await.map(drop)
     }
 
-    async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> Result<Option<Approval>, DatabaseError> {
+    async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> DbResult<Option<Approval>> {
         let statement = "SELECT * FROM approvals WHERE id = $1 AND (owner = $2 OR $3 = 1)";
         let query = sqlx::query(statement)
             .bind(id.to_string())
@@ -109,12 +103,7 @@ impl ApprovalStore for Database {
         query.fetch_optional(self.pool()?).await?.as_ref().map(read).transpose()
     }
 
-    async fn approvals(
-        &self,
-        owner: Option<&str>,
-        open_at: Option<i64>,
-        limit: u32,
-    ) -> Result<Vec<Approval>, DatabaseError> {
+    async fn approvals(&self, owner: Option<&str>, open_at: Option<i64>, limit: u32) -> DbResult<Vec<Approval>> {
         let statement = "SELECT * FROM approvals WHERE (owner = $1 OR $2 = 1) \
             AND ($3 = 1 OR (answer IS NULL AND expires_ms > $4)) ORDER BY asked_ms DESC, id DESC LIMIT $5";
         let query = sqlx::query(statement)
@@ -126,27 +115,20 @@ impl ApprovalStore for Database {
         query.fetch_all(self.pool()?).await?.iter().map(read).collect()
     }
 
-    async fn open_questions(&self, owner: &str, now: i64) -> Result<u64, DatabaseError> {
+    async fn open_questions(&self, owner: &str, now: i64) -> DbResult<u64> {
         let statement = "SELECT COUNT(*) FROM approvals WHERE owner = $1 AND answer IS NULL AND expires_ms > $2";
         let open: i64 = sqlx::query_scalar(statement).bind(owner).bind(now).fetch_one(self.pool()?).await?;
         Ok(u64::try_from(open).unwrap_or_default())
     }
 
-    async fn answer(
-        &self,
-        id: ApprovalId,
-        answer: Answered,
-        by: &str,
-        now: i64,
-        expires: i64,
-    ) -> Result<bool, DatabaseError> {
+    async fn answer(&self, id: ApprovalId, answer: Answered, by: &str, now: i64, expires: i64) -> DbResult<bool> {
         let statement = "UPDATE approvals SET answer = $1, answered_ms = $2, answered_by = $3, expires_ms = $4 \
             WHERE id = $5 AND answer IS NULL AND expires_ms > $6";
         let query = sqlx::query(statement).bind(answer.word()).bind(now).bind(by).bind(expires);
         Ok(self.execute(query.bind(id.to_string()).bind(now)).await? > 0)
     }
 
-    async fn take_grant(&self, call: &ProposedCall, now: i64) -> Result<Option<ApprovalId>, DatabaseError> {
+    async fn take_grant(&self, call: &ProposedCall, now: i64) -> DbResult<Option<ApprovalId>> {
         let ProposedCall { conversation, server, tool, definition, arguments } = call;
         let standing = "SELECT id FROM approvals WHERE owner = $1 AND server = $2 AND tool = $3 AND definition = $4 \
             AND expires_ms > $5 AND (answer = 'always' OR (answer = 'session' AND conversation = $6)) LIMIT 1";
@@ -178,13 +160,13 @@ impl ApprovalStore for Database {
         row.map(|row| parsed(&row, "id")).transpose()
     }
 
-    async fn revoke(&self, id: ApprovalId, now: i64) -> Result<bool, DatabaseError> {
+    async fn revoke(&self, id: ApprovalId, now: i64) -> DbResult<bool> {
         let statement = "UPDATE approvals SET expires_ms = $1 WHERE id = $2 AND expires_ms > $3 AND used_ms IS NULL \
             AND (answer IS NULL OR answer <> 'no')";
         Ok(self.execute(sqlx::query(statement).bind(now).bind(id.to_string()).bind(now)).await? > 0)
     }
 
-    async fn forget_approvals(&self, before: i64) -> Result<(), DatabaseError> {
+    async fn forget_approvals(&self, before: i64) -> DbResult<()> {
         let statement = "DELETE FROM approvals WHERE expires_ms < $1";
         self.execute(sqlx::query(statement).bind(before)).await.map(drop)
     }

@@ -8,7 +8,7 @@ use sqlx::{Any, AssertSqlSafe, Column as _, Row as _, Transaction, any::AnyRow};
 use tokio::sync::mpsc;
 
 use super::{Database, MIGRATIONS};
-use crate::ports::database::{DatabaseError, DumpState, DumpStore, DumpedRow, Loading};
+use crate::ports::database::{DatabaseError, DbResult, DumpState, DumpStore, DumpedRow, Loading};
 
 /// Tables about the servers that run now, which a backup leaves out.
 const LIVE_TABLES: [&str; 4] = ["servers", "peers", "conversation_places", "open_sessions"];
@@ -36,7 +36,7 @@ impl DumpStore for Database {
         MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default()
     }
 
-    async fn state(&self) -> Result<DumpState, DatabaseError> {
+    async fn state(&self) -> DbResult<DumpState> {
         self.migrate(Some(0)).await?;
         let row = sqlx::query("SELECT MAX(version) AS version FROM _sqlx_migrations").fetch_one(&self.pool).await?;
         let version = row.try_get::<Option<i64>, _>("version")?.unwrap_or_default();
@@ -53,7 +53,7 @@ impl DumpStore for Database {
         Ok(DumpState { version, is_empty })
     }
 
-    async fn dump(&self, rows: mpsc::Sender<(&'static str, DumpedRow)>) -> Result<(), DatabaseError> {
+    async fn dump(&self, rows: mpsc::Sender<(&'static str, DumpedRow)>) -> DbResult<()> {
         let mut transaction = self.pool()?.begin().await?;
         // SQLite takes its snapshot at the first read.
         if transaction.backend_name() == "PostgreSQL" {
@@ -72,7 +72,7 @@ impl DumpStore for Database {
         Ok(())
     }
 
-    async fn load(&self, version: i64, replace: bool, mut rows: mpsc::Receiver<Loading>) -> Result<(), DatabaseError> {
+    async fn load(&self, version: i64, replace: bool, mut rows: mpsc::Receiver<Loading>) -> DbResult<()> {
         self.migrate(Some(version)).await?;
         let mut present: Vec<&str> = Vec::new();
         for table in TABLES.iter().chain(&LIVE_TABLES).filter(|_| replace) {
@@ -98,7 +98,7 @@ impl DumpStore for Database {
     }
 }
 
-fn read(row: &AnyRow) -> Result<DumpedRow, DatabaseError> {
+fn read(row: &AnyRow) -> DbResult<DumpedRow> {
     let mut values = DumpedRow::new();
     for column in row.columns() {
         let at = column.ordinal();
@@ -110,7 +110,7 @@ fn read(row: &AnyRow) -> Result<DumpedRow, DatabaseError> {
 }
 
 /// The names were checked: they are made of letters, digits and `_`.
-async fn insert(transaction: &mut Transaction<'_, Any>, table: &str, row: DumpedRow) -> Result<(), DatabaseError> {
+async fn insert(transaction: &mut Transaction<'_, Any>, table: &str, row: DumpedRow) -> DbResult<()> {
     let names: Vec<_> = row.keys().map(String::as_str).collect();
     let places: Vec<_> = (1..=names.len()).map(|number| format!("${number}")).collect();
     let statement = format!("INSERT INTO {table} ({}) VALUES ({})", names.join(", "), places.join(", "));

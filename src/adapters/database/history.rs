@@ -25,7 +25,7 @@ use crate::{
         text::{ms, whole},
     },
     ports::{
-        database::DatabaseError,
+        database::DbResult,
         history::{EndWord, HistoryLine, HistoryStore, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
 };
@@ -57,7 +57,7 @@ const ADD_USAGE: &str = "INSERT INTO usage_days \
 
 #[async_trait]
 impl HistoryStore for Database {
-    async fn write(&self, lines: &[HistoryLine]) -> Result<(), DatabaseError> {
+    async fn write(&self, lines: &[HistoryLine]) -> DbResult<()> {
         let mut transaction = self.pool()?.begin().await?;
         // Ordered, so that servers that write at once do not wait for each other in a circle.
         let mut usage: BTreeMap<_, UsageLine> = BTreeMap::new();
@@ -86,7 +86,7 @@ impl HistoryStore for Database {
         Ok(transaction.commit().await?)
     }
 
-    async fn line(&self, who: &Principal, run: RunId) -> Result<Option<HistoryLine>, DatabaseError> {
+    async fn line(&self, who: &Principal, run: RunId) -> DbResult<Option<HistoryLine>> {
         // By the owner's index and not by the id alone: no line of another owner is read, so the time tells nothing.
         let statement = "SELECT * FROM history WHERE owner = $1 AND begun_ms = $2 AND COALESCE(id, '') = $3";
         let query = sqlx::query(statement).bind(who.name()).bind(run.unix_ms()).bind(run.to_string());
@@ -94,13 +94,13 @@ impl HistoryStore for Database {
         row.as_ref().map(read).transpose()
     }
 
-    async fn page(&self, filter: &LineFilter, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+    async fn page(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<HistoryLine>> {
         let (statement, values) = page_statement(filter, limit)?;
         let rows = sqlx::query_with(AssertSqlSafe(statement), values).fetch_all(self.at_last().await?).await?;
         rows.iter().map(read).collect()
     }
 
-    async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<Vec<UsageLine>, DatabaseError> {
+    async fn usage(&self, filter: &UsageFilter, limit: usize) -> DbResult<Vec<UsageLine>> {
         let mut wanted = Conditions::default();
         wanted.add("owner =", filter.owner.as_ref().map(Principal::name))?;
         wanted.add("day >=", filter.from)?;
@@ -111,28 +111,28 @@ impl HistoryStore for Database {
         rows.iter().map(read_usage).collect()
     }
 
-    async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+    async fn notable(&self, which: Notable, from: i64, limit: usize) -> DbResult<Vec<HistoryLine>> {
         activity::notable(self.at_last().await?, which, from, limit).await
     }
 
-    async fn parts(&self, from: i64, part_ms: i64) -> Result<Vec<PartLine>, DatabaseError> {
+    async fn parts(&self, from: i64, part_ms: i64) -> DbResult<Vec<PartLine>> {
         activity::parts(self.at_last().await?, from, part_ms).await
     }
 
-    async fn beat(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {
+    async fn beat(&self, instance: InstanceId, beat: i64) -> DbResult<()> {
         let statement = "INSERT INTO servers (instance, beat) VALUES ($1, $2) \
             ON CONFLICT (instance) DO UPDATE SET beat = excluded.beat";
         self.execute(sqlx::query(statement).bind(instance.to_string()).bind(beat)).await.map(drop)
     }
 
-    async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError> {
+    async fn open(&self) -> DbResult<Vec<(InstanceId, Option<i64>)>> {
         let statement = "SELECT DISTINCT history.instance AS instance, servers.beat AS beat \
             FROM history LEFT JOIN servers ON servers.instance = history.instance WHERE history.ended IS NULL";
         let rows = sqlx::query(statement).fetch_all(self.pool()?).await?;
         rows.iter().map(|row| Ok((parsed(row, "instance")?, row.try_get("beat")?))).collect()
     }
 
-    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> Result<u64, DatabaseError> {
+    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> DbResult<u64> {
         let statement = "UPDATE history SET ended_ms = $1, ended = $2, failure = $3, sentence = $4 \
             WHERE ended IS NULL AND instance = $5 AND begun_ms < $6";
         let query = sqlx::query(statement)
@@ -145,17 +145,17 @@ impl HistoryStore for Database {
         self.execute(query).await
     }
 
-    async fn count(&self) -> Result<u64, DatabaseError> {
+    async fn count(&self) -> DbResult<u64> {
         let lines: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM history").fetch_one(self.pool()?).await?;
         Ok(u64::try_from(lines).unwrap_or_default())
     }
 
-    async fn begun_after_oldest(&self, count: u64) -> Result<Option<i64>, DatabaseError> {
+    async fn begun_after_oldest(&self, count: u64) -> DbResult<Option<i64>> {
         let statement = "SELECT begun_ms FROM history ORDER BY begun_ms LIMIT 1 OFFSET $1";
         Ok(sqlx::query_scalar(statement).bind(whole(count)).fetch_optional(self.pool()?).await?)
     }
 
-    async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> Result<Option<(i64, u64)>, DatabaseError> {
+    async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> DbResult<Option<(i64, u64)>> {
         let statement = "SELECT MIN(begun_ms) AS oldest, CAST(SUM(bytes) AS BIGINT) AS bytes FROM (\
             SELECT begun_ms, 1024 + COALESCE(OCTET_LENGTH(source), 0) + COALESCE(OCTET_LENGTH(files), 0) \
             + COALESCE(OCTET_LENGTH(sentence), 0) AS bytes \
@@ -165,7 +165,7 @@ impl HistoryStore for Database {
         Ok(oldest.zip(bytes.and_then(|bytes| u64::try_from(bytes).ok())))
     }
 
-    async fn remove_before(&self, unix_ms: i64, limit: u64) -> Result<u64, DatabaseError> {
+    async fn remove_before(&self, unix_ms: i64, limit: u64) -> DbResult<u64> {
         let statement = "DELETE FROM history WHERE id IN \
             (SELECT id FROM history WHERE begun_ms < $1 ORDER BY begun_ms LIMIT $2)";
         self.execute(sqlx::query(statement).bind(unix_ms).bind(whole(limit))).await
@@ -174,7 +174,7 @@ impl HistoryStore for Database {
 
 impl Database {
     /// The connections, for a reader: a server that has just begun prepares its database first.
-    async fn at_last(&self) -> Result<&AnyPool, DatabaseError> {
+    async fn at_last(&self) -> DbResult<&AnyPool> {
         self.ready().await;
         self.pool()
     }
@@ -198,7 +198,7 @@ fn page_statement(filter: &LineFilter, limit: usize) -> Result<(String, AnyArgum
 }
 
 /// Stores one line; whether that changed something.
-async fn insert(transaction: &mut Transaction<'_, Any>, line: &HistoryLine) -> Result<bool, DatabaseError> {
+async fn insert(transaction: &mut Transaction<'_, Any>, line: &HistoryLine) -> DbResult<bool> {
     let end = line.end.as_ref();
     let figures = end.map(|end| &end.figures);
     let files = end.map(|end| serde_json::to_string(&end.files).unwrap_or_default());
@@ -286,7 +286,7 @@ impl Conditions {
     }
 }
 
-fn read(row: &AnyRow) -> Result<HistoryLine, DatabaseError> {
+fn read(row: &AnyRow) -> DbResult<HistoryLine> {
     let ended: Option<i64> = row.try_get("ended_ms")?;
     Ok(HistoryLine {
         run: parsed(row, "id")?,
@@ -302,7 +302,7 @@ fn read(row: &AnyRow) -> Result<HistoryLine, DatabaseError> {
     })
 }
 
-fn read_end(row: &AnyRow, unix_ms: i64) -> Result<LineEnd, DatabaseError> {
+fn read_end(row: &AnyRow, unix_ms: i64) -> DbResult<LineEnd> {
     let optional = |column: &str| row.try_get::<Option<i64>, _>(column);
     let count = |column: &str| Ok::<_, sqlx::Error>(optional(column)?.and_then(|n| u64::try_from(n).ok()));
     let status = |column: &str| Ok::<_, sqlx::Error>(optional(column)?.and_then(|n| i32::try_from(n).ok()));
@@ -331,11 +331,11 @@ fn read_end(row: &AnyRow, unix_ms: i64) -> Result<LineEnd, DatabaseError> {
 }
 
 /// How a run ended; `None` for a word of another version of the server, which keeps no other line from being read.
-fn end_word(row: &AnyRow) -> Result<Option<EndWord>, DatabaseError> {
+fn end_word(row: &AnyRow) -> DbResult<Option<EndWord>> {
     Ok(row.try_get::<String, _>("ended")?.parse().ok())
 }
 
-fn read_usage(row: &AnyRow) -> Result<UsageLine, DatabaseError> {
+fn read_usage(row: &AnyRow) -> DbResult<UsageLine> {
     Ok(UsageLine {
         owner: parsed(row, "owner")?,
         day: row.try_get("day")?,

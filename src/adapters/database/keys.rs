@@ -10,7 +10,7 @@ use super::{
 use crate::{
     domain::text::{hex, whole},
     ports::{
-        database::DatabaseError,
+        database::{DatabaseError, DbResult},
         history::{KeyRecord, KeyStore},
     },
 };
@@ -20,13 +20,13 @@ const TRIES: usize = 2;
 
 #[async_trait]
 impl KeyStore for Database {
-    async fn keys(&self, since_unix_ms: i64, limit: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+    async fn keys(&self, since_unix_ms: i64, limit: usize) -> DbResult<Vec<KeyRecord>> {
         let statement = "SELECT * FROM idempotency_keys WHERE created_ms >= $1 ORDER BY created_ms DESC LIMIT $2";
         let rows = sqlx::query(statement).bind(since_unix_ms).bind(whole(limit)).fetch_all(self.pool()?).await?;
         rows.iter().map(read).collect()
     }
 
-    async fn keep(&self, key: &KeyRecord, since_unix_ms: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+    async fn keep(&self, key: &KeyRecord, since_unix_ms: i64) -> DbResult<Option<KeyRecord>> {
         let statement = "INSERT INTO idempotency_keys (owner, name, digest, run, conversation, created_ms) \
             VALUES ($1, $2, $3, $4, $5, $6) \
             ON CONFLICT (owner, name) DO UPDATE SET digest = excluded.digest, run = excluded.run, \
@@ -53,20 +53,20 @@ impl KeyStore for Database {
         Err(DatabaseError("a key was taken and released again and again".to_owned()))
     }
 
-    async fn release(&self, key: &KeyRecord) -> Result<(), DatabaseError> {
+    async fn release(&self, key: &KeyRecord) -> DbResult<()> {
         let statement = "DELETE FROM idempotency_keys WHERE owner = $1 AND name = $2 AND run = $3";
         let query = sqlx::query(statement).bind(key.owner.name()).bind(&key.key).bind(key.run.to_string());
         self.execute(query).await.map(drop)
     }
 
-    async fn forget(&self, before_unix_ms: i64, limit: u64) -> Result<u64, DatabaseError> {
+    async fn forget(&self, before_unix_ms: i64, limit: u64) -> DbResult<u64> {
         let statement = "DELETE FROM idempotency_keys WHERE (owner, name) IN \
             (SELECT owner, name FROM idempotency_keys WHERE created_ms < $1 ORDER BY created_ms LIMIT $2)";
         self.execute(sqlx::query(statement).bind(before_unix_ms).bind(whole(limit))).await
     }
 }
 
-fn read(row: &AnyRow) -> Result<KeyRecord, DatabaseError> {
+fn read(row: &AnyRow) -> DbResult<KeyRecord> {
     Ok(KeyRecord {
         owner: parsed(row, "owner")?,
         key: row.try_get("name")?,

@@ -9,7 +9,7 @@ use super::{Database, tokens::parsed};
 use crate::{
     domain::{id::InstanceId, owner::ConversationKey},
     ports::{
-        database::DatabaseError,
+        database::{DatabaseError, DbResult},
         peers::{Peer, PeerStore},
     },
 };
@@ -19,13 +19,13 @@ const TRIES: usize = 2;
 
 #[async_trait]
 impl PeerStore for Database {
-    async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
+    async fn announce(&self, me: &Peer, beat: i64) -> DbResult<()> {
         let statement = "INSERT INTO peers (instance, url, beat) VALUES ($1, $2, $3) \
             ON CONFLICT (instance) DO UPDATE SET url = excluded.url, beat = excluded.beat";
         self.execute(sqlx::query(statement).bind(me.instance.to_string()).bind(&me.url).bind(beat)).await.map(drop)
     }
 
-    async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError> {
+    async fn peers(&self) -> DbResult<Vec<(Peer, i64)>> {
         let statement = "SELECT instance, url, beat FROM peers ORDER BY instance";
         let rows = sqlx::query(statement).fetch_all(self.pool()?).await?;
         let read = rows.iter().map(|row| {
@@ -40,7 +40,7 @@ impl PeerStore for Database {
         by: InstanceId,
         stamp: i64,
         dead: &[(InstanceId, i64)],
-    ) -> Result<InstanceId, DatabaseError> {
+    ) -> DbResult<InstanceId> {
         // A server that has changed its beat since it was read is not dead, whatever this one thinks.
         let mut is_dead = String::new();
         for place in (5..).step_by(2).take(dead.len()) {
@@ -69,14 +69,14 @@ impl PeerStore for Database {
         Err(DatabaseError("a conversation was taken and given back again and again".to_owned()))
     }
 
-    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
+    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> DbResult<()> {
         let statement = "DELETE FROM conversation_places \
             WHERE owner = $1 AND conversation = $2 AND instance = $3 AND stamp = $4";
         let query = sqlx::query(statement).bind(conversation.owner.name()).bind(conversation.id.as_str());
         self.execute(query.bind(by.to_string()).bind(stamp)).await.map(drop)
     }
 
-    async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError> {
+    async fn leave(&self, instance: InstanceId) -> DbResult<()> {
         for table in ["conversation_places", "peers"] {
             let statement = AssertSqlSafe(format!("DELETE FROM {table} WHERE instance = $1"));
             self.execute(sqlx::query(statement).bind(instance.to_string())).await?;
@@ -84,7 +84,7 @@ impl PeerStore for Database {
         Ok(())
     }
 
-    async fn forget(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {
+    async fn forget(&self, instance: InstanceId, beat: i64) -> DbResult<()> {
         // A server that comes back waits for the end of this with its first beat, and takes what it has only then.
         let mut transaction = self.pool()?.begin().await?;
         let statement = "DELETE FROM peers WHERE instance = $1 AND beat = $2";

@@ -11,14 +11,14 @@ use crate::{
         text::whole,
     },
     ports::{
-        database::DatabaseError,
+        database::DbResult,
         sessions::{ServerProcess, SessionRecord, SessionStore},
     },
 };
 
 #[async_trait]
 impl SessionStore for Database {
-    async fn record(&self, session: &SessionRecord, by: ServerProcess) -> Result<(), DatabaseError> {
+    async fn record(&self, session: &SessionRecord, by: ServerProcess) -> DbResult<()> {
         let statement = "INSERT INTO open_sessions \
             (id, owner, conversation, language, instance, started_ms, opened_ms) VALUES ($1, $2, $3, $4, $5, $6, $7) \
             ON CONFLICT (id) DO UPDATE SET instance = excluded.instance, started_ms = excluded.started_ms, \
@@ -34,11 +34,11 @@ impl SessionStore for Database {
         self.execute(query).await.map(drop)
     }
 
-    async fn forget(&self, session: SessionId) -> Result<(), DatabaseError> {
+    async fn forget(&self, session: SessionId) -> DbResult<()> {
         self.remove_session(session).await.map(drop)
     }
 
-    async fn left(&self, by: ServerProcess, limit: usize) -> Result<Vec<SessionRecord>, DatabaseError> {
+    async fn left(&self, by: ServerProcess, limit: usize) -> DbResult<Vec<SessionRecord>> {
         let statement = "SELECT * FROM open_sessions WHERE instance = $1 AND started_ms <> $2 \
             ORDER BY opened_ms DESC, id DESC LIMIT $3";
         let query = sqlx::query(statement).bind(by.instance.to_string()).bind(by.started_ms).bind(whole(limit));
@@ -50,7 +50,7 @@ impl SessionStore for Database {
         conversation: &ConversationKey,
         language: &Language,
         by: ServerProcess,
-    ) -> Result<Vec<SessionRecord>, DatabaseError> {
+    ) -> DbResult<Vec<SessionRecord>> {
         // Usually there is none, and reading waits for no writer.
         let statement = "SELECT * FROM open_sessions WHERE owner = $1 AND conversation = $2 AND language = $3 \
             AND NOT (instance = $4 AND started_ms = $5) ORDER BY opened_ms, id";
@@ -66,7 +66,7 @@ impl SessionStore for Database {
         Ok(taken)
     }
 
-    async fn forget_before(&self, unix_ms: i64) -> Result<(), DatabaseError> {
+    async fn forget_before(&self, unix_ms: i64) -> DbResult<()> {
         let query = sqlx::query("DELETE FROM open_sessions WHERE opened_ms < $1").bind(unix_ms);
         self.execute(query).await.map(drop)
     }
@@ -74,13 +74,13 @@ impl SessionStore for Database {
 
 impl Database {
     /// Whether the session was there.
-    async fn remove_session(&self, session: SessionId) -> Result<bool, DatabaseError> {
+    async fn remove_session(&self, session: SessionId) -> DbResult<bool> {
         let query = sqlx::query("DELETE FROM open_sessions WHERE id = $1").bind(session.to_string());
         Ok(self.execute(query).await? > 0)
     }
 }
 
-fn read(row: &AnyRow) -> Result<SessionRecord, DatabaseError> {
+fn read(row: &AnyRow) -> DbResult<SessionRecord> {
     Ok(SessionRecord {
         session: parsed(row, "id")?,
         conversation: ConversationKey::new(parsed(row, "owner")?, parsed(row, "conversation")?),

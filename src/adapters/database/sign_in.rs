@@ -15,7 +15,7 @@ use crate::{
         token::{AccessRecord, CONNECTION_MARK, Grant, TokenDigest, TokenRecord},
     },
     ports::{
-        database::DatabaseError,
+        database::DbResult,
         sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient, SignInStore},
     },
 };
@@ -28,7 +28,7 @@ const UNUSED_CLIENT_MS: i64 = 90 * DAY_MS;
 
 #[async_trait]
 impl SignInStore for Database {
-    async fn register(&self, client: &RegisteredClient, now: i64) -> Result<String, DatabaseError> {
+    async fn register(&self, client: &RegisteredClient, now: i64) -> DbResult<String> {
         let mut transaction = self.pool()?.begin().await?;
         let insert = "INSERT INTO sign_in_clients (id, fingerprint, name, redirects, secret, created_ms) \
             VALUES ($1, $2, $3, $4, $5, $6) \
@@ -49,17 +49,12 @@ impl SignInStore for Database {
         Ok(id)
     }
 
-    async fn client(&self, id: &str) -> Result<Option<RegisteredClient>, DatabaseError> {
+    async fn client(&self, id: &str) -> DbResult<Option<RegisteredClient>> {
         let query = sqlx::query("SELECT * FROM sign_in_clients WHERE id = $1").bind(id.to_owned());
         query.fetch_optional(self.pool()?).await?.as_ref().map(client).transpose()
     }
 
-    async fn connect(
-        &self,
-        connection: &TokenRecord,
-        code: &Code,
-        stored_parent: Option<TokenId>,
-    ) -> Result<bool, DatabaseError> {
+    async fn connect(&self, connection: &TokenRecord, code: &Code, stored_parent: Option<TokenId>) -> DbResult<bool> {
         let mut transaction = self.pool()?.begin().await?;
         if let Some(parent) = stored_parent {
             // It changes nothing, and holds the parent's row: a revocation waits until the connection is there.
@@ -86,7 +81,7 @@ impl SignInStore for Database {
         Ok(true)
     }
 
-    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> Result<Exchange, DatabaseError> {
+    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> DbResult<Exchange> {
         let mut transaction = self.pool()?.begin().await?;
         let update = "UPDATE sign_in_codes SET used_ms = $1 WHERE digest = $2 AND client = $3 AND challenge = $4 \
             AND (redirect = $5 OR $6 = 1) AND used_ms IS NULL AND expires_ms > $1 RETURNING connection";
@@ -108,7 +103,7 @@ impl SignInStore for Database {
         grant(transaction, parsed(&row, "connection")?, &what.client, pair, now).await
     }
 
-    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> Result<Option<(TokenId, Grant)>, DatabaseError> {
+    async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> DbResult<Option<(TokenId, Grant)>> {
         let select = "SELECT tokens.id AS id, tokens.may AS may FROM sign_in_refresh \
             JOIN tokens ON tokens.id = sign_in_refresh.connection \
             WHERE sign_in_refresh.digest = $1 AND sign_in_refresh.client = $2";
@@ -123,7 +118,7 @@ impl SignInStore for Database {
         pair: &Pair,
         now: i64,
         grace_ms: i64,
-    ) -> Result<Exchange, DatabaseError> {
+    ) -> DbResult<Exchange> {
         let mut transaction = self.pool()?.begin().await?;
         let update = "UPDATE sign_in_refresh SET retired_ms = COALESCE(retired_ms, $1) \
             WHERE digest = $2 AND client = $3 AND expires_ms > $1 RETURNING connection, retired_ms";
@@ -142,7 +137,7 @@ impl SignInStore for Database {
         grant(transaction, connection, client, pair, now).await
     }
 
-    async fn connection(&self, token: &TokenDigest, client: Option<&str>) -> Result<Option<TokenId>, DatabaseError> {
+    async fn connection(&self, token: &TokenDigest, client: Option<&str>) -> DbResult<Option<TokenId>> {
         for table in ["sign_in_refresh", "sign_in_access"] {
             let select = format!("SELECT connection, client FROM {table} WHERE digest = $1");
             let row = sqlx::query(sqlx::AssertSqlSafe(select)).bind(hex(token)).fetch_optional(self.pool()?).await?;
@@ -153,7 +148,7 @@ impl SignInStore for Database {
         Ok(None)
     }
 
-    async fn forget(&self, now: i64) -> Result<Vec<TokenId>, DatabaseError> {
+    async fn forget(&self, now: i64) -> DbResult<Vec<TokenId>> {
         let mut transaction = self.pool()?.begin().await?;
         let deletes = [
             ("DELETE FROM sign_in_codes WHERE expires_ms < $1", now - DAY_MS),
@@ -182,7 +177,7 @@ impl SignInStore for Database {
 }
 
 /// Removes the oldest clients that were not confirmed, so that strangers cannot fill the disk.
-async fn trim(connection: &mut AnyConnection, unconfirmed_max: i64) -> Result<(), DatabaseError> {
+async fn trim(connection: &mut AnyConnection, unconfirmed_max: i64) -> DbResult<()> {
     let statement = "DELETE FROM sign_in_clients WHERE confirmed_ms IS NULL AND created_ms < (SELECT created_ms FROM \
         sign_in_clients WHERE confirmed_ms IS NULL ORDER BY created_ms DESC LIMIT 1 OFFSET $1)";
     sqlx::query(statement).bind(unconfirmed_max).execute(connection).await?;
@@ -197,7 +192,7 @@ async fn grant(
     client: &str,
     pair: &Pair,
     now: i64,
-) -> Result<Exchange, DatabaseError> {
+) -> DbResult<Exchange> {
     let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";
     sqlx::query(confirm).bind(now).bind(client.to_owned()).execute(&mut *transaction).await?;
     let select = "SELECT digest, may FROM tokens WHERE id = $1 AND revoked_ms IS NULL \
@@ -232,7 +227,7 @@ async fn grant(
     Ok(Exchange::Granted { connection, grant: may(&row)?, access })
 }
 
-fn client(row: &AnyRow) -> Result<RegisteredClient, DatabaseError> {
+fn client(row: &AnyRow) -> DbResult<RegisteredClient> {
     let redirects: String = row.try_get("redirects")?;
     let has_secret = row.try_get::<Option<String>, _>("secret")?.is_some();
     Ok(RegisteredClient {

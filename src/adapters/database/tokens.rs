@@ -14,7 +14,7 @@ use crate::{
         text::{hex, unhex},
         token::{AccessRecord, CONNECTION_MARK, Grant, SUBJECT_MARK, TokenDigest, TokenRecord},
     },
-    ports::database::{DatabaseError, TokenStore},
+    ports::database::{DatabaseError, DbResult, TokenStore},
 };
 
 /// Tokens that one statement names.
@@ -25,7 +25,7 @@ const AHEAD_MS: i64 = 2 * 24 * 3600 * 1000;
 
 #[async_trait]
 impl TokenStore for Database {
-    async fn changed(&self, since: i64) -> Result<Vec<TokenRecord>, DatabaseError> {
+    async fn changed(&self, since: i64) -> DbResult<Vec<TokenRecord>> {
         let rows =
             sqlx::query("SELECT * FROM tokens WHERE changed_ms >= $1").bind(since).fetch_all(self.pool()?).await?;
         // What another version of the server wrote must not keep the end of any other token from being read.
@@ -34,7 +34,7 @@ impl TokenStore for Database {
         Ok(rows.iter().filter_map(|row| read(row).inspect_err(skipped).ok()).collect())
     }
 
-    async fn access(&self, since: i64) -> Result<Vec<AccessRecord>, DatabaseError> {
+    async fn access(&self, since: i64) -> DbResult<Vec<AccessRecord>> {
         let statement = "SELECT sign_in_access.digest AS digest, tokens.digest AS connection, \
             sign_in_access.expires_ms AS expires_ms FROM sign_in_access \
             JOIN tokens ON tokens.id = sign_in_access.connection WHERE sign_in_access.created_ms >= $1";
@@ -46,11 +46,11 @@ impl TokenStore for Database {
         rows.iter().map(read).collect()
     }
 
-    async fn insert(&self, token: &TokenRecord) -> Result<(), DatabaseError> {
+    async fn insert(&self, token: &TokenRecord) -> DbResult<()> {
         insert(&mut *self.pool()?.acquire().await?, token).await
     }
 
-    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError> {
+    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> DbResult<Vec<TokenId>> {
         let mut transaction = self.pool()?.begin().await?;
         // The token first: what is being made with it holds its row (`SignInStore::connect`), and only a statement that
         // begins afterwards sees what was made.
@@ -67,7 +67,7 @@ impl TokenStore for Database {
         rows.iter().map(|row| parsed(row, "id")).collect()
     }
 
-    async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> Result<bool, DatabaseError> {
+    async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> DbResult<bool> {
         let statement = "UPDATE tokens SET revoked_ms = NULL, changed_ms = $1 \
             WHERE id = $2 AND prefix = $3 AND revoked_ms IS NOT NULL";
         let query = sqlx::query(statement).bind(at_unix_ms).bind(subject.to_string()).bind(SUBJECT_MARK);
@@ -79,7 +79,7 @@ impl TokenStore for Database {
         configured: &TokenId,
         before: &[TokenId],
         at_unix_ms: i64,
-    ) -> Result<Vec<TokenId>, DatabaseError> {
+    ) -> DbResult<Vec<TokenId>> {
         let (id, owner) = (configured.to_string(), Principal::default());
         let mark = format!("{}%", CONNECTION_MARK.trim_end_matches('_'));
         let orphan = "parent <> $1 AND NOT EXISTS (SELECT 1 FROM tokens AS parents WHERE parents.id = tokens.parent)";
@@ -109,7 +109,7 @@ impl TokenStore for Database {
         rows.iter().map(|row| parsed(row, "id")).collect()
     }
 
-    async fn used(&self, tokens: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
+    async fn used(&self, tokens: &[(TokenId, i64)]) -> DbResult<()> {
         let mut transaction = self.pool()?.begin().await?;
         for (token, at) in tokens {
             let statement = "UPDATE tokens SET used_ms = $1 WHERE id = $2";
@@ -123,7 +123,7 @@ impl TokenStore for Database {
         tokens: &[TokenId],
         since: i64,
         (instance, began): (InstanceId, i64),
-    ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError> {
+    ) -> DbResult<Vec<(TokenId, (u64, u64))>> {
         let mut spent = Vec::new();
         for some in tokens.chunks(TOKENS_AT_ONCE) {
             let places = (4..4 + some.len()).map(|place| format!("${place}")).collect::<Vec<_>>().join(", ");
@@ -144,14 +144,14 @@ impl TokenStore for Database {
         Ok(spent)
     }
 
-    async fn forget(&self, before_unix_ms: i64) -> Result<(), DatabaseError> {
+    async fn forget(&self, before_unix_ms: i64) -> DbResult<()> {
         // A subject of another issuer that was refused stays refused.
         let statement = "DELETE FROM tokens WHERE (revoked_ms < $1 OR expires_ms < $1) AND prefix <> $2";
         self.execute(sqlx::query(statement).bind(before_unix_ms).bind(SUBJECT_MARK)).await.map(drop)
     }
 }
 
-pub(super) async fn insert(connection: &mut AnyConnection, token: &TokenRecord) -> Result<(), DatabaseError> {
+pub(super) async fn insert(connection: &mut AnyConnection, token: &TokenRecord) -> DbResult<()> {
     let may = serde_json::to_string(&token.grant)?;
     let statement = "INSERT INTO tokens \
         (id, owner, name, prefix, digest, may, parent, created_ms, changed_ms, expires_ms, used_ms, revoked_ms) \
@@ -173,7 +173,7 @@ pub(super) async fn insert(connection: &mut AnyConnection, token: &TokenRecord) 
     Ok(())
 }
 
-fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
+fn read(row: &AnyRow) -> DbResult<TokenRecord> {
     Ok(TokenRecord {
         id: parsed(row, "id")?,
         owner: parsed(row, "owner")?,
@@ -190,23 +190,23 @@ fn read(row: &AnyRow) -> Result<TokenRecord, DatabaseError> {
 }
 
 /// What the token of a row may do.
-pub(super) fn may(row: &AnyRow) -> Result<Grant, DatabaseError> {
+pub(super) fn may(row: &AnyRow) -> DbResult<Grant> {
     let may: String = row.try_get("may")?;
     Ok(serde_json::from_str(&may)?)
 }
 
-pub(super) fn digest(row: &AnyRow, column: &str) -> Result<TokenDigest, DatabaseError> {
+pub(super) fn digest(row: &AnyRow, column: &str) -> DbResult<TokenDigest> {
     let text: String = row.try_get(column)?;
     unhex(&text).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| DatabaseError("a digest is no digest".into()))
 }
 
 /// A column that holds the text of something.
-pub(super) fn parsed<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> Result<T, DatabaseError> {
+pub(super) fn parsed<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> DbResult<T> {
     parsed_if_any(row, column)?.ok_or_else(|| DatabaseError(format!("{column}: it is NULL")))
 }
 
 /// As [`parsed`], for a column that may be NULL.
-pub(super) fn parsed_if_any<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> Result<Option<T>, DatabaseError> {
+pub(super) fn parsed_if_any<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> DbResult<Option<T>> {
     let text: Option<String> = row.try_get(column)?;
     text.map(|text| text.parse()).transpose().map_err(|error| DatabaseError(format!("{column}: {error}")))
 }

@@ -22,7 +22,7 @@ use crate::{
         id::{ConversationId, InstanceId, Language},
         owner::{ConversationKey, Principal},
     },
-    ports::storage::{ConversationFolder, LastUse, Storage, StorageError, UnassignedFolder, Usage},
+    ports::storage::{ConversationFolder, FsResult, LastUse, Storage, UnassignedFolder, Usage},
 };
 
 /// The file that lists the languages in use.
@@ -33,7 +33,7 @@ impl Storage for DiskStorage {
         self.instance
     }
 
-    fn open(&self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
+    fn open(&self, key: &ConversationKey) -> FsResult<Option<Box<dyn ConversationFolder>>> {
         match self.enter(key) {
             Ok(folder) => Ok(Some(Box::new(folder))),
             Err(Errno::NOENT) => Ok(None),
@@ -41,11 +41,11 @@ impl Storage for DiskStorage {
         }
     }
 
-    fn create(&self, key: &ConversationKey) -> Result<Box<dyn ConversationFolder>, StorageError> {
+    fn create(&self, key: &ConversationKey) -> FsResult<Box<dyn ConversationFolder>> {
         Ok(Box::new(self.try_create(key).map_err(failed("create"))?))
     }
 
-    fn remove(&self, key: &ConversationKey) -> Result<bool, StorageError> {
+    fn remove(&self, key: &ConversationKey) -> FsResult<bool> {
         if self.marked(key).is_none() {
             return Ok(false);
         }
@@ -60,12 +60,7 @@ impl Storage for DiskStorage {
         }
     }
 
-    fn list(
-        &self,
-        owner: &Principal,
-        after: Option<&ConversationId>,
-        limit: usize,
-    ) -> Result<Vec<LastUse>, StorageError> {
+    fn list(&self, owner: &Principal, after: Option<&ConversationId>, limit: usize) -> FsResult<Vec<LastUse>> {
         let mut first = BTreeSet::new();
         for id in self.ids(owner).map_err(failed("list"))? {
             let id = id.map_err(failed("list"))?;
@@ -81,7 +76,7 @@ impl Storage for DiskStorage {
         Ok(keys.filter_map(|key| self.used(&key).map(|unix_s| LastUse { unix_s, key })).collect())
     }
 
-    fn last_uses(&self) -> Result<Vec<LastUse>, StorageError> {
+    fn last_uses(&self) -> FsResult<Vec<LastUse>> {
         let mut uses = Vec::new();
         for owner in self.owners().map_err(failed("list"))? {
             for id in self.ids(&owner).map_err(failed("list"))? {
@@ -96,17 +91,17 @@ impl Storage for DiskStorage {
         self.marked(key).map(|unix_s| LastUse { unix_s, key: key.clone() })
     }
 
-    fn now_unix_s(&self) -> Result<i64, StorageError> {
+    fn now_unix_s(&self) -> FsResult<i64> {
         touch(&self.lock).map(|stamp| stamp.tv_sec).map_err(failed("mark"))
     }
 
-    fn free(&self) -> Result<Usage, StorageError> {
+    fn free(&self) -> FsResult<Usage> {
         let stat = rustix::fs::fstatvfs(&self.root).map_err(failed("measure"))?;
         let entries = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
         Ok(Usage { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), entries })
     }
 
-    fn holds(&self, file_bytes: u64) -> Result<bool, StorageError> {
+    fn holds(&self, file_bytes: u64) -> FsResult<bool> {
         // In the trash, so that a crash leaves nothing.
         let name = fresh_name();
         let file = new_file(&self.trash, &name).map_err(failed("measure"))?;
@@ -118,11 +113,11 @@ impl Storage for DiskStorage {
         }
     }
 
-    fn create_unassigned(self: Arc<Self>) -> Result<Box<dyn UnassignedFolder>, StorageError> {
+    fn create_unassigned(self: Arc<Self>) -> FsResult<Box<dyn UnassignedFolder>> {
         Ok(Box::new(self.try_create_unassigned().map_err(failed("create"))?))
     }
 
-    fn remember_languages(&self, languages: &[String]) -> Result<(), StorageError> {
+    fn remember_languages(&self, languages: &[String]) -> FsResult<()> {
         write_text(&self.root, LANGUAGES, &languages.join("\n")).map_err(failed("write"))
     }
 
@@ -132,7 +127,7 @@ impl Storage for DiskStorage {
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    fn recover(&self) -> Result<(), StorageError> {
+    fn recover(&self) -> FsResult<()> {
         let moved = move_all(&self.unassigned, &self.trash);
         self.background.empty(&self.trash);
         moved.and_then(|()| self.clear_packages()).map_err(failed("delete"))

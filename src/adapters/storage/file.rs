@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     domain::{path::SafePath, text::hex},
-    ports::storage::{Change, ConversationFolder, Entry, IncomingFile, OpenFile, StorageError},
+    ports::storage::{Change, ConversationFolder, Entry, FsResult, IncomingFile, OpenFile, StorageError},
 };
 
 /// Attempts while a program keeps removing the folders on the way.
@@ -48,7 +48,7 @@ impl Folder {
     }
 
     /// In one step, through handles of the source's folder and the target's.
-    pub(super) fn moved(&self, from: &SafePath, to: &SafePath, replace: bool) -> Result<Option<Entry>, StorageError> {
+    pub(super) fn moved(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>> {
         let ((old_folder, old), (new_folder, new)) = (from.split_last(), to.split_last());
         for _ in 0..TRIES {
             let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY).map_err(absent)?;
@@ -226,17 +226,17 @@ impl Incoming<Folder> {
 }
 
 impl IncomingFile for Incoming<Folder> {
-    fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
+    fn append(&mut self, bytes: &[u8]) -> FsResult<()> {
         Incoming::append(self, bytes).map_err(not_written)
     }
 
-    fn extend(&mut self, length: u64) -> Result<(), StorageError> {
+    fn extend(&mut self, length: u64) -> FsResult<()> {
         let extended = self.handle.set_len(length).and_then(|()| self.handle.seek(SeekFrom::Start(length)));
         extended.map(drop).map_err(|error| not_written(errno_of(&error)))
     }
 
     /// Programs may change both, so neither is a promise.
-    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> Result<(), StorageError> {
+    fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> FsResult<()> {
         let applied = self.conversation.handover.apply(&self.handle, mode & 0o1777);
         applied.and_then(|()| set_modified(&self.handle, modified_unix_s)).map_err(failed("write"))
     }
@@ -245,10 +245,7 @@ impl IncomingFile for Incoming<Folder> {
         self.conversation.on_own_disk
     }
 
-    fn moved_to(
-        mut self: Box<Self>,
-        there: Box<dyn ConversationFolder>,
-    ) -> Result<Box<dyn IncomingFile>, StorageError> {
+    fn moved_to(mut self: Box<Self>, there: Box<dyn ConversationFolder>) -> FsResult<Box<dyn IncomingFile>> {
         let there: Box<dyn Any> = there;
         // This storage has no other folders.
         let there = *there.downcast::<Folder>().map_err(|_| StorageError::NotFound)?;
@@ -259,7 +256,7 @@ impl IncomingFile for Incoming<Folder> {
         Ok(Box::new((*self).handed_over(0o644).map_err(not_written)?))
     }
 
-    fn place(self: Box<Self>, path: &SafePath) -> Result<Entry, StorageError> {
+    fn place(self: Box<Self>, path: &SafePath) -> FsResult<Entry> {
         Incoming::place(*self, path).map_err(not_written)
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     },
     ports::{
         packages::{NOTE, NOTE_BYTES_MAX, PackageStore, Staging, StoreSize, Tree},
-        storage::{ConversationFolder as _, DataFolder, StorageError, Usage},
+        storage::{ConversationFolder as _, DataFolder, FsResult, Usage},
     },
 };
 
@@ -55,7 +55,7 @@ struct Stage {
 }
 
 impl PackageStore for DiskStorage {
-    fn stage(self: Arc<Self>, owner: &Principal) -> Result<Box<dyn Staging>, StorageError> {
+    fn stage(self: Arc<Self>, owner: &Principal) -> FsResult<Box<dyn Staging>> {
         let make = || {
             let name = format!(".{}-{}", self.instance, fresh_name());
             let parent = self.packages_of(owner)?;
@@ -66,14 +66,14 @@ impl PackageStore for DiskStorage {
         Ok(Box::new(make().map_err(failed("create"))?))
     }
 
-    fn find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> Result<Option<Tree>, StorageError> {
+    fn find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> FsResult<Option<Tree>> {
         match self.try_find(owner, key, since_unix_s) {
             Err(Errno::NOENT) => Ok(None),
             found => found.map_err(failed("read")),
         }
     }
 
-    fn placed(&self, conversation: &ConversationKey, tool: Tool) -> Result<Tree, StorageError> {
+    fn placed(&self, conversation: &ConversationKey, tool: Tool) -> FsResult<Tree> {
         match self.try_placed(conversation, tool) {
             // A program may have put anything else there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(Tree::default()),
@@ -81,11 +81,11 @@ impl PackageStore for DiskStorage {
         }
     }
 
-    fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> Result<(), StorageError> {
+    fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> FsResult<()> {
         self.try_place(key, conversation, tool).map_err(failed("write"))
     }
 
-    fn trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> Result<StoreSize, StorageError> {
+    fn trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> FsResult<StoreSize> {
         self.try_trim(unused_since_unix_s, owner_bytes_max).map_err(failed("delete"))
     }
 }
@@ -95,11 +95,11 @@ impl Staging for Stage {
         self.folder.data()
     }
 
-    fn usage(&self, ceiling: &Usage) -> Result<Usage, StorageError> {
+    fn usage(&self, ceiling: &Usage) -> FsResult<Usage> {
         self.folder.try_usage(ceiling).map_err(failed("measure"))
     }
 
-    fn keep(&self, tool: Tool, key: &str, ceiling: &Usage) -> Result<Tree, StorageError> {
+    fn keep(&self, tool: Tool, key: &str, ceiling: &Usage) -> FsResult<Tree> {
         self.try_keep(tool, key, ceiling).map_err(failed("write"))
     }
 }

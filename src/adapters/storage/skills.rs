@@ -35,7 +35,7 @@ use crate::{
     },
     ports::{
         skills::{NewFile, SkillStore},
-        storage::StorageError,
+        storage::{FsResult, StorageError},
     },
 };
 
@@ -186,7 +186,7 @@ impl SkillStore for DiskSkills {
         Some(self.path.join(source.folder()))
     }
 
-    fn names(&self, source: &SkillSource) -> Result<Vec<SkillName>, StorageError> {
+    fn names(&self, source: &SkillSource) -> FsResult<Vec<SkillName>> {
         self.try_names(source).map_err(failed("list"))
     }
 
@@ -196,7 +196,7 @@ impl SkillStore for DiskSkills {
         name: &SkillName,
         path: &SafePath,
         bytes_max: u64,
-    ) -> Result<(Vec<u8>, u64), StorageError> {
+    ) -> FsResult<(Vec<u8>, u64)> {
         let skill = self.open_skill(source, name).map_err(failed("open"))?;
         let handle = open_beneath(&skill, path.as_bytes(), OFlags::RDONLY).map_err(failed("open"))?;
         let stat = rustix::fs::fstat(&handle).map_err(failed("open"))?;
@@ -209,7 +209,7 @@ impl SkillStore for DiskSkills {
         Ok((bytes, u64::try_from(stat.st_size).unwrap_or(0)))
     }
 
-    fn files(&self, source: &SkillSource, name: &SkillName) -> Result<Vec<(SafePath, u64)>, StorageError> {
+    fn files(&self, source: &SkillSource, name: &SkillName) -> FsResult<Vec<(SafePath, u64)>> {
         let folder = self.open_skill(source, name).map_err(failed("open"))?;
         let mut walk = Walk { files: Vec::new(), left: SKILL_ENTRIES_MAX };
         walk.folder(&folder, &mut Vec::new()).map_err(failed("list"))?;
@@ -217,11 +217,11 @@ impl SkillStore for DiskSkills {
         Ok(walk.files)
     }
 
-    fn replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> Result<bool, StorageError> {
+    fn replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> FsResult<bool> {
         self.try_replace(source, name, files).map_err(failed("write"))
     }
 
-    fn remove(&self, source: &SkillSource, name: &SkillName) -> Result<bool, StorageError> {
+    fn remove(&self, source: &SkillSource, name: &SkillName) -> FsResult<bool> {
         self.try_remove(source, name).map_err(failed("delete"))
     }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{DiskStorage, failed, fresh_name};
 use crate::{
     domain::owner::ConversationKey,
-    ports::storage::{ConversationFolder, DataFolder, StorageError, UnassignedFolder},
+    ports::storage::{ConversationFolder, DataFolder, FsResult, UnassignedFolder},
 };
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl UnassignedFolder for Unassigned {
         self.data.clone()
     }
 
-    fn assign(&mut self, key: &ConversationKey) -> Result<Option<Box<dyn ConversationFolder>>, StorageError> {
+    fn assign(&mut self, key: &ConversationKey) -> FsResult<Option<Box<dyn ConversationFolder>>> {
         self.assigned = self.storage.name(&self.name, key).map_err(failed("assign"))?;
         if !self.assigned {
             return Ok(None);

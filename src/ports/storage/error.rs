@@ -35,6 +35,8 @@ pub enum StorageError {
     },
 }
 
+pub type FsResult<T> = Result<T, StorageError>;
+
 impl StorageError {
     /// The failure for a client: no path of this host.
     pub fn failure(&self) -> Failure {

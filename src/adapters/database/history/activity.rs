@@ -6,19 +6,14 @@ use sqlx::{AnyPool, AssertSqlSafe, Row, any::AnyRow};
 
 use super::{end_word, read};
 use crate::ports::{
-    database::DatabaseError,
+    database::DbResult,
     history::{EndWord, HistoryLine, Notable, PartLine, TOOK_MS},
 };
 
 /// Lines that are sorted for one answer.
 const FEW: i64 = 2000;
 
-pub(super) async fn notable(
-    pool: &AnyPool,
-    which: Notable,
-    from: i64,
-    limit: usize,
-) -> Result<Vec<HistoryLine>, DatabaseError> {
+pub(super) async fn notable(pool: &AnyPool, which: Notable, from: i64, limit: usize) -> DbResult<Vec<HistoryLine>> {
     let (wanted, order) = match which {
         // Of few lines all are read and sorted: `+` keeps both databases from the index by duration. Of many, that
         // index finds the slowest before it has been read far.
@@ -38,7 +33,7 @@ pub(super) async fn notable(
 }
 
 /// Whether fewer than [`FEW`] lines began at this moment or later.
-async fn are_few(pool: &AnyPool, from: i64) -> Result<bool, DatabaseError> {
+async fn are_few(pool: &AnyPool, from: i64) -> DbResult<bool> {
     let statement =
         format!("SELECT COUNT(*) AS lines FROM (SELECT 1 FROM history WHERE begun_ms >= $1 LIMIT {FEW}) AS since");
     let row = sqlx::query(AssertSqlSafe(statement)).bind(from).fetch_one(pool).await?;
@@ -46,7 +41,7 @@ async fn are_few(pool: &AnyPool, from: i64) -> Result<bool, DatabaseError> {
 }
 
 /// The rows are bounded by the parts of time, the words and the classes.
-pub(super) async fn parts(pool: &AnyPool, from: i64, part_ms: i64) -> Result<Vec<PartLine>, DatabaseError> {
+pub(super) async fn parts(pool: &AnyPool, from: i64, part_ms: i64) -> DbResult<Vec<PartLine>> {
     let mut class = String::from("CASE");
     for (number, bound) in TOOK_MS.iter().enumerate() {
         write!(class, " WHEN ended_ms - begun_ms <= {bound} THEN {number}").unwrap_or_default();
@@ -60,7 +55,7 @@ pub(super) async fn parts(pool: &AnyPool, from: i64, part_ms: i64) -> Result<Vec
     rows.iter().map(part).collect()
 }
 
-fn part(row: &AnyRow) -> Result<PartLine, DatabaseError> {
+fn part(row: &AnyRow) -> DbResult<PartLine> {
     let count = |column: &str| Ok::<_, sqlx::Error>(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or_default());
     Ok(PartLine {
         part: row.try_get("part")?,
