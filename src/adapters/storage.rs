@@ -168,6 +168,17 @@ fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
+/// What these errors mean where something may be missing: a name that nothing has, or something else has by now.
+const GONE: [Errno; 3] = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
+
+/// `None` for an error that says that there is nothing to do; other errors are returned.
+fn unless<T>(errors: &[Errno], result: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match result {
+        Err(errno) if errors.contains(&errno) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// What a system error means for a step.
 fn failed(act: &'static str) -> impl Fn(Errno) -> StorageError {
     move |errno| match errno {

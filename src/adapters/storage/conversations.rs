@@ -9,13 +9,13 @@ use rustix::{
 };
 
 use super::{
-    DiskStorage,
+    DiskStorage, GONE,
     delete::purge_or_post,
     failed, fresh_name, look,
     own::{move_all, new_file, open_own, read_text, write_text},
     own_disk,
     root::{folder, owner_folder},
-    touch,
+    touch, unless,
 };
 use crate::{
     domain::{
@@ -34,11 +34,8 @@ impl Storage for DiskStorage {
     }
 
     fn open(&self, key: &ConversationKey) -> FsResult<Option<Box<dyn ConversationFolder>>> {
-        match self.enter(key) {
-            Ok(folder) => Ok(Some(Box::new(folder))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("open")(errno)),
-        }
+        let folder = unless(&[Errno::NOENT], self.enter(key)).map_err(failed("open"))?;
+        Ok(folder.map(|folder| -> Box<dyn ConversationFolder> { Box::new(folder) }))
     }
 
     fn create(&self, key: &ConversationKey) -> FsResult<Box<dyn ConversationFolder>> {
@@ -50,14 +47,12 @@ impl Storage for DiskStorage {
             return Ok(false);
         }
         let name = fresh_name();
-        match rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name) {
-            Ok(()) => {
-                purge_or_post(&self.trash, &name, &self.background);
-                Ok(true)
-            }
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(failed("delete")(errno)),
+        let moved = rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name);
+        let moved = unless(&[Errno::NOENT], moved).map_err(failed("delete"))?;
+        if moved.is_some() {
+            purge_or_post(&self.trash, &name, &self.background);
         }
+        Ok(moved.is_some())
     }
 
     fn list(&self, owner: &Principal, after: Option<&ConversationId>, limit: usize) -> FsResult<Vec<LastUse>> {
@@ -178,12 +173,8 @@ impl DiskStorage {
     fn ids(&self, owner: &Principal) -> Result<impl Iterator<Item = Result<ConversationId, Errno>>, Errno> {
         let entries = match owner_folder(owner) {
             None => Some(Dir::read_from(&self.root)?),
-            Some(name) => match open_own(&self.root, &name) {
-                Ok(parent) => Some(Dir::new(parent)?),
-                // Gone meanwhile, or a file of the operator's.
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
-                Err(errno) => return Err(errno),
-            },
+            // Gone meanwhile, or a file of the operator's.
+            Some(name) => unless(&GONE, open_own(&self.root, &name))?.map(Dir::new).transpose()?,
         };
         let entries = entries.into_iter().flatten();
         Ok(entries.filter_map(|entry| match entry {

@@ -21,7 +21,7 @@ use rustix::{
 };
 use tracing::warn;
 
-use super::{Background, Folder, fresh_name, next_entry, open_beneath, own_disk};
+use super::{Background, Folder, GONE, fresh_name, next_entry, open_beneath, own_disk, unless};
 use crate::domain::path::SafePath;
 
 /// Steps that a caller waits for: a fraction of a second.
@@ -169,12 +169,9 @@ fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut 
     if remove(top, name)? {
         return Ok(());
     }
-    let mut folder = match open_to_empty(top, name.to_bytes()) {
-        Ok(folder) => Dir::new(folder)?,
-        // A program replaced it: the next round finds the new entry.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-        Err(errno) => return Err(errno),
-    };
+    // Where a program replaced it, the next round finds the new entry.
+    let Some(folder) = unless(&GONE, open_to_empty(top, name.to_bytes()))? else { return Ok(()) };
+    let mut folder = Dir::new(folder)?;
     while let Some(entry) = next_entry(&mut folder) {
         let entry = entry?;
         effort.step()?;

@@ -9,7 +9,7 @@ use rustix::{
 };
 use tracing::debug;
 
-use super::{Background, DiskStorage, delete::purge_or_post, fresh_name, next_entry};
+use super::{Background, DiskStorage, delete::purge_or_post, fresh_name, next_entry, unless};
 
 /// Opens a folder whose parent only we can change. It may be a mount of its own.
 pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errno> {
@@ -78,9 +78,8 @@ pub(super) fn exchange(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Re
 
 fn exchange_in_steps(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<bool, Errno> {
     let aside = fresh_name();
-    match rustix::fs::renameat(to, new, from, &aside) {
-        Err(Errno::NOENT) => return rustix::fs::renameat(from, old, to, new).map(|()| false),
-        other => other?,
+    if unless(&[Errno::NOENT], rustix::fs::renameat(to, new, from, &aside))?.is_none() {
+        return rustix::fs::renameat(from, old, to, new).map(|()| false);
     }
     let Err(errno) = rustix::fs::renameat(from, old, to, new) else {
         return rustix::fs::renameat(from, &aside, from, old).map(|()| true);

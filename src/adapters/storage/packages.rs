@@ -23,10 +23,11 @@ use rustix::{
 };
 
 use super::{
-    DiskStorage, Folder, errno_of, failed, fresh_name,
+    DiskStorage, Folder, GONE, errno_of, failed, fresh_name,
     handover::HandoverMethod,
     look, next_entry, open_beneath,
     own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},
+    unless,
     usage::{BLOCK_BYTES, Tally, usage_below},
 };
 use crate::{
@@ -67,18 +68,14 @@ impl PackageStore for DiskStorage {
     }
 
     fn find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> FsResult<Option<Tree>> {
-        match self.try_find(owner, key, since_unix_s) {
-            Err(Errno::NOENT) => Ok(None),
-            found => found.map_err(failed("read")),
-        }
+        let found = unless(&[Errno::NOENT], self.try_find(owner, key, since_unix_s));
+        found.map(Option::flatten).map_err(failed("read"))
     }
 
     fn placed(&self, conversation: &ConversationKey, tool: Tool) -> FsResult<Tree> {
-        match self.try_placed(conversation, tool) {
-            // A program may have put anything else there.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(Tree::default()),
-            placed => placed.map_err(failed("read")),
-        }
+        // A program may have put anything else there.
+        let placed = unless(&GONE, self.try_placed(conversation, tool));
+        placed.map(Option::unwrap_or_default).map_err(failed("read"))
     }
 
     fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> FsResult<()> {
@@ -171,10 +168,8 @@ impl DiskStorage {
             exchange(&there.incoming, &name, &parent, tool.folder()).map(drop)
         });
         // What was there before, or what is not whole.
-        match discard(&there.incoming, &there.trash, &name, &there.background) {
-            Ok(()) | Err(Errno::NOENT) => placed,
-            Err(errno) => Err(errno),
-        }
+        unless(&[Errno::NOENT], discard(&there.incoming, &there.trash, &name, &there.background))?;
+        placed
     }
 
     fn try_trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> Result<StoreSize, Errno> {
@@ -226,10 +221,8 @@ impl DiskStorage {
 
 /// The note in a tree, cut at its longest length.
 fn note(tree: &OwnedFd) -> Result<Vec<u8>, Errno> {
-    let file = match open_beneath(tree, NOTE.as_bytes(), OFlags::RDONLY) {
-        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Vec::new()),
-        other => other?,
-    };
+    let file = open_beneath(tree, NOTE.as_bytes(), OFlags::RDONLY);
+    let Some(file) = unless(&[Errno::NOENT, Errno::LOOP, Errno::NXIO], file)? else { return Ok(Vec::new()) };
     let is_file = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile;
     let mut note = Vec::new();
     if is_file {

@@ -27,6 +27,7 @@ use tracing::warn;
 use super::{
     RootError, errno_of, failed, fresh_name, look, next_entry, open_beneath,
     own::{exchange, make_folder, new_file, open_own},
+    unless,
 };
 use crate::{
     domain::{
@@ -97,20 +98,15 @@ impl DiskSkills {
 
     /// The opened folder of a source, made where it is missing.
     fn made_source(&self, source: &SkillSource) -> Result<OwnedFd, Errno> {
-        match self.open_source(source) {
-            Err(Errno::NOENT) => {
-                make_open_folder(&self.root, source.folder())?;
-                self.open_source(source)
-            }
-            other => other,
+        if let Some(folder) = unless(&[Errno::NOENT], self.open_source(source))? {
+            return Ok(folder);
         }
+        make_open_folder(&self.root, source.folder())?;
+        self.open_source(source)
     }
 
     fn try_names(&self, source: &SkillSource) -> Result<Vec<SkillName>, Errno> {
-        let folder = match self.open_source(source) {
-            Err(Errno::NOENT) => return Ok(Vec::new()),
-            other => other?,
-        };
+        let Some(folder) = unless(&[Errno::NOENT], self.open_source(source))? else { return Ok(Vec::new()) };
         let (mut entries, mut names) = (Dir::read_from(&folder)?, Vec::new());
         for _ in 0..NAMES_SEEN_MAX {
             let Some(entry) = next_entry(&mut entries) else { break };
@@ -157,19 +153,13 @@ impl DiskSkills {
     }
 
     fn try_remove(&self, source: &SkillSource, name: &SkillName) -> Result<bool, Errno> {
-        let folder = match self.open_source(source) {
-            Err(Errno::NOENT) => return Ok(false),
-            other => other?,
-        };
+        let Some(folder) = unless(&[Errno::NOENT], self.open_source(source))? else { return Ok(false) };
         let (incoming, trash) = (self.incoming()?, fresh_name());
-        match rustix::fs::renameat(&folder, name.as_str(), &incoming, &trash) {
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(errno),
-            Ok(()) => {
-                self.discard(&trash);
-                Ok(true)
-            }
+        let moved = unless(&[Errno::NOENT], rustix::fs::renameat(&folder, name.as_str(), &incoming, &trash))?;
+        if moved.is_some() {
+            self.discard(&trash);
         }
+        Ok(moved.is_some())
     }
 
     /// Deletes a folder of `.incoming`. What stays is deleted by a later start.

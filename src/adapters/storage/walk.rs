@@ -9,7 +9,7 @@ use rustix::{
 };
 
 use super::{
-    Folder, look, next_entry, open_beneath,
+    Folder, look, next_entry, open_beneath, unless,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
@@ -115,9 +115,6 @@ fn data(file: &OwnedFd, stat: &Statx) -> Vec<Range<u64>> {
 
 /// `None` for what a program removed or replaced meanwhile; other errors end the walk.
 fn there<T>(opened: Result<T, Errno>) -> io::Result<Option<T>> {
-    match opened {
-        Ok(opened) => Ok(Some(opened)),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::XDEV | Errno::ISDIR) => Ok(None),
-        Err(errno) => Err(errno.into()),
-    }
+    const REPLACED: [Errno; 6] = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::NXIO, Errno::XDEV, Errno::ISDIR];
+    Ok(unless(&REPLACED, opened)?)
 }
