@@ -3,20 +3,17 @@
 
 use std::{fmt::Display, net::Ipv6Addr, ops::RangeInclusive, path::Path};
 
-use percent_encoding::{AsciiSet, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{
     BaseUrl, Config, ConfigError, RunLimits, Setting,
     value::{check_secret, is_weak},
 };
-use crate::domain::{address::networks, environment::AllowedVariables, limits::Limits, path::RESERVED};
+use crate::domain::{address::networks, environment::AllowedVariables, limits::Limits, path::RESERVED_IN_PATH};
 
 /// Longest life of a link, in seconds: seven days, as for signed links elsewhere (AWS Signature Version 4).
 pub const URL_TTL_S_MAX: u64 = 7 * 86_400;
-
-/// What is encoded in the address of a file.
-const IN_ADDRESS: &AsciiSet = &RESERVED.remove(b'/');
 
 /// Checks one number of a section.
 pub(super) fn range<T: PartialOrd + Display>(
@@ -142,7 +139,7 @@ impl Config {
             return url.clone();
         }
         let root = self.root.display().to_string();
-        format!("sqlite://{}/.state/sandbox.db", utf8_percent_encode(&root, IN_ADDRESS)).into()
+        format!("sqlite://{}/.state/sandbox.db", utf8_percent_encode(&root, RESERVED_IN_PATH)).into()
     }
 
     /// How other servers reach this one. An IPv6 address gets its brackets here, since Kubernetes gives a pod's address

@@ -23,6 +23,9 @@ pub const SHOWN_BYTES_MAX: usize = 512;
 /// Everything but the unreserved characters of RFC 3986, so that no proxy rewrites a path.
 pub const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
+/// The same for several names with slashes between them.
+pub const RESERVED_IN_PATH: &AsciiSet = &RESERVED.remove(b'/');
+
 /// Why a text is not the path of a file in a conversation. The message states the rule and never repeats the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
@@ -147,14 +150,7 @@ impl SafePath {
 
     /// The path for a link: percent-encoded bytes, slashes kept.
     pub fn to_encoded(&self) -> String {
-        let mut text = String::with_capacity(self.0.len());
-        for (index, name) in self.components().enumerate() {
-            if index > 0 {
-                text.push('/');
-            }
-            text.extend(percent_encode(name, RESERVED));
-        }
-        text
+        percent_encode(&self.0, RESERVED_IN_PATH).to_string()
     }
 
     /// Whether [`SafePath::display`] had to escape something, so that only [`SafePath::to_encoded`] leads back here.

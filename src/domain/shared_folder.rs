@@ -85,10 +85,8 @@ impl SharedFolder {
     /// # Errors
     /// [`SharedFolderError::Root`].
     pub fn apart_from(&self, root: &Path) -> Result<(), SharedFolderError> {
-        if self.source.starts_with(root) || root.starts_with(&self.source) {
-            return Err(SharedFolderError::Root);
-        }
-        Ok(())
+        let shows_all = self.source.starts_with(root) || root.starts_with(&self.source);
+        if shows_all { Err(SharedFolderError::Root) } else { Ok(()) }
     }
 
     /// Refuses a folder in another one that programs can change: the engine follows a link when it mounts a folder, so

@@ -221,11 +221,8 @@ impl Catalog {
     /// Replaces the list. The newest image of a language is kept; the list is ordered by language.
     pub fn replace(&self, mut runners: Vec<Runner>) {
         runners.sort_by(|a, b| {
-            (&a.language, std::cmp::Reverse(a.created_unix_s), &a.image).cmp(&(
-                &b.language,
-                std::cmp::Reverse(b.created_unix_s),
-                &b.image,
-            ))
+            let newest_first = b.created_unix_s.cmp(&a.created_unix_s);
+            a.language.cmp(&b.language).then(newest_first).then_with(|| a.image.cmp(&b.image))
         });
         runners.dedup_by(|later, first| later.language == first.language);
         self.0.send_replace(runners.into());

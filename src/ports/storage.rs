@@ -82,7 +82,7 @@ pub trait Storage: PackageStore {
 }
 
 /// A folder that becomes `/data` of sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DataFolder {
     /// As this process sees it.
     pub path: PathBuf,

@@ -107,11 +107,8 @@ fn read(file: &Path, verified: &mut Verified, head: &mut Option<Head>) -> Result
             return Ok(line - 1);
         }
         let is_whole = text.pop_if(|byte| *byte == b'\n').is_some();
-        follow(&text, is_whole, verified, head).map_err(|broken| VerifyError::Broken {
-            file: file.to_owned(),
-            line,
-            broken,
-        })?;
+        let broken = |broken| VerifyError::Broken { file: file.to_owned(), line, broken };
+        follow(&text, is_whole, verified, head).map_err(broken)?;
     }
     Ok(0)
 }

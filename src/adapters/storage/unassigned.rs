@@ -3,7 +3,7 @@
 //! A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data`
 //! of the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -24,12 +24,7 @@ pub(super) struct Unassigned {
 impl DiskStorage {
     pub(super) fn try_create_unassigned(self: Arc<Self>) -> Result<Unassigned, Errno> {
         // From here on a failure removes it.
-        let mut made = Unassigned {
-            storage: self,
-            name: fresh_name(),
-            data: DataFolder { path: PathBuf::new(), uid: 0 },
-            assigned: false,
-        };
+        let mut made = Unassigned { storage: self, name: fresh_name(), data: DataFolder::default(), assigned: false };
         let Unassigned { storage, name, .. } = &made;
         if let Some(disks) = &storage.own_disks {
             storage.make_with_disk(disks, name)?;
