@@ -274,18 +274,15 @@ impl ServerHandler for McpServer {
         let Some(ended) = caller.session.filter(|_| !progress::takes_one_answer(&context)) else {
             return Err(ErrorData::invalid_request("there is no session that could be notified: open one first", None));
         };
-        match self.followed.add(key, request.uri) {
-            Some(true) => {
-                // Before the answer: what changes after it is announced.
-                let changes = FileChanges::new(&self.parts, &caller.principal);
-                let (followed, sink) = (self.followed.clone(), Sink::Session(context.peer));
-                tokio::spawn(async move { ended.run_until_cancelled(changes.follow(&followed, &sink)).await });
-            }
-            Some(false) => {}
-            None => {
-                let why = format!("uri: {FOLLOWED_MAX} files are subscribed to already: unsubscribe from one");
-                return Err(ErrorData::invalid_params(why, None));
-            }
+        let Some(is_first) = self.followed.add(key, request.uri) else {
+            let why = format!("uri: {FOLLOWED_MAX} files are subscribed to already: unsubscribe from one");
+            return Err(ErrorData::invalid_params(why, None));
+        };
+        if is_first {
+            // Before the answer: what changes after it is announced.
+            let changes = FileChanges::new(&self.parts, &caller.principal);
+            let (followed, sink) = (self.followed.clone(), Sink::Session(context.peer));
+            tokio::spawn(async move { ended.run_until_cancelled(changes.follow(&followed, &sink)).await });
         }
         Ok(())
     }

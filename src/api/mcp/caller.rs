@@ -116,8 +116,8 @@ pub(super) struct Call {
     left: CancellationToken,
     /// What it brings where it is repeated.
     pub(super) returned: Option<Returned>,
-    /// The client's session. rmcp cancels its calls only seconds after its end.
-    session: Option<CancellationToken>,
+    /// The client's session; one that never ends where it has none. rmcp cancels its calls only seconds after its end.
+    session: CancellationToken,
 }
 
 impl Calls {
@@ -130,6 +130,7 @@ impl Calls {
     ) -> Call {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let cancelled = CancellationToken::new();
+        let session = session.unwrap_or_default();
         let call = Call { calls: self.clone(), number, cancelled, left, returned, session };
         self.0.entries.lock().push((number, id, call.cancelled.clone()));
         // A notification that came before the entry existed has found nothing.
@@ -153,16 +154,10 @@ impl Call {
 
     /// Waits until the client no longer waits for this call.
     pub(super) async fn left(&self) {
-        let session = async {
-            match &self.session {
-                Some(session) => session.cancelled().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = self.left.cancelled() => {}
             () = self.cancelled.cancelled() => {}
-            () = session => {}
+            () = self.session.cancelled() => {}
         }
     }
 }

@@ -4,7 +4,7 @@
 //! The first line is sent at once; output that follows closely is sent together. Output is read from the run's log when
 //! the client has taken the notification before: a slow client costs the run nothing and gets the newest output.
 
-use std::{fmt::Write as _, pin::pin, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use futures_util::{StreamExt, stream::BoxStream};
 use http::request::Parts;
@@ -149,13 +149,7 @@ impl UnsentOutput {
         }
         self.trim();
         let Self { text, cut } = std::mem::take(self);
-        let mut message = String::new();
-        if cut {
-            // Writing to a String cannot fail.
-            let _ = writeln!(message, "[… some output is left out here; the result has it …]");
-        }
-        message.push_str(&text);
-        Some(message)
+        Some(if cut { format!("[… some output is left out here; the result has it …]\n{text}") } else { text })
     }
 }
 

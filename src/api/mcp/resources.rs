@@ -181,9 +181,7 @@ impl McpParts {
     /// A file as a resource, which is always whole.
     pub(super) async fn read_resource(&self, caller: &Caller, uri: String) -> Result<ReadResourceResult, ErrorData> {
         let (key, path) = self.file_of(caller, &uri)?;
-        let bytes_max = ANSWER_BYTES_MAX as u64;
-        let file = self.files.read(&key, &path, 0, bytes_max).await;
-        let file = file.map_err(unread)?;
+        let file = self.files.read(&key, &path, 0, ANSWER_BYTES_MAX as u64).await.map_err(unread)?;
         let FileResult { content, encoding, media_type, .. } = FileResult::new(&file, 0, ANSWER_BYTES_MAX, str::len);
         let contents = match encoding {
             "utf-8" => ResourceContents::text(content, uri),
@@ -198,7 +196,7 @@ impl McpParts {
     }
 }
 
-fn not_found(message: String) -> ErrorData {
+pub(super) fn not_found(message: String) -> ErrorData {
     ErrorData::resource_not_found(message, None)
 }
 

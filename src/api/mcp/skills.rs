@@ -16,7 +16,7 @@ use super::{
     Caller, McpParts,
     caller::{McpResult, ToolResult},
     content::{self, REST_BYTES},
-    resources::unread,
+    resources::{not_found, unread},
     shown::{ANSWER_BYTES_MAX, short_name, shorten},
 };
 use crate::{
@@ -155,7 +155,6 @@ impl McpParts {
     }
 
     pub(super) async fn read_skill_resource(&self, caller: &Caller, uri: &str) -> McpResult<ReadResourceResult> {
-        let not_found = |why: String| ErrorData::resource_not_found(why, None);
         caller.check_scope(Scope::Files).map_err(|failure| ErrorData::invalid_request(failure.message, None))?;
         let (source, name, path) = named(uri).ok_or_else(|| not_found(NO_FILE.to_owned()))?;
         let found = self.skills.file(&caller.principal, &name, &path, RESOURCE_BYTES_MAX).await;
