@@ -13,7 +13,6 @@ mod caller;
 mod content;
 mod describe;
 mod mcp_tools;
-mod parts;
 mod picture;
 mod progress;
 mod questions;
@@ -59,11 +58,10 @@ use self::{
 };
 pub use self::{
     describe::ToolName,
-    parts::{McpOptions, McpParts},
     picture::Smaller,
     sessions::SHARED_CONVERSATION,
     stdio::{BATCH_MESSAGES_MAX, ID_CHARS_MAX, StdioError, serve_stdio},
-    view::{Client, Group, View},
+    view::{Client, Group, McpOptions, McpParts, View},
 };
 use crate::{
     domain::{
