@@ -200,6 +200,13 @@ answers! {
         #[serde(skip_serializing_if = "Option::is_none")]
         bytes: Option<u64> = *bytes,
     }
+
+    /// An error of the server or the request; a program that fails is a result.
+    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    pub struct ErrorResult((code, message, request): (Code, String, RequestId)) {
+        /// What went wrong.
+        error: ErrorBody = ErrorBody { code: code.as_str(), message, request_id: request.to_string() },
+    }
 }
 
 /// A file was deleted.
@@ -221,13 +228,6 @@ pub struct Upload {
     pub bytes_max: u64,
 }
 
-/// An error of the server or the request; a program that fails is a result.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-pub struct ErrorResult {
-    /// What went wrong.
-    pub error: ErrorBody,
-}
-
 /// What went wrong.
 #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -239,12 +239,6 @@ pub struct ErrorBody {
     pub message: String,
     /// Identifies the request in the server's log.
     pub request_id: String,
-}
-
-impl ErrorResult {
-    pub fn new(code: Code, message: String, request: RequestId) -> Self {
-        Self { error: ErrorBody { code: code.as_str(), message, request_id: request.to_string() } }
-    }
 }
 
 /// A moment in unix milliseconds, as clients see it.

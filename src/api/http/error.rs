@@ -150,7 +150,7 @@ impl ApiError {
             Surface::E2b => json!({"code": status.as_u16(), "message": message, "requestId": request_id}),
             Surface::OpenAi => json!({"error": {"message": message, "type": openai::error_type(status),
                 "param": failure.argument, "code": code, "requestId": request_id}}),
-            Surface::Other => json!(ErrorResult::new(failure.code, message, request)),
+            Surface::Other => json!(ErrorResult::from((failure.code, message, request))),
         };
         let mut answer = (status, Json(body)).into_response();
         if surface == Surface::V1 {

@@ -341,7 +341,7 @@ pub(super) fn written(caller: &Caller, done: &str, file: &File) -> CallToolResul
 /// A server error or invalid arguments: the sentence for the model, the code for programs.
 pub(super) fn failure(caller: &Caller, failure: &Failure) -> CallToolResult {
     let message = caller.sentence(failure);
-    let structured = ErrorResult::new(failure.code, message.clone(), caller.request);
+    let structured = ErrorResult::from((failure.code, message.clone(), caller.request));
     answer(caller, vec![ContentBlock::text(message)], &structured, true)
 }
 
