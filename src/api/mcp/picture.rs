@@ -44,13 +44,12 @@ pub(super) async fn of_run(parts: &McpParts, view: View, report: &Report, mut by
         }
         let (conversation, path) = (&report.conversation, &file.path);
         let fits = fits(file.size, &parts.options, bytes_left);
-        let whole = if fits { whole(parts, conversation, path, file.size).await } else { Err(Unshown::Picture) };
-        let picture = if whole.is_ok() {
-            None
-        } else {
-            smaller(parts, conversation, path, file.size, bytes_left).await.inspect(|_| pictures.smaller += 1)
-        };
-        match whole.or_else(|why| picture.ok_or(why)) {
+        let mut shown = if fits { whole(parts, conversation, path, file.size).await } else { Err(Unshown::Picture) };
+        if let Err(why) = shown {
+            let picture = smaller(parts, conversation, path, file.size, bytes_left).await;
+            shown = picture.inspect(|_| pictures.smaller += 1).ok_or(why);
+        }
+        match shown {
             Ok((block, bytes)) => {
                 bytes_left -= base64_len(bytes);
                 pictures.blocks.push(block);

@@ -111,7 +111,7 @@ impl CreateToken {
     /// # Errors
     /// A member that breaks its rule, by its name.
     pub fn expires(&self) -> Result<Option<u64>, Failure> {
-        self.expires_in_seconds.map(|left| at_most("expiresInSeconds", left, NUMBER_MAX)).transpose()
+        at_most("expiresInSeconds", self.expires_in_seconds, NUMBER_MAX)
     }
 
     /// # Errors
@@ -123,26 +123,21 @@ impl CreateToken {
         let mut scopes = scopes.unwrap_or_else(|| vec![Scope::Run, Scope::Files]);
         scopes.sort_unstable();
         scopes.dedup();
-        let language = |text: &String| {
-            let parsed = text.parse::<Language>();
-            parsed.map_err(|why| Failure::argument("languages", why))
-        };
+        let language = |text: &String| text.parse::<Language>().map_err(|why| Failure::argument("languages", why));
         let languages = self.languages.iter().flatten().map(language).collect::<Result<_, _>>()?;
         let limits = self.limits.unwrap_or_default();
-        let small =
-            |name: &str, limit: Option<u64>| limit.map(|limit| at_most(name, limit, u32::MAX.into())).transpose();
-        let large = |name: &str, limit: Option<u64>| limit.map(|limit| at_most(name, limit, NUMBER_MAX)).transpose();
         let limits = TokenLimits {
-            runs_per_minute: small("limits.runsPerMinute", limits.runs_per_minute)?,
-            runs_at_once: small("limits.runsAtOnce", limits.runs_at_once)?,
-            cpu_s_per_day: large("limits.cpuSecondsPerDay", limits.cpu_seconds_per_day)?,
-            bytes_per_day: large("limits.outputBytesPerDay", limits.output_bytes_per_day)?,
+            runs_per_minute: at_most("limits.runsPerMinute", limits.runs_per_minute, u32::MAX.into())?,
+            runs_at_once: at_most("limits.runsAtOnce", limits.runs_at_once, u32::MAX.into())?,
+            cpu_s_per_day: at_most("limits.cpuSecondsPerDay", limits.cpu_seconds_per_day, NUMBER_MAX)?,
+            bytes_per_day: at_most("limits.outputBytesPerDay", limits.output_bytes_per_day, NUMBER_MAX)?,
         };
         Ok(Grant { scopes, languages, limits, network: self.network.clone() })
     }
 }
 
-fn at_most<T: TryFrom<u64>>(name: &str, number: u64, max: u64) -> Result<T, Failure> {
+fn at_most<T: TryFrom<u64>>(name: &str, number: Option<u64>, max: u64) -> Result<Option<T>, Failure> {
+    let Some(number) = number else { return Ok(None) };
     let fits = T::try_from(number).ok().filter(|_| number <= max);
-    fits.ok_or_else(|| Failure::argument(name, format!("it must be at most {max}")))
+    fits.map(Some).ok_or_else(|| Failure::argument(name, format!("it must be at most {max}")))
 }
