@@ -2,7 +2,8 @@
 //! so that a program cannot change what another session holds.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{file_id, find, fresh, of_hint, session};
 use crate::{
@@ -57,30 +58,9 @@ struct Named {
     session_id: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct Executed {
-    session_id: String,
-    stdout: String,
-    stderr: String,
-    files: Vec<FileReference>,
-}
-
 /// A file that the program made, changed or was given.
-#[derive(Debug, Serialize)]
-struct FileReference {
-    id: String,
-    name: String,
-    storage_session_id: String,
-    session_id: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    inherited: bool,
-}
-
-impl FileReference {
-    fn new(id: String, path: &SafePath, session: &str) -> Self {
-        let (name, session_id) = (path.text().into_owned(), session.to_owned());
-        Self { id, name, storage_session_id: session_id.clone(), session_id, inherited: false }
-    }
+fn reference(id: &str, path: &SafePath, session: &str) -> Value {
+    json!({"id": id, "name": path.text(), "storage_session_id": session, "session_id": session})
 }
 
 /// Runs a program and waits for its end. One that fails is a result.
@@ -130,7 +110,7 @@ fn is_gone(failure: &Failure) -> bool {
 }
 
 /// Copies a file into a conversation, unless it is there already.
-async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Result<FileReference, Failure> {
+async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Result<Value, Failure> {
     let from = file.storage_session_id.as_deref().or(file.session_id.as_deref()).unwrap_or_default();
     let source = ConversationKey::new(conversation.owner.clone(), session(from)?);
     let at = find(files, &source, &file.id).await?.path;
@@ -142,19 +122,22 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
     if source.id != conversation.id || to != at {
         files.copy((&source, &at), (conversation, &to), None).await?;
     }
-    Ok(FileReference { inherited: true, ..FileReference::new(file.id.clone(), &to, from) })
+    let mut given = reference(&file.id, &to, from);
+    given["inherited"] = true.into();
+    Ok(given)
 }
 
 /// What LibreChat reads. The list of files is as long as there is room; names are up to 4 KiB each.
-fn executed(report: &Report, given: Vec<FileReference>, missing: &str, room: &mut Room) -> Executed {
-    let session_id = report.conversation.id.to_string();
+fn executed(report: &Report, given: Vec<Value>, missing: &str, room: &mut Room) -> Value {
+    let session = report.conversation.id.as_str();
     let changed = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
-    let made = |file: &FileEntry| FileReference::new(file_id(&file.path), &file.path, &session_id);
+    let made = |file: &FileEntry| reference(&file_id(&file.path), &file.path, session);
     let mut files: Vec<_> = changed.map(made).filter(|file| room.takes(file)).collect();
     for file in given {
-        if files.iter().all(|made| made.name != file.name) && room.takes(&file) {
+        if files.iter().all(|made| made["name"] != file["name"]) && room.takes(&file) {
             files.push(file);
         }
     }
-    Executed { session_id, stdout: report.stdout.text.clone(), stderr: format!("{missing}{}", stderr(report)), files }
+    let stderr = format!("{missing}{}", stderr(report));
+    json!({"session_id": session, "stdout": report.stdout.text, "stderr": stderr, "files": files})
 }
