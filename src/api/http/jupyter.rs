@@ -7,7 +7,6 @@
 mod channels;
 mod contents;
 mod kernels;
-mod model;
 mod wire;
 
 use axum::{

@@ -1,5 +1,7 @@
 //! Kernels and their specifications, and Jupyter's sessions: which notebook or console has which kernel.
 
+use std::time::Duration;
+
 use axum::{
     Json,
     extract::State,
@@ -8,19 +10,28 @@ use axum::{
 };
 use futures_util::future::OptionFuture;
 use serde_json::{Map, Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use uuid::Uuid;
 
-use super::{Call, kernel, members, model};
+use super::{Call, kernel, members};
 use crate::{
     api::http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
-    domain::{error::Failure, id::SessionId, text::rfc3339},
+    domain::{
+        error::{Code, Failure},
+        id::{Language, SessionId},
+        text::rfc3339,
+    },
+    ports::runner::Runner,
     services::{
-        kernels::{Document, DocumentChange, Kernels},
+        kernels::{Document, DocumentChange, KernelView, Kernels},
         sessions::{SessionState, Sessions},
     },
 };
 
 /// The Jupyter Server whose API this is.
 const VERSION: &str = "2.21.1";
+/// What notebooks ask for that name no kernel.
+const DEFAULT: &str = "python3";
 
 pub(super) async fn version() -> Json<Value> {
     Json(json!({"version": VERSION}))
@@ -30,38 +41,41 @@ pub(super) async fn status(State(kernels): State<Kernels>, call: Call) -> Answer
     let all = kernels.list(&call.who, call.pinned()?.as_ref());
     let connections: usize = all.iter().map(|kernel| kernel.connections).sum();
     let unused = all.iter().filter(|kernel| kernel.state != Some(SessionState::Busy)).map(|kernel| kernel.idle).min();
-    let (started, last) = (rfc3339(kernels.started_unix_s()), model::ago(unused.unwrap_or_default()));
+    let (started, last) = (rfc3339(kernels.started_unix_s()), ago(unused.unwrap_or_default()));
     Ok(Json(json!({"started": started, "last_activity": last, "connections": connections, "kernels": all.len()})))
 }
 
 pub(super) async fn specs(State(kernels): State<Kernels>) -> Json<Value> {
-    Json(model::specs(&kernels.runners()))
+    let runners = kernels.runners();
+    let specs = runners.iter().map(|runner| (name(&runners, runner), spec_shown(&runners, runner)));
+    let specs: Map<_, _> = specs.collect();
+    Json(json!({"default": default(&runners).map(|runner| name(&runners, runner)), "kernelspecs": specs}))
 }
 
 pub(super) async fn spec(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
     let runners = kernels.runners();
-    let runner = model::find(&runners, Some(call.name()))?;
-    Ok(Json(model::spec(&runners, runner)))
+    let runner = find(&runners, Some(call.name()))?;
+    Ok(Json(spec_shown(&runners, runner)))
 }
 
 pub(super) async fn list(State(kernels): State<Kernels>, call: Call) -> Answer<Vec<Value>> {
     let (runners, all) = (kernels.runners(), kernels.list(&call.who, call.pinned()?.as_ref()));
-    Ok(Json(all.iter().map(|kernel| model::kernel(&runners, kernel)).collect()))
+    Ok(Json(all.iter().map(|kernel| kernel_shown(&runners, kernel)).collect()))
 }
 
 /// Starts a kernel. What a client says of paths and environments is for another machine.
 pub(super) async fn start(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Reply {
     let members = members(body).await?;
     let runners = kernels.runners();
-    let runner = model::find(&runners, members.get("name").and_then(Value::as_str))?;
+    let runner = find(&runners, members.get("name").and_then(Value::as_str))?;
     let kernel = kernels.start(&call.conversation()?, &runner.language).await?;
-    let location = format!("{}/api/kernels/{}", call.base, model::id(kernel.id));
-    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(model::kernel(&runners, &kernel))).into_response())
+    let location = format!("{}/api/kernels/{}", call.base, kernel_id(kernel.id));
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(kernel_shown(&runners, &kernel))).into_response())
 }
 
 pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
     let kernel = kernels.get(&call.who, call.kernel()?)?;
-    Ok(Json(model::kernel(&kernels.runners(), &kernel)))
+    Ok(Json(kernel_shown(&kernels.runners(), &kernel)))
 }
 
 pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
@@ -74,12 +88,14 @@ pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> R
 
 pub(super) async fn restart(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
     let kernel = kernels.restart(&call.who, call.kernel()?).await?;
-    Ok(Json(model::kernel(&kernels.runners(), &kernel)))
+    Ok(Json(kernel_shown(&kernels.runners(), &kernel)))
 }
 
 fn shown(kernels: &Kernels, call: &Call, document: &Document) -> Result<Value, Failure> {
-    let kernel = kernels.get(&call.who, document.kernel)?;
-    Ok(model::session(&kernels.runners(), document, &kernel))
+    let kernel = kernel_shown(&kernels.runners(), &kernels.get(&call.who, document.kernel)?);
+    let Document { id, path, name, kind, .. } = document;
+    Ok(json!({"id": id.to_string(), "path": path, "name": name, "type": kind, "kernel": kernel,
+        "notebook": {"path": path, "name": name}}))
 }
 
 pub(super) async fn list_sessions(State(kernels): State<Kernels>, call: Call) -> Answer<Vec<Value>> {
@@ -107,7 +123,7 @@ async fn named(kernels: &Kernels, call: &Call, wanted: Option<&Value>) -> Result
         return kernels.get(&call.who, kernel(id)?).map(|kernel| kernel.id);
     }
     let runners = kernels.runners();
-    let runner = model::find(&runners, text("name"))?;
+    let runner = find(&runners, text("name"))?;
     kernels.start(&call.conversation()?, &runner.language).await.map(|kernel| kernel.id)
 }
 
@@ -155,4 +171,62 @@ pub(super) async fn change_session(parts: ApiParts, call: Call, body: RequestBod
 pub(super) async fn remove_session(parts: ApiParts, call: Call) -> Reply<StatusCode> {
     let kernel = parts.kernels.remove_document(&call.who, call.uuid()?)?;
     no_content(parts.sessions.close(&call.who, kernel))
+}
+
+/// The name of a runner's kernel: that of its kernelspec, or of its language where two share one.
+fn name(runners: &[Runner], runner: &Runner) -> String {
+    let kernel = runner.kernel.as_deref().unwrap_or_default();
+    let is_shared = runners.iter().filter(|other| other.kernel.as_deref() == Some(kernel)).count() > 1;
+    if is_shared { runner.language.to_string() } else { kernel.to_owned() }
+}
+
+fn default(runners: &[Runner]) -> Option<&Runner> {
+    runners.iter().find(|runner| name(runners, runner) == DEFAULT).or(runners.first())
+}
+
+/// The runner of a kernel's name; a language or an alias of one is a name too.
+fn find<'a>(runners: &'a [Runner], wanted: Option<&str>) -> Result<&'a Runner, Failure> {
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
+        let why = "No installed runner has a kernel: the operator builds them with ./build.sh.";
+        return default(runners).ok_or_else(|| Failure::new(Code::RunnerNotFound, why));
+    };
+    let language = wanted.parse::<Language>().ok();
+    let speaks = |runner: &&Runner| language.iter().any(|one| *one == runner.language || runner.aliases.contains(one));
+    let found = runners.iter().find(|runner| name(runners, runner) == wanted);
+    found.or_else(|| runners.iter().find(speaks)).ok_or_else(|| {
+        let known: Vec<_> = runners.iter().map(|runner| name(runners, runner)).collect();
+        Failure::new(Code::RunnerNotFound, format!("There is no kernel of that name; there are {}.", known.join(", ")))
+    })
+}
+
+fn spec_shown(runners: &[Runner], runner: &Runner) -> Value {
+    let language = runner.language.as_str();
+    let (first, rest) = language.split_at_checked(1).unwrap_or((language, ""));
+    let version = runner.version.as_deref().unwrap_or_default();
+    let display = format!("{}{rest} {version}", first.to_uppercase());
+    // There is no command to run: the kernel is in a sandbox.
+    let spec = json!({"argv": [], "env": {}, "display_name": display.trim_end(), "language": language,
+        "interrupt_mode": "message", "metadata": {}});
+    json!({"name": name(runners, runner), "spec": spec, "resources": {}})
+}
+
+/// A moment so long ago.
+fn ago(time: Duration) -> String {
+    let time = OffsetDateTime::now_utc() - time;
+    // Some clients parse whole microseconds only.
+    let time = time.replace_nanosecond(time.microsecond() * 1000).unwrap_or(time);
+    time.format(&Rfc3339).unwrap_or_default()
+}
+
+/// A kernel's id in the form that Jupyter's routes take.
+fn kernel_id(session: SessionId) -> String {
+    Uuid::from_bytes(session.to_bytes()).to_string()
+}
+
+fn kernel_shown(runners: &[Runner], kernel: &KernelView) -> Value {
+    let state = kernel.state.map_or("restarting", SessionState::word);
+    let runner = runners.iter().find(|runner| runner.language == kernel.language);
+    let name = runner.map_or_else(|| kernel.language.to_string(), |runner| name(runners, runner));
+    json!({"id": kernel_id(kernel.id), "name": name, "last_activity": ago(kernel.idle), "execution_state": state,
+        "connections": kernel.connections})
 }
