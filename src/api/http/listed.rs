@@ -1,5 +1,7 @@
 //! Lists of protocols that know no pages in bytes: as many items as one answer holds, and whether that is all.
 
+use std::collections::{BTreeMap, btree_map::Entry};
+
 use axum::{
     Json,
     http::{HeaderName, HeaderValue},
@@ -8,7 +10,11 @@ use axum::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::schema::json_len;
+use crate::{
+    api::schema::json_len,
+    domain::{error::Failure, file::FileEntry, owner::ConversationKey, path::SafePath},
+    services::files::Files,
+};
 
 /// One answer, in bytes of JSON: about 3600 files with short names.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -48,4 +54,32 @@ impl Room {
 pub(super) fn answer(list: impl Serialize, is_whole: bool) -> Response {
     let truncated = (!is_whole).then(|| [(TRUNCATED, HeaderValue::from_static("true"))]);
     (truncated, Json(list)).into_response()
+}
+
+/// What is in a folder of a conversation, to a depth and as far as there is room, and whether that is all. `shown` gets
+/// the path of a file and the file, or the path of a folder.
+pub(super) async fn folder(
+    files: &Files,
+    (key, folder): (&ConversationKey, Option<&SafePath>),
+    depth: usize,
+    mut room: Room,
+    shown: impl Fn(&SafePath, Option<&FileEntry>) -> Value,
+) -> Result<(Vec<Value>, bool), Failure> {
+    let above = folder.map_or(0, |folder| folder.components().count());
+    let mut found = BTreeMap::new();
+    let visit = |file: FileEntry| {
+        let names: Vec<_> = file.path.components().collect();
+        for length in above + 1..=names.len().min(above.saturating_add(depth)) {
+            let path = SafePath::from_components(&names[..length]).map_err(|why| Failure::argument("path", why))?;
+            if let Entry::Vacant(place) = found.entry(path) {
+                let item = shown(place.key(), Some(&file).filter(|_| length == names.len()));
+                if room.takes(&item) {
+                    place.insert(item);
+                }
+            }
+        }
+        Ok(())
+    };
+    let is_whole = files.visit(key, folder, visit).await? && !room.is_full;
+    Ok((found.into_values().collect(), is_whole))
 }

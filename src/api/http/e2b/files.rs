@@ -1,8 +1,6 @@
 //! Files of a sandbox. A folder exists for this surface while a file is in it. Making a folder, for which the services
 //! have no call, runs as a command.
 
-use std::collections::{BTreeMap, btree_map::Entry};
-
 use axum::{Json, http::StatusCode};
 use multer::Constraints;
 use schemars::JsonSchema;
@@ -104,28 +102,15 @@ async fn named(body: RequestBody) -> Result<Option<SafePath>, Failure> {
 pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Reply {
     let Named { path, depth, .. } = body.lenient().await?;
     let folder = below_data(&path.unwrap_or_default())?;
-    let above = folder.as_ref().map_or(0, |folder| folder.components().count());
     let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
-    let (mut shown, mut room) = (BTreeMap::new(), Room::default());
-    let visit = |file: FileEntry| {
-        let names: Vec<_> = file.path.components().collect();
-        for length in above + 1..=names.len().min(above.saturating_add(depth)) {
-            let path = SafePath::from_components(&names[..length]).map_err(|why| Failure::argument("path", why))?;
-            let entry = if length == names.len() { of_file(&file) } else { of_folder(&path) };
-            if let Entry::Vacant(place) = shown.entry(path)
-                && room.takes(&entry)
-            {
-                place.insert(entry);
-            }
-        }
-        Ok(())
-    };
-    let visited_all = sandbox.call.parts.files.visit(&sandbox.key, folder.as_ref(), visit).await?;
-    if shown.is_empty() && folder.is_some() {
+    let (files, at) = (&sandbox.call.parts.files, (&sandbox.key, folder.as_ref()));
+    let found =
+        listed::folder(files, at, depth, Room::default(), |path, file| file.map_or_else(|| of_folder(path), of_file));
+    let (entries, is_whole) = found.await?;
+    if entries.is_empty() && folder.is_some() {
         return Err(Failure::new(Code::FileNotFound, "There is no such folder, or nothing is in it.").into());
     }
-    let entries = json!({"entries": shown.into_values().collect::<Vec<_>>()});
-    Ok(listed::answer(entries, visited_all && !room.is_full))
+    Ok(listed::answer(json!({"entries": entries}), is_whole))
 }
 
 /// A file or a folder.

@@ -1,9 +1,6 @@
 //! Contents: the files of a conversation. A folder exists while a file is in it; there are no checkpoints.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -80,32 +77,20 @@ async fn folder(
     key: &ConversationKey,
     path: Option<&SafePath>,
 ) -> Result<Option<(Value, bool)>, Failure> {
-    let depth = path.map_or(0, |path| path.components().count());
     let mut shown = match path {
         Some(path) => model(path, "directory", None, None),
         None => json!({"name": "", "path": "", "type": "directory", "created": rfc3339(0), "writable": true,
             "last_modified": rfc3339(0), "mimetype": null, "size": null}),
     };
-    let (mut found, mut room) = (BTreeMap::new(), Room::beside(&shown));
-    let visit = |file: FileEntry| {
-        let names: Vec<_> = file.path.components().take(depth + 2).collect();
-        if let Ok(child) = SafePath::from_components(names.iter().take(depth + 1))
-            && let Entry::Vacant(place) = found.entry(child.as_bytes().to_vec())
-        {
-            let item = if names.len() > depth + 1 { model(&child, "directory", None, None) } else { of_file(&file) };
-            if room.takes(&item) {
-                place.insert(item);
-            }
-        }
-        Ok(())
-    };
-    let visited_all = files.visit(key, path, visit).await?;
+    let found = listed::folder(files, (key, path), 1, Room::beside(&shown), |path, file| {
+        file.map_or_else(|| model(path, "directory", None, None), of_file)
+    });
+    let (found, is_whole) = found.await?;
     if found.is_empty() && path.is_some() {
         return Ok(None);
     }
-    shown["content"] = found.into_values().collect();
-    shown["format"] = "json".into();
-    Ok(Some((shown, visited_all && !room.is_full)))
+    (shown["content"], shown["format"]) = (found.into(), "json".into());
+    Ok(Some((shown, is_whole)))
 }
 
 pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
