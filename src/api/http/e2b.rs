@@ -181,14 +181,11 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
     let Create { template, timeout, metadata, env, allow_internet_access } = parse(members, Source::Lenient)?;
     let labels = metadata.unwrap_or_default();
     let is_long = |text: &String| text.chars().count() > TEXT_CHARS_MAX;
+    let has_long = labels.iter().any(|(name, value)| is_long(name) || is_long(value));
     for (argument, wrong, why) in [
         ("templateID", template.as_ref().is_some_and(is_long), "it is longer than 256 characters"),
         ("metadata", labels.len() > METADATA_MAX, "it has more than 64 members"),
-        (
-            "metadata",
-            labels.iter().any(|(name, value)| is_long(name) || is_long(value)),
-            "a name or a value in it is longer than 256 characters",
-        ),
+        ("metadata", has_long, "a name or a value in it is longer than 256 characters"),
     ] {
         if wrong {
             return Err(Failure::argument(argument, why).into());
