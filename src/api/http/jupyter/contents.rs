@@ -59,16 +59,23 @@ fn is_notebook(path: &SafePath) -> bool {
     path.name().rsplit(|byte| *byte == b'.').next() == Some(NOTEBOOK.as_bytes())
 }
 
-fn model(path: &SafePath, kind: &str, modified_unix_s: Option<i64>, size: Option<u64>) -> Value {
+/// A file, with when it was changed and its size, or a folder. The folder above all has no path.
+fn model(path: Option<&SafePath>, file: Option<(i64, u64)>) -> Value {
+    let name = path.map_or(&b""[..], SafePath::name);
+    let kind = match path.filter(|_| file.is_some()) {
+        Some(path) if is_notebook(path) => "notebook",
+        Some(_) => "file",
+        None => "directory",
+    };
+    let (modified_unix_s, size) = file.unzip();
     let modified = rfc3339(modified_unix_s.unwrap_or_default());
-    json!({"name": String::from_utf8_lossy(path.name()), "path": path.text(), "type": kind, "created": modified,
-        "last_modified": modified, "content": null, "format": null, "writable": true, "size": size,
-        "mimetype": (kind == "file").then(|| media_type(path.name()))})
+    json!({"name": String::from_utf8_lossy(name), "path": path.map(SafePath::text).unwrap_or_default(), "type": kind,
+        "created": modified, "last_modified": modified, "content": null, "format": null, "writable": true,
+        "size": size, "mimetype": (kind == "file").then(|| media_type(name))})
 }
 
 fn of_file(file: &FileEntry) -> Value {
-    let kind = if is_notebook(&file.path) { "notebook" } else { "file" };
-    model(&file.path, kind, Some(file.modified_unix_s), Some(file.size))
+    model(Some(&file.path), Some((file.modified_unix_s, file.size)))
 }
 
 /// What is directly in a folder, and whether that is all.
@@ -77,13 +84,9 @@ async fn folder(
     key: &ConversationKey,
     path: Option<&SafePath>,
 ) -> Result<Option<(Value, bool)>, Failure> {
-    let mut shown = match path {
-        Some(path) => model(path, "directory", None, None),
-        None => json!({"name": "", "path": "", "type": "directory", "created": rfc3339(0), "writable": true,
-            "last_modified": rfc3339(0), "mimetype": null, "size": null}),
-    };
+    let mut shown = model(path, None);
     let found = listed::folder(files, (key, path), 1, Room::beside(&shown), |path, file| {
-        file.map_or_else(|| model(path, "directory", None, None), of_file)
+        file.map_or_else(|| model(Some(path), None), of_file)
     });
     let (found, is_whole) = found.await?;
     if found.is_empty() && path.is_some() {
@@ -95,15 +98,14 @@ async fn folder(
 
 pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
     let (key, path) = (call.contents()?, call.path()?);
-    let with_content = call.query("content").as_deref() != Some("0");
     let Some(path) = path else {
         let (mut top, mut is_whole) = folder(&files, &key, None).await?.unwrap_or_default();
-        if !with_content {
+        if !has_content(&call) {
             (top["content"], top["format"], is_whole) = (Value::Null, Value::Null, true);
         }
         return Ok(listed::answer(top, is_whole));
     };
-    let missing = match file(&files, &key, &path, with_content, call.query("format").as_deref()).await {
+    let missing = match file(&files, &key, &path, &call).await {
         Err(missing) if matches!(missing.code, Code::FileNotFound | Code::NotAFile | Code::ConversationNotFound) => {
             missing
         }
@@ -125,17 +127,15 @@ fn parent_of_checkpoints(path: &SafePath) -> Option<SafePath> {
     SafePath::from_components(parent).ok().filter(|_| *last == b"checkpoints")
 }
 
-async fn file(
-    files: &Files,
-    key: &ConversationKey,
-    path: &SafePath,
-    with_content: bool,
-    format: Option<&str>,
-) -> Result<Value, Failure> {
+/// Whether an answer has the content too.
+fn has_content(call: &Call) -> bool {
+    call.query("content").as_deref() != Some("0")
+}
+
+async fn file(files: &Files, key: &ConversationKey, path: &SafePath, call: &Call) -> Result<Value, Failure> {
     let opened = files.open(key, path).await?;
-    let kind = if is_notebook(path) { "notebook" } else { "file" };
-    let mut shown = model(path, kind, Some(opened.modified_unix_s), Some(opened.size));
-    if !with_content {
+    let mut shown = model(Some(path), Some((opened.modified_unix_s, opened.size)));
+    if !has_content(call) {
         return Ok(shown);
     }
     let read = files.read(key, path, 0, CONTENT_BYTES_MAX).await?;
@@ -143,7 +143,8 @@ async fn file(
         let why = "The file is too large for one answer: read it at /v1/conversations/{conversationId}/files/{path}.";
         return Err(Failure::new(Code::TooLarge, why));
     }
-    let (as_bytes, as_notebook) = (format == Some("base64"), kind == "notebook" && format != Some("text"));
+    let format = call.query("format").unwrap_or_default();
+    let (as_bytes, as_notebook) = (format == "base64", is_notebook(path) && format != "text");
     let (format, content) = by_size(read.bytes.len(), move || content_of(&read.bytes, as_bytes, as_notebook)).await;
     (shown["format"], shown["content"]) = (format.into(), content);
     if format != "json" {
@@ -266,7 +267,7 @@ pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: Re
     let to = members.get("path").and_then(Value::as_str).unwrap_or_default();
     let to = SafePath::from_text(to.trim_start_matches('/')).map_err(|why| Failure::argument("path", why))?;
     let entry = files.rename(&key, &from, &to, false, None).await.map_err(in_the_way)?;
-    Ok(Json(entry.as_ref().map_or_else(|| model(&to, "directory", None, None), of_file)))
+    Ok(Json(entry.as_ref().map_or_else(|| model(Some(&to), None), of_file)))
 }
 
 pub(super) async fn remove(State(files): State<Arc<Files>>, call: Call) -> Reply<StatusCode> {
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn time_before_the_year_0_is_one_that_clients_can_read() {
         let path = SafePath::from_text("a.txt").expect("a path");
-        let file = model(&path, "file", Some(-100_000_000_000), Some(0));
+        let file = model(Some(&path), Some((-100_000_000_000, 0)));
         assert_eq!(file["last_modified"], "1970-01-01T00:00:00Z");
     }
 }
