@@ -132,6 +132,7 @@ pub fn document() -> OpenApi {
     for (path, item) in &mut document.paths.paths {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
         for operation in operations.into_iter().flatten() {
+            v1::describe_names(path, operation);
             refusals(path, operation);
             absent_is_not_null(operation);
         }

@@ -16,7 +16,7 @@ use axum::{Router, routing::get};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(super) use self::runs::page_max;
+pub(super) use self::{call::describe_names, runs::page_max};
 use super::ApiParts;
 
 fn described() -> OpenApiRouter<ApiParts> {

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
 
-use super::call::{Call, InRun, InSession, OfOwner, page};
+use super::call::{Call, page};
 use crate::{
     api::{
         http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
@@ -155,7 +155,6 @@ pub(super) async fn runs(State(admin): State<Admin>, call: Call<ListNotable>) ->
 /// It ends soon after; a finished run is not changed.
 #[utoipa::path(
     post, path = "/v1/admin/runs/{runId}/cancel", tag = "admin", operation_id = "cancelAnyRun",
-    params(InRun),
     responses((status = 204, description = "It is being cancelled, or had ended.")),
 )]
 pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
@@ -167,7 +166,6 @@ pub(super) async fn cancel(State(admin): State<Admin>, call: Call) -> Reply<Stat
 /// Its interpreter and its variables are gone; the files stay.
 #[utoipa::path(
     delete, path = "/v1/admin/sessions/{sessionId}", tag = "admin", operation_id = "endAnySession",
-    params(InSession),
     responses((status = 204, description = "It has ended.")),
 )]
 pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
@@ -180,7 +178,6 @@ pub(super) async fn end_session(State(admin): State<Admin>, call: Call) -> Reply
 #[utoipa::path(
     delete, path = "/v1/admin/conversations/{owner}/{conversationId}", tag = "admin",
     operation_id = "deleteAnyConversation",
-    params(OfOwner),
     responses((status = 204, description = "It was deleted.")),
 )]
 pub(super) async fn remove_conversation(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
@@ -312,7 +309,6 @@ pub(super) async fn list_tokens(State(tokens): State<Arc<Tokens>>, call: Call<Li
 /// At once: its streams end, its programs are cancelled, its sessions are closed.
 #[utoipa::path(
     delete, path = "/v1/tokens/{tokenId}", tag = "tokens", operation_id = "revokeToken",
-    params(("tokenId" = String, Path, description = "The token's id.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It is revoked.")),
 )]
 pub(super) async fn revoke_token(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {

@@ -1,6 +1,6 @@
 //! What a request carries beside its body: the caller, the names in its path, its query. Names in the path are decoded
 //! by hand, exactly once: names of files are bytes, which axum's `Path` cannot hold. So the API's description has them
-//! from structs of their own.
+//! from a table.
 
 use std::{fmt, str::FromStr};
 
@@ -11,7 +11,14 @@ use axum::{
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use utoipa::IntoParams;
+use utoipa::{
+    IntoParams,
+    openapi::{
+        ObjectBuilder, RefOr, Required,
+        path::{Operation, ParameterBuilder, ParameterIn},
+        schema::Type,
+    },
+};
 
 use crate::{
     api::{
@@ -33,6 +40,48 @@ use crate::{
 /// How many items a page of a list holds by default.
 const PAGE_DEFAULT: u64 = 50;
 const PAGE_MAX: u64 = 200;
+
+/// Conversations and owners.
+const NAME: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
+/// The names in paths, for the API's description: what each follows, what it is, its pattern and its length.
+const NAMES: [(&str, &str, &str, Option<usize>, Option<usize>); 15] = [
+    ("conversations/{conversationId}", "The conversation.", NAME, Some(1), Some(128)),
+    ("conversations/{owner}", "The owner.", NAME, Some(1), Some(64)),
+    ("{owner}/{conversationId}", "The owner's conversation.", NAME, Some(1), Some(128)),
+    ("files/{path}", PATH_ABOUT, PATH, Some(1), None),
+    ("runs/{runId}", "The run.", "^run-[0-9a-f]{32}$", None, None),
+    ("sessions/{sessionId}", "The session.", "^session-[0-9a-f]{32}$", None, None),
+    ("skills/{name}", "The skill.", "^[a-z0-9]+(-[a-z0-9]+)*$", Some(1), Some(64)),
+    ("tools/{server}", "The server.", "^[a-z][a-z0-9_]*$", Some(1), Some(32)),
+    ("{server}/{tool}", "The tool, or its module's name.", "", Some(1), Some(128)),
+    ("tool-servers/{name}", "The server.", "^[a-z][a-z0-9_-]*$", Some(1), Some(32)),
+    ("approvals/{id}", "The question.", "^[0-9a-f]{32}$", None, None),
+    ("network/{name}", "The policy's name.", "^[A-Za-z0-9_-]*$", Some(1), Some(32)),
+    ("tokens/{tokenId}", "The token's id.", "^token-[0-9a-f]{32}$", None, None),
+    ("runners/{language}", "The language.", "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", None, None),
+    ("modules/{name}", "The module, such as `json.decoder`.", "^[A-Za-z0-9_.]+$", None, None),
+];
+const PATH_ABOUT: &str = "The path below /data; percent-encoded; slashes between names may be encoded too.";
+const PATH: &str = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})\
+    (/([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,}))*$";
+
+/// Adds the names in the path of an operation to its description, before its other parameters.
+pub(in crate::api::http) fn describe_names(path: &str, operation: &mut Operation) {
+    let segments: Vec<_> = path.split('/').collect();
+    let names = segments.windows(2).filter_map(|pair| {
+        let place = pair.join("/");
+        let &(_, about, pattern, min, max) = NAMES.iter().find(|(known, ..)| *known == place)?;
+        let pattern = (!pattern.is_empty()).then_some(pattern);
+        let schema = ObjectBuilder::new().schema_type(Type::String).pattern(pattern).min_length(min).max_length(max);
+        let name = ParameterBuilder::new().name(pair[1].trim_matches(['{', '}'])).parameter_in(ParameterIn::Path);
+        let name = name.required(Required::True).description(Some(about)).schema(Some(schema));
+        Some(RefOr::T(name.build()))
+    });
+    let names: Vec<_> = names.collect();
+    if !names.is_empty() {
+        drop(operation.parameters.get_or_insert_default().splice(..0, names));
+    }
+}
 
 /// For the API's description: [`crate::api::http::files::condition`] reads them.
 #[derive(IntoParams)]
@@ -124,80 +173,4 @@ pub(super) fn arguments<Q: DeserializeOwned + JsonSchema>(query: &str) -> Result
 /// How long a page may be.
 pub(super) fn page(limit: Option<u64>) -> Result<usize, Failure> {
     item_limit(limit, PAGE_DEFAULT, PAGE_MAX)
-}
-
-macro_rules! names {
-    ($($of:ident { $($(#[$($about:tt)+])+ $name:ident: String,)+ })+) => {
-        $(
-            #[derive(IntoParams)]
-            #[into_params(parameter_in = Path)]
-            #[expect(dead_code, reason = "the names are decoded by hand")]
-            pub(super) struct $of {
-                $($(#[$($about)+])+ $name: String,)+
-            }
-        )+
-    };
-}
-
-names! {
-    InConversation {
-        /// The conversation.
-        #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
-        conversation_id: String,
-    }
-    AtPath {
-        /// The path below /data; percent-encoded; slashes between names may be encoded too.
-        #[param(
-            pattern = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})\
-            (/([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,}))*$",
-            min_length = 1
-        )]
-        path: String,
-    }
-    InRun {
-        /// The run.
-        #[param(rename = "runId", pattern = "^run-[0-9a-f]{32}$")]
-        run_id: String,
-    }
-    InSession {
-        /// The session.
-        #[param(rename = "sessionId", pattern = "^session-[0-9a-f]{32}$")]
-        session_id: String,
-    }
-    OfOwner {
-        /// The owner.
-        #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 64)]
-        owner: String,
-        /// The owner's conversation.
-        #[param(rename = "conversationId", pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length = 1, max_length = 128)]
-        conversation_id: String,
-    }
-    OfSkill {
-        /// The skill.
-        #[param(pattern = "^[a-z0-9]+(-[a-z0-9]+)*$", min_length = 1, max_length = 64)]
-        name: String,
-    }
-    OfTool {
-        /// The server.
-        #[param(pattern = "^[a-z][a-z0-9_]*$", min_length = 1, max_length = 32)]
-        server: String,
-        /// The tool, or its module's name.
-        #[param(min_length = 1, max_length = 128)]
-        tool: String,
-    }
-    OfServer {
-        /// The server.
-        #[param(pattern = "^[a-z][a-z0-9_-]*$", min_length = 1, max_length = 32)]
-        name: String,
-    }
-    OfApproval {
-        /// The question.
-        #[param(pattern = "^[0-9a-f]{32}$")]
-        id: String,
-    }
-    OfPolicy {
-        /// The policy's name.
-        #[param(pattern = "^[A-Za-z0-9_-]*$", min_length = 1, max_length = 32)]
-        name: String,
-    }
 }

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{AtPath, Call, Conditions, InConversation, page};
+use super::call::{Call, Conditions, page};
 use crate::{
     api::{
         http::{Answer, ApiParts, Reply, body::RequestBody, error::Problem, files as downloads, no_content},
@@ -62,7 +62,6 @@ pub(super) async fn list(parts: ApiParts, call: Call<ListConversations>) -> Answ
 /// Refused while one of its runs is queued or running.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}", tag = "conversations", operation_id = "deleteConversation",
-    params(InConversation),
     responses((status = 204, description = "It was deleted.")),
 )]
 pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Reply<StatusCode> {
@@ -76,7 +75,6 @@ pub(super) async fn remove(State(conversations): State<Conversations>, call: Cal
 /// disconnects.
 #[utoipa::path(
     post, path = "/v1/conversations/{conversationId}/packages", tag = "conversations", operation_id = "installPackages",
-    params(InConversation),
     request_body(content = CreatePackages),
     responses((status = 200, description = "They are installed.", body = InstalledPackages)),
 )]
@@ -116,7 +114,7 @@ impl ListFiles {
 /// An unknown conversation or folder has none.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files", tag = "files", operation_id = "listFiles",
-    params(InConversation, ListFiles),
+    params(ListFiles),
     responses((status = 200, description = "A page of files, ordered by path.", body = FileListing)),
 )]
 pub(super) async fn list_files(State(files): State<Arc<Files>>, call: Call<ListFiles>) -> Answer<FileListing> {
@@ -129,7 +127,6 @@ pub(super) async fn list_files(State(files): State<Arc<Files>>, call: Call<ListF
 /// Its bytes, unchanged. HTTP ranges and conditions are supported.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "readFile",
-    params(InConversation, AtPath),
     responses(
         // Generators know the first; the second is what a file's name makes of it.
         (status = 200, description = "The file.", content((Binary = "application/octet-stream"), (Binary = "*/*")),
@@ -152,7 +149,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
 /// existing file is replaced in one step, so that an upload that breaks off changes nothing.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "writeFile",
-    params(InConversation, AtPath, Conditions),
+    params(Conditions),
     request_body(content = Binary, content_type = "application/octet-stream", description = "The whole content, of any \
         kind: the type follows from the name, not from the header."),
     responses(
@@ -190,7 +187,7 @@ async fn validate(response: &mut Response, files: &Files, conversation: &Convers
 /// permissions. Folders on the way are made. A link is moved, not what it points to.
 #[utoipa::path(
     post, path = "/v1/conversations/{conversationId}/move", tag = "files", operation_id = "moveFile",
-    params(InConversation, ("If-Match" = Option<String>, Header,
+    params(("If-Match" = Option<String>, Header,
         description = "Only if the file that is moved has one of these validators; a folder has none.")),
     request_body(content = MoveFile),
     responses(
@@ -220,7 +217,7 @@ pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: Re
 /// A link is deleted, not what it points to; a folder with all it holds.
 #[utoipa::path(
     delete, path = "/v1/conversations/{conversationId}/files/{path}", tag = "files", operation_id = "deleteFile",
-    params(InConversation, AtPath, Conditions),
+    params(Conditions),
     responses(
         (status = 204, description = "It was deleted."),
         (status = 412, description = "The condition does not hold.", body = Problem,
@@ -236,7 +233,6 @@ pub(super) async fn remove_file(State(files): State<Arc<Files>>, call: Call) -> 
 /// It holds plain files only. It is made while it is sent; when the connection ends early, it is incomplete.
 #[utoipa::path(
     get, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "readArchive",
-    params(InConversation),
     responses((status = 200, description = "The archive.", content_type = "application/x-tar", body = Binary)),
 )]
 pub(super) async fn read_archive(State(files): State<Arc<Files>>, call: Call) -> Reply {
@@ -250,7 +246,6 @@ pub(super) async fn read_archive(State(files): State<Arc<Files>>, call: Call) ->
 /// The link downloads the archive without a token. It works for five minutes.
 #[utoipa::path(
     post, path = "/v1/conversations/{conversationId}/archive/link", tag = "files", operation_id = "linkArchive",
-    params(InConversation),
     responses((status = 200, description = "The link.", body = ArchiveLink)),
 )]
 pub(super) async fn link_archive(State(files): State<Arc<Files>>, call: Call) -> Answer<ArchiveLink> {
@@ -264,7 +259,6 @@ pub(super) async fn link_archive(State(files): State<Arc<Files>>, call: Call) ->
 /// files that are not in the archive stay.
 #[utoipa::path(
     put, path = "/v1/conversations/{conversationId}/archive", tag = "files", operation_id = "writeArchive",
-    params(InConversation),
     request_body(
         content((Binary = "application/x-tar"), (Binary = "application/octet-stream")),
         description = "A plain, uncompressed tar.",

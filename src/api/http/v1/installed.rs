@@ -8,7 +8,7 @@ use axum::{
     response::IntoResponse as _,
 };
 
-use super::call::{AtPath, Call, OfSkill};
+use super::call::Call;
 use crate::{
     api::{
         http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
@@ -64,10 +64,6 @@ pub(super) async fn list(State(runs): State<Runs>, State(skills): State<Skills>,
 /// For Python. It is read in a fresh sandbox, in which nothing else runs.
 #[utoipa::path(
     get, path = "/v1/runners/{language}/modules/{name}", tag = "runners", operation_id = "readModule",
-    params(
-        ("language" = String, Path, description = "The language.", pattern = "^[A-Za-z0-9][A-Za-z0-9._+#-]*$"),
-        ("name" = String, Path, description = "The module, such as `json.decoder`.", pattern = "^[A-Za-z0-9_.]+$"),
-    ),
     responses((status = 200, description = "Its source.", body = ModuleSource)),
 )]
 pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Answer<ModuleSource> {
@@ -142,7 +138,6 @@ pub(super) async fn list_skills(State(skills): State<Skills>, call: Call) -> Ans
 /// Each file has its size and path. In sandboxes the files are below `location`.
 #[utoipa::path(
     get, path = "/v1/skills/{name}", tag = "skills", operation_id = "getSkill",
-    params(OfSkill),
     responses((status = 200, description = "The skill.", body = SkillDetails)),
 )]
 pub(super) async fn get_skill(State(skills): State<Skills>, call: Call) -> Answer<SkillDetails> {
@@ -155,7 +150,6 @@ pub(super) async fn get_skill(State(skills): State<Skills>, call: Call) -> Answe
 /// `SKILL.md` has the instructions, which refer to the other files.
 #[utoipa::path(
     get, path = "/v1/skills/{name}/files/{path}", tag = "skills", operation_id = "readSkillFile",
-    params(OfSkill, AtPath),
     responses(
         (status = 200, description = "The file.", content_type = "application/octet-stream", body = Binary),
     ),
@@ -178,7 +172,6 @@ pub(super) async fn skill_file(State(skills): State<Skills>, call: Call) -> Repl
 /// were started when you had skills, or for one of your conversations.
 #[utoipa::path(
     put, path = "/v1/skills/{name}", tag = "skills", operation_id = "putSkill",
-    params(OfSkill),
     request_body(
         content((Binary = "application/zip"), (Binary = "application/octet-stream")),
         description = "A zip of plain files.",
@@ -201,7 +194,6 @@ pub(super) async fn put_skill(parts: ApiParts, call: Call, body: RequestBody) ->
 /// A public skill of the same name can be seen again.
 #[utoipa::path(
     delete, path = "/v1/skills/{name}", tag = "skills", operation_id = "removeSkill",
-    params(OfSkill),
     responses((status = 204, description = "It is deleted.")),
 )]
 pub(super) async fn remove_skill(State(skills): State<Skills>, call: Call) -> Reply<StatusCode> {

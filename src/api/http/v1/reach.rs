@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::call::{Call, OfApproval, OfPolicy, OfServer, OfTool, page};
+use super::call::{Call, page};
 use crate::{
     api::{
         http::{Answer, ApiParts, Reply, body::RequestBody, error::ApiError, no_content},
@@ -94,7 +94,6 @@ pub(super) async fn all_decisions(State(network): State<Network>, call: Call<Lis
 /// here.
 #[utoipa::path(
     put, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "putNetworkPolicy",
-    params(OfPolicy),
     request_body(content = PolicyBody),
     responses((status = 204, description = "It is in force.")),
 )]
@@ -109,7 +108,6 @@ pub(super) async fn put_policy(State(admin): State<Admin>, call: Call, body: Req
 /// Programs make no new connections by it; open connections go on.
 #[utoipa::path(
     delete, path = "/v1/admin/network/{name}", tag = "admin", operation_id = "deleteNetworkPolicy",
-    params(OfPolicy),
     responses((status = 204, description = "It is deleted.")),
 )]
 pub(super) async fn remove_policy(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
@@ -190,7 +188,7 @@ pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> An
 /// It has the types of the tool's parameters and result.
 #[utoipa::path(
     get, path = "/v1/tools/{server}/{tool}/source", tag = "tools", operation_id = "getToolSource",
-    params(OfTool, ModuleLanguageQuery),
+    params(ModuleLanguageQuery),
     responses((status = 200, description = "The module.", body = ToolSource)),
 )]
 pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguageQuery>) -> Answer<ToolSource> {
@@ -218,7 +216,6 @@ pub(super) async fn approvals(parts: ApiParts, by: Decider, call: Call<WhichAppr
 /// With its answer, where there is one.
 #[utoipa::path(
     get, path = "/v1/approvals/{id}", tag = "tools", operation_id = "getApproval",
-    params(OfApproval),
     responses((status = 200, description = "The question.", body = ApprovalResult)),
 )]
 pub(super) async fn approval(State(tools): State<Tools>, by: Decider, call: Call) -> Answer<ApprovalResult> {
@@ -231,7 +228,6 @@ pub(super) async fn approval(State(tools): State<Tools>, by: Decider, call: Call
 /// The first answer counts, and the waiting program goes on.
 #[utoipa::path(
     post, path = "/v1/approvals/{id}", tag = "tools", operation_id = "answerApproval",
-    params(OfApproval),
     request_body(content = AnswerBody),
     responses((status = 200, description = "It is answered.", body = ApprovalResult)),
 )]
@@ -247,7 +243,6 @@ pub(super) async fn answer(parts: ApiParts, by: Decider, call: Call, body: Reque
 /// Calls that the answer allowed are asked about again.
 #[utoipa::path(
     delete, path = "/v1/approvals/{id}", tag = "tools", operation_id = "deleteApproval",
-    params(OfApproval),
     responses((status = 204, description = "It was withdrawn.")),
 )]
 pub(super) async fn withdraw(State(tools): State<Tools>, by: Decider, call: Call) -> Reply<StatusCode> {
@@ -271,7 +266,6 @@ pub(super) async fn all_servers(State(tools): State<Tools>, _: Call) -> Json<Too
 /// here.
 #[utoipa::path(
     put, path = "/v1/tool-servers/{name}", tag = "admin", operation_id = "putToolServer",
-    params(OfServer),
     request_body(content = ToolServerBody),
     responses((status = 204, description = "It is in force.")),
 )]
@@ -286,7 +280,6 @@ pub(super) async fn put_server(State(admin): State<Admin>, call: Call, body: Req
 /// Running calls of its tools end.
 #[utoipa::path(
     delete, path = "/v1/tool-servers/{name}", tag = "admin", operation_id = "deleteToolServer",
-    params(OfServer),
     responses((status = 204, description = "It is deleted.")),
 )]
 pub(super) async fn remove_server(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {

@@ -24,7 +24,7 @@ use utoipa::IntoParams;
 
 use super::{
     ApiParts,
-    call::{self, Call, InRun, page},
+    call::{self, Call, page},
 };
 use crate::{
     api::{
@@ -237,7 +237,7 @@ pub(in crate::api::http) fn page_max(query: &str) -> Result<usize, Failure> {
 /// also one from before a restart, is read from the history: its outcome and its figures, without output and files.
 #[utoipa::path(
     get, path = "/v1/runs/{runId}", tag = "runs", operation_id = "getRun",
-    params(InRun, WaitForRun),
+    params(WaitForRun),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn get(parts: ApiParts, call: Call<WaitForRun>) -> Answer<RunStatus> {
@@ -254,7 +254,6 @@ pub(super) async fn get(parts: ApiParts, call: Call<WaitForRun>) -> Answer<RunSt
 /// The answer comes when the program has ended, or after five seconds. A finished run is not changed.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/cancel", tag = "runs", operation_id = "cancelRun",
-    params(InRun),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
 pub(super) async fn cancel(State(runs): State<Runs>, call: Call) -> Answer<RunStatus> {
@@ -278,7 +277,6 @@ pub(super) struct WatchRun {
 #[utoipa::path(
     get, path = "/v1/runs/{runId}/events", tag = "runs", operation_id = "watchRun",
     params(
-        InRun,
         WatchRun,
         ("Last-Event-ID" = Option<u64>, Header, minimum = 0,
             description = "The same as `after`, as browsers send it; it takes precedence."),
@@ -324,7 +322,7 @@ pub(super) struct SendInput {
 /// waits up to five seconds and is then 429.
 #[utoipa::path(
     post, path = "/v1/runs/{runId}/stdin", tag = "runs", operation_id = "sendInput",
-    params(InRun, SendInput),
+    params(SendInput),
     request_body(content = Binary, content_type = "application/octet-stream", description = "The bytes, or none."),
     responses((status = 202, description = "It was accepted and is sent to the program.")),
 )]

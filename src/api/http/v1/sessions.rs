@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use super::{
     ApiParts,
-    call::{Call, InSession},
+    call::Call,
     runs::{PendingRequest, begin},
 };
 use crate::{
@@ -83,7 +83,6 @@ pub(super) async fn list(State(sessions): State<Sessions>, call: Call<ListSessio
 /// For a session that has ended, the error `session_ended` says why.
 #[utoipa::path(
     get, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "getSession",
-    params(InSession),
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
 pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
@@ -95,7 +94,6 @@ pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Answer<
 /// Its variables are gone; the conversation's files stay.
 #[utoipa::path(
     delete, path = "/v1/sessions/{sessionId}", tag = "sessions", operation_id = "closeSession",
-    params(InSession),
     responses((status = 200, description = "It is closed.", body = SessionStatus)),
 )]
 pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
@@ -110,7 +108,7 @@ pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answe
 /// is that of `createRun`. Cells of a session run one after another, each once.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/cells", tag = "sessions", operation_id = "runCell",
-    params(InSession, ("Idempotency-Key" = Option<String>, Header,
+    params(("Idempotency-Key" = Option<String>, Header,
         description = "A text that the client chooses, another one for each cell.",
         pattern = "^[!-~]+$", min_length = 1, max_length = 255)),
     request_body(content = CreateCell),
@@ -145,7 +143,6 @@ pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> 
 /// Its variables stay. Nothing happens when none runs.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/interrupt", tag = "sessions", operation_id = "interruptSession",
-    params(InSession),
     responses((status = 204, description = "It was interrupted.")),
 )]
 pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
@@ -157,7 +154,6 @@ pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> R
 /// A new interpreter without variables, under the same id.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/restart", tag = "sessions", operation_id = "restartSession",
-    params(InSession),
     responses((status = 200, description = "The session as it is now.", body = SessionStatus)),
 )]
 pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
@@ -169,7 +165,6 @@ pub(super) async fn restart(State(sessions): State<Sessions>, call: Call) -> Ans
 /// The answer is the content of Jupyter's `complete_reply`, or 409 while a cell runs.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/complete", tag = "sessions", operation_id = "completeCode",
-    params(InSession),
     request_body(content = CodePosition),
     responses((status = 200, description = "Completions.", body = Object)),
 )]
@@ -185,7 +180,6 @@ pub(super) async fn complete(State(sessions): State<Sessions>, call: Call, body:
 /// The answer is the content of Jupyter's `inspect_reply`, or 409 while a cell runs.
 #[utoipa::path(
     post, path = "/v1/sessions/{sessionId}/inspect", tag = "sessions", operation_id = "inspectCode",
-    params(InSession),
     request_body(content = InspectCode),
     responses((status = 200, description = "What is known of it.", body = Object)),
 )]
