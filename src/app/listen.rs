@@ -147,7 +147,7 @@ async fn answer(
     access::take_token(&mut request);
     let class = Class::of(&surface.tokens, &mut request);
     let mut busy = connection.begin(&class).await;
-    request.extensions_mut().insert(ClientAddress(connection.address()));
+    request.extensions_mut().insert(ClientAddress(connection.address));
     if !busy.is_answered() {
         request.extensions_mut().insert(NoAnswerPermit::Repeatable);
     }

@@ -19,11 +19,7 @@ use std::{io, sync::Arc, time::Duration};
 use axum::{
     body::{Body, HttpBody as _},
     extract::{Request, State},
-    http::{
-        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header,
-        request::Parts,
-        uri::{Authority, PathAndQuery, Scheme},
-    },
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request::Parts, uri::PathAndQuery},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -147,9 +143,8 @@ impl Relay {
     pub async fn finds(&self, headers: &HeaderMap, run: RunId) -> Option<Peer> {
         let others = if hops(headers) > 0 { Vec::new() } else { self.peers.others() };
         for peer in others {
-            let mut request = Request::new(());
-            *request.uri_mut() = format!("/v1/runs/{run}").parse().ok()?;
-            let mut head = request.into_parts().0;
+            let mut head = Request::new(()).into_parts().0;
+            head.uri = format!("/v1/runs/{run}").parse().ok()?;
             head.headers = headers.clone();
             head.headers.remove(header::CONTENT_TYPE);
             let answer = timeout(FIND_MAX, self.send(&peer, &head, Bytes::new())).await;
@@ -326,9 +321,8 @@ fn lost(peer: &Peer) -> Failure {
 /// The address of a request at another server.
 fn at(peer: &Peer, uri: &Uri) -> Option<Uri> {
     let base: Uri = peer.url.parse().ok()?;
-    let path = uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-    let authority: Authority = base.authority()?.clone();
-    Uri::builder().scheme(Scheme::HTTP).authority(authority).path_and_query(path).build().ok()
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    format!("http://{}{path}", base.authority()?).parse().ok()
 }
 
 /// What belongs to a message.

@@ -48,7 +48,7 @@ pub(super) type Ended = &'static str;
 #[derive(Debug)]
 pub(super) struct Connection {
     places: Arc<Places>,
-    address: IpAddr,
+    pub(super) address: IpAddr,
     opened: Instant,
     state: Mutex<State>,
     pub(super) make_room: Notify,
@@ -135,14 +135,6 @@ impl Connection {
         Self { places, address, opened, state: Mutex::new(state), make_room, refuse, over, _place: place }
     }
 
-    pub(super) fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn set(&self, phase: Phase) {
-        self.state.lock().phase = phase;
-    }
-
     /// Notes that a request has arrived, and waits for its turn. The connection waits for its client again when the
     /// result is dropped and the answer is flushed.
     pub(super) async fn begin(self: &Arc<Self>, class: &Class) -> Busy {
@@ -161,10 +153,10 @@ impl Connection {
             let ended = self.places.ended.notified();
             busy.turn = self.places.turn(&class, self.address);
             if busy.turn.is_some() {
-                self.set(Phase::Answering);
+                self.state.lock().phase = Phase::Answering;
                 return busy;
             }
-            self.set(Phase::Queued(now));
+            self.state.lock().phase = Phase::Queued(now);
             let _queued = (class == Class::Guest).then(|| Arc::clone(&self.places.queued));
             tokio::select! {
                 biased;
@@ -173,7 +165,7 @@ impl Connection {
                 () = sleep_until(now + TURN_WAIT_MAX) => break,
             }
         }
-        self.set(Phase::Answering);
+        self.state.lock().phase = Phase::Answering;
         busy
     }
 

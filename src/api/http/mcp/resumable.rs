@@ -65,13 +65,8 @@ pub(super) struct Session {
     pub over: CancellationToken,
     /// For tools that name none.
     pub conversation: ConversationId,
-    streams: Mutex<Streams>,
-}
-
-#[derive(Default)]
-struct Streams {
-    next: u64,
-    kept: VecDeque<(u64, Arc<Log>)>,
+    /// By their numbers, the newest last.
+    streams: Mutex<VecDeque<(u64, Arc<Log>)>>,
 }
 
 /// The messages of one stream. A reader has its own place in it.
@@ -127,13 +122,12 @@ impl Session {
         let log = Arc::new(Log::default());
         let number = {
             let mut streams = self.streams.lock();
-            streams.next += 1;
-            let number = streams.next;
-            streams.kept.push_back((number, Arc::clone(&log)));
-            if streams.kept.len() > STREAMS_MAX {
+            let number = streams.back().map_or(1, |(newest, _)| newest + 1);
+            streams.push_back((number, Arc::clone(&log)));
+            if streams.len() > STREAMS_MAX {
                 // The oldest that has ended: one that goes on still has its answer to come.
-                let at = streams.kept.iter().position(|(_, log)| log.borrow().complete).unwrap_or(0);
-                streams.kept.remove(at);
+                let at = streams.iter().position(|(_, log)| log.borrow().complete).unwrap_or(0);
+                streams.remove(at);
             }
             number
         };
@@ -155,7 +149,7 @@ impl Session {
     }
 
     fn find(&self, number: u64) -> Option<Arc<Log>> {
-        self.streams.lock().kept.iter().find(|(kept, _)| *kept == number).map(|(_, log)| Arc::clone(log))
+        self.streams.lock().iter().find(|(kept, _)| *kept == number).map(|(_, log)| Arc::clone(log))
     }
 }
 
