@@ -36,7 +36,7 @@ use self::{connection::Connection, places::Places, socket::Watched};
 use crate::{
     api::http::{
         access,
-        auth::{Class, ClientAddress, NoAnswerPermit},
+        auth::{Class, ClientAddress, no_room},
     },
     config::BindAddr,
     domain::address::network,
@@ -149,15 +149,14 @@ async fn answer(
     let mut busy = connection.begin(&class).await;
     request.extensions_mut().insert(ClientAddress(connection.address));
     if !busy.is_answered() {
-        request.extensions_mut().insert(NoAnswerPermit::Repeatable);
+        request.extensions_mut().insert(no_room(true));
     }
     let (uri, is_safe) = (request.uri().clone(), request.method().is_safe());
     let mut response = surface.router.clone().oneshot(request.map(Body::new)).await?;
     if !busy.holds(http_body::Body::size_hint(response.body()).exact().unwrap_or_default()) {
         let mut refused = Request::new(Body::empty());
         *refused.uri_mut() = uri;
-        let room = if is_safe { NoAnswerPermit::Repeatable } else { NoAnswerPermit::CarriedOut };
-        refused.extensions_mut().insert(room);
+        refused.extensions_mut().insert(no_room(is_safe));
         response = surface.router.oneshot(refused).await?;
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {

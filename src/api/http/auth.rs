@@ -10,7 +10,7 @@ use axum::{
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     middleware::Next,
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures_util::StreamExt as _;
@@ -39,15 +39,6 @@ pub type Proxies = Arc<[IpNet]>;
 
 /// The address of the client, which Cloudflare's edge sets and its tunnel passes on.
 const CONNECTING: HeaderName = HeaderName::from_static("cf-connecting-ip");
-
-/// Among a request's extensions: the listener has no room to answer it.
-#[derive(Debug, Clone, Copy)]
-pub enum NoAnswerPermit {
-    /// It was not carried out, or has only read.
-    Repeatable,
-    /// It may have changed something, such as run a program.
-    CarriedOut,
-}
 
 /// The class of a request's sender, which decides about room.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,19 +99,23 @@ fn password(value: &[u8]) -> Option<Vec<u8>> {
     Some(pair[colon + 1..].to_vec())
 }
 
+/// Why the listener does not answer a request, among whose extensions it puts this. One that is not repeatable may have
+/// changed something, such as run a program; any other was not carried out, or has only read.
+pub fn no_room(is_repeatable: bool) -> ApiError {
+    if is_repeatable {
+        let why = "The server has no room for another request of this sender: send it again in a moment.";
+        return ApiError::new(Code::QueueFull, why);
+    }
+    let why = "The request was carried out. Its long answer is lost, since this sender has not read others: \
+               do not send it again, but look at what it did.";
+    ApiError::new(Code::TooLarge, why)
+}
+
 /// Refuses a request for which there is no room.
-pub async fn turn(request: Request, next: Next) -> Response {
-    let Some(room) = request.extensions().get::<NoAnswerPermit>().copied() else { return next.run(request).await };
-    match room {
-        NoAnswerPermit::Repeatable => {
-            let why = "The server has no room for another request of this sender: send it again in a moment.";
-            ApiError::new(Code::QueueFull, why).into_response()
-        }
-        NoAnswerPermit::CarriedOut => {
-            let why = "The request was carried out. Its long answer is lost, since this sender has not read others: \
-                       do not send it again, but look at what it did.";
-            ApiError::new(Code::TooLarge, why).into_response()
-        }
+pub async fn turn(mut request: Request, next: Next) -> Reply {
+    match request.extensions_mut().remove::<ApiError>() {
+        Some(refused) => Err(refused),
+        None => Ok(next.run(request).await),
     }
 }
 
