@@ -31,7 +31,10 @@ use tracing::{error, info};
 
 use self::file::LogFile;
 pub use self::verify::{Broken, Verified, VerifyError, verify};
-use crate::ports::observer::{AdminFacts, AuditCounts, NetworkFacts, Observer, RunFacts, SignInFacts, ToolFacts};
+use crate::{
+    domain::network::Decision,
+    ports::observer::{AdminFacts, AuditCounts, Observer, RunFacts, SignInFacts, ToolFacts},
+};
 
 /// Lines that wait to be written, and their bytes: names of files make lines long.
 const QUEUE_MAX: usize = 4096;
@@ -113,8 +116,8 @@ impl Observer for Audit {
         self.add(line::of(run), &run.run);
     }
 
-    fn connected(&self, connection: &NetworkFacts<'_>) {
-        self.add(line::of_connection(connection), connection.conversation);
+    fn connected(&self, connection: &Decision) {
+        self.add(line::of_connection(connection), &connection.conversation);
     }
 
     fn tool_called(&self, call: &ToolFacts<'_>) {

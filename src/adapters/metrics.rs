@@ -19,10 +19,9 @@ use prometheus_client::{
 use rustix::param::{clock_ticks_per_second, page_size};
 
 use crate::{
-    domain::{error::Code, id::Language, text::whole},
+    domain::{error::Code, id::Language, network::Decision, text::whole},
     ports::observer::{
-        AnswerFacts, AuditCounts, CallFacts, HistoryCounts, NetworkFacts, Observer, RunFacts, ServerGauges, ToolFacts,
-        TraceCounts,
+        AnswerFacts, AuditCounts, CallFacts, HistoryCounts, Observer, RunFacts, ServerGauges, ToolFacts, TraceCounts,
     },
 };
 
@@ -242,8 +241,8 @@ impl Observer for Metrics {
         self.calls.get_or_create(&[("operation", operation), ("result", result)]).observe(took.as_secs_f64());
     }
 
-    fn connected(&self, connection: &NetworkFacts<'_>) {
-        let used = connection.used;
+    fn connected(&self, connection: &Decision) {
+        let used = &connection.used;
         let code = used.refusal.as_ref().map_or("allowed", |refusal| refusal.word());
         self.connections.get_or_create(&[("code", code)]).inc();
         self.network.get_or_create(&[("way", "sent")]).inc_by(used.sent_bytes);

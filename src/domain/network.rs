@@ -8,7 +8,7 @@ mod rules;
 mod secret;
 
 pub use self::{
-    host::{Host, NetworkUse, Refusal, Target},
+    host::{Decision, Host, NetworkUse, Refusal, Target},
     policy::{BYTES_PER_MINUTE_MIN, Policy, PolicyError, PolicyText},
     redactor::{Pattern, Redactor},
     rules::{Broken, RequestLine},

@@ -9,7 +9,7 @@ use crate::domain::{
     file::FileEntry,
     id::{Language, RequestId, RunId, SandboxId, TokenId},
     limits::Limits,
-    network::NetworkUse,
+    network::Decision,
     outcome::Outcome,
     owner::{ConversationKey, Principal},
     tools::ToolUse,
@@ -45,7 +45,7 @@ observer! {
     /// An operator changed something.
     fn administered(act: &AdminFacts<'_>);
     /// A connection of a sandbox is over, or was refused.
-    fn connected(connection: &NetworkFacts<'_>);
+    fn connected(connection: &Decision);
     /// A call of a tool by a program is over.
     fn tool_called(call: &ToolFacts<'_>);
     /// A language is served by another image than before.
@@ -108,15 +108,6 @@ words! {
         /// The server checked itself.
         Checked = "checked",
     }
-}
-
-/// One connection of a sandbox.
-#[derive(Debug, Clone, Copy)]
-pub struct NetworkFacts<'a> {
-    pub at_unix_s: i64,
-    pub conversation: &'a ConversationKey,
-    pub language: &'a Language,
-    pub used: &'a NetworkUse,
 }
 
 /// One call of a tool.

@@ -36,10 +36,7 @@ use self::{
     channels::{INCOMING_BYTES_MAX, Opened},
     gate::SandboxGate,
 };
-pub use self::{
-    policies::Policies,
-    reporter::{Decision, Decisions},
-};
+pub use self::{policies::Policies, reporter::Decisions};
 use crate::{
     domain::{
         clock::Clock,

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use crate::{
     domain::{
         file::FileEntry,
+        network::{Decision, Refusal},
         outcome::Ended,
         owner::Principal,
         text::{ms, rfc3339},
     },
-    ports::observer::{AdminFacts, NetworkFacts, RunFacts, SignInFacts, ToolFacts},
+    ports::observer::{AdminFacts, RunFacts, SignInFacts, ToolFacts},
 };
 
 const FILES_MAX: usize = 64;
@@ -62,12 +63,12 @@ pub(super) fn of(run: &RunFacts<'_>) -> String {
 }
 
 /// One connection of a sandbox.
-pub(super) fn of_connection(connection: &NetworkFacts<'_>) -> String {
-    let used = connection.used;
+pub(super) fn of_connection(connection: &Decision) -> String {
+    let used = &connection.used;
     json!({
-        "at": rfc3339(connection.at_unix_s),
+        "at": rfc3339(connection.at_unix_ms.div_euclid(1000)),
         "network": used.target.chars().take(PATH_CHARS_MAX).collect::<String>(),
-        "refused": used.refusal.as_ref().map(crate::domain::network::Refusal::word),
+        "refused": used.refusal.as_ref().map(Refusal::word),
         "principal": connection.conversation.owner.name(),
         "conversation": connection.conversation.id.as_str(),
         "language": connection.language.as_str(),

@@ -7,13 +7,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{LanguageName, answers, moment};
-use crate::{
-    domain::{
-        error::Failure,
-        network::{NetworkUse, Policy, PolicyText, Refusal},
-        text::ms,
-    },
-    services::network::Decision,
+use crate::domain::{
+    error::Failure,
+    network::{Decision, NetworkUse, Policy, PolicyText, Refusal},
+    text::ms,
 };
 
 /// The outcome of a connection.

@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 
 use url::Host as Parsed;
 
-use crate::domain::words::named;
+use crate::domain::{id::Language, owner::ConversationKey, words::named};
 
 /// The longest name of a host, in characters.
 const HOST_CHARS_MAX: usize = 253;
@@ -101,6 +101,15 @@ impl NetworkUse {
     pub fn of(target: String, refusal: Option<Refusal>) -> Self {
         Self { target, refusal, sent_bytes: 0, received_bytes: 0, took: Duration::ZERO }
     }
+}
+
+/// A connection of a conversation, when it was over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub at_unix_ms: i64,
+    pub conversation: ConversationKey,
+    pub language: Language,
+    pub used: NetworkUse,
 }
 
 named! {

@@ -11,18 +11,15 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
 use tokio::time::Instant;
 
-use super::{Access, ConnectionReporter, Decision, Inner, Program, holds};
+use super::{Access, ConnectionReporter, Inner, Program, holds};
 use crate::{
     domain::{
         address::{destination, is_public},
         id::Language,
-        network::{Broken, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
+        network::{Broken, Decision, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
         owner::ConversationKey,
     },
-    ports::{
-        network::{Gate, Pace},
-        observer::NetworkFacts,
-    },
+    ports::network::{Gate, Pace},
 };
 
 /// How much of a request's method or path a refusal repeats, in characters.
@@ -214,16 +211,11 @@ impl Gate for SandboxGate {
     }
 
     fn over(&self, used: NetworkUse) {
-        let at_unix_ms = self.network.parts.clock.unix_ms();
-        self.network.parts.observer.connected(&NetworkFacts {
-            at_unix_s: at_unix_ms.div_euclid(1000),
-            conversation: &self.conversation,
-            language: &self.language,
-            used: &used,
-        });
-        self.reporter.report(&used, |refusal| self.sentence(refusal));
         let (conversation, language) = (self.conversation.clone(), self.language.clone());
-        self.network.decisions.add(Decision { at_unix_ms, conversation, language, used });
+        let decision = Decision { at_unix_ms: self.network.parts.clock.unix_ms(), conversation, language, used };
+        self.network.parts.observer.connected(&decision);
+        self.reporter.report(&decision.used, |refusal| self.sentence(refusal));
+        self.network.decisions.add(decision);
     }
 }
 

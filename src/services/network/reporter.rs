@@ -12,9 +12,8 @@ use super::Sink;
 use crate::{
     domain::{
         event::EventKind,
-        id::Language,
-        network::{NetworkUse, Refusal},
-        owner::{ConversationKey, Principal},
+        network::{Decision, NetworkUse, Refusal},
+        owner::Principal,
     },
     services::waits::Waits,
 };
@@ -91,15 +90,6 @@ impl Listener {
             sink(event);
         }
     }
-}
-
-/// A connection of a conversation, when it was over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
-    pub at_unix_ms: i64,
-    pub conversation: ConversationKey,
-    pub language: Language,
-    pub used: NetworkUse,
 }
 
 /// The newest connections. None of an owner's is forgotten for another owner's, until there are too many owners.
