@@ -4,7 +4,7 @@ use std::{net::IpAddr, num::NonZeroU32};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Broken, Host, RequestLine, Target, rules::RequestRules};
+use super::{Host, Target, rules::RequestRules};
 use crate::domain::id::Language;
 
 /// The ports of a rule that names none.
@@ -53,7 +53,7 @@ pub struct Policy {
     pub name: String,
     languages: Vec<Language>,
     hosts: Vec<(Pattern, Vec<u16>)>,
-    rules: RequestRules,
+    pub rules: RequestRules,
     pub requests_per_minute: Option<NonZeroU32>,
     pub bytes_per_minute: Option<NonZeroU32>,
     /// As it was written.
@@ -141,19 +141,6 @@ impl Policy {
             };
             is_named && ports.contains(&target.port)
         })
-    }
-
-    /// Whether it looks at requests, which must not be hidden then.
-    pub fn has_rules(&self) -> bool {
-        self.rules.are_there()
-    }
-
-    /// Whether it lets a request to a host of its own through.
-    ///
-    /// # Errors
-    /// What stands against it.
-    pub fn check(&self, request: &RequestLine<'_>) -> Result<(), Broken> {
-        self.rules.check(request)
     }
 
     /// Its hosts, and the names below which there are some.

@@ -24,7 +24,7 @@ pub enum Broken {
 
 /// The methods and paths of a policy; empty lists allow all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct RequestRules {
+pub struct RequestRules {
     methods: Vec<String>,
     paths: Vec<String>,
 }
@@ -42,12 +42,16 @@ impl RequestRules {
         Ok(Self { methods: methods.to_vec(), paths: paths.iter().map(path).collect::<Result<_, _>>()? })
     }
 
-    /// Whether there is any rule.
-    pub(super) fn are_there(&self) -> bool {
+    /// Whether there is any rule: requests must not be hidden then.
+    pub fn are_there(&self) -> bool {
         !self.methods.is_empty() || !self.paths.is_empty()
     }
 
-    pub(super) fn check(&self, request: &RequestLine<'_>) -> Result<(), Broken> {
+    /// Whether the policy lets a request to a host of its own through.
+    ///
+    /// # Errors
+    /// What stands against it.
+    pub fn check(&self, request: &RequestLine<'_>) -> Result<(), Broken> {
         if !self.methods.is_empty() && !self.methods.iter().any(|method| method == request.method) {
             return Err(Broken::Method);
         }

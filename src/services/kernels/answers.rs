@@ -81,13 +81,12 @@ impl Buffer {
     }
 
     pub(super) fn push(&mut self, message: &KernelMessage) {
-        let Header { msg_type, .. } = message.read_header();
-        let max = match (message.channel, msg_type.as_str()) {
-            (Channel::Iopub, "status") => BYTES_MAX,
+        let is_output = message.channel == Channel::Iopub && message.read_header().msg_type != "status";
+        let max = match (is_output, self.dropped) {
+            (true, 0) => OUTPUT_BYTES_MAX,
             // Output is kept up to its first gap.
-            (Channel::Iopub, _) if self.dropped > 0 => 0,
-            (Channel::Iopub, _) => OUTPUT_BYTES_MAX,
-            _ => BYTES_MAX,
+            (true, _) => 0,
+            (false, _) => BYTES_MAX,
         };
         let bytes = self.bytes + message.bytes();
         if bytes <= max {

@@ -59,13 +59,13 @@ impl SandboxGate {
     fn admitted(&self, target: &Target, request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
         let mut refused = None;
         for policy in self.allowing(target) {
-            match request.map(|request| (request, policy.check(request))) {
+            match request.map(|request| (request, policy.rules.check(request))) {
                 Some((request, Err(broken))) => {
                     refused.get_or_insert_with(|| refusal(target, &policy, request, broken));
                     continue;
                 }
                 // It would not see the requests in a tunnel.
-                None if policy.has_rules() => continue,
+                None if policy.rules.are_there() => continue,
                 _ => {}
             }
             let take = |rate| self.network.request_rates.take(&policy.name, rate, &self.conversation.owner);
@@ -170,7 +170,7 @@ impl Gate for SandboxGate {
 
     fn opens(&self, target: &Target) -> bool {
         let mut allowing = self.allowing(target).peekable();
-        let has_rules = allowing.peek().is_some() && allowing.all(|policy| policy.has_rules());
+        let has_rules = allowing.peek().is_some() && allowing.all(|policy| policy.rules.are_there());
         has_rules || self.secrets.iter().any(|secret| secret.is_for(target))
     }
 
