@@ -1,7 +1,7 @@
 //! The domain types: identifiers, limits, outcomes, events, time, trace contexts and the list of machine codes.
 //!
-//! They know nothing of engines, HTTP, files or settings; every other row may use them. The words that most modules use
-//! are named here without their module.
+//! They know nothing of engines, HTTP, files or settings; every other row may use them. What most modules
+//! name is named here without its module.
 
 pub mod address;
 pub mod clock;
@@ -32,10 +32,10 @@ pub mod users;
 pub(crate) mod words;
 
 pub use self::{
-    clock::{Clock, StepWatch},
-    environment::Environment,
+    clock::{Clock, Moment, StepWatch},
+    environment::{AllowedVariables, Environment},
     error::{Code, Failure},
-    event::{Event, EventKind, StreamKind},
+    event::{DisplayKind, Event, EventKind, StreamKind},
     file::{Change, FileEntry},
     id::{ConversationId, InstanceId, Language, RunId, SandboxId, SessionId, TokenId},
     limits::Limits,

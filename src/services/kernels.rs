@@ -37,11 +37,7 @@ use super::{
     shares::Shares,
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, Language, SessionId},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId},
     ports::runner::Runner,
 };
 

@@ -39,13 +39,8 @@ use self::{
 pub use self::{policies::Policies, reporter::Decisions};
 use crate::{
     domain::{
-        clock::Clock,
-        environment::Environment,
-        error::Failure,
-        event::EventKind,
-        id::Language,
+        Clock, ConversationKey, Environment, EventKind, Failure, Language, Principal,
         network::{Host, Policy, Secret},
-        owner::{ConversationKey, Principal},
     },
     ports::{
         network::{CHANNELS_MAX, Carrier, ChannelPipe, Resolver},

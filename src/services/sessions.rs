@@ -57,11 +57,7 @@ pub(super) use self::{
 };
 use super::{shared_parts::SharedParts, shares::WeakMap};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, Language, SessionId},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId},
     ports::{runner::Runner, sessions::SessionStore},
 };
 

@@ -41,12 +41,7 @@ use self::{
 };
 use super::{network::Limiters, shared_parts::SharedParts};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        limits::Limits,
-        owner::Principal,
-        tools::ServerText,
-    },
+    domain::{Code, Failure, Limits, Principal, tools::ServerText},
     ports::observer::{AdminAction, AdminFacts},
 };
 

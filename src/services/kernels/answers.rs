@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::ID_BYTES_MAX;
 use crate::{
-    domain::error::Failure,
+    domain::Failure,
     services::sessions::{
         message::{Channel, Header, KernelMessage},
         own_message,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::order::CellCode;
-use crate::{domain::outcome::Ended, services::sessions::message::KernelMessage};
+use crate::{domain::Ended, services::sessions::message::KernelMessage};
 
 /// How long after the first sign of its end a cell still counts.
 const GRACE: Duration = Duration::from_secs(1);

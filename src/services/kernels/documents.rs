@@ -6,11 +6,7 @@ use uuid::Uuid;
 
 use super::Kernels;
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, SessionId},
-        owner::Principal,
-    },
+    domain::{Code, ConversationId, Failure, Principal, SessionId},
     services::shares::WeakMap,
 };
 

@@ -33,11 +33,7 @@ use super::{
     turn::{TurnChange, TurnState},
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{Language, SessionId},
-        owner::ConversationKey,
-    },
+    domain::{Code, ConversationKey, Failure, Language, SessionId},
     services::{
         runs::Runs,
         sessions::{

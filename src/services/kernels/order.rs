@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{ID_BYTES_MAX, MessageRefused};
 use crate::{
-    domain::{owner::Principal, text},
+    domain::{Principal, text},
     services::sessions::message::{Channel, Header, KernelMessage, MESSAGE_BYTES_MAX},
 };
 

@@ -6,12 +6,7 @@ use std::{
 };
 
 use crate::{
-    domain::{
-        error::Failure,
-        id::{Language, SessionId},
-        outcome::{DiskLimit, Ended},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{ConversationKey, DiskLimit, Ended, Failure, Language, Principal, SessionId},
     services::{
         runs::{ConversationTurn, Runs},
         sessions::Busy,

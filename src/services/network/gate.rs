@@ -14,10 +14,9 @@ use tokio::time::Instant;
 use super::{Access, ConnectionReporter, Inner, Program, holds};
 use crate::{
     domain::{
+        ConversationKey, Language,
         address::{destination, is_public},
-        id::Language,
         network::{Broken, Decision, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
-        owner::ConversationKey,
     },
     ports::network::{Gate, Pace},
 };

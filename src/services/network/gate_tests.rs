@@ -14,10 +14,9 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     domain::{
+        Principal, TokenId,
         clock::ManualClock,
-        id::TokenId,
         network::{BYTES_PER_MINUTE_MIN, PolicyText, Secret, SecretRule, SecretText},
-        owner::Principal,
     },
     ports::{
         network::{Authority, Carrier, ChannelPipe, Resolver},

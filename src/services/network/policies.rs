@@ -18,8 +18,7 @@ use tracing::warn;
 
 use crate::{
     domain::{
-        clock::Clock,
-        error::{Code, Failure},
+        Clock, Code, Failure,
         network::{Policy, PolicyText},
     },
     ports::database::{DatabaseError, PolicyStore, ROUND_MAX, no_database, within},

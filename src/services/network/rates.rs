@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::{
-    domain::{network::BYTES_PER_MINUTE_MIN, owner::Principal},
+    domain::{Principal, network::BYTES_PER_MINUTE_MIN},
     ports::network::Pace,
 };
 

@@ -11,9 +11,8 @@ use parking_lot::Mutex;
 use super::Sink;
 use crate::{
     domain::{
-        event::EventKind,
+        EventKind, Principal,
         network::{Decision, NetworkUse, Refusal},
-        owner::Principal,
     },
     services::waits::Waits,
 };

@@ -27,12 +27,7 @@ use super::{
 };
 use crate::{
     domain::{
-        error::Failure,
-        event::{DisplayKind, EventKind, StreamKind},
-        id::SessionId,
-        limits::Limits,
-        outcome::{DiskLimit, Ended, Figures},
-        owner::ConversationKey,
+        ConversationKey, DiskLimit, DisplayKind, Ended, EventKind, Failure, Figures, Limits, SessionId, StreamKind,
     },
     ports::runner::Runner,
     services::network::{Sink, time_up},

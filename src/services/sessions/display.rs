@@ -4,7 +4,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use crate::domain::event::{Display, DisplayKind};
+use crate::domain::{DisplayKind, event::Display};
 
 /// What is kept of the forms of one display, in bytes. Its pictures are files as well.
 const DISPLAY_BYTES_MAX: usize = 256 << 10;

@@ -13,12 +13,7 @@ use super::{
     Inner, SessionEnd, Sessions,
     registry::{Registry, Session},
 };
-use crate::domain::{
-    error::{Code, Failure},
-    id::{Language, SessionId, TokenId},
-    outcome::DiskLimit,
-    owner::{ConversationKey, Principal},
-};
+use crate::domain::{Code, ConversationKey, DiskLimit, Failure, Language, Principal, SessionId, TokenId};
 
 /// How long the other sessions of a conversation stay unsuspected when one has to end: it takes a moment.
 const GIVE_WAY: Duration = Duration::from_secs(10);

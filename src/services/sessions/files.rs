@@ -10,12 +10,7 @@ use tracing::warn;
 
 use super::{Inner, SessionEnd, Sessions, registry::Session};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::SessionId,
-        outcome::DiskLimit,
-        owner::Principal,
-    },
+    domain::{Code, DiskLimit, Failure, Principal, SessionId},
     services::{
         carrier::{Carrier, left_out_note},
         files::Returned,

@@ -19,11 +19,7 @@ use super::{
     registry::{Session, SessionKey},
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{Language, SessionId},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationKey, Failure, Language, Principal, SessionId},
     services::{network::Access, shares::WeakMap},
 };
 

@@ -25,12 +25,7 @@ use super::{
     queue::Followers,
 };
 use crate::{
-    domain::{
-        environment::Environment,
-        error::{Code, Failure},
-        event::StreamKind,
-        outcome::Ended,
-    },
+    domain::{Code, Ended, Environment, Failure, StreamKind},
     services::{
         frames::{self, Start},
         network::{Channels, ConnectionReporter, Network},

@@ -32,11 +32,7 @@ use super::{
     registry::{ENDED_MAX, Session},
 };
 use crate::{
-    domain::{
-        clock::StepWatch,
-        id::{Language, SessionId},
-        owner::ConversationKey,
-    },
+    domain::{ConversationKey, Language, SessionId, StepWatch},
     ports::{
         database::{DatabaseError, within},
         sessions::{ServerProcess, SessionRecord, SessionStore},

@@ -22,12 +22,7 @@ use super::{
     share::{self, Holding, Limits, NoCapacity},
 };
 use crate::{
-    domain::{
-        clock::{Clock, Moment},
-        id::{Language, SessionId},
-        outcome::Figures,
-        owner::{ConversationKey, Principal, first_of_most},
-    },
+    domain::{Clock, ConversationKey, Figures, Language, Moment, Principal, SessionId, owner::first_of_most},
     ports::sessions::SessionRecord,
     services::{
         janitor::Lease,

@@ -23,15 +23,7 @@ use super::{
     registry::{Reserved, SessionCapacity},
 };
 use crate::{
-    domain::{
-        clock::{Clock, Moment},
-        environment::Environment,
-        error::{Code, Failure},
-        id::Language,
-        limits::Limits,
-        owner::{ConversationKey, Principal},
-        text::chain,
-    },
+    domain::{Clock, Code, ConversationKey, Environment, Failure, Language, Limits, Moment, Principal, text::chain},
     ports::{
         engine::ImageId,
         observer::SessionsLoad,

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::HashMap};
 
 use tokio::time::Instant;
 
-use crate::domain::{id::SessionId, owner::Principal};
+use crate::domain::{Principal, SessionId};
 
 /// Memory that is in use, in bytes.
 #[derive(Debug, Clone)]

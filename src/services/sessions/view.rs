@@ -5,12 +5,7 @@ use std::time::Duration;
 use super::display::DisplayFile;
 use crate::{
     domain::{
-        environment::Environment,
-        error::{Code, Failure},
-        id::{Language, SessionId},
-        outcome::{DiskLimit, Ended, Figures},
-        owner::ConversationKey,
-        words::words,
+        Code, ConversationKey, DiskLimit, Ended, Environment, Failure, Figures, Language, SessionId, words::words,
     },
     services::files::Returned,
 };

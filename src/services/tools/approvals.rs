@@ -16,9 +16,7 @@ use tracing::warn;
 
 use crate::{
     domain::{
-        clock::{Clock, StepWatch},
-        error::{Code, Failure},
-        owner::Principal,
+        Clock, Code, Failure, Principal, StepWatch,
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     ports::{

@@ -22,9 +22,7 @@ use super::{
 };
 use crate::{
     domain::{
-        error::Failure,
-        event::EventKind,
-        path::SafePath,
+        EventKind, Failure, SafePath,
         text::{self, json_bytes},
         tools::{Action, CallEnd, ProposedCall, RuleText, ToolUse, canonical, without_rule},
     },

@@ -13,9 +13,7 @@ use super::{
 };
 use crate::{
     domain::{
-        clock::Clock,
-        error::{Code, Failure},
-        owner::Principal,
+        Clock, Code, Failure, Principal,
         tools::{Endpoint, ServerName, ServerText, ToolServer},
     },
     ports::{

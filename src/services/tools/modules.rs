@@ -23,10 +23,7 @@ use super::{
 };
 use crate::{
     domain::{
-        error::{Code, Failure},
-        id::Language,
-        outcome::{DiskLimit, Ended},
-        owner::Principal,
+        Code, DiskLimit, Ended, Failure, Language, Principal,
         tools::{ServerName, ToolServer},
     },
     ports::packages::PackageStore,

@@ -22,13 +22,7 @@ use tracing::{info, warn};
 
 use crate::{
     domain::{
-        environment::Environment,
-        error::{Code, Failure},
-        event::StreamKind,
-        id::Language,
-        limits::Limits,
-        outcome::DiskLimit,
-        owner::ConversationKey,
+        Code, ConversationKey, DiskLimit, Environment, Failure, Language, Limits, StreamKind,
         text::{self, chain},
         tools::{ServerText, ToolServer},
     },

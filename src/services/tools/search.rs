@@ -11,8 +11,7 @@ use super::{
     server::{Defined, ServerState},
 };
 use crate::domain::{
-    error::Failure,
-    owner::Principal,
+    Failure, Principal,
     tools::{Hints, Tool},
 };
 

@@ -26,7 +26,7 @@ use tracing::info;
 use super::sandboxed::SandboxedServers;
 use crate::{
     domain::{
-        owner::Principal,
+        Principal,
         tools::{Endpoint, Schema, ServerName, ServerText, Tool, ToolServer, module_names},
     },
     ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},

@@ -29,7 +29,7 @@ use super::{
     modules::ModuleLanguage,
 };
 use crate::{
-    domain::owner::Principal,
+    domain::Principal,
     ports::tools::Progress,
     services::{
         network::{Calls, Program},

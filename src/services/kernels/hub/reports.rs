@@ -17,7 +17,7 @@ use super::{
     Cells, HubTask, KernelLink, TurnState,
 };
 use crate::{
-    domain::outcome::{Ended, Figures},
+    domain::{Ended, Figures},
     services::sessions::SessionEnd,
 };
 

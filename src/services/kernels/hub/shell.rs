@@ -7,10 +7,7 @@ use super::{
     HubTask, Order,
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        owner::ConversationKey,
-    },
+    domain::{Code, ConversationKey, Failure},
     services::sessions::message::KernelMessage,
 };
 

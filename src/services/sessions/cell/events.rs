@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream::BoxStream};
 
-use crate::domain::event::{Display, DisplayKind, EventKind, StreamKind};
+use crate::domain::{DisplayKind, EventKind, StreamKind, event::Display};
 
 /// Displays and clears that become events at once, and as many requests for input.
 const EVENTS_MAX: usize = 500;

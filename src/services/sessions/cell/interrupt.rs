@@ -9,11 +9,7 @@ use super::{
     super::{Inner, SessionEnd, kernel::Kernel},
     Execution,
 };
-use crate::domain::{
-    error::Failure,
-    event::{EventKind, StreamKind},
-    outcome::Ended,
-};
+use crate::domain::{Ended, EventKind, Failure, StreamKind};
 
 /// When an interrupt is followed by a message that wakes a kernel which awaits something, when it is repeated, and when
 /// the kernel is ended.

@@ -68,7 +68,7 @@ mod tests {
         *,
     };
     use crate::{
-        domain::{environment::Environment, id::SandboxId},
+        domain::{Environment, SandboxId},
         ports::engine::Sandbox,
         services::sandbox::Started,
     };

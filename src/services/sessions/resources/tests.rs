@@ -11,10 +11,7 @@ use super::{
 };
 use crate::{
     adapters::engine::fake::FakeEngine,
-    domain::{
-        clock::ManualClock,
-        id::{InstanceId, SandboxId, SessionId},
-    },
+    domain::{InstanceId, SandboxId, SessionId, clock::ManualClock},
     ports::engine::Sandbox,
     services::{janitor::Janitor, standby::NoFolder},
 };
