@@ -6,7 +6,6 @@
 //! wait behind the code. A turn belongs to one token, so cells that run in one turn have the same token: they count for
 //! its limits and stop when it ends.
 
-mod reports;
 mod shell;
 
 use std::{

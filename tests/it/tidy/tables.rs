@@ -101,7 +101,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
             "tokens",
         ],
     ),
-    ("services::tools", &["carrier", "frames", "janitor", "network", "runs", "sandbox", "shared_parts", "shares"]),
+    ("services::tools", &["carrier", "frames", "network", "runs", "sandbox", "shared_parts", "shares"]),
     ("services::waits", &[]),
     ("services::kernels", &["runs", "sessions", "shares"]),
     ("services::history", &[]),
