@@ -5,11 +5,14 @@
 //! sandbox.
 
 mod events;
-mod interrupt;
 
-use std::{future::ready, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::{pending, ready},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use anstream::adapter::strip_str;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
@@ -17,18 +20,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::events::{Events, Input};
-pub(super) use self::interrupt::{WAKE_AFTER, urge};
 use super::{
-    CellEnd, NOT_EXECUTED, Sessions,
-    display::{Bundle, DisplayFile},
-    message::{Channel, Header, KernelMessage},
-    queue::Following,
-    registry::Session,
+    CellEnd, Inner, NOT_EXECUTED, SessionEnd, Sessions, display::DisplayFile, kernel::Kernel, message::Channel,
+    queue::Following, registry::Session,
 };
 use crate::{
-    domain::{
-        ConversationKey, DiskLimit, DisplayKind, Ended, EventKind, Failure, Figures, Limits, SessionId, StreamKind,
-    },
+    domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Limits, SessionId, StreamKind},
     ports::runner::Runner,
     services::network::{Sink, time_up},
 };
@@ -36,11 +33,11 @@ use crate::{
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 const FIGURES_MAX: Duration = Duration::from_secs(1);
-/// Files that one cell shows, and their bytes together.
-const SHOWN_MAX: usize = 20;
-const SHOWN_BYTES_MAX: usize = 16 << 20;
-const NAME_CHARS_MAX: usize = 1000;
-const PROMPT_CHARS_MAX: usize = 4096;
+/// When an interrupt is followed by a message that wakes a kernel which awaits something, when it is repeated, and when
+/// the kernel is ended.
+pub(super) const WAKE_AFTER: Duration = Duration::from_millis(300);
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const KILL_AFTER: Duration = Duration::from_secs(2);
 
 /// A cell as it is handed over.
 pub(in crate::services) struct Cell<'a> {
@@ -153,6 +150,20 @@ impl Sessions {
     }
 }
 
+/// Interrupts what a kernel executes in these steps. Ends when it should have reacted.
+pub(super) async fn urge(kernel: &Kernel) {
+    let begun = Instant::now();
+    let steps = async {
+        kernel.interrupt().await;
+        sleep_until(begun + WAKE_AFTER).await;
+        kernel.wake().await;
+        sleep_until(begun + AGAIN_AFTER).await;
+        kernel.interrupt().await;
+        pending::<()>().await;
+    };
+    drop(timeout(KILL_AFTER, steps).await);
+}
+
 enum End {
     Itself,
     Stopped(Ended),
@@ -232,114 +243,55 @@ impl Execution<'_> {
         }
     }
 
-    fn record(&mut self, message: &KernelMessage) {
-        let Header { msg_type, .. } = message.read_header();
-        if message.channel == Channel::Bridge {
-            match msg_type.as_str() {
-                "figures" => self.figures = Some(message.read_content()),
-                "dropped" => self.text(StreamKind::Stderr, "\n[Some output was lost: it came too fast.]\n"),
-                _ => {}
-            }
-            return;
-        }
-        if message.read_parent().msg_id != self.request {
-            return;
-        }
-        let content = message.read_content();
-        match (message.channel, msg_type.as_str()) {
-            (Channel::Iopub, "stream") => {
-                let is_error = content["name"] == "stderr";
-                let stream = if is_error { StreamKind::Stderr } else { StreamKind::Stdout };
-                self.text(stream, content["text"].as_str().unwrap_or_default());
-            }
-            (Channel::Iopub, "display_data") => self.display(DisplayKind::Display, &content),
-            (Channel::Iopub, "execute_result") => self.display(DisplayKind::Result, &content),
-            (Channel::Iopub, "update_display_data") => self.display(DisplayKind::Update, &content),
-            (Channel::Iopub, "error") => self.error(&content),
-            (Channel::Iopub, "clear_output") => {
-                let event = self.events.clear(content["wait"].as_bool().unwrap_or_default());
-                self.emit(event);
-            }
-            (Channel::Iopub, "status") => self.is_idle |= content["execution_state"] == "idle",
-            (Channel::Stdin, "input_request") => {
-                let prompt = content["prompt"].as_str().unwrap_or_default().chars().take(PROMPT_CHARS_MAX).collect();
-                let event = self.events.request(prompt, content["password"] == true);
-                self.emit(event);
-                self.asked = Some(message.header.clone());
-            }
-            (Channel::Shell, "execute_reply") => {
-                if content["status"] == "error" && !self.has_error {
-                    self.error(&content);
-                }
-                for page in content["payload"].as_array().into_iter().flatten().take(SHOWN_MAX) {
-                    if let Some(text) = page["data"]["text/plain"].as_str() {
-                        self.text(StreamKind::Stdout, text);
+    /// Interrupts the cell; ends the session when it does not obey. One that has replied has obeyed: its idle status
+    /// can be lost when much is printed. Output from before still counts.
+    async fn interrupt(&mut self, inner: &Arc<Inner>) {
+        let session = self.session;
+        // First in the selection: a cell that prints without a pause does not hold it up.
+        let mut urging = pin!(urge(&session.kernel));
+        while !(self.reply.is_some() && self.is_idle) {
+            tokio::select! {
+                biased;
+                () = &mut urging => {
+                    if self.reply.is_none() {
+                        self.end_session(inner, session.kernel.end_of_silence());
                     }
+                    return;
                 }
-                self.reply = Some(content);
-            }
-            _ => {}
-        }
-    }
-
-    fn emit(&mut self, event: Option<EventKind>) {
-        event.into_iter().for_each(&mut *self.sink);
-    }
-
-    fn text(&mut self, stream: StreamKind, text: &str) {
-        let fits = usize::try_from(self.output_left).unwrap_or(usize::MAX).min(text.len());
-        self.output_left -= fits as u64;
-        self.output_over |= fits < text.len();
-        if fits > 0 {
-            (self.sink)(EventKind::Output(stream, Bytes::copy_from_slice(&text.as_bytes()[..fits])));
-        }
-    }
-
-    fn line(&mut self, stream: StreamKind, mut text: String) {
-        if !text.ends_with('\n') {
-            text.push('\n');
-        }
-        self.text(stream, &text);
-    }
-
-    fn display(&mut self, kind: DisplayKind, content: &Value) {
-        let Some(bundle) = Bundle::of(content) else { return };
-        if kind != DisplayKind::Update {
-            let file = bundle.file();
-            if let Some(text) = bundle.terminal_text(file.as_ref()) {
-                self.line(StreamKind::Stdout, text);
-            }
-            if let Some(file) = file {
-                let bytes = self.display_files.iter().map(|file| file.bytes.len()).sum::<usize>() + file.bytes.len();
-                if self.display_files.len() < SHOWN_MAX && bytes <= SHOWN_BYTES_MAX {
-                    self.display_files.push(file);
+                message = self.following.next() => {
+                    let Some(message) = message else {
+                        let end = self.session.kernel.ended().await;
+                        return self.end_session(inner, end);
+                    };
+                    self.record(&message);
                 }
             }
         }
-        let event = self.events.display(bundle.display(kind, content));
-        self.emit(event);
     }
 
-    fn error(&mut self, content: &Value) {
-        let short = |name: &str| content[name].as_str().unwrap_or_default().chars().take(NAME_CHARS_MAX).collect();
-        let (name, value): (String, String) = (short("ename"), short("evalue"));
-        let lines = content["traceback"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let mut traceback = lines.collect::<Vec<_>>().join("\n");
-        // Models and logs read it; colours are for people.
-        let plain = match strip_str(&traceback).to_string() {
-            plain if plain.is_empty() && !name.is_empty() => format!("{name}: {value}"),
-            plain => plain,
-        };
-        if !self.events.takes(traceback.len()) {
-            traceback.clear();
+    /// How a cell ended whose kernel is gone.
+    ///
+    /// # Errors
+    /// Those of [`SessionEnd::of_cell`].
+    async fn kernel_gone(&mut self, inner: &Arc<Inner>) -> Result<Ended, Failure> {
+        let end = inner.ended(self.session).await;
+        if !matches!(end, SessionEnd::Kernel(_) | SessionEnd::Lost) {
+            self.say_end(end);
         }
-        // First, so that a reader who shows it with its colours knows that its lines follow as output.
-        let event = self.events.error(EventKind::Error { name, value, traceback });
-        self.emit(event);
-        if !plain.is_empty() {
-            self.line(StreamKind::Stderr, plain);
+        end.of_cell()
+    }
+
+    /// Ends the session, so that the next caller does not find it, and says why where the verdict does not.
+    fn end_session(&mut self, inner: &Arc<Inner>, end: SessionEnd) {
+        inner.end(self.session, end);
+        if matches!(end, SessionEnd::Killed | SessionEnd::Unresponsive) {
+            self.say_end(end);
         }
-        self.has_error = true;
+    }
+
+    /// Says after the cell's output why its session ended.
+    fn say_end(&mut self, end: SessionEnd) {
+        (self.sink)(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
     }
 
     /// What the session has used so far, null when the bridge does not say; and whether a process was killed for memory

@@ -1,10 +1,20 @@
-//! Decides which displays, errors and requests for input of one cell become events at once, and which of the others are
-//! kept for the end of the cell because a reader needs them. The rest is counted, and a line reports the count. And reads
-//! the cell's standard input as lines.
+//! The output and the input of one cell: its kernel's messages become events, and its standard input is read as lines.
+//!
+//! Displays, errors and requests for input become events at once up to a number; those of the others that a reader needs
+//! are kept for the end of the cell. The rest is counted, and a line reports the count.
 
+use anstream::adapter::strip_str;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream::BoxStream};
+use serde_json::Value;
 
+use super::{
+    super::{
+        display::Bundle,
+        message::{Channel, Header, KernelMessage},
+    },
+    Execution,
+};
 use crate::domain::{DisplayKind, EventKind, StreamKind, event::Display};
 
 /// Displays and clears that become events at once, and as many requests for input.
@@ -18,6 +28,124 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 const ERRORS_MAX: usize = 100;
 /// Later requests for input that become events, since they wait. One more is the end of the input.
 const WAITING_MAX: usize = 10_000;
+/// Files that one cell shows, and their bytes together.
+const SHOWN_MAX: usize = 20;
+const SHOWN_BYTES_MAX: usize = 16 << 20;
+const NAME_CHARS_MAX: usize = 1000;
+const PROMPT_CHARS_MAX: usize = 4096;
+
+impl Execution<'_> {
+    /// Takes a message of the kernel or the bridge.
+    pub(super) fn record(&mut self, message: &KernelMessage) {
+        let Header { msg_type, .. } = message.read_header();
+        if message.channel == Channel::Bridge {
+            match msg_type.as_str() {
+                "figures" => self.figures = Some(message.read_content()),
+                "dropped" => self.text(StreamKind::Stderr, "\n[Some output was lost: it came too fast.]\n"),
+                _ => {}
+            }
+            return;
+        }
+        if message.read_parent().msg_id != self.request {
+            return;
+        }
+        let content = message.read_content();
+        match (message.channel, msg_type.as_str()) {
+            (Channel::Iopub, "stream") => {
+                let is_error = content["name"] == "stderr";
+                let stream = if is_error { StreamKind::Stderr } else { StreamKind::Stdout };
+                self.text(stream, content["text"].as_str().unwrap_or_default());
+            }
+            (Channel::Iopub, "display_data") => self.display(DisplayKind::Display, &content),
+            (Channel::Iopub, "execute_result") => self.display(DisplayKind::Result, &content),
+            (Channel::Iopub, "update_display_data") => self.display(DisplayKind::Update, &content),
+            (Channel::Iopub, "error") => self.error(&content),
+            (Channel::Iopub, "clear_output") => {
+                let event = self.events.clear(content["wait"].as_bool().unwrap_or_default());
+                self.emit(event);
+            }
+            (Channel::Iopub, "status") => self.is_idle |= content["execution_state"] == "idle",
+            (Channel::Stdin, "input_request") => {
+                let prompt = content["prompt"].as_str().unwrap_or_default().chars().take(PROMPT_CHARS_MAX).collect();
+                let event = self.events.request(prompt, content["password"] == true);
+                self.emit(event);
+                self.asked = Some(message.header.clone());
+            }
+            (Channel::Shell, "execute_reply") => {
+                if content["status"] == "error" && !self.has_error {
+                    self.error(&content);
+                }
+                for page in content["payload"].as_array().into_iter().flatten().take(SHOWN_MAX) {
+                    if let Some(text) = page["data"]["text/plain"].as_str() {
+                        self.text(StreamKind::Stdout, text);
+                    }
+                }
+                self.reply = Some(content);
+            }
+            _ => {}
+        }
+    }
+
+    fn emit(&mut self, event: Option<EventKind>) {
+        event.into_iter().for_each(&mut *self.sink);
+    }
+
+    fn text(&mut self, stream: StreamKind, text: &str) {
+        let fits = usize::try_from(self.output_left).unwrap_or(usize::MAX).min(text.len());
+        self.output_left -= fits as u64;
+        self.output_over |= fits < text.len();
+        if fits > 0 {
+            (self.sink)(EventKind::Output(stream, Bytes::copy_from_slice(&text.as_bytes()[..fits])));
+        }
+    }
+
+    fn line(&mut self, stream: StreamKind, mut text: String) {
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        self.text(stream, &text);
+    }
+
+    fn display(&mut self, kind: DisplayKind, content: &Value) {
+        let Some(bundle) = Bundle::of(content) else { return };
+        if kind != DisplayKind::Update {
+            let file = bundle.file();
+            if let Some(text) = bundle.terminal_text(file.as_ref()) {
+                self.line(StreamKind::Stdout, text);
+            }
+            if let Some(file) = file {
+                let bytes = self.display_files.iter().map(|file| file.bytes.len()).sum::<usize>() + file.bytes.len();
+                if self.display_files.len() < SHOWN_MAX && bytes <= SHOWN_BYTES_MAX {
+                    self.display_files.push(file);
+                }
+            }
+        }
+        let event = self.events.display(bundle.display(kind, content));
+        self.emit(event);
+    }
+
+    fn error(&mut self, content: &Value) {
+        let short = |name: &str| content[name].as_str().unwrap_or_default().chars().take(NAME_CHARS_MAX).collect();
+        let (name, value): (String, String) = (short("ename"), short("evalue"));
+        let lines = content["traceback"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut traceback = lines.collect::<Vec<_>>().join("\n");
+        // Models and logs read it; colours are for people.
+        let plain = match strip_str(&traceback).to_string() {
+            plain if plain.is_empty() && !name.is_empty() => format!("{name}: {value}"),
+            plain => plain,
+        };
+        if !self.events.takes(traceback.len()) {
+            traceback.clear();
+        }
+        // First, so that a reader who shows it with its colours knows that its lines follow as output.
+        let event = self.events.error(EventKind::Error { name, value, traceback });
+        self.emit(event);
+        if !plain.is_empty() {
+            self.line(StreamKind::Stderr, plain);
+        }
+        self.has_error = true;
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Events {
