@@ -251,14 +251,12 @@ impl Network {
         }
         let offers = self.0.requests().is_some_and(|requests| !requests.variables(language).is_empty());
         let tools = self.0.calls().is_some_and(|calls| calls.is_offered(who));
-        let mut policies = self.0.held(who);
-        policies.retain(|policy| policy.is_for(language));
+        let mut policies = self.names(who, language);
         let mut requests = offers && self.may_install(who);
         if let Some(wanted) = wanted {
-            let has =
-                |name: &&String| requests && *name == PACKAGES || policies.iter().any(|policy| policy.name == **name);
+            let has = |name: &&String| requests && *name == PACKAGES || policies.contains(name);
             if let Some(missing) = wanted.iter().find(|name| !has(name)) {
-                let names = policies.iter().map(|policy| policy.name.as_str()).chain(requests.then_some(PACKAGES));
+                let names = policies.iter().map(String::as_str).chain(requests.then_some(PACKAGES));
                 let names: Vec<_> = names.collect();
                 let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                 let missing: String = missing.chars().take(80).collect();
@@ -266,10 +264,9 @@ impl Network {
                     format!("this token has no policy `{}` for {language}; it has {there}", missing.escape_debug());
                 return Err(Failure::argument("network", why));
             }
-            policies.retain(|policy| wanted.contains(&policy.name));
+            policies.retain(|policy| wanted.contains(policy));
             requests &= wanted.iter().any(|name| name == PACKAGES);
         }
-        let policies: Vec<_> = policies.iter().map(|policy| policy.name.clone()).collect();
         let access = Access { policies, are_of_token: true, own: None, requests, tools };
         Ok((requests || tools || !access.policies.is_empty()).then_some(access))
     }
