@@ -74,6 +74,11 @@ pub fn one_line(text: &str) -> String {
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
+/// The beginning of a name that a client wrote, for a message that repeats it.
+pub fn shown(name: &str) -> String {
+    name.chars().take(80).collect::<String>().escape_debug().to_string()
+}
+
 /// What stands in a program's output for bytes that were dropped.
 pub fn cut_mark(bytes: u64) -> String {
     format!("\n[… {bytes} bytes were not kept …]\n")

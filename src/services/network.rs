@@ -41,6 +41,7 @@ use crate::{
     domain::{
         Clock, ConversationKey, Environment, EventKind, Failure, Language, Principal,
         network::{Host, Policy, Secret},
+        text::shown,
     },
     ports::{
         network::{CHANNELS_MAX, Carrier, ChannelPipe, Resolver},
@@ -259,9 +260,7 @@ impl Network {
                 let names = policies.iter().map(String::as_str).chain(requests.then_some(PACKAGES));
                 let names: Vec<_> = names.collect();
                 let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                let missing: String = missing.chars().take(80).collect();
-                let why =
-                    format!("this token has no policy `{}` for {language}; it has {there}", missing.escape_debug());
+                let why = format!("this token has no policy `{}` for {language}; it has {there}", shown(missing));
                 return Err(Failure::argument("network", why));
             }
             policies.retain(|policy| wanted.contains(policy));
@@ -288,8 +287,7 @@ impl Network {
     pub(super) fn named(&self, names: &[String], language: &Language) -> Result<Option<Access>, Failure> {
         let is_there = |name: &String| self.0.policies.by_name(name).is_some_and(|policy| policy.is_for(language));
         if let Some(missing) = names.iter().find(|name| !is_there(name)) {
-            let missing: String = missing.chars().take(80).collect();
-            let why = format!("there is no policy `{}` for {language}", missing.escape_debug());
+            let why = format!("there is no policy `{}` for {language}", shown(missing));
             return Err(Failure::argument("network", why));
         }
         let policies = names.to_vec();

@@ -41,7 +41,7 @@ use self::{
 };
 use super::{network::Limiters, shared_parts::SharedParts};
 use crate::{
-    domain::{Code, Failure, Limits, Principal, tools::ServerText},
+    domain::{Code, Failure, Limits, Principal, text::shown, tools::ServerText},
     ports::observer::{AdminAction, AdminFacts},
 };
 
@@ -174,8 +174,7 @@ impl Inner {
         found.ok_or_else(|| {
             let names: Vec<_> = self.parts.directory.of(who).iter().map(|live| live.name().to_string()).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let name: String = name.chars().take(80).collect();
-            let why = format!("There is no tool server `{}`; there are: {there}.", name.escape_debug());
+            let why = format!("There is no tool server `{}`; there are: {there}.", shown(name));
             Failure::new(Code::NotFound, why)
         })
     }

@@ -9,6 +9,7 @@ use super::{Rule, RuleError, RuleText, ServerName};
 use crate::domain::{
     id::{ConversationId, Language},
     owner::{ConversationKey, Principal},
+    text::shown,
 };
 
 /// What stands for the server's secret in headers and variables.
@@ -111,8 +112,7 @@ impl ToolServer {
     /// # Errors
     /// What to correct.
     pub fn parse(name: &str, text: &ServerText) -> Result<Self, ServerError> {
-        let shown = || name.chars().take(80).collect::<String>().escape_debug().to_string();
-        let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown()))?;
+        let name = ServerName::parse(name).ok_or_else(|| ServerError::Name(shown(name)))?;
         let endpoint = match (text.url.is_empty(), text.command.as_slice(), text.image.is_empty()) {
             (false, [], true) => Endpoint::Url(text.address().ok_or(ServerError::Url)?),
             (true, [program, arguments @ ..], true) => Endpoint::Command(program.clone(), arguments.to_vec()),

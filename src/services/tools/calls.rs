@@ -228,8 +228,7 @@ impl Inner {
         let live = self.server(&program.conversation.owner, server)?;
         let definitions = live.definitions().await?;
         let Some(defined) = definitions.find(tool) else {
-            let tool: String = tool.chars().take(80).collect();
-            let why = format!("{server} has no tool `{}`; search for one.", tool.escape_debug());
+            let why = format!("{server} has no tool `{}`; search for one.", text::shown(tool));
             return Err(CallFailure::refused("not_found", why));
         };
         defined.check(arguments).map_err(|why| {

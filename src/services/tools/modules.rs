@@ -24,6 +24,7 @@ use super::{
 use crate::{
     domain::{
         Code, DiskLimit, Ended, Failure, Language, Principal,
+        text::shown,
         tools::{ServerName, ToolServer},
     },
     ports::packages::PackageStore,
@@ -231,8 +232,7 @@ impl Inner {
 }
 
 fn no_tool(server: &str, tool: &str) -> Failure {
-    let short = |name: &str| name.chars().take(80).collect::<String>().escape_debug().to_string();
-    let why = format!("`{}` has no tool `{}`; search for one.", short(server), short(tool));
+    let why = format!("`{}` has no tool `{}`; search for one.", shown(server), shown(tool));
     Failure::new(Code::NotFound, why)
 }
 
