@@ -167,7 +167,7 @@ impl Admin {
 
     async fn sizes(&self) -> Result<Sized, Failure> {
         let (sizes, now) = (Arc::clone(&self.sizes), self.shared().sandboxes.clock.unix_s());
-        self.parts.conversations.blocking(move |store| sizes.measure(store, now)).await
+        self.shared().files.blocking(move |store| sizes.measure(store, now)).await
     }
 
     /// Runs of all owners that began at this moment or later.

@@ -1,18 +1,15 @@
 //! Lists and deletes conversations. One is deleted only while no run is under way or waits in it, and none starts in it
 //! until it is gone.
 
-use std::sync::Arc;
-
 use tracing::{debug, info};
 
-use super::{files::Files, runs::Runs};
+use super::runs::Runs;
 use crate::domain::{Code, ConversationId, ConversationKey, Failure, Principal};
 pub use crate::ports::storage::LastUse;
 use crate::ports::storage::Storage;
 
 #[derive(Clone)]
 pub struct Conversations {
-    files: Arc<Files>,
     runs: Runs,
 }
 
@@ -27,7 +24,7 @@ pub struct ConversationPage {
 
 impl Conversations {
     pub fn new(runs: Runs) -> Self {
-        Self { files: Arc::clone(&runs.parts().files), runs }
+        Self { runs }
     }
 
     /// The conversations after `after`, ordered by id.
@@ -42,26 +39,17 @@ impl Conversations {
     ) -> Result<ConversationPage, Failure> {
         debug!(who = who.name(), "list conversations");
         // One more than requested shows whether there is another page.
-        let owner = who.clone();
+        let (owner, files) = (who.clone(), &self.runs.parts().files);
         let step = move |store: &dyn Storage| Ok(store.list(&owner, after.as_ref(), limit.saturating_add(1))?);
-        let known = self.files.owner_step(who, step);
-        let mut conversations = known.await?;
+        let mut conversations = files.owner_step(who, step).await?;
         let after = super::cut(&mut conversations, limit, |last| last.key.id.clone());
-        let quota = self.files.quota();
+        let quota = files.quota();
         let sized = |last: LastUse| {
             let bytes = quota.cached(&last.key).map(|usage| usage.bytes);
             (last, bytes)
         };
         let conversations = conversations.into_iter().map(sized).collect();
         Ok(ConversationPage { conversations, after })
-    }
-
-    /// A step on the folders of all owners, on a blocking thread.
-    pub(super) async fn blocking<T: Send + 'static>(
-        &self,
-        step: impl FnOnce(&dyn Storage) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T, Failure> {
-        self.files.blocking(step).await
     }
 
     /// Deletes a conversation with all its files.
@@ -75,7 +63,7 @@ impl Conversations {
             let why = "A run is in progress or waits in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));
         };
-        let removed = self.files.remove(conversation).await;
+        let removed = self.runs.parts().files.remove(conversation).await;
         if removed.is_ok() {
             self.runs.sessions().forget(conversation);
         }

@@ -106,7 +106,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
     ("services::kernels", &["runs", "sessions", "shares"]),
     ("services::history", &[]),
     ("services::idempotency", &["shares"]),
-    ("services::conversations", &["files", "peers", "runs"]),
+    ("services::conversations", &["runs"]),
     ("services::containers", &["conversations", "files", "runs", "sessions"]),
     ("services::stats", &["isolation_check", "packages", "runs", "shared_parts"]),
     ("api::schema", &[]),
