@@ -51,19 +51,10 @@ pub struct Imported {
 /// An archive that is made while it is read. An error ends the stream, so that a part is not taken for the whole.
 pub type Archive = BoxStream<'static, io::Result<Bytes>>;
 
-/// An entry to write.
-enum Item {
-    Folder(SafePath),
-    File(SafePath, Bytes),
-}
-
-impl Item {
-    fn space(&self) -> Usage {
-        match self {
-            Self::Folder(path) => space(path, None),
-            Self::File(path, bytes) => space(path, Some(bytes.len() as u64)),
-        }
-    }
+/// An entry to write. A folder has no bytes.
+struct Item {
+    path: SafePath,
+    bytes: Option<Bytes>,
 }
 
 impl Files {
@@ -99,7 +90,8 @@ impl Files {
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
         let items = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
-        let more = items.iter().map(Item::space).fold(Usage::default(), |all, one| all.plus(&one));
+        let space = |item: &Item| space(&item.path, item.bytes.as_ref().map(|bytes| bytes.len() as u64));
+        let more = items.iter().fold(Usage::default(), |all, item| all.plus(&space(item)));
         let announce = self.announcer(conversation);
         self.writing(conversation, more, move |there| write(there, &items, &announce)).await
     }
@@ -111,14 +103,13 @@ fn write(
     announce: &impl Fn(Option<&SafePath>),
 ) -> Result<Imported, StorageError> {
     let mut imported = Imported { files: 0, bytes: 0 };
-    for item in items {
-        match item {
-            Item::Folder(path) => conversation.make_folders(path)?,
-            Item::File(path, bytes) => {
-                imported.bytes += conversation.write(path, bytes)?.size;
-                imported.files += 1;
-                announce(Some(path));
-            }
+    for Item { path, bytes } in items {
+        if let Some(bytes) = bytes {
+            imported.bytes += conversation.write(path, bytes)?.size;
+            imported.files += 1;
+            announce(Some(path));
+        } else {
+            conversation.make_folders(path)?;
         }
     }
     Ok(imported)
@@ -137,7 +128,6 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
         return Err(bad("The archive is empty: send a plain tar."));
     }
     let mut items = Vec::new();
-    let mut files = BTreeSet::new();
     let mut reader = tar::Archive::new(&archive[..]);
     for (index, entry) in reader.entries().map_err(unreadable(1))?.enumerate() {
         if index == ARCHIVE_ENTRIES_MAX {
@@ -157,7 +147,7 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
         }
         let Some(path) = path(&name).map_err(|why| refuse(&why))? else { continue };
         if kind == EntryType::Directory {
-            items.push(Item::Folder(path));
+            items.push(Item { path, bytes: None });
             continue;
         }
         let size = entry.size();
@@ -172,23 +162,20 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
         if bytes.len() as u64 != size {
             return Err(refuse("the archive ends before it does."));
         }
-        files.insert(path.as_bytes().to_vec());
-        items.push(Item::File(path, bytes.into()));
+        items.push(Item { path, bytes: Some(bytes.into()) });
     }
-    check_conflicts(&items, &files)?;
+    check_conflicts(&items)?;
     Ok(items)
 }
 
 /// Refuses a path that is both a file and a folder, which would otherwise fail half way through the import.
-fn check_conflicts(items: &[Item], files: &BTreeSet<Vec<u8>>) -> Result<(), Failure> {
-    for item in items {
-        let (path, own) = match item {
-            Item::Folder(path) => (path, true),
-            Item::File(path, _) => (path, false),
-        };
-        let bytes = path.as_bytes();
-        let above = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &bytes[..at]);
-        if above.chain(own.then_some(bytes)).any(|folder| files.contains(folder)) {
+fn check_conflicts(items: &[Item]) -> Result<(), Failure> {
+    let files = items.iter().filter(|item| item.bytes.is_some());
+    let files: BTreeSet<_> = files.map(|item| item.path.as_bytes()).collect();
+    for Item { path, bytes } in items {
+        let (path_bytes, is_folder) = (path.as_bytes(), bytes.is_none());
+        let above = path_bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path_bytes[..at]);
+        if above.chain(is_folder.then_some(path_bytes)).any(|folder| files.contains(folder)) {
             return Err(bad(format!("{path}: the archive has it both as a file and as a folder.")));
         }
     }

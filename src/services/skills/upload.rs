@@ -32,7 +32,7 @@ const SIGNATURES_MAX: usize = 20_000;
 const MAC_FOLDER: &[u8] = b"__MACOSX";
 const FILE_KIND: u32 = 0o170_000;
 
-type Files = BTreeMap<SafePath, (Vec<u8>, bool)>;
+type Files = BTreeMap<SafePath, NewFile>;
 
 pub(super) fn bad(why: impl Into<String>) -> Failure {
     Failure::new(Code::BadArchive, why)
@@ -52,10 +52,10 @@ pub(super) fn check(archive: &[u8], name: &SkillName) -> Result<(Vec<NewFile>, F
     for index in 0..zip.len() {
         let entry = zip.by_index(index);
         let entry = entry.map_err(|_| bad(format!("Entry {} of the archive cannot be read.", index + 1)))?;
-        if let Some((path, bytes, is_executable)) = unpack(entry, &mut left)?
-            && files.insert(path.clone(), (bytes, is_executable)).is_some()
+        if let Some(file) = unpack(entry, &mut left)?
+            && let Some(twice) = files.insert(file.path.clone(), file)
         {
-            return Err(bad(format!("{path}: the archive has it twice.")));
+            return Err(bad(format!("{}: the archive has it twice.", twice.path)));
         }
     }
     let files = at_top(files, name)?;
@@ -74,8 +74,8 @@ pub(super) fn check(archive: &[u8], name: &SkillName) -> Result<(Vec<NewFile>, F
     Ok((files, front))
 }
 
-/// An entry's path, bytes and whether it can be run; `None` for a folder.
-fn unpack(entry: ZipFile<'_, Cursor<&[u8]>>, left: &mut u64) -> Result<Option<(SafePath, Vec<u8>, bool)>, Failure> {
+/// The file of an entry; `None` for a folder.
+fn unpack(entry: ZipFile<'_, Cursor<&[u8]>>, left: &mut u64) -> Result<Option<NewFile>, Failure> {
     let name = entry.name_raw().to_vec();
     let refuse = |why: &str| {
         let shown: String = String::from_utf8_lossy(&name).escape_debug().take(120).collect();
@@ -110,7 +110,7 @@ fn unpack(entry: ZipFile<'_, Cursor<&[u8]>>, left: &mut u64) -> Result<Option<(S
         return Err(bad(format!("The files of a skill may have {SKILL_BYTES_MAX} bytes together.")));
     };
     *left = rest;
-    Ok(Some((path, bytes, mode & 0o111 != 0)))
+    Ok(Some(NewFile { path, bytes, is_executable: mode & 0o111 != 0 }))
 }
 
 /// The files without the folder that all of them are in.
@@ -124,7 +124,7 @@ fn at_top(files: Files, name: &SkillName) -> Result<Vec<NewFile>, Failure> {
             return Err(Failure::new(Code::BadSkill, why));
         }
     };
-    let one = |(path, (bytes, is_executable)): (SafePath, (Vec<u8>, bool))| {
+    let one = |NewFile { path, bytes, is_executable }| {
         let outside = || bad(format!("{path}: it is not in the skill's folder, as {SKILL_FILE} is."));
         if skip == 1 && path.components().next() != Some(name.as_str().as_bytes()) {
             return Err(outside());
@@ -132,7 +132,7 @@ fn at_top(files: Files, name: &SkillName) -> Result<Vec<NewFile>, Failure> {
         let path = SafePath::from_components(path.components().skip(skip)).map_err(|_| outside())?;
         Ok(NewFile { path, bytes, is_executable })
     };
-    files.into_iter().map(one).collect()
+    files.into_values().map(one).collect()
 }
 
 /// Refuses a path that is both a file and a folder, which could not be written.
