@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use mcp_sandbox_server::{
     domain::{error::Code, owner::ConversationKey, path::SafePath},
-    services::runs::RunRequest,
+    services::{files::FileQuery, runs::RunRequest},
 };
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ async fn owners_with_equal_conversation_ids_are_isolated() {
     let refused = files.write(&other, &path("more"), vec![1; 200 * KIB].into()).await.expect_err("too much");
     assert_eq!(refused.code, Code::QuotaExceeded);
     files.write(&mine, &path("more"), vec![1; 200 * KIB].into()).await.expect("written");
-    assert_eq!(files.list(&mine).await.expect("a list").files.len(), 2);
+    assert_eq!(files.page(&mine, FileQuery::default()).await.expect("a list").files.len(), 2);
 
     let language = "python".parse().expect("a language");
     let run = RunRequest::new(key("@other/d"), language, "write made theirs".into());

@@ -48,14 +48,6 @@ impl FileList {
 }
 
 impl Files {
-    /// Lists a conversation's files; an unknown conversation has an empty list.
-    ///
-    /// # Errors
-    /// When the disk fails.
-    pub async fn list(&self, conversation: &ConversationKey) -> Result<FileList, Failure> {
-        self.page(conversation, FileQuery::default()).await
-    }
-
     /// Lists a page of a conversation's files; an unknown conversation or folder has an empty list.
     ///
     /// # Errors

@@ -2,10 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::super::{Files, FilesOptions};
+use super::super::{FileList, FileQuery, Files, FilesOptions};
 use crate::{
     adapters::storage::DiskStorage,
-    domain::{RunnerUsers, clock::ManualClock},
+    domain::{ConversationKey, Failure, RunnerUsers, clock::ManualClock},
     services::{links::UrlSigner, quota::QuotaOptions},
 };
 
@@ -28,6 +28,13 @@ impl Default for FilesOptions {
 impl Default for QuotaOptions {
     fn default() -> Self {
         Self { bytes_max: 1 << 30, entries_max: 50_000, free_bytes_min: 512 << 20, owner_bytes_max: None }
+    }
+}
+
+impl Files {
+    /// The first page of a conversation's files.
+    pub(crate) async fn list(&self, conversation: &ConversationKey) -> Result<FileList, Failure> {
+        self.page(conversation, FileQuery::default()).await
     }
 }
 
