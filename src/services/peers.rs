@@ -368,6 +368,4 @@ fn elsewhere(conversation: &ConversationKey) -> Failure {
 }
 
 #[cfg(test)]
-pub mod memory;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,10 +1,13 @@
 //! Several servers on one database in memory, on a paused clock.
 
+pub(crate) mod memory;
+
 use std::sync::atomic::AtomicU64;
 
 use tokio::time::{advance, sleep};
 
-use super::{memory::Memory, *};
+use self::memory::Memory;
+use super::*;
 use crate::domain::{ConversationId, Principal, clock::SystemClock};
 
 /// What a server has is in use as long as it says so.

@@ -23,7 +23,7 @@ use crate::{
         test_scale::until,
     },
     ports::peers::PeerStore as _,
-    services::peers::{ROUND, memory::Memory},
+    services::peers::{ROUND, tests::memory::Memory},
 };
 
 /// A server beside others that are in the store, which are known when this returns.
