@@ -122,14 +122,14 @@ impl Idempotency {
         if let Some(known) = self.known(who, conversation, &key)? {
             return again(known, digest);
         }
-        let (run, unix_ms) = (RunId::new(), self.now());
+        let (run, unix_ms) = (RunId::new(), self.clock.unix_ms());
         let record = KeyRecord { owner: who.clone(), key, digest, run, conversation: conversation.cloned(), unix_ms };
         let mut storing = self.storing(&record, turn);
         if let Some(earlier) = self.stored(&mut storing).await {
             let known = (earlier.digest, earlier.run);
             // A younger one is of a request that another server answers now: where that refuses the run, the key is
             // removed from the database only.
-            if self.now().saturating_sub(earlier.unix_ms) > SETTLED_MS {
+            if self.clock.unix_ms().saturating_sub(earlier.unix_ms) > SETTLED_MS {
                 self.add(earlier, Instant::now());
             }
             storing.is_begun = true;
@@ -164,7 +164,7 @@ impl Idempotency {
                 Err(_) => {}
             }
         };
-        let (now, now_ms) = (Instant::now(), self.now());
+        let (now, now_ms) = (Instant::now(), self.clock.unix_ms());
         // A younger one is of a request that this process answers now, and may be refused yet.
         for record in records.into_iter().filter(|record| record.unix_ms < self.began) {
             let age = Duration::from_millis(u64::try_from(now_ms.saturating_sub(record.unix_ms)).unwrap_or_default());
@@ -234,13 +234,8 @@ impl Idempotency {
         all.entry(owner).or_default().add(at, key.into(), digest, run, conversation);
     }
 
-    /// Unix milliseconds.
-    fn now(&self) -> i64 {
-        self.clock.unix_ms()
-    }
-
     fn since(&self) -> i64 {
-        self.now().saturating_sub(i64::try_from(AGE_MAX.as_millis()).unwrap_or(i64::MAX))
+        self.clock.unix_ms().saturating_sub(i64::try_from(AGE_MAX.as_millis()).unwrap_or(i64::MAX))
     }
 }
 

@@ -319,14 +319,13 @@ impl Quota {
             return self.limit(&usage);
         }
         let (quota, key) = (Arc::clone(self), id.clone());
-        match tokio::task::spawn_blocking(move || quota.usage(&key)).await {
-            Ok(Ok(usage)) => self.limit(&usage),
-            Ok(Err(StorageError::Denied { .. })) => Some(DiskLimit::Closed),
-            Ok(Err(error)) => {
+        match tokio::task::spawn_blocking(move || quota.usage(&key)).await.ok()? {
+            Ok(usage) => self.limit(&usage),
+            Err(StorageError::Denied { .. }) => Some(DiskLimit::Closed),
+            Err(error) => {
                 warn!(conversation = %id, ?error, "a conversation's files were not measured");
                 None
             }
-            Err(_) => None,
         }
     }
 

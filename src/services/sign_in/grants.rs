@@ -168,14 +168,6 @@ impl SignIn {
         let wrong = || self.rates.wrong_grants.refuse(&from, Refusal::InvalidGrant);
         let client = self.authenticated(&request.client, request.secret.as_deref()).await?;
         self.check_resources(&request.resources)?;
-        match request.grant_type.as_str() {
-            "" => return Err(Refusal::InvalidRequest("grant_type is missing")),
-            "authorization_code" if request.code.is_empty() => return Err(Refusal::InvalidRequest("code is missing")),
-            "refresh_token" if request.refresh.is_empty() => {
-                return Err(Refusal::InvalidRequest("refresh_token is missing"));
-            }
-            _ => {}
-        }
         let (access, refresh) = (fresh(CONNECTION_MARK), fresh(REFRESH_MARK));
         let now = self.now();
         let pair = Pair {
@@ -185,6 +177,11 @@ impl SignIn {
             refresh_expires_unix_ms: now + millis(self.options.refresh),
         };
         let exchanged = match request.grant_type.as_str() {
+            "" => return Err(Refusal::InvalidRequest("grant_type is missing")),
+            "authorization_code" if request.code.is_empty() => return Err(Refusal::InvalidRequest("code is missing")),
+            "refresh_token" if request.refresh.is_empty() => {
+                return Err(Refusal::InvalidRequest("refresh_token is missing"));
+            }
             "authorization_code" => {
                 let challenge = challenge(&request.verifier).ok_or(Refusal::InvalidGrant)?;
                 let what = Redemption {
