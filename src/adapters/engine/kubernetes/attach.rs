@@ -64,12 +64,11 @@ struct Socket<S> {
     inputs: u64,
 }
 
-/// The input and the output of a sandbox. `greeting` is sent before any other input. The output ends with an error when
-/// the server answers no ping for `silence_max`.
+/// The input and the output of a sandbox. The output ends with an error when the server answers no ping for
+/// `silence_max`.
 pub(super) async fn streams(
     connection: Connection,
     id: SandboxId,
-    greeting: &[u8],
     life: Arc<Life>,
     silence_max: Duration,
 ) -> (Stdin, Stdout) {
@@ -80,8 +79,7 @@ pub(super) async fn streams(
     let stream = WebSocketStream::from_raw_socket(io, Role::Client, Some(config)).await;
     let socket = Arc::new(Mutex::new(Socket { stream, inputs: 0 }));
     let messages = messages(Arc::clone(&socket), silence_max / (PINGS_MAX + 1));
-    let first = (!greeting.is_empty()).then(|| input(greeting));
-    let stdin = Input { socket, half_close, first, closed: false };
+    let stdin = Input { socket, half_close, closed: false };
     (Box::pin(stdin), output(messages, id, life))
 }
 
@@ -136,7 +134,6 @@ fn input(bytes: &[u8]) -> Message {
 struct Input<S> {
     socket: Shared<S>,
     half_close: bool,
-    first: Option<Message>,
     closed: bool,
 }
 
@@ -146,18 +143,6 @@ impl<S: Sink<Message, Error = Error> + Unpin> Input<S> {
         ready!(socket.stream.poll_ready_unpin(context)).map_err(broken)?;
         socket.inputs += 1;
         Poll::Ready(socket.stream.start_send_unpin(message).map_err(broken))
-    }
-
-    fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(first) = &self.first {
-            ready!(self.poll_send(context, first.clone()))?;
-            self.first = None;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.lock().stream.poll_flush_unpin(context).map_err(broken)
     }
 }
 
@@ -174,18 +159,16 @@ impl<S: Sink<Message, Error = Error> + Unpin> AsyncWrite for Input<S> {
         Poll::Ready(Ok(piece.len()))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_first(context))?;
-        self.poll_sent(context)
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.lock().stream.poll_flush_unpin(context).map_err(broken)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_first(context))?;
         if self.half_close && !self.closed {
             ready!(self.poll_send(context, Message::Binary(Bytes::from_static(&[CLOSE, STDIN]))))?;
         }
         self.closed = true;
-        self.poll_sent(context)
+        self.poll_flush(context)
     }
 }
 

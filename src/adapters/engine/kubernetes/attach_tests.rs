@@ -35,7 +35,6 @@ struct Attached {
 async fn attached<F>(
     silence_max: Duration,
     protocol: &'static str,
-    greeting: &[u8],
     play: impl FnOnce(WebSocket) -> F + Send + 'static,
 ) -> Attached
 where
@@ -59,7 +58,7 @@ where
     let request = http::Request::get("/attach").body(Vec::new()).expect("a request");
     let connection = client.connect(request).await.expect("attached");
     let (id, lives) = (SandboxId::new(), OwnEndings::default());
-    let (stdin, output) = streams(connection, id, greeting, lives.begin(id), silence_max).await;
+    let (stdin, output) = streams(connection, id, lives.begin(id), silence_max).await;
     Attached { stdin, output, lives, id }
 }
 
@@ -85,7 +84,7 @@ async fn input_of(socket: &mut WebSocket) -> (Vec<u8>, bool) {
 
 #[tokio::test]
 async fn both_streams_arrive_and_end_with_the_status() {
-    let mut attached = attached(LONG_SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+    let mut attached = attached(LONG_SILENCE_MAX, "v5.channel.k8s.io", async |mut socket: WebSocket| {
         for message in [
             message(STDOUT, b""),
             message(STDERR, b""),
@@ -117,7 +116,7 @@ async fn both_streams_arrive_and_end_with_the_status() {
 async fn a_connection_that_breaks_is_an_error_unless_we_ended_the_sandbox() {
     for (ended_by_us, clean) in [(false, false), (false, true), (true, false), (true, true)] {
         let (go, gone) = oneshot::channel::<()>();
-        let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", b"", async move |mut socket: WebSocket| {
+        let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", async move |mut socket: WebSocket| {
             socket.send(message(STDOUT, b"a")).await.expect("sent");
             gone.await.expect("told");
             if clean {
@@ -143,7 +142,7 @@ async fn a_connection_that_breaks_is_an_error_unless_we_ended_the_sandbox() {
 
 #[tokio::test]
 async fn a_failure_of_the_kubelet_is_its_message() {
-    let mut attached = attached(LONG_SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+    let mut attached = attached(LONG_SILENCE_MAX, "v5.channel.k8s.io", async |mut socket: WebSocket| {
         let failure = br#"{"status":"Failure","message":"container not found"}"#;
         socket.send(message(STATUS, failure)).await.expect("sent");
         let _ = socket.recv().await;
@@ -160,12 +159,13 @@ async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can
     for (protocol, tells_the_end) in [("v5.channel.k8s.io", true), ("v4.channel.k8s.io", false)] {
         let (tell, told) = oneshot::channel();
         let (go, slow) = oneshot::channel::<()>();
-        let mut attached = attached(LONG_SILENCE_MAX, protocol, b"hello", async move |mut socket: WebSocket| {
+        let mut attached = attached(LONG_SILENCE_MAX, protocol, async move |mut socket: WebSocket| {
             slow.await.expect("told");
             tell.send(input_of(&mut socket).await).expect("awaited");
         })
         .await;
         let writes = async {
+            attached.stdin.write_all(b"hello").await.expect("written");
             attached.stdin.write_all(&text).await.expect("written");
             attached.stdin.shutdown().await.expect("closed");
             assert!(attached.stdin.write_all(b"more").await.is_err(), "the input has ended");
@@ -186,12 +186,13 @@ async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can
 }
 
 #[tokio::test]
-async fn the_greeting_is_sent_by_a_flush() {
+async fn input_is_sent_by_a_flush() {
     let (tell, told) = oneshot::channel();
-    let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", b"hello", async move |mut socket: WebSocket| {
+    let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", async move |mut socket: WebSocket| {
         tell.send(socket.recv().await.expect("a message").expect("a message")).expect("awaited");
     })
     .await;
+    attached.stdin.write_all(b"hello").await.expect("written");
     attached.stdin.flush().await.expect("flushed");
     let first = timeout(SOON, told).await.expect("soon").expect("told");
     assert_eq!(first, message(STDIN, b"hello"));
@@ -228,7 +229,7 @@ impl Sink<Message> for Narrow {
 #[tokio::test]
 async fn a_write_after_one_that_was_given_up_is_sent_whole() {
     let socket = Arc::new(Mutex::new(Socket { stream: Narrow::default(), inputs: 0 }));
-    let mut stdin = Input { socket: Arc::clone(&socket), half_close: true, first: None, closed: false };
+    let mut stdin = Input { socket: Arc::clone(&socket), half_close: true, closed: false };
     stdin.write_all(b"one").await.expect("written");
     socket.lock().stream.is_full = true;
     assert!(stdin.write_all(b"given up").now_or_never().is_none(), "the message before it is not flushed");
@@ -239,7 +240,7 @@ async fn a_write_after_one_that_was_given_up_is_sent_whole() {
 
 #[tokio::test]
 async fn a_server_that_answers_no_more_pings_is_gone() {
-    let mut attached = attached(SILENCE_MAX, "v5.channel.k8s.io", b"", async |mut socket: WebSocket| {
+    let mut attached = attached(SILENCE_MAX, "v5.channel.k8s.io", async |mut socket: WebSocket| {
         let ping = socket.recv().await.expect("a message").expect("a message");
         assert!(matches!(ping, ws::Message::Ping(_)), "{ping:?}");
         socket.send(message(STDOUT, b"answered")).await.expect("sent");
@@ -256,7 +257,7 @@ async fn a_server_that_answers_no_more_pings_is_gone() {
 #[tokio::test]
 async fn a_server_whose_container_reads_no_input_is_not_gone_and_neither_is_one_that_answers_pings() {
     let (go, slow) = oneshot::channel::<()>();
-    let mut attached = attached(SILENCE_MAX, "v5.channel.k8s.io", b"", async move |mut socket: WebSocket| {
+    let mut attached = attached(SILENCE_MAX, "v5.channel.k8s.io", async move |mut socket: WebSocket| {
         slow.await.expect("told");
         let mut pings = 0;
         while pings < 5 * PINGS_MAX {

@@ -63,10 +63,13 @@ pub(super) async fn start(engine: &KubernetesEngine, spec: &SandboxSpec) -> Resu
     let late = || EngineError::Timeout { act: "start", limit: engine.options.time.start };
     timeout_at(until, running).await.map_err(|_| late())??;
     let connection = attach_to(engine, spec).await?;
+    let (mut stdin, output) = attach::streams(connection, spec.id, life.clone(), engine.options.time.lost).await;
     let greeting = if spec.own_init { &ATTACHED[..] } else { &[] };
-    let (mut stdin, output) =
-        attach::streams(connection, spec.id, greeting, life.clone(), engine.options.time.lost).await;
-    let greeted = timeout_at(Instant::now() + engine.options.time.answer, stdin.flush()).await.map_err(|_| late())?;
+    let greeted = async {
+        stdin.write_all(greeting).await?;
+        stdin.flush().await
+    };
+    let greeted = timeout_at(Instant::now() + engine.options.time.answer, greeted).await.map_err(|_| late())?;
     greeted.map_err(|error| EngineError::unavailable("attach", error))?;
     let exit = ExitWatch { id: spec.id, watch, life }.exit();
     Ok(Sandbox { id: spec.id, stdin, output, exit: exit.boxed() })
