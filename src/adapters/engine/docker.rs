@@ -199,12 +199,12 @@ impl Engine for DockerEngine {
         let (docker, limit) = (&self.docker, self.time.answer);
         let version = call::within("probe", limit, docker.version()).await?;
         let info = call::within("probe", limit, docker.info()).await?;
-        Ok(about::probe(&version, &info, &docker.client_version(), self.runtime.setting(), &self.runtime.now()))
+        Ok(about::probe(&version, &info, &docker.client_version(), &self.runtime.setting, &self.runtime.now()))
     }
 
     async fn candidates(&self) -> Result<Vec<String>, EngineError> {
         let info = call::within("probe", self.time.answer, self.docker.info()).await?;
-        Ok(self.runtime.setting().candidate(&info).into_iter().collect())
+        Ok(self.runtime.setting.candidate(&info).into_iter().collect())
     }
 
     fn select(&self, candidate: Option<&str>) {

@@ -287,7 +287,7 @@ impl Inner {
             sleep(READ_MAX).await;
             unread.cancel();
         }));
-        let root = self.root.path().to_owned();
+        let root = self.root.path.clone();
         let shown = listing::shown(answer.into_body(), root, SystemClock.unix_s(), (place, timer));
         Ok(forward::json(StatusCode::OK, shown))
     }

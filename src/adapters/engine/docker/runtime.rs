@@ -86,7 +86,7 @@ impl RuntimeSetting {
 /// The runtime that starts sandboxes now.
 #[derive(Debug)]
 pub(super) struct Selection {
-    setting: RuntimeSetting,
+    pub setting: RuntimeSetting,
     /// The name of the engine's default.
     default: String,
     now: Mutex<Arc<Runtime>>,
@@ -118,10 +118,6 @@ impl Selection {
     pub(super) fn set(&self, candidate: Option<&str>) {
         let runtime = Runtime::new(candidate.or(self.setting.standard()), &self.default, candidate.is_some());
         *self.now.lock() = Arc::new(runtime);
-    }
-
-    pub(super) fn setting(&self) -> &RuntimeSetting {
-        &self.setting
     }
 }
 

@@ -25,16 +25,10 @@ use super::{KubernetesEngine, call};
 const PROBES: u32 = 3;
 /// The rights that docs/kubernetes.md lists. Without some of them a server would only log from time to time what it
 /// cannot see.
-const RIGHTS: [(&str, &str); 9] = [
-    ("create", "pods"),
-    ("get", "pods"),
-    ("list", "pods"),
-    ("watch", "pods"),
-    ("delete", "pods"),
-    ("get", "pods/attach"),
-    ("create", "pods/attach"),
-    ("list", "podtemplates"),
-    ("watch", "podtemplates"),
+const RIGHTS: [(&str, &[&str]); 3] = [
+    ("pods", &["create", "get", "list", "watch", "delete"]),
+    ("pods/attach", &["get", "create"]),
+    ("podtemplates", &["list", "watch"]),
 ];
 
 /// A client whose connections break when nothing comes back over them for `silence_max`.
@@ -70,7 +64,8 @@ pub(super) fn client(mut config: Config, silence_max: Duration) -> Result<Client
 
 /// A sentence that names the missing rights. One that the API server says nothing about is not missing.
 pub(super) async fn missing_rights(engine: &KubernetesEngine) -> Option<String> {
-    let asked = RIGHTS.map(|(verb, resource)| async move {
+    let rights = RIGHTS.into_iter().flat_map(|(resource, verbs)| verbs.iter().map(move |verb| (*verb, resource)));
+    let asked = rights.map(|(verb, resource)| async move {
         (!is_allowed(engine, verb, resource).await).then(|| format!("{verb} {resource}"))
     });
     let missing: Vec<_> = join_all(asked).await.into_iter().flatten().collect();

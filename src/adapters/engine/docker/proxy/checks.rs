@@ -79,7 +79,7 @@ impl Inner {
             return Ok(known);
         }
         let found = call::within("inspect", LOOK_MAX, self.docker.inspect_container(&id.to_string(), None)).await?;
-        let folders = ownership::folders(&found).filter(|folders| folders.data.starts_with(self.root.path()));
+        let folders = ownership::folders(&found).filter(|folders| folders.data.starts_with(&self.root.path));
         let left_behind = || act == Act::Remove && ownership::is_left_behind(&found, SystemClock.unix_s());
         match (folders, found.id.clone()) {
             (Some(folders), Some(id)) => Ok(Container { id, folders }),

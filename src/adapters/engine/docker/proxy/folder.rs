@@ -18,7 +18,7 @@ use super::rules::Denied;
 /// The folder that all data folders are in, or all folders of skills.
 #[derive(Debug)]
 pub(super) struct Root {
-    path: PathBuf,
+    pub path: PathBuf,
     handle: OwnedFd,
     resolve: ResolveFlags,
 }
@@ -38,10 +38,6 @@ impl Root {
         let handle = openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | more;
         Ok(Self { path: path.to_owned(), handle, resolve })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Whether it is a folder below the root, with a normalized path.
