@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     num::NonZeroU32,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -35,11 +35,21 @@ pub(super) type ProgramEnd = Arc<OnceLock<Instant>>;
 
 /// A connection to a host.
 pub(super) struct Upstream {
+    // Dropped first: a connection is recorded before it is closed.
+    recorder: Arc<Recorder>,
     stream: TcpStream,
     pace: Option<Arc<dyn Pace>>,
     /// Until the bytes that have passed are allowed, no more do. Both directions are polled by one task.
     paying: Option<BoxFuture<'static, ()>>,
-    activity: Activity,
+}
+
+/// Records a connection when it is over and nothing waits for its host: what waits may record why it failed.
+struct Recorder(Activity);
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.0.record(None);
+    }
 }
 
 /// What has passed over a connection: it decides when that was nothing for too long, and is recorded once.
@@ -49,6 +59,7 @@ pub(super) struct Activity {
     gate: Arc<dyn Gate>,
     since: Instant,
     state: Arc<Mutex<State>>,
+    recorder: Weak<Recorder>,
 }
 
 struct State {
@@ -59,58 +70,29 @@ struct State {
     /// When a half of the connection to the host ended.
     half_ended_at: Option<Instant>,
     program_ended: ProgramEnd,
-    /// Whether something waits for the host, which records a connection that ends meanwhile.
-    is_awaited: bool,
-    is_gone: bool,
 }
 
 /// Held while a request waits for its answer, so that one record describes both the connection and its failure.
 pub(super) struct Awaited {
     activity: Activity,
-    failure: Option<Refusal>,
+    /// `None` where the connection was recorded before.
+    _recorder: Option<Arc<Recorder>>,
 }
 
 impl Awaited {
     /// The host has not answered. It is recorded.
-    pub(super) fn fail(mut self) -> Refusal {
+    pub(super) fn fail(self) -> Refusal {
         let target = self.activity.target.clone();
         let why = if self.activity.is_over() { Refusal::Idle(target) } else { Refusal::Unreachable(target) };
-        self.failure = Some(why.clone());
+        self.activity.record(Some(why.clone()));
         why
     }
 }
 
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        let is_gone = {
-            let mut state = self.activity.state.lock();
-            state.is_awaited = false;
-            state.is_gone
-        };
-        let failure = self.failure.take();
-        if is_gone || failure.is_some() {
-            self.activity.record(failure);
-        }
-    }
-}
-
 impl Activity {
-    fn new(target: &Target, gate: &Arc<dyn Gate>, since: Instant, program_ended: &ProgramEnd) -> Self {
-        let state = State {
-            used: Some(NetworkUse::of(target.to_string(), None)),
-            passed_at: Some(Instant::now()),
-            half_ended_at: None,
-            program_ended: Arc::clone(program_ended),
-            is_awaited: false,
-            is_gone: false,
-        };
-        Self { target: target.clone(), gate: Arc::clone(gate), since, state: Arc::new(Mutex::new(state)) }
-    }
-
     /// From now on something waits for the host.
     pub(super) fn awaited(&self) -> Awaited {
-        self.state.lock().is_awaited = true;
-        Awaited { activity: self.clone(), failure: None }
+        Awaited { activity: self.clone(), _recorder: self.recorder.upgrade() }
     }
 
     /// Records the connection, unless that was done.
@@ -177,15 +159,24 @@ impl Upstream {
             });
             return Err(refusal);
         };
-        let (pace, activity) = (gate.pace(target), Activity::new(target, gate, since, program_ended));
-        Ok(Self { stream, pace, paying: None, activity })
+        let state = Arc::new(Mutex::new(State {
+            used: Some(NetworkUse::of(target.to_string(), None)),
+            passed_at: Some(Instant::now()),
+            half_ended_at: None,
+            program_ended: Arc::clone(program_ended),
+        }));
+        let (target, gate, pace) = (target.clone(), Arc::clone(gate), gate.pace(target));
+        let recorder = Arc::new_cyclic(|recorder| {
+            Recorder(Activity { target, gate, since, state, recorder: Weak::clone(recorder) })
+        });
+        Ok(Self { recorder, stream, pace, paying: None })
     }
 
     /// Ready when what has passed is allowed.
     fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(paying) = &mut self.paying {
             let paid = paying.as_mut().poll(cx);
-            self.activity.passed(paid.is_ready().then(Instant::now));
+            self.recorder.0.passed(paid.is_ready().then(Instant::now));
             ready!(paid);
             self.paying = None;
         }
@@ -195,18 +186,18 @@ impl Upstream {
     fn passed(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new);
         if bytes.is_some() {
-            self.activity.passed(Some(Instant::now()));
+            self.recorder.0.passed(Some(Instant::now()));
         }
         self.paying = self.pace.as_ref().zip(bytes).map(|(pace, bytes)| pace.pay(bytes));
     }
 
     pub(super) fn activity(&self) -> Activity {
-        self.activity.clone()
+        self.recorder.0.clone()
     }
 
     /// Ends it because of what the program sent, or did not.
     pub(super) fn refuse(self, refusal: Refusal) {
-        self.activity.record(Some(refusal));
+        self.recorder.0.record(Some(refusal));
     }
 }
 
@@ -220,19 +211,6 @@ async fn first(addresses: &[SocketAddr]) -> Option<TcpStream> {
     None
 }
 
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        let is_awaited = {
-            let mut state = self.activity.state.lock();
-            state.is_gone = true;
-            state.is_awaited
-        };
-        if !is_awaited {
-            self.activity.record(None);
-        }
-    }
-}
-
 impl AsyncRead for Upstream {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -243,9 +221,9 @@ impl AsyncRead for Upstream {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let count = buffer.filled().len() - before;
-        self.activity.count(|used| used.received_bytes += count as u64);
+        self.recorder.0.count(|used| used.received_bytes += count as u64);
         if read.is_ready() && count == 0 && buffer.remaining() > 0 {
-            self.activity.half_ended();
+            self.recorder.0.half_ended();
         }
         self.passed(count);
         read
@@ -257,7 +235,7 @@ impl AsyncWrite for Upstream {
         ready!(self.poll_paid(cx));
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
-            self.activity.count(|used| used.sent_bytes += count as u64);
+            self.recorder.0.count(|used| used.sent_bytes += count as u64);
             self.passed(count);
         }
         written
@@ -268,7 +246,7 @@ impl AsyncWrite for Upstream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.activity.half_ended();
+        self.recorder.0.half_ended();
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
