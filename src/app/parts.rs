@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     adapters::database::Database,
-    adapters::engine::observed::Observed,
+    adapters::engine::Observed,
     adapters::storage::{DiskSkills, DiskStorage, RootError},
     api::{
         http::{self, ApiParts, HttpParts, peers::Relay},
