@@ -268,7 +268,7 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        super::{forks::Forks, proxy::scripted::ScriptedEngine},
+        super::{forks::Forks, proxy::tests::scripted::ScriptedEngine},
         *,
     };
 

@@ -20,9 +20,7 @@ mod ownership;
 mod profile;
 mod rules;
 #[cfg(test)]
-pub(super) mod scripted;
-#[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::{
     convert::Infallible,

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use self::scripted::ScriptedEngine;
 use super::{
     super::{
         super::labels,
@@ -27,7 +28,6 @@ use super::{
     },
     checks::{CONTAINERS_MAX, RUNNER_AGE_MAX, RUNNERS_MAX},
     ownership::Folders,
-    scripted::{self, ScriptedEngine},
     *,
 };
 use crate::{
@@ -35,6 +35,7 @@ use crate::{
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
+pub(in super::super) mod scripted;
 mod unread;
 
 struct Scene {

@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{net::UnixListener, task::JoinSet};
 
-use super::forward::{self, Body};
+use super::super::forward::{self, Body};
 
 type Answer = Box<dyn Fn(&str) -> (u16, Value) + Send + Sync>;
 
 /// Ends when it is dropped.
-pub(in super::super) struct ScriptedEngine {
+pub(in super::super::super) struct ScriptedEngine {
     folder: tempfile::TempDir,
     state: Arc<State>,
     _tasks: JoinSet<()>,
@@ -33,7 +33,7 @@ struct State {
 
 impl ScriptedEngine {
     /// `answer` receives a call without its version, such as `POST /containers/create?name=x`.
-    pub(in super::super) fn start(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Self {
+    pub(in super::super::super) fn start(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let listener = UnixListener::bind(folder.path().join("engine.sock")).expect("a socket");
         let state = Arc::new(State { answer: Box::new(answer), calls: Mutex::default() });
@@ -46,7 +46,7 @@ impl ScriptedEngine {
         format!("unix://{}", self.folder.path().join("engine.sock").display())
     }
 
-    pub(in super::super) fn client(&self) -> Docker {
+    pub(in super::super::super) fn client(&self) -> Docker {
         client(&self.host())
     }
 
