@@ -20,10 +20,8 @@ use crate::{
     app::{self, App, StartError, doctor},
     config::{self, Config, ConfigError, Sources, telemetry},
     domain::{
+        ConversationId, ConversationKey, Principal, SafePath,
         clock::{Clock as _, SystemClock},
-        id::ConversationId,
-        owner::{ConversationKey, Principal},
-        path::SafePath,
     },
 };
 

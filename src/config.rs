@@ -39,7 +39,7 @@ use self::{
     section::{ANY_KEY, named, section, sections},
     tables::{NETWORK, NetworkPolicy, SECRETS, TOOLS, WithSecret},
 };
-use crate::domain::{limits::Limits, network::SecretText, tools::ServerText};
+use crate::domain::{Limits, network::SecretText, tools::ServerText};
 
 /// Why the settings are refused: one sentence that names the setting and says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

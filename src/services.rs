@@ -40,7 +40,7 @@ mod waits;
 
 use tracing::warn;
 
-use crate::{domain::error::Failure, ports::database::DatabaseError};
+use crate::{domain::Failure, ports::database::DatabaseError};
 
 /// Cuts a page to its length: what the next one begins after, where more items than `limit` were found.
 fn cut<T, A>(items: &mut Vec<T>, limit: usize, place: impl FnOnce(&T) -> A) -> Option<A> {

@@ -18,7 +18,7 @@ pub use self::docker::{ConnectError, DockerOptions as EngineOptions, proxy};
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::{ConnectError as ClusterError, KubernetesOptions as ClusterOptions};
 use crate::{
-    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
+    domain::{Limits, RunnerUsers, SandboxId},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
         observer::{CallFacts, Observer},

@@ -19,7 +19,7 @@ use prometheus_client::{
 use rustix::param::{clock_ticks_per_second, page_size};
 
 use crate::{
-    domain::{error::Code, id::Language, network::Decision, text::whole},
+    domain::{Code, Language, network::Decision, text::whole},
     ports::observer::{
         AnswerFacts, AuditCounts, CallFacts, HistoryCounts, Observer, RunFacts, ServerGauges, ToolFacts, TraceCounts,
     },

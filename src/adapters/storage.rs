@@ -55,7 +55,7 @@ use rustix::{
 use self::{background::Background, delete::set_mode, file::Incoming, handover::Handover};
 pub use self::{claim::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
-    domain::path::SafePath,
+    domain::SafePath,
     ports::storage::{
         ConversationFolder, DataFolder, Entry, FolderId, FsResult, IncomingFile, LeftOut, ListBounds, Listing, Mark,
         OpenFile, StorageError, Usage, Visited,

@@ -30,11 +30,7 @@ use tracing::warn;
 use self::sender::Sender;
 use crate::{
     config::Collector,
-    domain::{
-        clock::Clock,
-        id::{InstanceId, SandboxId},
-        trace::TraceContext,
-    },
+    domain::{Clock, InstanceId, SandboxId, TraceContext},
     ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts, TraceCounts},
 };
 

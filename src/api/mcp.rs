@@ -64,12 +64,7 @@ pub use self::{
     view::{Client, Group, McpOptions, McpParts, View},
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, RequestId},
-        owner::Principal,
-        trace::TraceContext,
-    },
+    domain::{Code, ConversationId, Failure, Principal, TraceContext, id::RequestId},
     services::{browser, tokens::Token},
 };
 

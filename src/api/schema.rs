@@ -40,7 +40,7 @@ pub use file::{
 pub use report::{FiguresResult, OutcomeResult, RunResult};
 
 use crate::{
-    domain::{error::Code, file::Change, id::RequestId, limits::Limits, outcome::Ended, text::rfc3339, token::Scope},
+    domain::{Change, Code, Ended, Limits, Scope, id::RequestId, text::rfc3339},
     ports::{
         history::{EndWord, Notable},
         runner::Runner,

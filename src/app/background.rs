@@ -23,7 +23,7 @@ use crate::{
     adapters::database::Database,
     api::http::ApiParts,
     config::Config,
-    domain::{id::TokenId, owner::ConversationKey},
+    domain::{ConversationKey, TokenId},
     ports::storage::Storage,
     services::{containers::Containers, network::Policies, peers::Occupancy, runs::Runs, sessions::Sessions},
 };

@@ -6,7 +6,10 @@ use super::StartError;
 use crate::{
     adapters::engine::{self, ConnectError, EngineOptions},
     config::{Config, ConfigError},
-    domain::users::{DEFAULT_RANGE, RunnerUsers, UserRange},
+    domain::{
+        RunnerUsers,
+        users::{DEFAULT_RANGE, UserRange},
+    },
     ports::engine::{Engine, Probe, SharedVolume, Volumes},
 };
 

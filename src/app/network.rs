@@ -10,7 +10,7 @@ use crate::{
         network::{Multiplexer, SystemResolver},
     },
     config::{BaseUrl, Config},
-    domain::{clock::SystemClock, id::InstanceId, network::Host},
+    domain::{InstanceId, clock::SystemClock, network::Host},
     ports::{database::PolicyStore, observer::Observer},
     services::{
         network::{Network, NetworkParts, Policies},

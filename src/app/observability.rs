@@ -11,7 +11,7 @@ use crate::{
     },
     api::http,
     config::Config,
-    domain::{clock::SystemClock, id::InstanceId},
+    domain::{InstanceId, clock::SystemClock},
     ports::observer::{HistoryCounts, Observer, Observers},
     services::{history::History, idempotency::Idempotency, stats::StatsSnapshot},
 };

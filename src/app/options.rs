@@ -12,7 +12,7 @@ use crate::{
         mcp::{McpOptions, McpParts, Smaller, View},
     },
     config::{BaseUrl, Config},
-    domain::{address::networks, environment::AllowedVariables},
+    domain::{AllowedVariables, address::networks},
     ports::{engine::Probe, storage::Usage},
     services::{
         admission::{self, AdmissionOptions},

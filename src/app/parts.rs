@@ -12,18 +12,19 @@ use super::{
     StartError, doctor, engine, listen::Surface, network, observability::Observability, options, sandboxed, sign_in,
 };
 use crate::{
-    adapters::database::Database,
-    adapters::engine::Observed,
-    adapters::storage::{DiskSkills, DiskStorage, RootError},
+    adapters::{
+        database::Database,
+        engine::Observed,
+        storage::{DiskSkills, DiskStorage, RootError},
+    },
     api::{
         http::{self, ApiParts, HttpParts, peers::Relay},
         mcp::McpParts,
     },
     config::Config,
     domain::{
+        InstanceId, RunnerUsers,
         clock::{Clock as _, SystemClock},
-        id::InstanceId,
-        users::RunnerUsers,
     },
     ports::{
         database::TokenStore,

@@ -7,7 +7,7 @@ use super::{StartError, engine::set, options};
 use crate::{
     adapters::{database::Database, tools::Connector},
     config::Config,
-    domain::{clock::SystemClock, limits::Limits},
+    domain::{Limits, clock::SystemClock},
     services::{
         admission::{Admission, AdmissionOptions},
         check::Checker,

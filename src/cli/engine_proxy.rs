@@ -11,7 +11,10 @@ use clap::Args;
 use crate::{
     adapters::engine::proxy::{Proxy, ProxyOptions},
     config::{self, telemetry},
-    domain::users::{DEFAULT_RANGE, RunnerUsers, UserRange},
+    domain::{
+        RunnerUsers,
+        users::{DEFAULT_RANGE, UserRange},
+    },
 };
 
 #[derive(Debug, Args)]

@@ -10,11 +10,7 @@ use crate::{
     api::schema::token::TokenStatus,
     app,
     config::Config,
-    domain::{
-        id::{Language, TokenId},
-        owner::Principal,
-        token::{Grant, Scope, TokenLimits},
-    },
+    domain::{Grant, Language, Principal, Scope, TokenId, TokenLimits},
     services::tokens::{NewToken, Tokens},
 };
 

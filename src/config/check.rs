@@ -10,7 +10,7 @@ use super::{
     BaseUrl, Config, ConfigError, RunLimits, Setting,
     value::{check_secret, is_weak},
 };
-use crate::domain::{address::networks, environment::AllowedVariables, limits::Limits, path::RESERVED_IN_PATH};
+use crate::domain::{AllowedVariables, Limits, address::networks, path::RESERVED_IN_PATH};
 
 /// Longest life of a link, in seconds: seven days, as for signed links elsewhere (AWS Signature Version 4).
 pub const URL_TTL_S_MAX: u64 = 7 * 86_400;

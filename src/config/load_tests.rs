@@ -3,7 +3,7 @@
 use secrecy::ExposeSecret as _;
 
 use super::*;
-use crate::{config::BindAddr, domain::limits::Limits};
+use crate::{config::BindAddr, domain::Limits};
 
 fn sources(environment: &[(&str, &str)]) -> Sources {
     let mut pairs = vec![("MCP_API_TOKEN", "0123456789abcdef"), ("FILE_SECRET", "fedcba9876543210")];

@@ -1,7 +1,7 @@
 //! The settings of sign-in, and their rules.
 
 use super::{BaseUrl, Config, ConfigError, Secret, check::ensure, section::section};
-use crate::domain::token::{Scope, TokenLimits};
+use crate::domain::{Scope, TokenLimits};
 
 section! {
     /// Sign-in of remote clients such as claude.ai, which cannot be given a token (docs/connectors.md).

@@ -6,10 +6,9 @@ use async_trait::async_trait;
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::domain::{
-    error::{Code, Failure},
-    id::{InstanceId, TokenId},
+    Code, Failure, InstanceId, TokenId, TokenRecord,
     network::PolicyText,
-    token::{AccessRecord, TokenRecord},
+    token::AccessRecord,
     tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
 };
 

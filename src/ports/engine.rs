@@ -24,14 +24,8 @@ pub use self::{
 };
 use super::runner::RunnerImage;
 use crate::domain::{
-    error::{Code, Failure, Operation},
-    event::StreamKind,
-    id::{InstanceId, SandboxId},
-    limits::Limits,
-    shared_folder::SharedFolder,
-    skills::SkillFolders,
-    users::RunnerUsers,
-    words::named,
+    Code, Failure, InstanceId, Limits, RunnerUsers, SandboxId, StreamKind, error::Operation,
+    shared_folder::SharedFolder, skills::SkillFolders, words::named,
 };
 
 /// Makes, watches and destroys sandboxes. Every method may be called concurrently and has its own time limit.

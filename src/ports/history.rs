@@ -6,10 +6,7 @@ use async_trait::async_trait;
 
 use super::database::DbResult;
 use crate::domain::{
-    error::Code,
-    id::{ConversationId, InstanceId, Language, RunId, TokenId},
-    outcome::{Ended, Figures},
-    owner::{ConversationKey, Principal},
+    Code, ConversationId, ConversationKey, Ended, Figures, InstanceId, Language, Principal, RunId, TokenId,
     words::words,
 };
 

@@ -5,16 +5,8 @@
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 use crate::domain::{
-    error::{Code, Failure},
-    file::FileEntry,
-    id::{Language, RequestId, RunId, SandboxId, TokenId},
-    limits::Limits,
-    network::Decision,
-    outcome::Outcome,
-    owner::{ConversationKey, Principal},
-    tools::ToolUse,
-    trace::TraceContext,
-    words::words,
+    Code, ConversationKey, Failure, FileEntry, Language, Limits, Outcome, Principal, RunId, SandboxId, TokenId,
+    TraceContext, id::RequestId, network::Decision, tools::ToolUse, words::words,
 };
 
 /// The trait, and several observers as one, from the list of what is observed.

@@ -8,10 +8,7 @@
 use std::{fmt, sync::Arc};
 
 use super::storage::{DataFolder, FsResult, Usage};
-use crate::domain::{
-    owner::{ConversationKey, Principal},
-    packages::Tool,
-};
+use crate::domain::{ConversationKey, Principal, packages::Tool};
 
 /// The file of a tree that says what was asked for and what was installed.
 pub const NOTE: &str = ".sandbox.json";

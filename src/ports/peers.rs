@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::database::DbResult;
-use crate::domain::{id::InstanceId, owner::ConversationKey};
+use crate::domain::{ConversationKey, InstanceId};
 
 /// A server.
 #[derive(Debug, Clone, PartialEq, Eq)]

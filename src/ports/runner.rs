@@ -7,12 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
 use super::engine::ImageId;
-use crate::domain::{
-    error::{Code, Failure},
-    id::Language,
-    limits::Limits,
-    packages::PackageTools,
-};
+use crate::domain::{Code, Failure, Language, Limits, packages::PackageTools};
 
 /// Marks an image as a runner when it is `true`.
 pub const LABEL_RUNNER: &str = "sandbox.runner";

@@ -3,10 +3,7 @@
 use async_trait::async_trait;
 
 use super::database::DbResult;
-use crate::domain::{
-    id::{InstanceId, Language, SessionId},
-    owner::ConversationKey,
-};
+use crate::domain::{ConversationKey, InstanceId, Language, SessionId};
 
 /// A process of a server, which keeps its id when it is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

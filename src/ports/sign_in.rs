@@ -3,10 +3,7 @@
 use async_trait::async_trait;
 
 use super::database::DbResult;
-use crate::domain::{
-    id::TokenId,
-    token::{AccessRecord, Grant, TokenDigest, TokenRecord},
-};
+use crate::domain::{Grant, TokenDigest, TokenId, TokenRecord, token::AccessRecord};
 
 /// A client that registered itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::{fmt, path::PathBuf};
 
 use super::storage::FsResult;
 use crate::domain::{
-    path::SafePath,
+    SafePath,
     skills::{SkillName, SkillSource},
 };
 

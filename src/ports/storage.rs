@@ -12,13 +12,8 @@ use std::{any::Any, collections::BTreeMap, fmt, fs::File, io, ops::Range, path::
 
 pub use self::error::{FsResult, StorageError};
 use super::packages::PackageStore;
-pub use crate::domain::file::Change;
-use crate::domain::{
-    id::{ConversationId, InstanceId, Language},
-    owner::{ConversationKey, Principal},
-    path::SafePath,
-    words::words,
-};
+pub use crate::domain::Change;
+use crate::domain::{ConversationId, ConversationKey, InstanceId, Language, Principal, SafePath, words::words};
 
 /// The folders of all conversations of all owners.
 pub trait Storage: PackageStore {

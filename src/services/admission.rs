@@ -23,10 +23,7 @@ use tokio::{
 pub use self::owners::QueuePosition;
 use self::owners::{Owners, Queue, QueueEntry, Rate, Share};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationKey, Failure, Principal},
     ports::observer::LoadStats,
     services::shares::{HeldMemory, SharedMemory, Shares, WeakMap},
 };

@@ -14,12 +14,7 @@ use utoipa::ToSchema;
 
 pub use self::answer::{Anchor, Control, Extracted, Page, PageError, PageErrorKind, PageLink};
 use super::runs::{CellSession, Report, RunRequest, Runs};
-use crate::domain::{
-    error::{Code, Failure},
-    id::Language,
-    outcome::Ended,
-    owner::{ConversationKey, Principal},
-};
+use crate::domain::{Code, ConversationKey, Ended, Failure, Language, Principal};
 
 /// The language of the runner that has the browser.
 const LANGUAGE: &str = "browser";

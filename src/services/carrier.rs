@@ -16,10 +16,7 @@ use super::{
     frames::{self, FileMessage},
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        owner::ConversationKey,
-    },
+    domain::{Code, ConversationKey, Failure},
     ports::engine::Stdin,
 };
 

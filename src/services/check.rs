@@ -28,13 +28,7 @@ use super::{
     tokens::Started,
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, Language},
-        limits::Limits,
-        outcome::{DiskLimit, Ended},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationId, ConversationKey, DiskLimit, Ended, Failure, Language, Limits, Principal},
     ports::{
         packages::{PackageStore, Staging},
         runner::Runner,

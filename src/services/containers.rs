@@ -14,10 +14,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{conversations::Conversations, files::Uses, runs::Runs, sessions::Setup};
-use crate::domain::{
-    error::{Code, Failure},
-    owner::{ConversationKey, Principal},
-};
+use crate::domain::{Code, ConversationKey, Failure, Principal};
 
 /// How many an owner holds at most, and all owners together.
 const OWNER_MAX: usize = 100;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    domain::{id::Language, text::chain},
+    domain::{Language, text::chain},
     ports::{
         engine::{Engine, EngineError, ImageId},
         observer::Observer,

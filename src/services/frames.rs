@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::files::FileMessage;
-use crate::domain::{environment::Environment, text};
+use crate::domain::{Environment, text};
 
 /// Longest payload of a frame, in bytes.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;

@@ -28,12 +28,7 @@ use tracing::{field::display, info, warn};
 pub use self::state::{Isolation, IsolationState, Rejection};
 use self::{inspection::Findings, programs::CheckProgram};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::Language,
-        limits::Limits,
-        users::RunnerUsers,
-    },
+    domain::{Code, Failure, Language, Limits, RunnerUsers},
     ports::{
         engine::Engine,
         runner::{Catalog, Runner},

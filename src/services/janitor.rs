@@ -23,11 +23,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
 use crate::{
-    domain::{
-        clock::{Clock, StepWatch},
-        id::{InstanceId, SandboxId},
-        text::chain,
-    },
+    domain::{Clock, InstanceId, SandboxId, StepWatch, text::chain},
     ports::engine::{Engine, EngineError, Listed, is_abandoned},
 };
 

@@ -39,7 +39,7 @@ use tracing::{info, warn};
 use self::heartbeats::Heartbeats;
 pub use crate::ports::peers::Peer;
 use crate::{
-    domain::{Clock, Code, ConversationKey, Failure, InstanceId, clock::Moment},
+    domain::{Clock, Code, ConversationKey, Failure, InstanceId, Moment},
     ports::{
         database::{DatabaseError, within},
         peers::PeerStore,

@@ -54,13 +54,8 @@ use super::{
 };
 use crate::{
     domain::{
-        error::{Code, Failure},
-        event::EventKind,
-        id::{ConversationId, Language, RunId, TokenId},
-        limits::Limits,
-        owner::{ConversationKey, Principal},
-        text,
-        trace::TraceContext,
+        Code, ConversationId, ConversationKey, EventKind, Failure, Language, Limits, Principal, RunId, TokenId,
+        TraceContext, text,
     },
     ports::{
         observer::{LoadStats, Stages},

@@ -14,13 +14,7 @@ use tracing::{debug, warn};
 
 use crate::{
     domain::{
-        clock::Clock,
-        event::StreamKind,
-        id::{InstanceId, SandboxId},
-        limits::Limits,
-        owner::Principal,
-        shared_folder::SharedFolder,
-        skills::SkillFolders,
+        Clock, InstanceId, Limits, Principal, SandboxId, StreamKind, shared_folder::SharedFolder, skills::SkillFolders,
         text::chain,
     },
     ports::{

@@ -7,7 +7,7 @@ use super::{
     standby::Standbys, tokens::Tokens,
 };
 use crate::{
-    domain::environment::AllowedVariables,
+    domain::AllowedVariables,
     ports::{observer::Observer, runner::Catalog, storage::Storage},
 };
 

@@ -13,7 +13,7 @@ use tokio::sync::{
     broadcast::{Receiver, Sender},
 };
 
-use crate::domain::owner::Principal;
+use crate::domain::Principal;
 
 /// The bytes of memory that one permit stands for.
 const UNIT_BYTES: usize = 1024;

@@ -47,11 +47,7 @@ use super::{
     waits::WAITS_MAX,
 };
 use crate::{
-    domain::{
-        id::{Language, SandboxId},
-        limits::Limits,
-        owner::ConversationKey,
-    },
+    domain::{ConversationKey, Language, Limits, SandboxId},
     ports::{
         engine::{ImageId, SandboxSpec},
         runner::{Catalog, Runner},

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{isolation_check::Isolation, packages::Packages, runs::Runs, shared_parts::SharedParts};
-use crate::{domain::id::Language, ports::observer::ServerGauges};
+use crate::{domain::Language, ports::observer::ServerGauges};
 
 const FRESH: Duration = Duration::from_secs(1);
 

@@ -5,10 +5,8 @@ use serde_json::{Value, json};
 
 use crate::{
     domain::{
-        file::FileEntry,
+        Ended, FileEntry, Principal,
         network::{Decision, Refusal},
-        outcome::Ended,
-        owner::Principal,
         text::{ms, rfc3339},
     },
     ports::observer::{AdminFacts, RunFacts, SignInFacts, ToolFacts},

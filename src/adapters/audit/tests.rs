@@ -11,15 +11,8 @@ use super::{
 };
 use crate::{
     domain::{
-        error::{Code, Failure},
-        file::{Change, FileEntry},
-        id::RunId,
-        limits::Limits,
-        outcome::{Ended, Figures, Outcome},
-        path::SafePath,
-        test_scale::until,
-        text::sha256,
-        trace::TraceContext,
+        Change, Code, Ended, Failure, Figures, FileEntry, Limits, Outcome, RunId, SafePath, TraceContext,
+        test_scale::until, text::sha256,
     },
     ports::observer::{BeginFacts, ProgramFacts, Stages},
 };

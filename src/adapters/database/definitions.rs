@@ -7,8 +7,8 @@ use sqlx::{Row as _, any::AnyRow};
 use super::{Database, tokens::parsed};
 use crate::{
     domain::{
+        ConversationKey,
         network::PolicyText,
-        owner::ConversationKey,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
     ports::database::{ApprovalStore, DbResult, PolicyStore, ToolServerStore},

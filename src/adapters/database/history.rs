@@ -18,10 +18,7 @@ use super::{
 };
 use crate::{
     domain::{
-        error::Code,
-        id::{InstanceId, RunId},
-        outcome::Figures,
-        owner::{ConversationKey, Principal},
+        Code, ConversationKey, Figures, InstanceId, Principal, RunId,
         text::{ms, whole},
     },
     ports::{

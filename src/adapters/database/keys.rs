@@ -80,7 +80,7 @@ fn read(row: &AnyRow) -> DbResult<KeyRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::id::RunId;
+    use crate::domain::RunId;
 
     #[tokio::test]
     async fn a_key_that_is_released_between_the_two_statements_is_kept() {

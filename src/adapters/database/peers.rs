@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{Database, tokens::parsed};
 use crate::{
-    domain::{id::InstanceId, owner::ConversationKey},
+    domain::{ConversationKey, InstanceId},
     ports::{
         database::{DatabaseError, DbResult},
         peers::{Peer, PeerStore},
@@ -100,7 +100,7 @@ impl PeerStore for Database {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::owner::Principal;
+    use crate::domain::Principal;
 
     #[tokio::test]
     async fn a_conversation_is_taken_only_from_servers_that_are_gone_or_dead() {

@@ -5,11 +5,7 @@ use sqlx::{Row as _, any::AnyRow};
 
 use super::{Database, tokens::parsed};
 use crate::{
-    domain::{
-        id::{Language, SessionId},
-        owner::ConversationKey,
-        text::whole,
-    },
+    domain::{ConversationKey, Language, SessionId, text::whole},
     ports::{
         database::DbResult,
         sessions::{ServerProcess, SessionRecord, SessionStore},

@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{
     domain::{
-        id::TokenId,
+        Grant, TokenDigest, TokenId, TokenRecord,
         text::hex,
-        token::{AccessRecord, CONNECTION_MARK, Grant, TokenDigest, TokenRecord},
+        token::{AccessRecord, CONNECTION_MARK},
     },
     ports::{
         database::DbResult,

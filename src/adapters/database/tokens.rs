@@ -9,10 +9,9 @@ use tracing::warn;
 use super::Database;
 use crate::{
     domain::{
-        id::{InstanceId, TokenId},
-        owner::Principal,
+        Grant, InstanceId, Principal, TokenDigest, TokenId, TokenRecord,
         text::{hex, unhex},
-        token::{AccessRecord, CONNECTION_MARK, Grant, SUBJECT_MARK, TokenDigest, TokenRecord},
+        token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK},
     },
     ports::database::{DatabaseError, DbResult, TokenStore},
 };

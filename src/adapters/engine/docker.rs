@@ -41,7 +41,7 @@ use tokio::time::{Instant, sleep_until};
 pub use self::{images::AllowedImages, runtime::RuntimeSetting};
 
 use crate::{
-    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
+    domain::{Limits, RunnerUsers, SandboxId},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,

@@ -39,12 +39,7 @@ use self::{
     storm::{Gust, STALL, Storm},
 };
 use crate::{
-    domain::{
-        clock::{Clock, SystemClock},
-        id::SandboxId,
-        limits::Limits,
-        users::RunnerUsers,
-    },
+    domain::{Clock, Limits, RunnerUsers, SandboxId, clock::SystemClock},
     ports::{
         engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal, Volume},
         runner::RunnerImage,

@@ -38,7 +38,7 @@ use kube::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
+    domain::{Limits, RunnerUsers, SandboxId},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,

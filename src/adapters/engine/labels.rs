@@ -1,7 +1,7 @@
 //! What every engine writes on a sandbox and reads back, and the variables that its programs get. Pure.
 
 use crate::{
-    domain::limits::Limits,
+    domain::Limits,
     ports::engine::{Listed, SandboxSpec},
 };
 

@@ -13,7 +13,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::domain::id::InstanceId;
+use crate::domain::InstanceId;
 
 /// Processes that may share one root.
 const SERVERS_MAX: usize = 16;

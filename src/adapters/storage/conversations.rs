@@ -18,10 +18,7 @@ use super::{
     touch, unless,
 };
 use crate::{
-    domain::{
-        id::{ConversationId, InstanceId, Language},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{ConversationId, ConversationKey, InstanceId, Language, Principal},
     ports::storage::{ConversationFolder, FsResult, LastUse, Storage, UnassignedFolder, Usage},
 };
 

@@ -22,7 +22,7 @@ use rustix::{
 use tracing::warn;
 
 use super::{Background, Folder, GONE, fresh_name, next_entry, open_beneath, own_disk, unless};
-use crate::domain::path::SafePath;
+use crate::domain::SafePath;
 
 /// Steps that a caller waits for: a fraction of a second.
 const STEPS_AT_ONCE: u64 = 2000;

@@ -21,7 +21,7 @@ use super::{
     set_modified,
 };
 use crate::{
-    domain::{path::SafePath, text::hex},
+    domain::{SafePath, text::hex},
     ports::storage::{Change, ConversationFolder, Entry, FsResult, IncomingFile, OpenFile, StorageError},
 };
 

@@ -12,7 +12,7 @@ use rustix::{
 };
 
 use super::{DiskStorage, Folder, next_entry};
-use crate::domain::{path::COMPONENTS_MAX, users::RunnerUsers};
+use crate::domain::{RunnerUsers, path::COMPONENTS_MAX};
 
 /// How created files become accessible to programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,10 @@ use super::{
     usage::{Tally, clear_set_id},
 };
 use crate::{
-    domain::path::{PATH_BYTES_MAX, SafePath, show},
+    domain::{
+        SafePath,
+        path::{PATH_BYTES_MAX, show},
+    },
     ports::storage::{Change, Entry, ListBounds, Listing, Mark, SkipKind, Skipped},
 };
 

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     domain::{
-        owner::{ConversationKey, Principal},
+        ConversationKey, Principal,
         packages::{FOLDER, Tool},
     },
     ports::{

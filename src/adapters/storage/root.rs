@@ -22,11 +22,7 @@ use super::{
     own::{assign, clear_incoming, discard, make_folder, move_all, open_own, own_folder},
     own_disk::OwnDisks,
 };
-use crate::domain::{
-    id::InstanceId,
-    owner::{ConversationKey, Principal},
-    users::RunnerUsers,
-};
+use crate::domain::{ConversationKey, InstanceId, Principal, RunnerUsers};
 
 /// The folders of isolation checks, which are conversations of no owner.
 const CHECKS: &str = ".checks";

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     domain::{
-        path::SafePath,
+        SafePath,
         skills::{SKILL_DEPTH_MAX, SKILL_ENTRIES_MAX, SKILLS_MAX, SkillName, SkillSource},
     },
     ports::{

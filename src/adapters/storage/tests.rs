@@ -28,11 +28,7 @@ use rustix::fs::{CWD, FileType};
 
 use super::*;
 use crate::{
-    domain::{
-        owner::{ConversationKey, Principal},
-        test_scale::as_root,
-        users::RunnerUsers,
-    },
+    domain::{ConversationKey, Principal, RunnerUsers, test_scale::as_root},
     ports::storage::{Change, SkipKind, Skipped, Storage},
 };
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{DiskStorage, failed, fresh_name};
 use crate::{
-    domain::owner::ConversationKey,
+    domain::ConversationKey,
     ports::storage::{ConversationFolder, DataFolder, FsResult, UnassignedFolder},
 };
 
@@ -67,7 +67,7 @@ mod tests {
         super::own::{assign, assign_by_rename},
         *,
     };
-    use crate::{domain::users::RunnerUsers, ports::storage::Storage as _};
+    use crate::{domain::RunnerUsers, ports::storage::Storage as _};
 
     fn storage(root: &std::path::Path) -> Arc<DiskStorage> {
         let uid = rustix::process::geteuid().as_raw();

@@ -15,7 +15,7 @@ use super::{
 #[cfg(doc)]
 use crate::domain::path::COMPONENTS_MAX;
 use crate::{
-    domain::path::SafePath,
+    domain::SafePath,
     ports::storage::{LeftOut, SkipKind, Visited},
 };
 

@@ -34,7 +34,7 @@ use tracing::{info, warn};
 use super::{Counts, spans::text};
 use crate::{
     config::Collector,
-    domain::{id::InstanceId, text::chain},
+    domain::{InstanceId, text::chain},
 };
 
 /// Spans of one request to the collector.

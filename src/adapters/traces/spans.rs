@@ -19,9 +19,8 @@ use opentelemetry_proto::tonic::{
 
 use crate::{
     domain::{
-        outcome::{Ended, Outcome},
+        Ended, Outcome, TraceContext,
         text::{ms, whole},
-        trace::TraceContext,
     },
     ports::observer::{AnswerFacts, CallFacts, RunFacts, Stages},
 };

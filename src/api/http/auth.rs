@@ -20,13 +20,7 @@ use tokio::time::sleep;
 
 use super::{Reply, body, coderunner, e2b, error::ApiError, health, librechat, parts::single, sign_in};
 use crate::{
-    domain::{
-        address::network,
-        error::{Code, Failure},
-        id::TokenId,
-        owner::Principal,
-        token::Scope,
-    },
+    domain::{Code, Failure, Principal, Scope, TokenId, address::network},
     services::tokens::{Caller, Token, Tokens},
 };
 
@@ -265,10 +259,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{
-            clock::SystemClock,
-            token::{SUBJECT_MARK, TokenRecord},
-        },
+        domain::{TokenRecord, clock::SystemClock, token::SUBJECT_MARK},
         services::tokens::{blank_record, digest},
     };
 

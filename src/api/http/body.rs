@@ -31,10 +31,7 @@ pub(super) use self::request::RequestBody;
 use super::{json, parts::single};
 use crate::{
     api::schema::parse::by_size,
-    domain::{
-        error::{Code, Failure},
-        owner::Principal,
-    },
+    domain::{Code, Failure, Principal},
     services::shares::Shares,
 };
 

@@ -24,7 +24,7 @@ use super::{
     body::{Bodies, RequestBody},
     json,
 };
-use crate::domain::error::{Code, Failure};
+use crate::domain::{Code, Failure};
 
 /// A token, instead of `Authorization`.
 pub const KEY: HeaderName = HeaderName::from_static("x-api-key");

@@ -35,15 +35,7 @@ use super::{
 };
 use crate::{
     api::schema::parse::{Source, parse},
-    domain::{
-        environment::Environment,
-        error::{Code, Failure},
-        id::{ConversationId, RunId},
-        limits::Limits,
-        owner::ConversationKey,
-        path::SafePath,
-        text::rfc3339,
-    },
+    domain::{Code, ConversationId, ConversationKey, Environment, Failure, Limits, RunId, SafePath, text::rfc3339},
     services::{
         containers::{Container, Maker},
         idempotency::Once,

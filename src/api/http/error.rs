@@ -17,10 +17,7 @@ use utoipa::ToSchema;
 use super::{coderunner, e2b, jupyter, librechat, openai};
 use crate::{
     api::schema::{ErrorCode, ErrorResult},
-    domain::{
-        error::{Code, Failure, Operation},
-        id::RequestId,
-    },
+    domain::{Code, Failure, error::Operation, id::RequestId},
 };
 
 /// How long a refused client should wait when nothing better is known, in seconds.

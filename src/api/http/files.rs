@@ -28,11 +28,7 @@ use futures_util::StreamExt as _;
 use self::range::{Part, RangeRequest};
 use super::{body::Bodies, error::ApiError};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        owner::ConversationKey,
-        path::decode_component,
-    },
+    domain::{Code, ConversationKey, Failure, path::decode_component},
     services::{
         files::{Archive, Download, Files, Precondition},
         links::SignedLink,

@@ -14,7 +14,7 @@ use axum::{
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::{Reply, error::ApiError, parts::single};
-use crate::domain::error::{Code, Failure};
+use crate::domain::{Code, Failure};
 
 /// What pages of other origins may read of an answer beside its body.
 const EXPOSED: [HeaderName; 11] = [

@@ -15,7 +15,7 @@ use serde_json::{Map, json};
 
 use super::auth::caller;
 use crate::{
-    domain::token::Scope,
+    domain::Scope,
     services::{
         stats::{Readiness, Ready},
         tokens::Tokens,

@@ -20,10 +20,7 @@ use uuid::Uuid;
 
 use super::{ApiParts, body::RequestBody, error::ApiError, json};
 use crate::domain::{
-    error::{Code, Failure},
-    id::{ConversationId, SessionId},
-    owner::{ConversationKey, Principal},
-    path::{SafePath, decode_component},
+    Code, ConversationId, ConversationKey, Failure, Principal, SafePath, SessionId, path::decode_component,
 };
 
 /// Where the surface is.

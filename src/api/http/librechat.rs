@@ -28,14 +28,7 @@ use super::{
     parts::{ApiCall, Path},
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        file::FileEntry,
-        id::ConversationId,
-        owner::ConversationKey,
-        path::SafePath,
-        text::rfc3339,
-    },
+    domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, SafePath, text::rfc3339},
     services::files::Files,
 };
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     api::schema::json_len,
-    domain::{error::Failure, file::FileEntry, owner::ConversationKey, path::SafePath},
+    domain::{ConversationKey, Failure, FileEntry, SafePath},
     services::files::Files,
 };
 

@@ -51,7 +51,7 @@ use crate::{
         mcp::{Client, McpParts, McpServer, ToolName, View},
         schema::parse::by_size,
     },
-    domain::{error::Failure, owner::Principal},
+    domain::{Failure, Principal},
     services::runs::Runs,
 };
 

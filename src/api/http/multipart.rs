@@ -5,7 +5,7 @@ use futures_util::{Stream, stream};
 use multer::{Constraints, Error, Field, Multipart};
 
 use super::body::RequestBody;
-use crate::domain::error::{Code, Failure};
+use crate::domain::{Code, Failure};
 
 /// The members of a form, one after another.
 pub(super) struct Form(Multipart<'static>);

@@ -21,14 +21,7 @@ use super::{
     parts::{ApiCall, Path, Query},
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        file::FileEntry,
-        id::{ConversationId, RunId},
-        owner::ConversationKey,
-        path::SafePath,
-        text::sha256,
-    },
+    domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, RunId, SafePath, text::sha256},
     services::containers::{Container, Maker},
 };
 

@@ -17,11 +17,7 @@ use super::{
 };
 use crate::{
     api::schema::{NotableWord, run::RunEvent},
-    domain::{
-        error::Code,
-        limits::Limits,
-        outcome::{Ended, Figures, Outcome},
-    },
+    domain::{Code, Ended, Figures, Limits, Outcome},
     ports::history::EndWord,
 };
 

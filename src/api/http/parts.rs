@@ -11,13 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Reply, body::Bodies, error::ApiError, files};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::ConversationId,
-        owner::{ConversationKey, Principal},
-        path::SafePath,
-        trace::TraceContext,
-    },
+    domain::{Code, ConversationId, ConversationKey, Failure, Principal, SafePath, TraceContext},
     services::{
         admin::Admin,
         check::Checker,

@@ -39,11 +39,7 @@ use tracing::{debug, warn};
 use self::lists::List;
 use super::{Reply, body::Bodies, error::ApiError};
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::RunId,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationKey, Failure, Principal, RunId},
     services::{
         peers::{DEAD_AFTER, Peer, Peers},
         shares::Shares,

@@ -19,10 +19,8 @@ use super::{Answer, ApiParts, body::RequestBody, error::ApiError, parts::ApiCall
 use crate::{
     api::schema::parse::by_size,
     domain::{
-        error::Code,
-        event::{Event, EventKind},
-        id::ConversationId,
-        outcome::{Ended, signal_text},
+        Code, ConversationId, Ended, Event, EventKind,
+        outcome::signal_text,
         text::{cut_mark, ms},
     },
     ports::runner::Runner,

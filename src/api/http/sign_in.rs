@@ -24,7 +24,7 @@ use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 pub use self::middleware::{Challenge, assertion, challenge, recognize};
 use super::{auth::ClientAddress, body::Bodies};
 use crate::{
-    domain::error::Failure,
+    domain::Failure,
     services::{
         issuer::Issuer,
         sign_in::{Refusal, Registration, SignIn, TokenRequest},

@@ -15,7 +15,7 @@ use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::parts::single;
 use crate::{
-    domain::{error::Failure, id::RequestId, trace::TraceContext},
+    domain::{Failure, TraceContext, id::RequestId},
     ports::observer::{AnswerFacts, Observer},
 };
 

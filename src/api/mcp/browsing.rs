@@ -19,7 +19,7 @@ use crate::{
         browse::{Browse, NavigateText, PageResult},
         json_len,
     },
-    domain::id::ConversationId,
+    domain::ConversationId,
     services::{
         browser::{self, Part},
         runs::Report,

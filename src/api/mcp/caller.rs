@@ -17,13 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{describe::ToolName, questions::Returned, view::View};
 use crate::{
-    domain::{
-        error::Failure,
-        id::{ConversationId, RequestId},
-        owner::{ConversationKey, Principal},
-        token::Scope,
-        trace::TraceContext,
-    },
+    domain::{ConversationId, ConversationKey, Failure, Principal, Scope, TraceContext, id::RequestId},
     services::tokens::Token,
 };
 

@@ -21,12 +21,7 @@ use crate::{
         report::RunReport,
         session::{SessionList, SessionStatus, SessionsChanged},
     },
-    domain::{
-        error::Failure,
-        id::{ConversationId, RunId},
-        outcome::Ended,
-        text::json_bytes,
-    },
+    domain::{ConversationId, Ended, Failure, RunId, text::json_bytes},
     services::runs::{CapturedOutput, Report, RunState, RunView},
 };
 

@@ -34,7 +34,7 @@ use crate::{
         skills::{GetSkillFile, GetSkillInfo},
         tools::{GetToolSource, RegisterMcpServer, SearchTools},
     },
-    domain::{error::Operation, owner::Principal, token::Scope},
+    domain::{Principal, Scope, error::Operation},
     ports::runner::Runner,
 };
 

@@ -12,11 +12,7 @@ use super::{
 };
 use crate::{
     api::schema::tools::{GetToolSource, RegisterMcpServer, SearchTools, found_limit},
-    domain::{
-        error::{Code, Failure},
-        text::one_line,
-        token::Scope,
-    },
+    domain::{Code, Failure, Scope, text::one_line},
     services::tools::{Found, ModuleLanguage, SearchResult, ServerState},
 };
 

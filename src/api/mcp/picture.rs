@@ -12,7 +12,7 @@ use self::smaller::SOURCE_BYTES_MAX;
 pub use self::smaller::Smaller;
 use super::{McpOptions, McpParts, View};
 use crate::{
-    domain::{owner::ConversationKey, path::SafePath},
+    domain::{ConversationKey, SafePath},
     services::runs::Report,
 };
 

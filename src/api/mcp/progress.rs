@@ -16,7 +16,7 @@ use rmcp::{
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Client;
-use crate::domain::event::{Event, EventKind};
+use crate::domain::{Event, EventKind};
 
 /// The time between two notifications of a silent program. Short enough for a client that waits 10 s.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -175,7 +175,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::domain::event::StreamKind;
+    use crate::domain::StreamKind;
 
     /// A client that takes each message so slowly.
     struct Slow {

@@ -27,10 +27,7 @@ use tracing::debug;
 use super::{Caller, caller::ToolContext, progress::SEND_MAX};
 use crate::{
     domain::{
-        error::Failure,
-        event::{Event, EventKind},
-        id::RunId,
-        token::Scope,
+        Event, EventKind, Failure, RunId, Scope,
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     services::{

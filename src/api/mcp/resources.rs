@@ -22,13 +22,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use super::{Caller, McpParts, shown::ANSWER_BYTES_MAX};
 use crate::{
     api::schema::{FileResult, json_len},
-    domain::{
-        error::{Code, Failure},
-        event::{Event, EventKind},
-        owner::{ConversationKey, Principal},
-        path::SafePath,
-        token::Scope,
-    },
+    domain::{Code, ConversationKey, Event, EventKind, Failure, Principal, SafePath, Scope},
     ports::runner::Runner,
     services::{
         files::Changed,

@@ -17,10 +17,7 @@ use crate::{
         parse::time_limit,
         session::SessionList,
     },
-    domain::{
-        error::{Code, Failure},
-        id::ConversationId,
-    },
+    domain::{Code, ConversationId, Failure},
     services::{
         runs::{CellSession, RunRequest},
         sessions::SessionView,

@@ -26,11 +26,9 @@ use crate::{
         skills::{GetSkillFile, GetSkillInfo},
     },
     domain::{
-        error::{Code, Failure},
-        path::SafePath,
+        Code, Failure, SafePath, Scope,
         skills::{SKILL_FILE, SkillName},
         text::one_line,
-        token::Scope,
     },
     services::{
         files::media_type,

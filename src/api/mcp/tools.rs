@@ -26,11 +26,7 @@ use crate::{
         packages::{InstallPackages, InstalledPackages},
         parse::{Source, by_size, parse},
     },
-    domain::{
-        error::{Code, Failure, Operation},
-        id::Language,
-        text::rfc3339,
-    },
+    domain::{Code, Failure, Language, error::Operation, text::rfc3339},
     services::{
         files::{TextChange, media_type},
         packages::{InstallRequest, Installed},

@@ -8,9 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Smaller, describe::ToolName, shown::OUTPUT_BYTES_MAX};
 use crate::{
-    domain::{
-        environment::AllowedVariables, id::ConversationId, limits::Limits, shared_folder::SharedFolder, words::words,
-    },
+    domain::{AllowedVariables, ConversationId, Limits, shared_folder::SharedFolder, words::words},
     services::{
         check::Checker, files::Files, history::History, packages::Packages, runs::Runs, sessions::Sessions,
         skills::Skills, tools::Tools,

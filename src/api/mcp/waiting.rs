@@ -29,13 +29,7 @@ use crate::{
         arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait, check_args},
         report::RunReport,
     },
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, RunId},
-        limits::Limits,
-        outcome::Ended,
-        text::rfc3339,
-    },
+    domain::{Code, ConversationId, Ended, Failure, Limits, RunId, text::rfc3339},
     services::{
         history,
         runs::{CapturedOutput, CellSession, Report, Run, RunHandle, RunRequest, RunState, RunView},

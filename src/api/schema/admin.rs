@@ -7,7 +7,7 @@ use super::{
     LanguageName, SessionWord, SpanWord, StateWord, answers, history::HistoryRun, moment, rfc3339, run::RunStatus,
 };
 use crate::{
-    domain::{finding::Finding, id::Language, owner::Principal, text::ms},
+    domain::{Language, Principal, finding::Finding, text::ms},
     services::{
         admin::{Activity, Overview, Owner, Part, SizePage},
         conversations::LastUse,

@@ -13,10 +13,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::domain::{
-    environment::Environment,
-    error::{Code, Failure, Operation},
-    id::{CONVERSATION_ID_CHARS_MAX, ConversationId, Language, RunId},
-    path::SafePath,
+    Code, ConversationId, Environment, Failure, Language, RunId, SafePath, error::Operation,
+    id::CONVERSATION_ID_CHARS_MAX,
 };
 
 /// The longest that one call waits, in seconds.

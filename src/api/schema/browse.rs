@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{File, answers};
 use crate::{
-    domain::id::ConversationId,
+    domain::ConversationId,
     services::{
         browser::{self, Action, Control, Page, PageError, PageLink, Part},
         runs::Report,

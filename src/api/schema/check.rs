@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{answers, arguments::Program};
-use crate::{domain::id::Language, services::check};
+use crate::{domain::Language, services::check};
 
 /// A program to format and check.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]

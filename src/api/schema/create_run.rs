@@ -7,12 +7,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::arguments::{Program, Wait, check_args};
-use crate::domain::{
-    environment::Environment,
-    error::Failure,
-    id::{ConversationId, Language},
-    limits::Limits,
-};
+use crate::domain::{ConversationId, Environment, Failure, Language, Limits};
 
 /// The least memory that a sandbox starts in, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 16 << 20;

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{ChangeWord, answers, rfc3339};
 use crate::{
-    domain::{error::Failure, path::SafePath},
+    domain::{Failure, SafePath},
     ports::storage::Skipped,
     services::files::{FileContent, FileEntry, FileList, FileQuery, media_type},
 };

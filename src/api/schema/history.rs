@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{EndedWord, ErrorCode, FiguresResult, answers, moment, parse::text};
 use crate::{
-    domain::error::Code,
+    domain::Code,
     ports::history::{EndWord, HistoryLine, UsageLine},
     services::history::HistoryPage,
 };

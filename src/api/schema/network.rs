@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{LanguageName, answers, moment};
 use crate::domain::{
-    error::Failure,
+    Failure,
     network::{Decision, NetworkUse, Policy, PolicyText, Refusal},
     text::ms,
 };

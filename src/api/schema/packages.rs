@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::answers;
 use crate::{
-    domain::id::{ConversationId, Language},
+    domain::{ConversationId, Language},
     services::packages,
 };
 

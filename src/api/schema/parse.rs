@@ -19,12 +19,7 @@ use serde_json::{Map, Value};
 
 use super::json_schema;
 use crate::{
-    domain::{
-        error::{Failure, Operation},
-        id::{ConversationId, Language, RunId},
-        limits::Limits,
-        owner::Principal,
-    },
+    domain::{ConversationId, Failure, Language, Limits, Principal, RunId, error::Operation},
     ports::history::{EndWord, Notable},
     services::admin::{SizeCursor, Span},
 };

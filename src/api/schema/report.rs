@@ -10,10 +10,7 @@ use super::{
     run::{RunEvent, RunStatus},
 };
 use crate::{
-    domain::{
-        outcome::{Ended, Figures, Outcome, signal_text},
-        text::ms,
-    },
+    domain::{Ended, Figures, Outcome, outcome::signal_text, text::ms},
     ports::history::{HistoryLine, LineEnd},
     services::runs::{FeedItem, Report, RunView},
 };
@@ -225,7 +222,7 @@ impl From<&FeedItem> for FeedNotice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::id::{InstanceId, Language, RunId};
+    use crate::domain::{InstanceId, Language, RunId};
 
     #[test]
     fn recorded_run_without_an_end_is_said_to_go_on() {

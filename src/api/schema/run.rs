@@ -14,8 +14,7 @@ use super::{
 };
 use crate::{
     domain::{
-        error::Failure,
-        event::{Event, EventKind, StreamKind},
+        Event, EventKind, Failure, StreamKind,
         text::{ms, sha256},
     },
     ports::history::HistoryLine,

@@ -13,13 +13,7 @@ use super::{
     rfc3339,
 };
 use crate::{
-    domain::{
-        environment::Environment,
-        error::Failure,
-        id::{ConversationId, Language},
-        limits::Limits,
-        text::ms,
-    },
+    domain::{ConversationId, Environment, Failure, Language, Limits, text::ms},
     services::sessions::SessionView,
 };
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answers;
-use crate::{domain::path::SafePath, services::skills};
+use crate::{domain::SafePath, services::skills};
 
 /// The skill that a tool reads. The name is parsed later: an invalid name is an unknown skill.
 #[derive(Debug, Deserialize, JsonSchema)]

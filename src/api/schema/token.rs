@@ -5,12 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{LanguageName, ScopeWord, answers, moment};
-use crate::domain::{
-    error::Failure,
-    id::Language,
-    owner::Principal,
-    token::{Grant, Scope, TokenLimits, TokenRecord},
-};
+use crate::domain::{Failure, Grant, Language, Principal, Scope, TokenLimits, TokenRecord};
 
 /// The largest whole number that every JSON reader keeps (RFC 8259, 6).
 const NUMBER_MAX: u64 = (1 << 53) - 1;

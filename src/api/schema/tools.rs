@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::{answers, parse::item_limit};
 use crate::{
     domain::{
-        error::Failure,
+        Failure,
         text::{ms, rfc3339},
         tools::{Answered, Approval, ServerText, ToolUse},
     },

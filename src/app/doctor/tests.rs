@@ -17,7 +17,7 @@ use crate::{
     },
     app::StartError,
     config::{self, Config, Sources},
-    domain::users::RunnerUsers,
+    domain::RunnerUsers,
     ports::{
         engine::{Engine, EngineError, ImageId},
         runner::RunnerImage,

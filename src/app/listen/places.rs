@@ -29,7 +29,7 @@ use tokio::{
 use super::connection::Connection;
 use crate::{
     api::http::auth::Class,
-    domain::{id::TokenId, owner::Principal},
+    domain::{Principal, TokenId},
     services::shares::{HeldMemory, SharedMemory},
 };
 

@@ -1,7 +1,7 @@
 //! What must be observable inside a sandbox: the facts by which an engine describes its isolation. Must not know how a
 //! fact is observed.
 
-use crate::domain::users::RunnerUsers;
+use crate::domain::RunnerUsers;
 
 /// One property that a sandbox must show from inside.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::domain::error::{Code, Failure};
+use crate::domain::{Code, Failure};
 
 /// Why a step on storage failed. `act` is the verb that was tried.
 #[derive(Debug, thiserror::Error)]

@@ -22,10 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        owner::Principal,
-    },
+    domain::{Code, Failure, Principal},
     services::shares::has_others,
 };
 

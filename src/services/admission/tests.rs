@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::domain::id::TokenId;
+use crate::domain::TokenId;
 
 fn who() -> Principal {
     Principal::default()

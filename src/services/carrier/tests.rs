@@ -7,7 +7,7 @@ use tokio::{io::duplex, time::advance};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::*;
-use crate::{domain::path::SafePath, services::files::tests::fixture};
+use crate::{domain::SafePath, services::files::tests::fixture};
 
 struct Scene {
     _root: tempfile::TempDir,

@@ -4,7 +4,7 @@ use tracing::debug;
 
 use super::{Files, FilesOptions};
 use crate::{
-    domain::{ConversationKey, Failure, FileEntry, SafePath, file::Change, text::json_bytes},
+    domain::{Change, ConversationKey, Failure, FileEntry, SafePath, text::json_bytes},
     ports::storage::{ListBounds, Listing, Mark, Skipped, Storage},
 };
 

@@ -127,7 +127,7 @@ yes
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::users::RunnerUsers;
+    use crate::domain::RunnerUsers;
 
     fn required(fact: Fact) -> Expectation {
         Expectation::required(fact, format!("{fact:?}"))

@@ -13,7 +13,7 @@
 use std::net::SocketAddr;
 
 use crate::{
-    domain::id::Language,
+    domain::Language,
     ports::runner::{Protocol, Runner},
 };
 

@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        id::Language,
-    },
+    domain::{Code, Failure, Language},
     ports::{engine::ImageId, runner::Runner},
 };
 

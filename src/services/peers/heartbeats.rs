@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::{DEAD_AFTER, FORGOTTEN_AFTER, Peer};
-use crate::domain::{InstanceId, clock::Moment};
+use crate::domain::{InstanceId, Moment};
 
 /// The last beat of each other server, and since when it is the same.
 #[derive(Default)]

@@ -17,13 +17,8 @@ use super::{
 };
 use crate::{
     domain::{
-        environment::Environment,
-        error::{Code, Failure},
-        event::{EventKind, StreamKind},
-        id::{ConversationId, Language},
-        limits::Limits,
-        outcome::{DiskLimit, Ended, Outcome},
-        owner::{ConversationKey, Principal},
+        Code, ConversationId, ConversationKey, DiskLimit, Ended, Environment, EventKind, Failure, Language, Limits,
+        Outcome, Principal, StreamKind,
     },
     ports::{
         packages::Staging,

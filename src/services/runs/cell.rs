@@ -14,14 +14,8 @@ use tracing::info;
 use super::{CellSession, Inner, Report, RunTask, Runs, auxiliary::token_ended, stdin};
 use crate::{
     domain::{
-        error::{Code, Failure},
-        event::{EventKind, StreamKind},
-        id::{Language, RunId},
-        outcome::{DiskLimit, Ended, Figures, Outcome},
-        owner::{ConversationKey, Principal},
-        path::SafePath,
-        text,
-        trace::TraceContext,
+        Code, ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Language, Outcome, Principal, RunId,
+        SafePath, StreamKind, TraceContext, text,
     },
     ports::{
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},

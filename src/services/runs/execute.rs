@@ -24,14 +24,7 @@ use super::{
     stdin::{self, StdinReceiver},
 };
 use crate::{
-    domain::{
-        environment::Environment,
-        error::{Code, Failure},
-        event::StreamKind,
-        limits::Limits,
-        outcome::{DiskLimit, Ended, Figures, Outcome},
-        text::chain,
-    },
+    domain::{Code, DiskLimit, Ended, Environment, Failure, Figures, Limits, Outcome, StreamKind, text::chain},
     ports::engine::{Engine, EngineError, Exit, Signal},
     services::{
         carrier::Carrier,

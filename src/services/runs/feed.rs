@@ -23,11 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Run;
 use crate::{
-    domain::{
-        event::Event,
-        id::RunId,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{ConversationKey, Event, Principal, RunId},
     services::shares::Rings,
 };
 

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
 use super::output::{Joined, Kept};
-use crate::domain::event::{Event, EventKind, StreamKind};
+use crate::domain::{Event, EventKind, StreamKind};
 
 /// The longest piece of output with a number of its own. Shorter where little is kept, since whole pieces are dropped.
 const PIECE_BYTES_MAX: usize = 4096;

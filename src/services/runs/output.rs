@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::domain::{
-    event::{Event, EventKind, StreamKind},
-    text::cut_mark,
-};
+use crate::domain::{Event, EventKind, StreamKind, text::cut_mark};
 
 /// Output that is kept is joined up to this size, so that a program that prints single characters costs little more
 /// than its characters.

@@ -14,10 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::{Run, RunsOptions};
-use crate::domain::{
-    id::RunId,
-    owner::{Principal, first_of_largest},
-};
+use crate::domain::{Principal, RunId, owner::first_of_largest};
 
 pub(super) struct Registry {
     options: RunsOptions,

@@ -4,13 +4,8 @@ use bytes::Bytes;
 
 use crate::{
     domain::{
-        environment::Environment,
-        error::{Failure, Operation},
-        id::{Language, RunId, SessionId},
-        limits::Limits,
-        owner::ConversationKey,
-        path::SafePath,
-        trace::TraceContext,
+        ConversationKey, Environment, Failure, Language, Limits, RunId, SafePath, SessionId, TraceContext,
+        error::Operation,
     },
     ports::runner::Runner,
     services::sandbox::Sandboxes,

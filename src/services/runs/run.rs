@@ -19,15 +19,7 @@ use super::{
     stdin::{self, StdinSender},
 };
 use crate::{
-    domain::{
-        error::Failure,
-        event::Event,
-        id::{Language, RunId},
-        outcome::Outcome,
-        owner::ConversationKey,
-        text::json_bytes,
-        words::named,
-    },
+    domain::{ConversationKey, Event, Failure, Language, Outcome, RunId, text::json_bytes, words::named},
     services::{
         admission::QueuePosition,
         files::{FileEntry, FileList},

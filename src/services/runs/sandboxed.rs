@@ -13,12 +13,7 @@ use super::{
     internal,
 };
 use crate::{
-    domain::{
-        error::{Code, Failure},
-        event::EventKind,
-        owner::ConversationKey,
-        text::chain,
-    },
+    domain::{Code, ConversationKey, EventKind, Failure, text::chain},
     ports::storage::{DataFolder, Mark, StorageError},
     services::{
         carrier::Carrier,

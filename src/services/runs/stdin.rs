@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    domain::error::{Code, Failure},
+    domain::{Code, Failure},
     ports::engine::Stdin,
     services::{frames, network::next_of, sandbox::send},
 };

@@ -11,15 +11,7 @@ use tracing::{error, info};
 
 use super::{Inner, Report, Run, RunRequest, internal, output::CapturedOutput, stdin::StdinReceiver};
 use crate::{
-    domain::{
-        error::Failure,
-        event::{EventKind, StreamKind},
-        id::SandboxId,
-        limits::Limits,
-        outcome::{Ended, Figures, Outcome},
-        text,
-        trace::TraceContext,
-    },
+    domain::{Ended, EventKind, Failure, Figures, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
     ports::{
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,

@@ -8,11 +8,7 @@ use tracing::{info, warn};
 
 use super::Inner;
 use crate::{
-    domain::{
-        environment::Environment,
-        limits::Limits,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{ConversationKey, Environment, Limits, Principal},
     services::{
         frames,
         sandbox::{SandboxEvent, Started, attach, send},

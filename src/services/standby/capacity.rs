@@ -7,7 +7,7 @@ use super::{
     Inner,
     pool::{Pool, RecentConversation, Standby},
 };
-use crate::{domain::owner::Principal, ports::engine::ImageId};
+use crate::{domain::Principal, ports::engine::ImageId};
 
 /// A number of standbys and their memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -9,11 +9,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    domain::{
-        clock::Moment,
-        id::{Language, SandboxId},
-        owner::{ConversationKey, Principal, first_of_most},
-    },
+    domain::{ConversationKey, Language, Moment, Principal, SandboxId, owner::first_of_most},
     ports::{
         engine::ImageId,
         storage::{FolderId, UnassignedFolder},

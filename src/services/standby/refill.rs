@@ -21,7 +21,7 @@ use super::{
     watch,
 };
 use crate::{
-    domain::{clock::Moment, owner::ConversationKey},
+    domain::{ConversationKey, Moment},
     ports::runner::Runner,
 };
 

@@ -25,7 +25,7 @@ use super::{
     pool::{Handover, Phase},
 };
 use crate::{
-    domain::{event::StreamKind, id::SandboxId, text::chain},
+    domain::{SandboxId, StreamKind, text::chain},
     ports::engine::{EngineError, Output, SandboxSpec},
     services::{
         frames::{ReadyReport, RunnerMessage},

@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{Database, page_statement};
-use crate::{domain::id::RunId, ports::history::LineFilter};
+use crate::{domain::RunId, ports::history::LineFilter};
 
 const NOW: i64 = 1_800_000_000_000;
 

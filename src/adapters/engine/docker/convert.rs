@@ -12,7 +12,7 @@ use bollard::models::{
 
 use super::super::labels;
 use crate::{
-    domain::{id::SandboxId, limits::Limits, shared_folder::SharedFolder},
+    domain::{Limits, SandboxId, shared_folder::SharedFolder},
     ports::{
         engine::{ImageId, Listed, SandboxSpec, Volume},
         runner::RunnerImage,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{domain::id::InstanceId, ports::runner};
+use crate::{domain::InstanceId, ports::runner};
 
 fn profile() -> Profile {
     Profile { runtime: None, cgroup_v1: true, podman: None }

@@ -15,7 +15,7 @@ use std::{collections::HashMap, fs, mem::MaybeUninit, os::fd::OwnedFd, path::Pat
 use parking_lot::Mutex;
 use rustix::fs::inotify;
 
-use crate::domain::id::SandboxId;
+use crate::domain::SandboxId;
 
 /// Both sources, for all sandboxes of an engine.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{DockerEngine, TimeLimits, call, convert, forks::Refusals};
 use crate::{
-    domain::{event::StreamKind, id::SandboxId, skills::SkillFolders},
+    domain::{SandboxId, StreamKind, skills::SkillFolders},
     ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
 };
 

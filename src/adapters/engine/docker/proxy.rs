@@ -56,10 +56,9 @@ use self::{
 };
 use super::{AllowedImages, RuntimeSetting};
 use crate::domain::{
+    RunnerUsers, SandboxId,
     clock::{Clock as _, SystemClock},
-    id::SandboxId,
     shared_folder::SharedFolder,
-    users::RunnerUsers,
 };
 
 /// Connections at once, attached streams among them. The server has two for each sandbox.

@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 
 use super::{ConnectError, DockerEngine, call};
 use crate::{
-    domain::{limits::Limits, users::RunnerUsers},
+    domain::{Limits, RunnerUsers},
     ports::engine::{EngineError, Expectation, Fact, Severity},
 };
 

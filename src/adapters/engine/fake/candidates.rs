@@ -3,7 +3,7 @@
 
 use super::{FakeEngine, life::Answers};
 use crate::{
-    domain::{limits::Limits, users::RunnerUsers},
+    domain::{Limits, RunnerUsers},
     ports::engine::{Expectation, Fact, Severity},
 };
 

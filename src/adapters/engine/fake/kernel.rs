@@ -41,7 +41,7 @@ use super::{
     life::Actor,
     script::{self, Step},
 };
-use crate::{domain::event::StreamKind, ports::engine::Exit};
+use crate::{domain::StreamKind, ports::engine::Exit};
 
 const CONFIG: u8 = 1;
 const PROGRAM: u8 = 2;

@@ -31,7 +31,7 @@ use super::{
     unavailable,
 };
 use crate::{
-    domain::{event::StreamKind, id::SandboxId},
+    domain::{SandboxId, StreamKind},
     ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
 };
 

@@ -4,7 +4,7 @@ use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use super::{FakeEngine, Faults, Record, StartFault};
 use crate::{
-    domain::id::SandboxId,
+    domain::SandboxId,
     ports::{
         engine::{ImageId, Listed},
         runner::{

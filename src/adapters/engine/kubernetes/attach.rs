@@ -38,7 +38,7 @@ use tokio_tungstenite::{
 
 use super::life::Life;
 use crate::{
-    domain::{event::StreamKind, id::SandboxId},
+    domain::{SandboxId, StreamKind},
     ports::engine::{EngineError, Output, Stdin},
 };
 

@@ -9,7 +9,7 @@ use http::Uri;
 
 use super::KubernetesOptions;
 use crate::{
-    domain::{limits::Limits, users::RunnerUsers},
+    domain::{Limits, RunnerUsers},
     ports::engine::{Expectation, Fact},
 };
 

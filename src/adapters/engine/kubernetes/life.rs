@@ -36,8 +36,8 @@ use super::{
 };
 use crate::{
     domain::{
+        SandboxId,
         clock::{Clock as _, SystemClock},
-        id::SandboxId,
     },
     ports::{
         engine::{EngineError, Exit, Sandbox, SandboxSpec, Volume},

@@ -12,8 +12,8 @@ use tower_test::mock::{self, Handle};
 use super::*;
 use crate::{
     domain::{
+        InstanceId,
         clock::{Clock as _, SystemClock},
-        id::InstanceId,
     },
     ports::{
         engine::{ImageId, Volume},

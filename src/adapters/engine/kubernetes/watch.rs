@@ -15,7 +15,7 @@ use kube::{
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{TimeLimits, call, pod::CONTAINER};
-use crate::{domain::id::SandboxId, ports::engine::EngineError};
+use crate::{domain::SandboxId, ports::engine::EngineError};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::{Bodies, media_type};
 use crate::{
     api::schema::parse::{Source, parse},
-    domain::error::{Code, Failure},
+    domain::{Code, Failure},
 };
 
 pub(in crate::api::http) struct RequestBody {

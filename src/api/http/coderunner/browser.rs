@@ -30,11 +30,7 @@ use crate::{
         },
         schema::session::SessionStatus,
     },
-    domain::{
-        error::{Code, Failure},
-        file::Change,
-        id::ConversationId,
-    },
+    domain::{Change, Code, ConversationId, Failure},
     services::{
         browser::{self, Action, ActionKind, Browse, ITEMS_MAX, Page, PageError, PageErrorKind, Part, Query},
         runs::{CellSession, Report},

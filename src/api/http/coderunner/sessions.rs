@@ -22,13 +22,7 @@ use crate::{
         },
         schema::{parse, session::SessionStatus},
     },
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, Language, RunId, SessionId},
-        outcome::{Ended, Figures},
-        path::SafePath,
-        text::rfc3339,
-    },
+    domain::{Code, ConversationId, Ended, Failure, Figures, Language, RunId, SafePath, SessionId, text::rfc3339},
     services::{
         runs::{CellSession, Report, RunHandle, RunRequest, RunView},
         sessions::SessionView,

@@ -18,14 +18,7 @@ use crate::{
         multipart::{self, Form},
         parts::Query,
     },
-    domain::{
-        error::{Code, Failure},
-        file::FileEntry,
-        id::Language,
-        outcome::Ended,
-        path::SafePath,
-        text::rfc3339,
-    },
+    domain::{Code, Ended, Failure, FileEntry, Language, SafePath, text::rfc3339},
     services::{files::FileQuery, runs::RunRequest},
 };
 

@@ -26,13 +26,8 @@ use crate::{
         schema::parse::{self, Source},
     },
     domain::{
-        environment::Environment,
-        error::{Code, Failure},
-        event::{Display, DisplayKind, Event, EventKind, StreamKind},
-        id::{Language, SessionId},
-        limits::Limits,
-        outcome::{Ended, Outcome},
-        text::cut_mark,
+        Code, DisplayKind, Ended, Environment, Event, EventKind, Failure, Language, Limits, Outcome, SessionId,
+        StreamKind, event::Display, text::cut_mark,
     },
     services::{
         runs::{CellSession, RunRequest},

@@ -6,8 +6,8 @@ use secrecy::SecretString;
 use super::*;
 use crate::{
     domain::{
+        SafePath,
         fuzz_support::{altered, cases},
-        path::SafePath,
     },
     services::links::UrlSigner,
 };

@@ -14,7 +14,7 @@ use tokio::{
 use super::*;
 use crate::{
     adapters::storage::DiskStorage,
-    domain::{clock::ManualClock, owner::ConversationKey, path::SafePath, users::RunnerUsers},
+    domain::{ConversationKey, RunnerUsers, SafePath, clock::ManualClock},
     services::{files::FilesOptions, links::UrlSigner},
 };
 

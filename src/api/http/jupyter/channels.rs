@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api::http::{Reply, error::ApiError},
-    domain::error::Code,
+    domain::Code,
     services::{
         kernels::{Connection, ConnectionEnd, Kernels, MessageRefused},
         sessions::message::{KernelMessage, MESSAGE_BYTES_MAX},

@@ -15,22 +15,17 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{Call, members};
 use crate::{
-    api::http::{
-        Answer, Reply,
-        body::RequestBody,
-        error::ApiError,
-        listed::{self, Room},
-        no_content,
+    api::{
+        http::{
+            Answer, Reply,
+            body::RequestBody,
+            error::ApiError,
+            listed::{self, Room},
+            no_content,
+        },
+        schema::parse::by_size,
     },
-    api::schema::parse::by_size,
-    domain::{
-        error::{Code, Failure},
-        file::FileEntry,
-        media::media_type,
-        owner::ConversationKey,
-        path::SafePath,
-        text::rfc3339,
-    },
+    domain::{Code, ConversationKey, Failure, FileEntry, SafePath, media::media_type, text::rfc3339},
     services::files::Files,
 };
 

@@ -16,11 +16,7 @@ use uuid::Uuid;
 use super::{Call, kernel, members};
 use crate::{
     api::http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
-    domain::{
-        error::{Code, Failure},
-        id::{Language, SessionId},
-        text::rfc3339,
-    },
+    domain::{Code, Failure, Language, SessionId, text::rfc3339},
     ports::runner::Runner,
     services::{
         kernels::{Document, DocumentChange, KernelView, Kernels},

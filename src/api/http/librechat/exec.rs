@@ -14,13 +14,7 @@ use crate::{
         listed::{self, Room},
         parts::ApiCall,
     },
-    domain::{
-        error::{Code, Failure},
-        file::{Change, FileEntry},
-        id::Language,
-        owner::ConversationKey,
-        path::SafePath,
-    },
+    domain::{Change, Code, ConversationKey, Failure, FileEntry, Language, SafePath},
     services::{
         files::Files,
         runs::{Report, RunRequest},

@@ -16,12 +16,7 @@ use crate::{
         mcp::{SHARED_CONVERSATION, ToolName},
         schema::parse::by_size,
     },
-    domain::{
-        error::Failure,
-        id::RunId,
-        owner::{ConversationKey, Principal},
-        token::Scope,
-    },
+    domain::{ConversationKey, Failure, Principal, RunId, Scope},
     services::peers::Peer,
 };
 

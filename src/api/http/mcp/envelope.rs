@@ -25,10 +25,7 @@ use crate::{
         },
         mcp::{BATCH_MESSAGES_MAX, ID_CHARS_MAX},
     },
-    domain::{
-        error::{Code, Failure},
-        id::RequestId,
-    },
+    domain::{Code, Failure, id::RequestId},
 };
 
 const PARSE_ERROR: i64 = -32700;

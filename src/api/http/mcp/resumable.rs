@@ -35,7 +35,7 @@ use crate::{
         mcp::{Client, View},
         schema::json_len,
     },
-    domain::{id::ConversationId, owner::Principal},
+    domain::{ConversationId, Principal},
 };
 
 /// How soon a client should return (`retry`).

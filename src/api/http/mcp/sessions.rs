@@ -12,10 +12,7 @@ use rmcp::transport::streamable_http_server::session::SessionId;
 use tokio::time::Instant;
 
 use super::resumable::Manager;
-use crate::domain::{
-    error::{Code, Failure},
-    owner::Principal,
-};
+use crate::domain::{Code, Failure, Principal};
 
 pub(super) struct Sessions {
     pub(super) manager: Arc<Manager>,

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::{FIND_MAX, Peer, RETRY_AFTER_S, Relay};
 use crate::{
     api::http::{openai, v1},
-    domain::error::{Code, Failure},
+    domain::{Code, Failure},
 };
 
 /// How many servers are not in the list. Absent where all are.

@@ -17,11 +17,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
-    domain::{
-        clock::SystemClock,
-        id::{ConversationId, InstanceId},
-        test_scale::until,
-    },
+    domain::{ConversationId, InstanceId, clock::SystemClock, test_scale::until},
     ports::peers::PeerStore as _,
     services::peers::{ROUND, tests::memory::Memory},
 };

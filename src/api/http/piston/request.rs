@@ -16,13 +16,7 @@ use crate::{
         create_run::MEMORY_BYTES_MIN,
         parse::{self, Source, Wrong},
     },
-    domain::{
-        error::{Code, Failure},
-        id::Language,
-        limits::Limits,
-        path::SafePath,
-        text::unhex,
-    },
+    domain::{Code, Failure, Language, Limits, SafePath, text::unhex},
     ports::runner::Runner,
 };
 

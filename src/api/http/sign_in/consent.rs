@@ -8,7 +8,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    domain::token::Scope,
+    domain::Scope,
     services::sign_in::{Consent, Refusal, redirect_host},
 };
 

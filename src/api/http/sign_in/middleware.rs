@@ -13,7 +13,7 @@ use axum::{
 use super::{RESOURCE, SignInParts};
 use crate::{
     api::http::{access::set_bearer, coderunner, error::ApiError, parts::single},
-    domain::error::Code,
+    domain::Code,
     services::issuer::Rejection,
 };
 

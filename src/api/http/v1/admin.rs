@@ -25,10 +25,7 @@ use crate::{
             token::{CreateToken, TokenCreated, TokenList, TokenStatus},
         },
     },
-    domain::{
-        id::{ConversationId, Language, RunId, TokenId},
-        owner::{ConversationKey, Principal},
-    },
+    domain::{ConversationId, ConversationKey, Language, Principal, RunId, TokenId},
     ports::history::{EndWord, LineFilter, Notable, UsageFilter},
     services::{
         admin::{Admin, SizeCursor, Span},

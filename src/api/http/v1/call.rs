@@ -28,13 +28,7 @@ use crate::{
             parse::{Source, item_limit, parse},
         },
     },
-    domain::{
-        error::Failure,
-        id::{RunId, SessionId},
-        owner::{ConversationKey, Principal},
-        path::{SafePath, decode_component},
-        trace::TraceContext,
-    },
+    domain::{ConversationKey, Failure, Principal, RunId, SafePath, SessionId, TraceContext, path::decode_component},
 };
 
 /// How many items a page of a list holds by default.

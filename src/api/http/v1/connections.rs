@@ -6,13 +6,7 @@ use utoipa::ToSchema;
 
 use crate::{
     api::http::{Answer, Reply, no_content, parts::Path},
-    domain::{
-        error::{Code, Failure},
-        id::TokenId,
-        owner::Principal,
-        text::rfc3339,
-        token::TokenRecord,
-    },
+    domain::{Code, Failure, Principal, TokenId, TokenRecord, text::rfc3339},
     services::admin::Admin,
 };
 

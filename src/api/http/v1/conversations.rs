@@ -22,7 +22,7 @@ use crate::{
             packages::{CreatePackages, InstalledPackages},
         },
     },
-    domain::{error::Failure, id::ConversationId, owner::ConversationKey, path::SafePath, text::rfc3339},
+    domain::{ConversationId, ConversationKey, Failure, SafePath, text::rfc3339},
     services::{
         conversations::Conversations,
         files::{Change, FileQuery, Files, Imported},

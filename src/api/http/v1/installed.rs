@@ -20,10 +20,7 @@ use crate::{
         },
     },
     domain::{
-        error::{Code, Failure},
-        id::{ConversationId, Language},
-        outcome::Ended,
-        owner::ConversationKey,
+        Code, ConversationId, ConversationKey, Ended, Failure, Language,
         skills::{SKILL_BYTES_MAX, SkillName},
     },
     services::{

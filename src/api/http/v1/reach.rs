@@ -26,12 +26,7 @@ use crate::{
             },
         },
     },
-    domain::{
-        error::{Code, Failure},
-        owner::Principal,
-        token::Scope,
-        tools::ApprovalId,
-    },
+    domain::{Code, Failure, Principal, Scope, tools::ApprovalId},
     services::{
         admin::Admin,
         network::Network,

@@ -37,12 +37,7 @@ use crate::{
             run::{RunEvent, RunEventStream, RunList, RunStatus},
         },
     },
-    domain::{
-        error::{Code, Failure},
-        id::{ConversationId, RunId},
-        limits::Limits,
-        owner::{ConversationKey, Principal},
-    },
+    domain::{Code, ConversationId, ConversationKey, Failure, Limits, Principal, RunId},
     services::{
         history::{self, History},
         idempotency::Once,

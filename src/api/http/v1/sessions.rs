@@ -27,7 +27,7 @@ use crate::{
             session::{CodePosition, CreateCell, CreateSession, InspectCode, SessionList, SessionStatus},
         },
     },
-    domain::{id::ConversationId, owner::ConversationKey},
+    domain::{ConversationId, ConversationKey},
     services::{
         browser,
         runs::{CellSession, RunRequest},

@@ -7,7 +7,7 @@ use super::super::{
     view::{Group, View},
 };
 use crate::{
-    domain::{limits::Limits, owner::Principal},
+    domain::{Limits, Principal},
     ports::runner::Runner,
     services::browser,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    domain::{environment::AllowedVariables, limits::Limits, shared_folder::SharedFolder},
+    domain::{AllowedVariables, Limits, shared_folder::SharedFolder},
     ports::{engine::ImageId, runner::RunnerImage},
 };
 

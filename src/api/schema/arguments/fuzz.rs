@@ -10,7 +10,7 @@ use super::{
     },
     *,
 };
-use crate::domain::{fuzz_support::cases, limits::Limits};
+use crate::domain::{Limits, fuzz_support::cases};
 
 /// How much of an unknown name is repeated in an answer, in characters.
 const NAME_CHARS_MAX: usize = 40;

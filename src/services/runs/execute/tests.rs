@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 use crate::{
-    domain::id::SandboxId,
+    domain::SandboxId,
     ports::engine::{Output, Sandbox},
 };
 

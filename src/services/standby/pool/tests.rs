@@ -7,7 +7,7 @@ use tokio::time::advance;
 use super::*;
 use crate::{
     adapters::engine::fake::FakeEngine,
-    domain::{clock::ManualClock, id::InstanceId, owner::Principal},
+    domain::{InstanceId, Principal, clock::ManualClock},
     ports::storage::{ConversationFolder, DataFolder, StorageError},
     services::janitor::Janitor,
 };

@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     domain::{
+        SandboxId,
         clock::{Clock as _, SystemClock},
-        id::SandboxId,
     },
     ports::{
         engine::{EngineError, ImageId, Volume},

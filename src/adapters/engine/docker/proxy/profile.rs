@@ -12,11 +12,9 @@ use super::{
 };
 use crate::{
     domain::{
-        id::SandboxId,
-        limits::Limits,
+        Limits, RunnerUsers, SandboxId,
         shared_folder::SharedFolder,
         skills::{SkillFolders, SkillSource},
-        users::RunnerUsers,
     },
     ports::engine::{ImageId, SandboxSpec, Volume},
 };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::{super::labels, call, convert, images};
 use crate::{
-    domain::{id::SandboxId, text::one_line},
+    domain::{SandboxId, text::one_line},
     ports::{engine::EngineError, runner::LABEL_RUNNER},
 };
 

@@ -31,7 +31,7 @@ use super::{
     *,
 };
 use crate::{
-    domain::{id::InstanceId, skills::SkillFolders, test_scale::until},
+    domain::{InstanceId, skills::SkillFolders, test_scale::until},
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
