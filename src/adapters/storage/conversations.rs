@@ -3,13 +3,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use rustix::{
-    fs::{AtFlags, Dir, FileType, StatxFlags},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 
 use super::{
-    DiskStorage, GONE,
+    DiskStorage, Errno, GONE,
     delete::purge_or_post,
     failed, fresh_name, look,
     own::{move_all, new_file, open_own, read_text, write_text},

@@ -15,13 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    fs::{AtFlags, CWD, Dir, IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, CWD, Dir, IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags};
 use tracing::warn;
 
-use super::{Background, Folder, GONE, fresh_name, next_entry, open_beneath, own_disk, unless};
+use super::{Background, Errno, Folder, GONE, fresh_name, next_entry, open_beneath, own_disk, unless};
 use crate::domain::SafePath;
 
 /// Steps that a caller waits for: a fraction of a second.

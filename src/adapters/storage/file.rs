@@ -9,14 +9,11 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Folder, errno_of, failed, fresh_name, look, not_written, open_beneath,
+    Errno, Folder, errno_of, failed, fresh_name, look, not_written, open_beneath,
     own::{new_file, own_folder},
     set_modified,
 };

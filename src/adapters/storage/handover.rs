@@ -6,12 +6,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::{
-    fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 
-use super::{DiskStorage, Folder, next_entry};
+use super::{DiskStorage, Errno, Folder, next_entry};
 use crate::domain::{RunnerUsers, path::COMPONENTS_MAX};
 
 /// How created files become accessible to programs.

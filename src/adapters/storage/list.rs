@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rustix::{
-    fs::{Dir, FileType, OFlags, Statx, StatxFlags},
-    io::Errno,
-};
+use rustix::fs::{Dir, FileType, OFlags, Statx, StatxFlags};
 
 use super::{
-    Folder, look, mark, next_entry, open_beneath,
+    Errno, Folder, look, mark, next_entry, open_beneath,
     packages::is_of_packages,
     usage::{Tally, clear_set_id},
 };

@@ -17,13 +17,10 @@ use std::{
     sync::Arc,
 };
 
-use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps};
 
 use super::{
-    DiskStorage, Folder, GONE, errno_of, failed, fresh_name,
+    DiskStorage, Errno, Folder, GONE, errno_of, failed, fresh_name,
     handover::HandoverMethod,
     look, next_entry, open_beneath,
     own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},

@@ -9,13 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 
 use super::{
-    Background, Folder,
+    Background, Errno, Folder,
     claim::{Claim, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,

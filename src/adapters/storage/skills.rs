@@ -18,14 +18,11 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use rustix::{
-    fs::{CWD, Dir, FileType, Mode, OFlags, StatxFlags},
-    io::Errno,
-};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, StatxFlags};
 use tracing::warn;
 
 use super::{
-    RootError, errno_of, failed, fresh_name, look, next_entry, open_beneath,
+    Errno, RootError, errno_of, failed, fresh_name, look, next_entry, open_beneath,
     own::{exchange, make_folder, new_file, open_own},
     unless,
 };

@@ -10,14 +10,11 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use rustix::{
-    fs::{Dir, FileType, Mode, OFlags, Statx, StatxFlags},
-    io::Errno,
-};
+use rustix::fs::{Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 use tracing::debug;
 
 use super::{
-    Folder,
+    Errno, Folder,
     delete::{open_unlocked, set_mode, unlock},
     look, next_entry, open_beneath,
 };

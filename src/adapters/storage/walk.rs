@@ -3,13 +3,10 @@
 
 use std::{io, iter, ops::Range, os::fd::OwnedFd};
 
-use rustix::{
-    fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Statx, StatxFlags},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Statx, StatxFlags};
 
 use super::{
-    Folder, look, next_entry, open_beneath, unless,
+    Errno, Folder, look, next_entry, open_beneath, unless,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
