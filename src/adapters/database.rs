@@ -19,6 +19,7 @@ mod sign_in;
 mod tokens;
 
 use std::{
+    fmt::Display,
     fs::{DirBuilder, OpenOptions},
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -30,8 +31,8 @@ use std::{
 
 use percent_encoding::percent_decode_str;
 use sqlx::{
-    Any, AnyPool, Executor,
-    any::{AnyArguments, AnyConnectOptions, AnyPoolOptions},
+    Any, AnyPool, Executor, Row as _,
+    any::{AnyArguments, AnyConnectOptions, AnyPoolOptions, AnyRow},
     migrate::{MigrateError, Migrator},
     query::Query,
 };
@@ -39,7 +40,10 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::ports::database::{DatabaseError, DbResult};
+use crate::{
+    domain::{TokenDigest, text::unhex},
+    ports::database::{DatabaseError, DbResult},
+};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("src/adapters/database/migrations");
 
@@ -187,6 +191,23 @@ impl From<serde_json::Error> for DatabaseError {
     fn from(error: serde_json::Error) -> Self {
         Self(error.to_string())
     }
+}
+
+/// A column that holds a digest in hexadecimal digits.
+fn digest(row: &AnyRow, column: &str) -> DbResult<TokenDigest> {
+    let text: String = row.try_get(column)?;
+    unhex(&text).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| DatabaseError("a digest is no digest".into()))
+}
+
+/// A column that holds the text of something.
+fn parsed<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> DbResult<T> {
+    parsed_if_any(row, column)?.ok_or_else(|| DatabaseError(format!("{column}: it is NULL")))
+}
+
+/// As [`parsed`], for a column that may be NULL.
+fn parsed_if_any<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> DbResult<Option<T>> {
+    let text: Option<String> = row.try_get(column)?;
+    text.map(|text| text.parse()).transpose().map_err(|error| DatabaseError(format!("{column}: {error}")))
 }
 
 fn make_file(path: &Path) -> io::Result<()> {

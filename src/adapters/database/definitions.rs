@@ -4,14 +4,14 @@
 use async_trait::async_trait;
 use sqlx::{Row as _, any::AnyRow};
 
-use super::{Database, tokens::parsed};
+use super::{Database, DbResult, parsed};
 use crate::{
     domain::{
         ConversationKey,
         network::PolicyText,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
-    ports::database::{ApprovalStore, DbResult, PolicyStore, ToolServerStore},
+    ports::database::{ApprovalStore, PolicyStore, ToolServerStore},
 };
 
 #[async_trait]

@@ -7,8 +7,8 @@ use serde_json::Value;
 use sqlx::{Any, AssertSqlSafe, Column as _, Row as _, Transaction, any::AnyRow};
 use tokio::sync::mpsc;
 
-use super::{Database, MIGRATIONS};
-use crate::ports::database::{DatabaseError, DbResult, DumpState, DumpStore, DumpedRow, Loading};
+use super::{Database, DatabaseError, DbResult, MIGRATIONS};
+use crate::ports::database::{DumpState, DumpStore, DumpedRow, Loading};
 
 /// Tables about the servers that run now, which a backup leaves out.
 const LIVE_TABLES: [&str; 4] = ["servers", "peers", "conversation_places", "open_sessions"];

@@ -12,18 +12,14 @@ use sqlx::{
     any::{AnyArguments, AnyRow},
 };
 
-use super::{
-    Database,
-    tokens::{parsed, parsed_if_any},
-};
+use super::{Database, DbResult, parsed, parsed_if_any};
 use crate::{
     domain::{
         Code, ConversationKey, Figures, InstanceId, Principal, RunId,
         text::{ms, whole},
     },
-    ports::{
-        database::DbResult,
-        history::{EndWord, HistoryLine, HistoryStore, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+    ports::history::{
+        EndWord, HistoryLine, HistoryStore, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine,
     },
 };
 

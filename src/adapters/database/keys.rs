@@ -3,16 +3,10 @@
 use async_trait::async_trait;
 use sqlx::{Row, any::AnyRow};
 
-use super::{
-    Database,
-    tokens::{digest, parsed, parsed_if_any},
-};
+use super::{Database, DatabaseError, DbResult, digest, parsed, parsed_if_any};
 use crate::{
     domain::text::{hex, whole},
-    ports::{
-        database::{DatabaseError, DbResult},
-        history::{KeyRecord, KeyStore},
-    },
+    ports::history::{KeyRecord, KeyStore},
 };
 
 /// Attempts to keep a key while other servers take and release it.

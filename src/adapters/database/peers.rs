@@ -5,13 +5,10 @@ use std::fmt::Write as _;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{Database, tokens::parsed};
+use super::{Database, DatabaseError, DbResult, parsed};
 use crate::{
     domain::{ConversationKey, InstanceId},
-    ports::{
-        database::{DatabaseError, DbResult},
-        peers::{Peer, PeerStore},
-    },
+    ports::peers::{Peer, PeerStore},
 };
 
 /// Attempts to take a conversation while other servers take it and give it back.

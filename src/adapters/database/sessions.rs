@@ -3,13 +3,10 @@
 use async_trait::async_trait;
 use sqlx::{Row as _, any::AnyRow};
 
-use super::{Database, tokens::parsed};
+use super::{Database, DbResult, parsed};
 use crate::{
     domain::{ConversationKey, Language, SessionId, text::whole},
-    ports::{
-        database::DbResult,
-        sessions::{ServerProcess, SessionRecord, SessionStore},
-    },
+    ports::sessions::{ServerProcess, SessionRecord, SessionStore},
 };
 
 #[async_trait]

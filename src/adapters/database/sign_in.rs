@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use sqlx::{Any, AnyConnection, Row, Transaction, any::AnyRow};
 
 use super::{
-    Database,
-    tokens::{digest, insert, may, parsed},
+    Database, DbResult, digest, parsed,
+    tokens::{insert, may},
 };
 use crate::{
     domain::{
@@ -14,10 +14,7 @@ use crate::{
         text::hex,
         token::{AccessRecord, CONNECTION_MARK},
     },
-    ports::{
-        database::DbResult,
-        sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient, SignInStore},
-    },
+    ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient, SignInStore},
 };
 
 const DAY_MS: i64 = 24 * 3600 * 1000;

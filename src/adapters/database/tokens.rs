@@ -1,19 +1,17 @@
 //! Tokens in the database.
 
-use std::{fmt::Display, str::FromStr};
-
 use async_trait::async_trait;
 use sqlx::{AnyConnection, AssertSqlSafe, Row, any::AnyRow};
 use tracing::warn;
 
-use super::Database;
+use super::{Database, DbResult, digest, parsed, parsed_if_any};
 use crate::{
     domain::{
-        Grant, InstanceId, Principal, TokenDigest, TokenId, TokenRecord,
-        text::{hex, unhex},
+        Grant, InstanceId, Principal, TokenId, TokenRecord,
+        text::hex,
         token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK},
     },
-    ports::database::{DatabaseError, DbResult, TokenStore},
+    ports::database::{DatabaseError, TokenStore},
 };
 
 /// Tokens that one statement names.
@@ -192,22 +190,6 @@ fn read(row: &AnyRow) -> DbResult<TokenRecord> {
 pub(super) fn may(row: &AnyRow) -> DbResult<Grant> {
     let may: String = row.try_get("may")?;
     Ok(serde_json::from_str(&may)?)
-}
-
-pub(super) fn digest(row: &AnyRow, column: &str) -> DbResult<TokenDigest> {
-    let text: String = row.try_get(column)?;
-    unhex(&text).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| DatabaseError("a digest is no digest".into()))
-}
-
-/// A column that holds the text of something.
-pub(super) fn parsed<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> DbResult<T> {
-    parsed_if_any(row, column)?.ok_or_else(|| DatabaseError(format!("{column}: it is NULL")))
-}
-
-/// As [`parsed`], for a column that may be NULL.
-pub(super) fn parsed_if_any<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> DbResult<Option<T>> {
-    let text: Option<String> = row.try_get(column)?;
-    text.map(|text| text.parse()).transpose().map_err(|error| DatabaseError(format!("{column}: {error}")))
 }
 
 #[cfg(test)]

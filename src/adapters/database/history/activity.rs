@@ -4,11 +4,8 @@ use std::fmt::Write as _;
 
 use sqlx::{AnyPool, AssertSqlSafe, Row, any::AnyRow};
 
-use super::{end_word, read};
-use crate::ports::{
-    database::DbResult,
-    history::{EndWord, HistoryLine, Notable, PartLine, TOOK_MS},
-};
+use super::{DbResult, end_word, read};
+use crate::ports::history::{EndWord, HistoryLine, Notable, PartLine, TOOK_MS};
 
 /// Lines that are sorted for one answer.
 const FEW: i64 = 2000;
