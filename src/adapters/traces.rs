@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tracing::warn;
 
-use self::sender::Sender;
+use self::sender::{LossLog, Sender};
 use crate::{
     config::Collector,
     domain::{Clock, InstanceId, SandboxId, TraceContext},
@@ -70,7 +70,8 @@ impl Traces {
     fn with_queue(collector: Collector, instance: InstanceId, clock: Arc<dyn Clock>, spans_max: usize) -> Self {
         let (queue, spans) = mpsc::channel(spans_max);
         let counts = Arc::<Counts>::default();
-        let sender = tokio::spawn(Sender::new(collector, instance, spans, Arc::clone(&counts)).run());
+        let sender = Sender { collector, instance, spans, counts: Arc::clone(&counts), loss_log: LossLog::default() };
+        let sender = tokio::spawn(sender.run());
         let (queue, sender) = (Mutex::new(Some(queue)), Mutex::new(Some(sender)));
         Self { clock, queue, sender, held: Mutex::default(), counts }
     }

@@ -21,9 +21,11 @@ pub const SETTLING: Duration = Duration::from_mins(10);
 
 /// The time of day. Durations are measured with `tokio::time::Instant` instead, which tests can pause.
 pub trait Clock: Send + Sync + 'static {
-    fn unix_s(&self) -> i64;
-
     fn unix_ns(&self) -> u64;
+
+    fn unix_s(&self) -> i64 {
+        self.unix_ms() / 1000
+    }
 
     fn unix_ms(&self) -> i64 {
         i64::try_from(self.unix_ns() / 1_000_000).unwrap_or(i64::MAX)
@@ -40,10 +42,6 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    fn unix_s(&self) -> i64 {
-        i64::try_from(since_epoch().as_secs()).unwrap_or(i64::MAX)
-    }
-
     fn unix_ns(&self) -> u64 {
         u64::try_from(since_epoch().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -167,10 +165,6 @@ pub(crate) struct PacedClock(pub(crate) Instant);
 
 #[cfg(test)]
 impl Clock for PacedClock {
-    fn unix_s(&self) -> i64 {
-        self.unix_ms() / 1000
-    }
-
     fn unix_ns(&self) -> u64 {
         (Duration::from_hours(500_000) + self.0.elapsed()).as_nanos().try_into().expect("a time")
     }

@@ -49,18 +49,14 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 pub(super) struct Sender {
-    collector: Collector,
-    instance: InstanceId,
-    spans: Receiver<Span>,
-    counts: Arc<Counts>,
-    loss_log: LossLog,
+    pub collector: Collector,
+    pub instance: InstanceId,
+    pub spans: Receiver<Span>,
+    pub counts: Arc<Counts>,
+    pub loss_log: LossLog,
 }
 
 impl Sender {
-    pub(super) fn new(collector: Collector, instance: InstanceId, spans: Receiver<Span>, counts: Arc<Counts>) -> Self {
-        Self { collector, instance, spans, counts, loss_log: LossLog::default() }
-    }
-
     /// Sends until the queue is closed and empty.
     pub(super) async fn run(mut self) {
         let mut batch = Vec::new();
