@@ -6,10 +6,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 
 use super::{
-    DiskStorage, Errno, GONE,
-    delete::purge_or_post,
-    failed, fresh_name, look,
-    own::{move_all, new_file, open_own, read_text, write_text},
+    DiskStorage, Errno, GONE, failed, fresh_name, look,
+    own::{discard, move_all, new_file, open_own, read_text, write_text},
     own_disk,
     root::{folder, owner_folder},
     touch, unless,
@@ -40,13 +38,8 @@ impl Storage for DiskStorage {
         if self.marked(key).is_none() {
             return Ok(false);
         }
-        let name = fresh_name();
-        let moved = rustix::fs::renameat(&self.root, folder(key), &*self.trash, &name);
-        let moved = unless(&[Errno::NOENT], moved).map_err(failed("delete"))?;
-        if moved.is_some() {
-            purge_or_post(&self.trash, &name, &self.background);
-        }
-        Ok(moved.is_some())
+        let discarded = discard(&self.root, &folder(key), &self.trash, &self.background);
+        Ok(unless(&[Errno::NOENT], discarded).map_err(failed("delete"))?.is_some())
     }
 
     fn list(&self, owner: &Principal, after: Option<&ConversationId>, limit: usize) -> FsResult<Vec<LastUse>> {

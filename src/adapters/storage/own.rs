@@ -140,15 +140,11 @@ pub(super) fn move_all(from: &OwnedFd, trash: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Removes a folder that belongs to no conversation, with its content and its disk.
-pub(super) fn discard(
-    parent: &OwnedFd,
-    trash: &Arc<OwnedFd>,
-    name: &str,
-    background: &Background,
-) -> Result<(), Errno> {
-    rustix::fs::renameat(parent, name, &**trash, name)?;
-    purge_or_post(trash, name, background);
+/// Removes a folder, with its content and its disk. Its name is free at once.
+pub(super) fn discard(parent: &OwnedFd, name: &str, trash: &Arc<OwnedFd>, later: &Background) -> Result<(), Errno> {
+    let in_trash = fresh_name();
+    rustix::fs::renameat(parent, name, &**trash, &in_trash)?;
+    purge_or_post(trash, &in_trash, later);
     Ok(())
 }
 
@@ -157,7 +153,7 @@ impl DiskStorage {
     pub(super) fn discard_later(&self, parent: &Arc<OwnedFd>, name: String) {
         let (parent, trash, background) = (Arc::clone(parent), Arc::clone(&self.trash), self.background.clone());
         self.background.post(move || {
-            if let Err(errno) = discard(&parent, &trash, &name, &background) {
+            if let Err(errno) = discard(&parent, &name, &trash, &background) {
                 debug!(%errno, name, "a folder is left to the next start");
             }
         });

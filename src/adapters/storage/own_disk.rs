@@ -119,7 +119,7 @@ impl DiskStorage {
         let handover = self.new_handover(&folder)?;
         let made = disks.make(&folder, &self.unassigned_path().join(&name), handover);
         let room = made.and_then(|()| Ok(rustix::fs::fstatvfs(open_own(&folder, POINT)?)?));
-        discard(&self.unassigned, &self.trash, &name, &self.background)?;
+        discard(&self.unassigned, &name, &self.trash, &self.background)?;
         room
     }
 

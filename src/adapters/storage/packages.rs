@@ -165,7 +165,7 @@ impl DiskStorage {
             exchange(&there.incoming, &name, &parent, tool.folder()).map(drop)
         });
         // What was there before, or what is not whole.
-        unless(&[Errno::NOENT], discard(&there.incoming, &there.trash, &name, &there.background))?;
+        unless(&[Errno::NOENT], discard(&there.incoming, &name, &there.trash, &there.background))?;
         placed
     }
 

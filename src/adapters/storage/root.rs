@@ -126,7 +126,7 @@ impl DiskStorage {
             let name = fresh_name();
             let made = self.make_with_disk(disks, &name).and_then(|()| self.name(&name, id));
             if made != Ok(true) {
-                discard(&self.unassigned, &self.trash, &name, &self.background)?;
+                discard(&self.unassigned, &name, &self.trash, &self.background)?;
                 made?;
             }
         }
