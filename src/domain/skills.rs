@@ -190,11 +190,11 @@ fn front_matter(text: &[u8]) -> Result<&str, SkillError> {
 }
 
 #[cfg(test)]
-mod fuzz;
-
-#[cfg(test)]
 mod tests {
+    use bolero::{check, produce};
+
     use super::*;
+    use crate::domain::fuzz_support::{altered, cases};
 
     #[test]
     fn names_are_folders_and_never_options_or_paths() {
@@ -264,5 +264,18 @@ mod tests {
         assert_eq!(owner("public"), None);
         assert_eq!(SkillSource::of(&Principal::self_test()), None);
         assert_eq!(owner("ann").map(|source| source.folder().to_owned()), Some("ann".to_owned()));
+    }
+
+    /// Front matter, altered: it is refused, or follows the rules.
+    #[test]
+    fn fuzz_front_matter() {
+        let good = "---\nname: a-b\ndescription: >-\n  d\nmetadata: {k: 'v'}\nlist: &x [1, ~]\nagain: *x\n---\n# A\n";
+        let alterations = produce::<Vec<_>>().with().len(0..6_usize);
+        check!().with_iterations(cases()).with_generator(alterations).for_each(|alterations| {
+            let Ok(front) = FrontMatter::parse(&altered(good, alterations), None) else { return };
+            assert_eq!(front.name.as_str().parse(), Ok(front.name.clone()));
+            assert!((1..=DESCRIPTION_CHARS_MAX).contains(&front.description.chars().count()));
+            assert_eq!(front.all["name"], front.name.as_str());
+        });
     }
 }
