@@ -25,7 +25,7 @@ use axum::{
 };
 use futures_util::StreamExt as _;
 
-use self::range::{Part, RangeRequest};
+use self::range::Part;
 use super::{body::Bodies, error::ApiError};
 use crate::{
     domain::{Code, ConversationKey, Failure, path::decode_component},
@@ -174,17 +174,15 @@ pub fn present_to(method: &Method, headers: &HeaderMap, download: Download) -> R
 
 fn answer(method: &Method, headers: &HeaderMap, download: Download) -> Response {
     let Download { name, media_type, size, modified_unix_s, etag, content } = download;
-    let without_content = |status: StatusCode| with_validators(status.into_response(), &etag, modified_unix_s);
-    let part = match range::range_request(method, headers, &etag, size) {
-        RangeRequest::NotModified => return without_content(StatusCode::NOT_MODIFIED),
-        RangeRequest::PreconditionFailed => return without_content(StatusCode::PRECONDITION_FAILED),
-        RangeRequest::Unsatisfiable => {
-            let mut response = StatusCode::RANGE_NOT_SATISFIABLE.into_response();
-            set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
+    let part = match range::requested(method, headers, &etag, size) {
+        Ok(part) => part,
+        Err(status) => {
+            let mut response = status.into_response();
+            if status == StatusCode::RANGE_NOT_SATISFIABLE {
+                set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
+            }
             return with_validators(response, &etag, modified_unix_s);
         }
-        RangeRequest::Whole => None,
-        RangeRequest::Part(part) => Some(part),
     };
     let Part { first, length } = part.unwrap_or(Part { first: 0, length: size });
     // A file that became shorter ends the connection: an incomplete body must not look complete.

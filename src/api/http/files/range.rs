@@ -1,6 +1,6 @@
 //! The requested range of a file, and the conditions of the request (RFC 9110, sections 13 and 14).
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
 use crate::api::http::parts::single;
 
@@ -13,33 +13,26 @@ pub(super) struct Part {
     pub length: u64,
 }
 
-/// What to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RangeRequest {
-    /// The client has the current version: 304.
-    NotModified,
-    /// The client requires another version: 412.
-    PreconditionFailed,
-    /// The part begins beyond the end: 416.
-    Unsatisfiable,
-    /// All of it. Also when several parts are requested, which a server need not support.
-    Whole,
-    /// One part.
-    Part(Part),
-}
-
-pub(super) fn range_request(method: &Method, headers: &HeaderMap, etag: &str, size: u64) -> RangeRequest {
+/// What to send: a part, or all of it, also when several parts are requested, which a server need not support. The
+/// status of an answer without content: 304 when the client has the current version, 412 when it requires another one,
+/// 416 when the part begins beyond the end.
+pub(super) fn requested(
+    method: &Method,
+    headers: &HeaderMap,
+    etag: &str,
+    size: u64,
+) -> Result<Option<Part>, StatusCode> {
     if headers.contains_key(header::IF_MATCH) && !lists(headers, &header::IF_MATCH, etag, false) {
-        return RangeRequest::PreconditionFailed;
+        return Err(StatusCode::PRECONDITION_FAILED);
     }
     if lists(headers, &header::IF_NONE_MATCH, etag, true) {
-        return RangeRequest::NotModified;
+        return Err(StatusCode::NOT_MODIFIED);
     }
     // Only GET has ranges. A date in If-Range proves nothing here, since programs set the dates of their files.
     let current = matches!(only(headers, &header::IF_RANGE), Ok(tag) if tag.is_none_or(|tag| tag == etag));
     match only(headers, &header::RANGE) {
         Ok(Some(range)) if *method == Method::GET && current => part(range, size),
-        _ => RangeRequest::Whole,
+        _ => Ok(None),
     }
 }
 
@@ -51,11 +44,11 @@ pub(super) fn holds(headers: &HeaderMap, etag: Option<&str>) -> bool {
 }
 
 /// Reads `bytes=…`. A malformed range counts as absent.
-fn part(range: &str, size: u64) -> RangeRequest {
-    let Some((unit, set)) = range.split_once('=') else { return RangeRequest::Whole };
-    let Some((first, last)) = set.trim_matches([' ', '\t']).split_once('-') else { return RangeRequest::Whole };
+fn part(range: &str, size: u64) -> Result<Option<Part>, StatusCode> {
+    let Some((unit, set)) = range.split_once('=') else { return Ok(None) };
+    let Some((first, last)) = set.trim_matches([' ', '\t']).split_once('-') else { return Ok(None) };
     if !unit.eq_ignore_ascii_case("bytes") {
-        return RangeRequest::Whole;
+        return Ok(None);
     }
     let (first, last) = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => (first, last),
@@ -63,10 +56,10 @@ fn part(range: &str, size: u64) -> RangeRequest {
         (None, Some(length)) if first.is_empty() => {
             (size.saturating_sub(length), if length == 0 { 0 } else { u64::MAX })
         }
-        _ => return RangeRequest::Whole,
+        _ => return Ok(None),
     };
     let end = last.saturating_add(1).min(size);
-    if first >= end { RangeRequest::Unsatisfiable } else { RangeRequest::Part(Part { first, length: end - first }) }
+    if first >= end { Err(StatusCode::RANGE_NOT_SATISFIABLE) } else { Ok(Some(Part { first, length: end - first })) }
 }
 
 /// Digits alone; more than fit count as the largest number, which is beyond the end of every file.
@@ -97,7 +90,13 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
 mod tests {
     use super::*;
 
+    type Requested = Result<Option<Part>, StatusCode>;
+
     const ETAG: &str = "\"0011\"";
+    const WHOLE: Requested = Ok(None);
+    const UNSATISFIABLE: Requested = Err(StatusCode::RANGE_NOT_SATISFIABLE);
+    const NOT_MODIFIED: Requested = Err(StatusCode::NOT_MODIFIED);
+    const PRECONDITION_FAILED: Requested = Err(StatusCode::PRECONDITION_FAILED);
 
     fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
@@ -107,12 +106,12 @@ mod tests {
         map
     }
 
-    fn of(range: &str, size: u64) -> RangeRequest {
-        range_request(&Method::GET, &headers(&[(header::RANGE, range)]), ETAG, size)
+    fn of(range: &str, size: u64) -> Requested {
+        requested(&Method::GET, &headers(&[(header::RANGE, range)]), ETAG, size)
     }
 
-    fn bytes(first: u64, length: u64) -> RangeRequest {
-        RangeRequest::Part(Part { first, length })
+    fn bytes(first: u64, length: u64) -> Requested {
+        Ok(Some(Part { first, length }))
     }
 
     #[test]
@@ -131,35 +130,35 @@ mod tests {
             ("bytes=0-18446744073709551615", bytes(0, 10)),
             ("bytes=0-99999999999999999999999", bytes(0, 10)),
             ("bytes=-99999999999999999999999", bytes(0, 10)),
-            ("bytes=10-", RangeRequest::Unsatisfiable),
-            ("bytes=10-20", RangeRequest::Unsatisfiable),
-            ("bytes=-0", RangeRequest::Unsatisfiable),
-            ("bytes=99999999999999999999999-", RangeRequest::Unsatisfiable),
-            ("bytes=18446744073709551615-", RangeRequest::Unsatisfiable),
-            ("bytes=5-4", RangeRequest::Whole),
-            ("bytes=-", RangeRequest::Whole),
-            ("bytes=", RangeRequest::Whole),
-            ("bytes", RangeRequest::Whole),
-            ("", RangeRequest::Whole),
-            ("bytes=a-b", RangeRequest::Whole),
-            ("bytes=+1-2", RangeRequest::Whole),
-            ("bytes=1-+2", RangeRequest::Whole),
-            ("bytes=0x1-2", RangeRequest::Whole),
-            ("bytes=--1", RangeRequest::Whole),
-            ("bytes=1--", RangeRequest::Whole),
-            ("bytes=0-0,-1", RangeRequest::Whole),
-            ("bytes=1-2,3-4", RangeRequest::Whole),
-            ("items=0-1", RangeRequest::Whole),
-            ("bytes 0-1", RangeRequest::Whole),
+            ("bytes=10-", UNSATISFIABLE),
+            ("bytes=10-20", UNSATISFIABLE),
+            ("bytes=-0", UNSATISFIABLE),
+            ("bytes=99999999999999999999999-", UNSATISFIABLE),
+            ("bytes=18446744073709551615-", UNSATISFIABLE),
+            ("bytes=5-4", WHOLE),
+            ("bytes=-", WHOLE),
+            ("bytes=", WHOLE),
+            ("bytes", WHOLE),
+            ("", WHOLE),
+            ("bytes=a-b", WHOLE),
+            ("bytes=+1-2", WHOLE),
+            ("bytes=1-+2", WHOLE),
+            ("bytes=0x1-2", WHOLE),
+            ("bytes=--1", WHOLE),
+            ("bytes=1--", WHOLE),
+            ("bytes=0-0,-1", WHOLE),
+            ("bytes=1-2,3-4", WHOLE),
+            ("items=0-1", WHOLE),
+            ("bytes 0-1", WHOLE),
         ];
         for (range, expected) in table {
             assert_eq!(of(range, 10), expected, "{range}");
         }
         for range in ["bytes=0-", "bytes=0-0", "bytes=-1", "bytes=-0"] {
-            assert_eq!(of(range, 0), RangeRequest::Unsatisfiable, "{range}");
+            assert_eq!(of(range, 0), UNSATISFIABLE, "{range}");
         }
         assert_eq!(of("bytes=18446744073709551614-", u64::MAX), bytes(u64::MAX - 1, 1));
-        assert_eq!(of(&format!("bytes={}", "0-0,".repeat(100_000)), 10), RangeRequest::Whole);
+        assert_eq!(of(&format!("bytes={}", "0-0,".repeat(100_000)), 10), WHOLE);
     }
 
     #[test]
@@ -184,25 +183,25 @@ mod tests {
     #[test]
     fn conditions() {
         let range = (header::RANGE, "bytes=0-0");
-        let table: [(&[(HeaderName, &str)], RangeRequest); 14] = [
-            (&[(header::IF_NONE_MATCH, ETAG)], RangeRequest::NotModified),
-            (&[(header::IF_NONE_MATCH, "W/\"0011\"")], RangeRequest::NotModified),
-            (&[(header::IF_NONE_MATCH, "\"x\", \"0011\"")], RangeRequest::NotModified),
-            (&[(header::IF_NONE_MATCH, "*"), range.clone()], RangeRequest::NotModified),
-            (&[(header::IF_NONE_MATCH, "0011")], RangeRequest::Whole),
-            (&[(header::IF_NONE_MATCH, "\"x\"")], RangeRequest::Whole),
+        let table: [(&[(HeaderName, &str)], Requested); 14] = [
+            (&[(header::IF_NONE_MATCH, ETAG)], NOT_MODIFIED),
+            (&[(header::IF_NONE_MATCH, "W/\"0011\"")], NOT_MODIFIED),
+            (&[(header::IF_NONE_MATCH, "\"x\", \"0011\"")], NOT_MODIFIED),
+            (&[(header::IF_NONE_MATCH, "*"), range.clone()], NOT_MODIFIED),
+            (&[(header::IF_NONE_MATCH, "0011")], WHOLE),
+            (&[(header::IF_NONE_MATCH, "\"x\"")], WHOLE),
             (&[(header::IF_MATCH, ETAG), range.clone()], bytes(0, 1)),
-            (&[(header::IF_MATCH, "*")], RangeRequest::Whole),
-            (&[(header::IF_MATCH, "W/\"0011\"")], RangeRequest::PreconditionFailed),
+            (&[(header::IF_MATCH, "*")], WHOLE),
+            (&[(header::IF_MATCH, "W/\"0011\"")], PRECONDITION_FAILED),
             (&[(header::IF_RANGE, ETAG), range.clone()], bytes(0, 1)),
-            (&[(header::IF_RANGE, "W/\"0011\""), range.clone()], RangeRequest::Whole),
-            (&[(header::IF_RANGE, "\"x\""), range.clone()], RangeRequest::Whole),
-            (&[(header::IF_RANGE, "Sat, 21 Nov 2026 09:00:00 GMT"), range.clone()], RangeRequest::Whole),
-            (&[range.clone(), range.clone()], RangeRequest::Whole),
+            (&[(header::IF_RANGE, "W/\"0011\""), range.clone()], WHOLE),
+            (&[(header::IF_RANGE, "\"x\""), range.clone()], WHOLE),
+            (&[(header::IF_RANGE, "Sat, 21 Nov 2026 09:00:00 GMT"), range.clone()], WHOLE),
+            (&[range.clone(), range.clone()], WHOLE),
         ];
         for (pairs, expected) in table {
-            assert_eq!(range_request(&Method::GET, &headers(pairs), ETAG, 10), expected, "{pairs:?}");
+            assert_eq!(requested(&Method::GET, &headers(pairs), ETAG, 10), expected, "{pairs:?}");
         }
-        assert_eq!(range_request(&Method::HEAD, &headers(&[range]), ETAG, 10), RangeRequest::Whole);
+        assert_eq!(requested(&Method::HEAD, &headers(&[range]), ETAG, 10), WHOLE);
     }
 }
