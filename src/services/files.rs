@@ -192,8 +192,8 @@ impl Files {
     fn announcer(&self, conversation: &ConversationKey) -> impl Fn(Option<&SafePath>) + Send + use<> {
         let (changes, conversation) = (Arc::clone(&self.changes), conversation.clone());
         move |path| {
-            let changed = || Changed { conversation: conversation.clone(), path: path.cloned() };
-            changes.send(&conversation.owner, changed);
+            let notice = || Changed { conversation: conversation.clone(), path: path.cloned() };
+            changes.send(&conversation.owner, notice);
         }
     }
 

@@ -257,7 +257,7 @@ struct Conditions {
 }
 
 impl Conditions {
-    fn add(&mut self, condition: &str, value: Option<impl Encode<'_, Any> + Type<Any>>) -> Result<(), sqlx::Error> {
+    fn add<'v>(&mut self, condition: &str, value: Option<impl Encode<'v, Any> + Type<Any>>) -> Result<(), sqlx::Error> {
         if let Some(value) = value {
             self.values.add(value).map_err(sqlx::Error::Encode)?;
             self.parts.push(format!("{condition} ${}", self.values.len()));
