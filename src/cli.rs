@@ -69,10 +69,8 @@ enum Command {
         json: bool,
     },
     /// Show the settings.
-    Config {
-        #[command(subcommand)]
-        command: ConfigCommand,
-    },
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Print the `OpenAPI` 3.1 description of the HTTP API.
     Openapi,
     /// List the languages that can be run now, or fetch more.
@@ -90,15 +88,11 @@ enum Command {
         ttl_s: Option<u64>,
     },
     /// Check the audit log.
-    Audit {
-        #[command(subcommand)]
-        command: checks::AuditCommand,
-    },
+    #[command(subcommand)]
+    Audit(checks::AuditCommand),
     /// Make, list and revoke tokens.
-    Token {
-        #[command(subcommand)]
-        command: token::TokenCommand,
-    },
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Write the database and the files of all owners into one archive, while the server runs.
     Backup(backup::BackupArgs),
     /// Restore an archive into an empty root and database, while no server runs.
@@ -204,12 +198,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         },
         Command::Runners { command } => for_people(&load()?, |config| runners::run(config, command)),
         Command::Url { conversation, path, ttl_s } => url(&load()?, &conversation, &path, ttl_s),
-        Command::Config { command: ConfigCommand::Print } => print(&load()?.print()),
-        Command::Config { command: ConfigCommand::Example } => print(&config::example()),
-        Command::Config { command: ConfigCommand::Table } => print(&config::table()),
+        Command::Config(ConfigCommand::Print) => print(&load()?.print()),
+        Command::Config(ConfigCommand::Example) => print(&config::example()),
+        Command::Config(ConfigCommand::Table) => print(&config::table()),
         Command::Openapi => print(&openapi::text()),
-        Command::Audit { command } => checks::audit(command, &sources),
-        Command::Token { command } => for_people(&load()?, |config| token::run(config, command)),
+        Command::Audit(command) => checks::audit(command, &sources),
+        Command::Token(command) => for_people(&load()?, |config| token::run(config, command)),
         Command::Backup(args) => for_people(&load()?, |config| backup::backup(config, args)),
         Command::Restore(args) => for_people(&load()?, |config| backup::restore(config, args)),
         Command::EngineProxy(args) => engine_proxy::run(args, &sources.environment),

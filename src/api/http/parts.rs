@@ -74,10 +74,9 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     type Rejection = ApiError;
 
     async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        match <extract::Path<T> as FromRequestParts<S>>::from_request_parts(head, state).await {
-            Ok(extract::Path(names)) => Ok(Self(names)),
-            Err(_) => Err(ApiError::new(Code::NotFound, "There is nothing at this path: a name in it is not UTF-8.")),
-        }
+        let names = <extract::Path<T> as FromRequestParts<S>>::from_request_parts(head, state).await;
+        let why = "There is nothing at this path: a name in it is not UTF-8.";
+        names.map(|names| Self(names.0)).map_err(|_| ApiError::new(Code::NotFound, why))
     }
 }
 
