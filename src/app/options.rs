@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::listen::Limits;
 use crate::{
@@ -55,7 +56,9 @@ pub fn slots(config: &Config, probe: &Probe) -> usize {
     }
 }
 
-pub(super) fn admission(config: &Config, slots: usize) -> AdmissionOptions {
+pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
+    let slots = slots(config, probe);
+    info!(slots, "programs that may run at once");
     AdmissionOptions {
         slots,
         queue_max: config.admission.queue_max as usize,

@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use axum::Router;
 use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{
     StartError, doctor, engine, listen::Surface, network, observability::Observability, options, sandboxed, sign_in,
@@ -177,9 +177,7 @@ impl Parts {
         let packages = sandboxed::packages(config, &shared)?;
         let tools = sandboxed::tools(config, database.as_ref(), &shared)?;
         let checker = sandboxed::checker(config, &shared);
-        let slots = options::slots(config, probe);
-        info!(slots, "programs that may run at once");
-        let admission = Admission::new(options::admission(config, slots));
+        let admission = Admission::new(options::admission(config, probe));
         let runs = Runs::new(shared.clone(), sessions.clone(), admission, options::runs(config));
         let retention = Retention::new(Arc::clone(&shared.files), runs.clone(), clock, options::retention(config));
 

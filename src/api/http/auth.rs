@@ -106,6 +106,9 @@ pub fn no_room(is_repeatable: bool) -> ApiError {
 }
 
 /// Refuses a request for which there is no room.
+///
+/// # Errors
+/// [`no_room`], where the listener put it among the request's extensions.
 pub async fn turn(mut request: Request, next: Next) -> Reply {
     match request.extensions_mut().remove::<ApiError>() {
         Some(refused) => Err(refused),

@@ -110,6 +110,7 @@ mod tests {
         requested(&Method::GET, &headers(&[(header::RANGE, range)]), ETAG, size)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "what is requested, as in the tables")]
     fn bytes(first: u64, length: u64) -> Requested {
         Ok(Some(Part { first, length }))
     }

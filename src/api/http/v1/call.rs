@@ -37,23 +37,26 @@ const PAGE_MAX: u64 = 200;
 
 /// Conversations and owners.
 const NAME: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
-/// The names in paths, for the API's description: what each follows, what it is, its pattern and its length.
-const NAMES: [(&str, &str, &str, Option<usize>, Option<usize>); 15] = [
-    ("conversations/{conversationId}", "The conversation.", NAME, Some(1), Some(128)),
-    ("conversations/{owner}", "The owner.", NAME, Some(1), Some(64)),
-    ("{owner}/{conversationId}", "The owner's conversation.", NAME, Some(1), Some(128)),
-    ("files/{path}", PATH_ABOUT, PATH, Some(1), None),
-    ("runs/{runId}", "The run.", "^run-[0-9a-f]{32}$", None, None),
-    ("sessions/{sessionId}", "The session.", "^session-[0-9a-f]{32}$", None, None),
-    ("skills/{name}", "The skill.", "^[a-z0-9]+(-[a-z0-9]+)*$", Some(1), Some(64)),
-    ("tools/{server}", "The server.", "^[a-z][a-z0-9_]*$", Some(1), Some(32)),
-    ("{server}/{tool}", "The tool, or its module's name.", "", Some(1), Some(128)),
-    ("tool-servers/{name}", "The server.", "^[a-z][a-z0-9_-]*$", Some(1), Some(32)),
-    ("approvals/{id}", "The question.", "^[0-9a-f]{32}$", None, None),
-    ("network/{name}", "The policy's name.", "^[A-Za-z0-9_-]*$", Some(1), Some(32)),
-    ("tokens/{tokenId}", "The token's id.", "^token-[0-9a-f]{32}$", None, None),
-    ("runners/{language}", "The language.", "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", None, None),
-    ("modules/{name}", "The module, such as `json.decoder`.", "^[A-Za-z0-9_.]+$", None, None),
+/// What a name in a path is, its pattern, and its length at least and at most.
+type NameOfPath = (&'static str, &'static str, Option<usize>, Option<usize>);
+
+/// The names in paths, for the API's description, by what they follow.
+const NAMES: [(&str, NameOfPath); 15] = [
+    ("conversations/{conversationId}", ("The conversation.", NAME, Some(1), Some(128))),
+    ("conversations/{owner}", ("The owner.", NAME, Some(1), Some(64))),
+    ("{owner}/{conversationId}", ("The owner's conversation.", NAME, Some(1), Some(128))),
+    ("files/{path}", (PATH_ABOUT, PATH, Some(1), None)),
+    ("runs/{runId}", ("The run.", "^run-[0-9a-f]{32}$", None, None)),
+    ("sessions/{sessionId}", ("The session.", "^session-[0-9a-f]{32}$", None, None)),
+    ("skills/{name}", ("The skill.", "^[a-z0-9]+(-[a-z0-9]+)*$", Some(1), Some(64))),
+    ("tools/{server}", ("The server.", "^[a-z][a-z0-9_]*$", Some(1), Some(32))),
+    ("{server}/{tool}", ("The tool, or its module's name.", "", Some(1), Some(128))),
+    ("tool-servers/{name}", ("The server.", "^[a-z][a-z0-9_-]*$", Some(1), Some(32))),
+    ("approvals/{id}", ("The question.", "^[0-9a-f]{32}$", None, None)),
+    ("network/{name}", ("The policy's name.", "^[A-Za-z0-9_-]*$", Some(1), Some(32))),
+    ("tokens/{tokenId}", ("The token's id.", "^token-[0-9a-f]{32}$", None, None)),
+    ("runners/{language}", ("The language.", "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", None, None)),
+    ("modules/{name}", ("The module, such as `json.decoder`.", "^[A-Za-z0-9_.]+$", None, None)),
 ];
 const PATH_ABOUT: &str = "The path below /data; percent-encoded; slashes between names may be encoded too.";
 const PATH: &str = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})\
@@ -64,7 +67,7 @@ pub(in crate::api::http) fn describe_names(path: &str, operation: &mut Operation
     let segments: Vec<_> = path.split('/').collect();
     let names = segments.windows(2).filter_map(|pair| {
         let place = pair.join("/");
-        let &(_, about, pattern, min, max) = NAMES.iter().find(|(known, ..)| *known == place)?;
+        let &(_, (about, pattern, min, max)) = NAMES.iter().find(|(known, _)| *known == place)?;
         let pattern = (!pattern.is_empty()).then_some(pattern);
         let schema = ObjectBuilder::new().schema_type(Type::String).pattern(pattern).min_length(min).max_length(max);
         let name = ParameterBuilder::new().name(pair[1].trim_matches(['{', '}'])).parameter_in(ParameterIn::Path);
