@@ -119,6 +119,5 @@ pub fn router(parts: HttpParts) -> Router {
         .layer(middleware::from_fn(auth::turn))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn(error::render))
-        .layer(middleware::from_fn_with_state(observer, trace::log))
-        .layer(middleware::from_fn(trace::identify))
+        .layer(middleware::from_fn_with_state(observer, trace::observe))
 }

@@ -24,13 +24,13 @@ const PATH_CHARS_MAX: usize = 200;
 const PROBES: [&str; 4] = ["/healthz", "/readyz", "/health", "/metrics"];
 
 /// Gives a request its id and returns it in a header. A client's own id is ignored: it could be anything.
-pub async fn identify(mut request: Request, next: Next) -> Response {
+pub async fn observe(State(observer): State<Arc<dyn Observer>>, mut request: Request, next: Next) -> Response {
     let id = RequestId::new();
-    request.extensions_mut().insert(id);
     let trace = TraceContext::of_request(id, caller(request.headers()));
+    request.extensions_mut().insert(id);
     request.extensions_mut().insert(trace);
     let span = info_span!("request", request = %id);
-    let mut response = next.run(request).instrument(span).await;
+    let mut response = logged(&*observer, (id, trace), request, next).instrument(span).await;
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert("x-request-id", value);
     }
@@ -44,18 +44,16 @@ fn caller(headers: &HeaderMap) -> Option<TraceContext> {
 }
 
 /// One line for each request, once it is answered.
-pub async fn log(State(observer): State<Arc<dyn Observer>>, request: Request, next: Next) -> Response {
+async fn logged(observer: &dyn Observer, ids: (RequestId, TraceContext), request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
-    let known = request.extensions();
-    let (id, trace) = (known.get::<RequestId>().copied(), known.get::<TraceContext>().copied());
-    let route = known.get::<MatchedPath>().cloned();
+    let route = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;
     let (status, took) = (response.status().as_u16(), begun.elapsed());
     observer.answered(&AnswerFacts {
-        request: id.unwrap_or_else(RequestId::new),
-        trace: trace.unwrap_or_else(TraceContext::root),
+        request: ids.0,
+        trace: ids.1,
         method: standard(&method),
         route: route.as_ref().map(MatchedPath::as_str),
         status,
