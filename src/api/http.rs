@@ -43,7 +43,14 @@ use std::sync::Arc;
 use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use self::error::no_content;
+// The words that most interfaces use, without their modules.
+use self::{
+    body::RequestBody,
+    error::{ApiError, no_content},
+    listed::Room,
+    multipart::Form,
+    parts::{ApiCall, Path, Query},
+};
 pub use self::{
     error::{Answer, Reply},
     parts::ApiParts,

@@ -19,11 +19,7 @@ use axum::{
 use serde_json::{Map, Value};
 
 pub(super) use self::sessions::stderr;
-use super::{
-    ApiParts, Reply,
-    body::{Bodies, RequestBody},
-    json,
-};
+use super::{ApiParts, Reply, RequestBody, body::Bodies, json};
 use crate::domain::{Code, Failure};
 
 /// A token, instead of `Authorization`.

@@ -24,14 +24,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Answer, ApiParts, Reply,
-    body::RequestBody,
-    coderunner::KEY,
-    error::ApiError,
-    listed::{self, Room},
-    no_content,
-    parts::{ApiCall, Path, idempotency_key},
-    peers::MayBeElsewhere,
+    Answer, ApiCall, ApiError, ApiParts, Path, Reply, RequestBody, Room, coderunner::KEY, listed, no_content,
+    parts::idempotency_key, peers::MayBeElsewhere,
 };
 use crate::{
     api::schema::parse::{Source, parse},

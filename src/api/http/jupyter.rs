@@ -18,7 +18,7 @@ use axum::{
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{ApiParts, body::RequestBody, error::ApiError, json};
+use super::{ApiError, ApiParts, RequestBody, json};
 use crate::domain::{
     Code, ConversationId, ConversationKey, Failure, Principal, SafePath, SessionId, path::decode_component,
 };

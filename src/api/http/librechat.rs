@@ -19,14 +19,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::{
-    Answer, ApiParts, Reply,
-    body::RequestBody,
-    error::ApiError,
-    listed::{self, Room},
-    multipart::{self, Form},
-    parts::{ApiCall, Path},
-};
+use super::{Answer, ApiCall, ApiError, ApiParts, Form, Path, Reply, RequestBody, Room, listed, multipart};
 use crate::{
     domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, SafePath, text::rfc3339},
     services::files::Files,

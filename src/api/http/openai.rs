@@ -12,14 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{
-    Answer, ApiParts, Reply,
-    body::RequestBody,
-    error::ApiError,
-    listed::{self, Room},
-    multipart::{self, Form},
-    parts::{ApiCall, Path, Query},
-};
+use super::{Answer, ApiCall, ApiError, ApiParts, Form, Path, Query, Reply, RequestBody, Room, listed, multipart};
 use crate::{
     domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, RunId, SafePath, text::sha256},
     services::containers::{Container, Maker},

@@ -15,7 +15,7 @@ use utoipa::{ToSchema, openapi::OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::request::{Execute, version};
-use super::{Answer, ApiParts, body::RequestBody, error::ApiError, parts::ApiCall};
+use super::{Answer, ApiCall, ApiError, ApiParts, RequestBody};
 use crate::{
     api::schema::parse::by_size,
     domain::{

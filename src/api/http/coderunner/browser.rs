@@ -22,12 +22,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{
-            Answer,
-            body::RequestBody,
-            error::ApiError,
-            parts::{ApiCall, Path},
-        },
+        http::{Answer, ApiCall, ApiError, Path, RequestBody},
         schema::session::SessionStatus,
     },
     domain::{Change, Code, ConversationId, Failure},

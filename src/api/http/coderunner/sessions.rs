@@ -14,12 +14,7 @@ use serde_json::{Map, Value, json};
 use super::members;
 use crate::{
     api::{
-        http::{
-            Answer,
-            body::RequestBody,
-            multipart::{self, Form},
-            parts::{ApiCall, Path, Query},
-        },
+        http::{Answer, ApiCall, Form, Path, Query, RequestBody, multipart},
         schema::{parse, session::SessionStatus},
     },
     domain::{Code, ConversationId, Ended, Failure, Figures, Language, RunId, SafePath, SessionId, text::rfc3339},

@@ -9,15 +9,7 @@ use serde_json::{Value, json};
 
 use super::{InSandbox, a_file, all_files, below_data, programs::quoted};
 use crate::{
-    api::http::{
-        Answer, Reply,
-        body::RequestBody,
-        error::ApiError,
-        files as downloads,
-        listed::{self, Room},
-        multipart::{self, Form},
-        parts::Query,
-    },
+    api::http::{Answer, ApiError, Form, Query, Reply, RequestBody, Room, files as downloads, listed, multipart},
     domain::{Code, Ended, Failure, FileEntry, Language, SafePath, text::rfc3339},
     services::{files::FileQuery, runs::RunRequest},
 };

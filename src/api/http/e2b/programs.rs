@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use super::{InSandbox, below_data};
 use crate::{
     api::{
-        http::{Answer, Reply, body::RequestBody, json, no_content, parts::Path},
+        http::{Answer, Path, Reply, RequestBody, json, no_content},
         schema::parse::{self, Source},
     },
     domain::{

@@ -22,7 +22,7 @@ use super::{
     wire::{V1, Wire},
 };
 use crate::{
-    api::http::{Reply, error::ApiError},
+    api::http::{ApiError, Reply},
     domain::Code,
     services::{
         kernels::{Connection, ConnectionEnd, Kernels, MessageRefused},

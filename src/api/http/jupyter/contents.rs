@@ -16,13 +16,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{Call, members};
 use crate::{
     api::{
-        http::{
-            Answer, Reply,
-            body::RequestBody,
-            error::ApiError,
-            listed::{self, Room},
-            no_content,
-        },
+        http::{Answer, ApiError, Reply, RequestBody, Room, listed, no_content},
         schema::parse::by_size,
     },
     domain::{Code, ConversationKey, Failure, FileEntry, SafePath, media::media_type, text::rfc3339},

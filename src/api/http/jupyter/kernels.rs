@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{Call, kernel, members};
 use crate::{
-    api::http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
+    api::http::{Answer, ApiParts, Reply, RequestBody, no_content},
     domain::{Code, Failure, Language, SessionId, text::rfc3339},
     ports::runner::Runner,
     services::{

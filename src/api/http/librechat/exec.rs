@@ -7,13 +7,7 @@ use serde_json::{Value, json};
 
 use super::{file_id, find, fresh, of_hint, session};
 use crate::{
-    api::http::{
-        Reply,
-        body::RequestBody,
-        coderunner::stderr,
-        listed::{self, Room},
-        parts::ApiCall,
-    },
+    api::http::{ApiCall, Reply, RequestBody, Room, coderunner::stderr, listed},
     domain::{Change, Code, ConversationKey, Failure, FileEntry, Language, SafePath},
     services::{
         files::Files,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    api::http::{Answer, Reply, no_content, parts::Path},
+    api::http::{Answer, Path, Reply, no_content},
     domain::{Code, Failure, Principal, TokenId, TokenRecord, text::rfc3339},
     services::admin::Admin,
 };
