@@ -3,8 +3,6 @@
 //! Messages of the sandbox are untrusted. The task waits for a follower whose bounded queue is full, so that no output
 //! of a cell is lost; each follower is a task of the server that always reads.
 
-mod writing;
-
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -22,7 +20,7 @@ use super::{
     SessionEnd,
     files::FileLink,
     message::{Channel, Header, KernelMessage, MessageReader},
-    queue::Followers,
+    queue::{self, Followers},
 };
 use crate::{
     domain::{Code, Ended, Environment, Failure, StreamKind},
@@ -112,7 +110,7 @@ impl Kernel {
         let (closed, is_stuck) = (close.clone(), stuck.clone());
         tasks.spawn(async move {
             // Apart from reading, since a kernel that does not read may still print.
-            let writing = writing::write(stdin, request, receiver, outgoing, file_frames, is_stuck.clone());
+            let writing = queue::write(stdin, request, receiver, outgoing, file_frames, is_stuck.clone());
             let writing = tokio::spawn(writing);
             task.run(closed, is_stuck).await;
             writing.abort();
