@@ -14,12 +14,12 @@ const NAME_CHARS_MAX: usize = 32;
 /// The fewest bytes a minute: one piece of a connection must fit.
 pub const BYTES_PER_MINUTE_MIN: u32 = 64 << 10;
 
-/// One host of a policy.
+/// A host of a policy with its ports, or every name below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Pattern {
-    Host(Host),
-    /// Every name that ends in this, which begins with a dot.
-    Below(String),
+struct HostRule {
+    root: Host,
+    is_below: bool,
+    ports: Vec<u16>,
 }
 
 /// A policy as an operator writes it.
@@ -52,7 +52,7 @@ pub struct Policy {
     /// 1 to 32 of `a-z 0-9 _ -`.
     pub name: String,
     languages: Vec<Language>,
-    hosts: Vec<(Pattern, Vec<u16>)>,
+    hosts: Vec<HostRule>,
     pub rules: RequestRules,
     pub requests_per_minute: Option<NonZeroU32>,
     pub bytes_per_minute: Option<NonZeroU32>,
@@ -99,7 +99,7 @@ impl Policy {
             return Err(PolicyError::Port);
         }
         let ports = if text.ports.is_empty() { PORTS.to_vec() } else { text.ports.clone() };
-        let hosts = text.hosts.iter().map(|host| pattern(host.trim(), &ports)).collect::<Result<_, _>>()?;
+        let hosts = text.hosts.iter().map(|host| host_rule(host.trim(), &ports)).collect::<Result<_, _>>()?;
         let language = |text: &String| text.parse().map_err(|_| PolicyError::Language(text.clone()));
         let languages = text.languages.iter().map(language).collect::<Result<_, _>>()?;
         if (1..BYTES_PER_MINUTE_MIN).contains(&text.bytes_per_minute) {
@@ -118,11 +118,8 @@ impl Policy {
 
     /// Its hosts as text, with a port where that is not a usual one.
     pub fn hosts(&self) -> impl Iterator<Item = String> {
-        self.hosts.iter().map(|(pattern, ports)| {
-            let host = match pattern {
-                Pattern::Host(host) => host.to_string(),
-                Pattern::Below(ending) => format!("*{ending}"),
-            };
+        self.hosts.iter().map(|HostRule { root, is_below, ports }| {
+            let host = format!("{}{root}", if *is_below { "*." } else { "" });
             let other: Vec<_> = ports.iter().filter(|port| !PORTS.contains(port)).map(u16::to_string).collect();
             if other.is_empty() { host } else { format!("{host}:{}", other.join("/")) }
         })
@@ -133,22 +130,16 @@ impl Policy {
     }
 
     pub fn allows(&self, target: &Target) -> bool {
-        self.hosts.iter().any(|(pattern, ports)| {
-            let is_named = match (pattern, &target.host) {
-                (Pattern::Host(host), target) => host == target,
-                (Pattern::Below(ending), Host::Name(name)) => name.ends_with(ending),
-                (Pattern::Below(_), Host::Address(_)) => false,
-            };
+        self.hosts.iter().any(|HostRule { root, is_below, ports }| {
+            let is_root = target.host == *root;
+            let is_named = if *is_below { !is_root && target.host.is_within(root) } else { is_root };
             is_named && ports.contains(&target.port)
         })
     }
 
     /// Its hosts, and the names below which there are some.
     pub fn roots(&self) -> impl Iterator<Item = Host> {
-        self.hosts.iter().map(|(pattern, _)| match pattern {
-            Pattern::Host(host) => host.clone(),
-            Pattern::Below(ending) => Host::Name(ending.trim_start_matches('.').to_owned()),
-        })
+        self.hosts.iter().map(|rule| rule.root.clone())
     }
 
     /// Whether a host of this policy may have an address that is not of the internet, at this port.
@@ -157,24 +148,21 @@ impl Policy {
     }
 }
 
-fn pattern(text: &str, ports: &[u16]) -> Result<(Pattern, Vec<u16>), PolicyError> {
+fn host_rule(text: &str, ports: &[u16]) -> Result<HostRule, PolicyError> {
     let wrong = || PolicyError::Host(text.chars().take(80).collect());
     let (name, is_below) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
-    let Target { host, port } = Target::parse(name, Some(0)).ok_or_else(wrong)?;
+    let Target { host: root, port } = Target::parse(name, Some(0)).ok_or_else(wrong)?;
     let ports = if port == 0 { ports.to_vec() } else { vec![port] };
     if name.contains('*') {
         return Err(wrong());
     }
-    match (host, is_below) {
-        (Host::Name(name), true) => {
-            // Below a public suffix, such as co.uk or github.io, are the hosts of many owners.
-            if psl::suffix_str(&name) == Some(name.as_str()) {
-                return Err(PolicyError::TooBroad(text.to_owned()));
-            }
-            Ok((Pattern::Below(format!(".{name}")), ports))
+    match &root {
+        Host::Address(_) if is_below => Err(wrong()),
+        // Below a public suffix, such as co.uk or github.io, are the hosts of many owners.
+        Host::Name(name) if is_below && psl::suffix_str(name) == Some(name.as_str()) => {
+            Err(PolicyError::TooBroad(text.to_owned()))
         }
-        (Host::Address(_), true) => Err(wrong()),
-        (host, false) => Ok((Pattern::Host(host), ports)),
+        _ => Ok(HostRule { root, is_below, ports }),
     }
 }
 
