@@ -36,26 +36,10 @@ pub(super) enum Watch {
 }
 
 /// Why the cells of a turn are stopped.
-pub(super) enum StopReason {
-    Disk(DiskLimit),
-    TokenEnded,
-}
-
-impl StopReason {
+pub(super) struct StopReason {
     /// How a cell ended that it stopped.
-    pub(super) fn ended(&self) -> Ended {
-        match self {
-            Self::Disk(limit) => Ended::DiskLimit(*limit),
-            Self::TokenEnded => Ended::Cancelled,
-        }
-    }
-
-    pub(super) fn sentence(&self) -> String {
-        match self {
-            Self::Disk(limit) => limit.sentence(),
-            Self::TokenEnded => "The token that this cell came by was revoked or has expired.".to_owned(),
-        }
-    }
+    pub(super) ended: Ended,
+    pub(super) sentence: String,
 }
 
 pub(super) enum TurnChange {
@@ -124,10 +108,13 @@ impl Watch {
     pub(super) fn begin(turn: &ConversationTurn) -> Self {
         let (breach, ended) = (turn.breach(), turn.token_ended());
         Self::Watched(Box::pin(async move {
-            tokio::select! {
-                limit = breach => StopReason::Disk(limit),
-                () = ended => StopReason::TokenEnded,
-            }
+            let (ended, sentence) = tokio::select! {
+                limit = breach => (Ended::DiskLimit(limit), limit.sentence()),
+                () = ended => {
+                    (Ended::Cancelled, "The token that this cell came by was revoked or has expired.".to_owned())
+                }
+            };
+            StopReason { ended, sentence }
         }))
     }
 }

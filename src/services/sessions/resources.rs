@@ -205,7 +205,7 @@ impl Inner {
                 SessionCapacity::Reserved(reserved) => return Ok(reserved),
                 _ if self.prestarted.end_all() => {}
                 SessionCapacity::Ends(ends) => ends.iter().for_each(|session| self.end(session, SessionEnd::Memory)),
-                SessionCapacity::Full(full) => return Err(Failure::new(Code::SessionsFull, full.sentence())),
+                SessionCapacity::Full(full) => return Err(Failure::new(Code::SessionsFull, full.to_string())),
             }
         }
     }

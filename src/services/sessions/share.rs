@@ -26,27 +26,20 @@ pub(super) struct Limits {
 }
 
 /// Why there is no room for a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoCapacity {
     /// No session may end for it.
+    #[error(
+        "The memory for sessions is in use, by sessions that run a cell or by owners that hold no more of it than you \
+         would: close a session of your own, or try again later."
+    )]
     Memory,
     /// The owner holds its share, and all its sessions are busy.
+    #[error(
+        "Your sessions use your share of the memory for sessions, and each runs a cell: close one, or wait until a \
+         cell has ended."
+    )]
     Share,
-}
-
-impl NoCapacity {
-    pub(super) fn sentence(self) -> &'static str {
-        match self {
-            Self::Memory => {
-                "The memory for sessions is in use, by sessions that run a cell or by owners that hold no more of it \
-                 than you would: close a session of your own, or try again later."
-            }
-            Self::Share => {
-                "Your sessions use your share of the memory for sessions, and each runs a cell: close one, or wait \
-                 until a cell has ended."
-            }
-        }
-    }
 }
 
 /// The sessions that end for one more of `bytes` of an owner; none where there is room. Where they would not suffice,

@@ -195,9 +195,9 @@ impl HubTask {
 
     /// Tells those who watch, and stops the cell that runs.
     pub(super) fn stop_cells(&mut self, reason: &StopReason, link: &KernelLink) {
-        self.note(&format!("[{}]\n", reason.sentence()));
+        self.note(&format!("[{}]\n", reason.sentence));
         let stopped = self.cells.open.first_mut().map(|cell| {
-            cell.stopped = Some(reason.ended());
+            cell.stopped = Some(reason.ended);
             cell.code.request.clone()
         });
         if let TurnState::Held { watch, .. } = &mut self.turn {
