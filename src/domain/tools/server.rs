@@ -6,11 +6,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{Rule, RuleError, RuleText, ServerName};
-use crate::domain::{
-    id::{ConversationId, Language},
-    owner::{ConversationKey, Principal},
-    text::shown,
-};
+use crate::domain::{ConversationId, ConversationKey, Language, Principal, text::shown};
 
 /// What stands for the server's secret in headers and variables.
 const PLACEHOLDER: &str = "{secret}";
