@@ -133,25 +133,25 @@ impl Inner {
 }
 
 impl HubTask {
-    async fn run(mut self, mut link: KernelLink, stop: CancellationToken) {
+    async fn run(mut self, link: KernelLink, stop: CancellationToken) {
+        let end = stop.run_until_cancelled(self.follow(link)).await;
+        self.end(&end.map_or(ConnectionEnd::Stopping, |end| ConnectionEnd::Ended(end.reason())));
+    }
+
+    /// Serves one kernel of the session after the other; how the last one ended.
+    async fn follow(&mut self, mut link: KernelLink) -> SessionEnd {
         loop {
-            tokio::select! {
-                () = self.serve(&mut link) => {}
-                () = stop.cancelled() => return self.end(&ConnectionEnd::Stopping),
-            }
+            self.serve(&mut link).await;
             let end = self.runs.sessions().ended(&link).await;
             let lost = self.take_lost(end);
             self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
-            let next = tokio::select! {
-                next = self.restarted(&link) => next,
-                () = stop.cancelled() => return self.end(&ConnectionEnd::Stopping),
-            };
+            let next = self.restarted(&link).await;
             match next {
                 Ok(next) => link = next,
                 Err(end) => {
                     self.accept();
                     self.deliver(None, &self.sender.status("dead"));
-                    return self.end(&ConnectionEnd::Ended(end.reason()));
+                    return end;
                 }
             }
         }
