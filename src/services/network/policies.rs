@@ -77,9 +77,7 @@ impl Policies {
             let why = format!("`{}` is in the server's settings: change it there", policy.name);
             return Err(Failure::argument("name", why));
         }
-        let is_new = self.by_name(&policy.name).is_none();
-        let made = self.made.read().len();
-        if is_new && made >= MADE_MAX {
+        if self.by_name(&policy.name).is_none() && self.made.read().len() >= MADE_MAX {
             return Err(Failure::argument("name", format!("there are {MADE_MAX} policies already: delete one")));
         }
         if serde_json::to_vec(text).is_ok_and(|json| json.len() > DEFINITION_BYTES_MAX) {

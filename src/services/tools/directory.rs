@@ -119,13 +119,10 @@ impl Directory {
             let why = format!("`{}` is in the server's settings: change it there", server.name);
             return Err(Failure::argument("name", why));
         }
-        let secret = secret.map(str::to_owned);
-        if secret.as_ref().is_some_and(|secret| secret.len() > SECRET_BYTES_MAX || secret.contains(['\0', '\r', '\n']))
-        {
-            return Err(Failure::argument(
-                "secret",
-                format!("it must be one line of at most {SECRET_BYTES_MAX} bytes"),
-            ));
+        let fits = |secret: &str| secret.len() <= SECRET_BYTES_MAX && !secret.contains(['\0', '\r', '\n']);
+        if secret.is_some_and(|secret| !fits(secret)) {
+            let why = format!("it must be one line of at most {SECRET_BYTES_MAX} bytes");
+            return Err(Failure::argument("secret", why));
         }
         let made = self.made.read().clone();
         let known = made.iter().find(|live| live.name() == &server.name);
@@ -138,7 +135,7 @@ impl Directory {
         // A secret does not follow a server to another address.
         let kept =
             known.filter(|live| live.server.identity() == server.identity()).map(|live| live.secret().to_owned());
-        let secret = secret.or(kept).unwrap_or_default();
+        let secret = secret.map(str::to_owned).or(kept).unwrap_or_default();
         let (name, at) = (server.name.to_string(), self.clock.unix_ms());
         self.store()?.put_tool_server(&name, text, &secret, at).await?;
         self.load().await?;

@@ -74,18 +74,12 @@ impl Tools {
         let listed = join_all(listed).await;
         let (mut found, mut unanswered) = (Vec::new(), Vec::new());
         for (live, definitions) in &listed {
-            let definitions = match definitions {
-                Ok(definitions) => definitions,
-                Err(why) => {
-                    unanswered.push(live.with_tools(Err(why.clone())));
-                    continue;
-                }
-            };
-            for defined in &definitions.tools {
-                let score = score(&words, live.name().as_str(), &defined.tool);
-                if score > 0 || words.is_empty() {
-                    found.push((score, *live, definitions, defined));
-                }
+            match definitions {
+                Ok(definitions) => found.extend(definitions.tools.iter().filter_map(|defined| {
+                    let score = score(&words, live.name().as_str(), &defined.tool);
+                    (score > 0 || words.is_empty()).then_some((score, *live, definitions, defined))
+                })),
+                Err(why) => unanswered.push(live.with_tools(Err(why.clone()))),
             }
         }
         // Equal ones in the order of their servers.
