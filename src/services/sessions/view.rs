@@ -25,18 +25,14 @@ impl Setup {
     /// # Errors
     /// [`Code::InvalidArgument`] for what is different.
     pub(super) fn check_same(&self, open: &Self) -> Result<(), Failure> {
-        for (argument, is_other) in [
-            ("env", !self.env.is_empty() && open.env != self.env),
-            ("network", self.network.is_some() && open.network != self.network),
-        ] {
-            if is_other {
-                return Err(Failure::argument(
-                    argument,
-                    "the session is open, with what it began with: close it first",
-                ));
-            }
-        }
-        Ok(())
+        let argument = if !self.env.is_empty() && open.env != self.env {
+            "env"
+        } else if self.network.is_some() && open.network != self.network {
+            "network"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::argument(argument, "the session is open, with what it began with: close it first"))
     }
 }
 
