@@ -253,18 +253,14 @@ impl Live {
         }
         *connection = None;
         let changed = self.definitions.forgetter();
-        match self.connectors.upstreams.connect(&self.transport(), Arc::clone(&changed)).await {
-            Ok(open) => {
-                // Its tools may be others since the last connection.
-                changed();
-                Ok(Arc::clone(connection.insert(open)))
-            }
-            Err(error) => {
-                info!(server = %self.server.name, %error, "a tool server could not be reached");
-                *self.away.lock() = Some((Instant::now(), error.clone()));
-                Err(error)
-            }
-        }
+        let connected = self.connectors.upstreams.connect(&self.transport(), Arc::clone(&changed)).await;
+        let open = connected.inspect_err(|error| {
+            info!(server = %self.server.name, %error, "a tool server could not be reached");
+            *self.away.lock() = Some((Instant::now(), error.clone()));
+        })?;
+        // Its tools may be others since the last connection.
+        changed();
+        Ok(Arc::clone(connection.insert(open)))
     }
 
     /// Its tools as they are now, as far as it said so.
