@@ -19,7 +19,6 @@ mod http;
 mod resolver;
 mod socks;
 mod stream;
-mod trust;
 mod tunnel;
 mod upstream;
 
@@ -40,7 +39,7 @@ use self::{
     authority::LeafCertificates,
     stream::{Outgoing, PIECE_BYTES},
 };
-pub use self::{resolver::SystemResolver, trust::TrustError};
+pub use self::{authority::TrustError, resolver::SystemResolver};
 use crate::{
     domain::network::{Host, NetworkUse, Refusal},
     ports::network::{Authority, Carrier, ChannelPipe, Gate},
@@ -100,7 +99,7 @@ impl Multiplexer {
     /// They are none.
     pub fn trusting(more_pem: Option<&[u8]>) -> Result<Self, TrustError> {
         let permits = Arc::new(Semaphore::new(crate::ports::network::CHANNELS_MAX));
-        Ok(Self { permits, trust: trust::client(more_pem)? })
+        Ok(Self { permits, trust: authority::trust(more_pem)? })
     }
 }
 

@@ -1,6 +1,7 @@
-//! The certificate authority of one sandbox, and the certificates of the hosts whose TLS is opened there. Name
-//! constraints restrict the authority to these hosts; it expires soon after the longest life of a sandbox, and its key
-//! stays in the server.
+//! Certificates. The certificate authority of one sandbox, and the certificates of the hosts whose TLS is opened there:
+//! name constraints restrict the authority to these hosts; it expires soon after the longest life of a sandbox, and its
+//! key stays in the server. The trusted roots for TLS with hosts on behalf of a program: those of Mozilla, which are part
+//! of the binary, those of the system (`SSL_CERT_FILE`) and those of the operator.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,13 +11,13 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256, SanType,
 };
 use rustls::{
-    ServerConfig,
+    ClientConfig, RootCertStore, ServerConfig,
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivatePkcs8KeyDer, pem::PemObject as _},
     server::NoServerSessionStorage,
 };
 use time::{Duration, OffsetDateTime};
 
-use super::trust::{ALPN, provider};
 use crate::{domain::network::Host, ports::network::Authority};
 
 /// The longest life of a session, seven days, and one more.
@@ -26,6 +27,40 @@ const EARLIER: Duration = Duration::hours(1);
 /// Certificates that are kept; below a wildcard there are any number of hosts.
 const LEAVES_MAX: usize = 64;
 const NAME: &str = "Sandbox";
+/// The only protocol that is spoken where TLS is opened.
+const ALPN: &[u8] = b"http/1.1";
+
+/// Why a file of certificates cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it holds no certificate in PEM that can be a root")]
+pub struct TrustError;
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// TLS with hosts, with more roots in PEM.
+///
+/// # Errors
+/// One of them is none.
+pub(super) fn trust(more_pem: Option<&[u8]>) -> Result<Arc<ClientConfig>, TrustError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(pem) = more_pem {
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            certificate.ok().and_then(|certificate| roots.add(certificate).ok()).ok_or(TrustError)?;
+        }
+        if roots.len() == before {
+            return Err(TrustError);
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let mut config = builder.map_err(|_| TrustError)?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
 
 /// A new authority for these hosts and names below them. `None` where the system has no random numbers.
 pub(super) fn make(hosts: &[Host]) -> Option<Authority> {
@@ -140,7 +175,6 @@ impl LeafCertificates {
 #[cfg(test)]
 mod tests {
     use rustls::{
-        RootCertStore,
         client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
         pki_types::{ServerName, UnixTime},
     };
@@ -195,6 +229,14 @@ mod tests {
         for number in 0..200 {
             leaves.server(&host(&format!("{number}.example.com"))).expect("TLS");
             assert!(leaves.made.lock().len() <= LEAVES_MAX);
+        }
+    }
+
+    #[test]
+    fn file_without_a_certificate_is_refused() {
+        assert!(trust(None).is_ok());
+        for pem in [&b""[..], b"text", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert_eq!(trust(Some(pem)).map(|_| ()), Err(TrustError));
         }
     }
 }

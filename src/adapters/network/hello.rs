@@ -69,12 +69,12 @@ pub(super) mod tests {
     use rustls::{ClientConnection, pki_types::ServerName};
     use tokio::io::{AsyncWriteExt as _, BufReader, duplex};
 
-    use super::{super::trust, *};
+    use super::{super::authority, *};
 
     /// The first message of a client that asks for a host. An address is in it under no name.
     pub(in super::super) fn hello(host: &str) -> Vec<u8> {
         let name = ServerName::try_from(host.to_owned()).expect("a host");
-        let mut client = ClientConnection::new(trust::client(None).expect("roots"), name).expect("a client");
+        let mut client = ClientConnection::new(authority::trust(None).expect("roots"), name).expect("a client");
         let mut bytes = Vec::new();
         while client.wants_write() {
             client.write_tls(&mut bytes).expect("written");

@@ -12,9 +12,8 @@ use yamux::Stream;
 
 use super::{
     super::{
-        Multiplexer,
+        Multiplexer, authority,
         tests::{AllowingGate, sandbox_of},
-        trust,
         upstream::ProgramEnd,
     },
     *,
@@ -220,7 +219,7 @@ fn client(forwarder: &Arc<Forwarder>) -> DuplexStream {
 async fn request_goes_to_a_new_connection_where_the_kept_one_closes_before_it_is_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
-    let trust = trust::client(None).expect("roots");
+    let trust = authority::trust(None).expect("roots");
     let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
     let forwarder = Arc::new(Forwarder::new(sandbox, Scheme::Http, ProgramEnd::default()));
     let [mut first, mut second] = [client(&forwarder), client(&forwarder)];

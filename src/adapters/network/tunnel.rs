@@ -114,7 +114,6 @@ mod tests {
             authority::{self, LeafCertificates},
             hello::tests::hello,
             tests::AllowingGate,
-            trust,
         },
         *,
     };
@@ -125,7 +124,7 @@ mod tests {
     async fn unused(target: &str) -> Ends {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
-        let trust = trust::client(None).expect("roots");
+        let trust = authority::trust(None).expect("roots");
         let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
         let target = Target::parse(target, None).expect("a target");
         let connected = connect(&target, &sandbox, &ProgramEnd::default()).await.expect("a tunnel");
@@ -226,7 +225,7 @@ mod tests {
         let (gate, target) = (Arc::new(gate), Target::parse("a.example:443", None).expect("a target"));
         let authority = authority::make(std::slice::from_ref(&target.host)).expect("an authority");
         let leaves = LeafCertificates::new(&authority);
-        let sandbox = Arc::new(Sandbox::new(gate.clone(), trust::client(None).expect("roots"), leaves));
+        let sandbox = Arc::new(Sandbox::new(gate.clone(), authority::trust(None).expect("roots"), leaves));
         let tunnel = connect(&target, &sandbox, &ProgramEnd::default()).await.expect("a tunnel");
         assert!(listener.accept().is_err(), "nothing has connected");
         let (near, mut program) = duplex(1 << 10);

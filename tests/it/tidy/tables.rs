@@ -141,7 +141,7 @@ pub const VENDORS: [(&str, &[&str]); 32] = [
         ],
     ),
     ("rustls", &["adapters/engine/docker", "adapters/network", "adapters/tools/http", "adapters/web"]),
-    ("rustls_native_certs", &["adapters/network/trust"]),
+    ("rustls_native_certs", &["adapters/network/authority"]),
     ("tokio_rustls", &["adapters/network"]),
     ("rcgen", &["adapters/network/authority"]),
     ("yamux", &["adapters/network"]),
