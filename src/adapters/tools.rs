@@ -10,7 +10,6 @@
 //! A server of revision 2026-07-28 is asked by `server/discover`, an older one by `initialize`. Requests of a server to
 //! this client (sampling, elicitation, roots) are refused: no such capability is declared.
 
-mod answer;
 mod connection;
 mod failure;
 mod handler;

@@ -1,4 +1,4 @@
-//! A connection to a server: its tools, and calls of them. Does not know the transport.
+//! A connection to a server: its tools, and calls of them, as types of the port. Does not know the transport.
 
 use std::{
     collections::HashSet,
@@ -10,11 +10,13 @@ use std::{
 };
 
 use async_trait::async_trait;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rmcp::{
     RoleClient,
     model::{
-        CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ListToolsRequest,
-        PaginatedRequestParams, ProtocolVersion, RequestId, ServerResult, SubscriptionFilter,
+        self, CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotificationParam, ClientRequest,
+        ContentBlock, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, RequestId, ResourceContents,
+        ServerResult, SubscriptionFilter,
     },
     service::{ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService, ServiceError},
     transport::IntoTransport,
@@ -24,15 +26,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::{sync::DropGuard, task::AbortOnDropHandle};
 
 use super::{
-    answer,
     failure::Secrets,
     handler::{Handler, Sinks},
     streams::Link,
 };
 use crate::{
-    domain::tools::Tool,
+    domain::tools::{Hints, TOOL_NAME_BYTES_MAX, Tool},
     ports::tools::{
-        Answer, DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, ProgressSink, TOOLS_MAX, Upstream, UpstreamError,
+        Answer, Attachment, DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, ProgressSink, TOOLS_MAX, Upstream, UpstreamError,
     },
 };
 
@@ -42,6 +43,8 @@ const PAGES_MAX: usize = 100;
 /// How long it waits until it listens again, at first and at most.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 const LISTEN_AGAIN_MAX: Duration = Duration::from_mins(1);
+/// In place of a part that rmcp does not know.
+const UNKNOWN: &str = "[a part of the answer is of a kind that this server does not know]";
 
 pub(super) struct Connection {
     service: RunningService<RoleClient, Handler>,
@@ -111,10 +114,10 @@ impl Connection {
         let request = ListToolsRequest { params, ..ListToolsRequest::default() };
         match self.ask(ClientRequest::ListToolsRequest(request), Arc::new(|_| ())).await? {
             ServerResult::ListToolsResult(page) => {
-                Ok((page.tools.into_iter().filter_map(answer::tool).collect(), page.next_cursor))
+                Ok((page.tools.into_iter().filter_map(tool).collect(), page.next_cursor))
             }
             // One of them is none; the others are used.
-            ServerResult::CustomResult(page) => answer::tools(page.0),
+            ServerResult::CustomResult(page) => readable_tools(page.0),
             _ => Err(UpstreamError::Unusable("it is not a list of tools".to_owned())),
         }
     }
@@ -166,7 +169,7 @@ impl Upstream for Connection {
         let refused = |why: &str| Err(UpstreamError::Refused(why.to_owned()));
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         match self.ask(ClientRequest::CallToolRequest(CallToolRequest::new(params)), progress).await? {
-            ServerResult::CallToolResult(result) => answer::answered(result),
+            ServerResult::CallToolResult(result) => answered(result),
             ServerResult::InputRequiredResult(_) => refused("it asks for more input, which a program cannot give"),
             ServerResult::CreateTaskResult(_) => refused("it made a task of the call, which was not asked for"),
             _ => Err(UpstreamError::Unusable("it is not a result of a tool".to_owned())),
@@ -227,4 +230,66 @@ async fn listen(peer: Peer<RoleClient>, changed: Arc<dyn Fn() + Send + Sync>) {
         again = (again * 2).min(LISTEN_AGAIN_MAX);
         changed();
     }
+}
+
+/// `None` for one whose name no client could call.
+fn tool(tool: model::Tool) -> Option<Tool> {
+    let name = tool.name.into_owned();
+    let hints = tool
+        .annotations
+        .map(|hints| Hints { read_only_hint: hints.read_only_hint, destructive_hint: hints.destructive_hint });
+    (!name.is_empty() && name.len() <= TOOL_NAME_BYTES_MAX).then(|| Tool {
+        name,
+        title: tool.title,
+        description: tool.description.unwrap_or_default().into_owned(),
+        input: Value::Object(tool.input_schema.as_ref().clone()),
+        output: tool.output_schema.map(|schema| Value::Object(schema.as_ref().clone())),
+        hints: hints.unwrap_or_default(),
+    })
+}
+
+/// A page in which rmcp could not read every tool: those that it can, and where the next page is.
+///
+/// # Errors
+/// It is no page.
+fn readable_tools(mut page: Value) -> Result<(Vec<Tool>, Option<String>), UpstreamError> {
+    let Some(Value::Array(tools)) = page.get_mut("tools").map(Value::take) else {
+        return Err(UpstreamError::Unusable("it is not a list of tools".to_owned()));
+    };
+    let tools = tools.into_iter().filter_map(|value| tool(serde_json::from_value(value).ok()?)).collect();
+    Ok((tools, page.get("nextCursor").and_then(Value::as_str).map(str::to_owned)))
+}
+
+/// # Errors
+/// A part is not the base64 that it says.
+fn answered(result: CallToolResult) -> Result<Answer, UpstreamError> {
+    let mut answer = Answer {
+        is_error: result.is_error == Some(true),
+        structured: result.structured_content,
+        texts: Vec::new(),
+        attachments: Vec::new(),
+    };
+    for block in result.content {
+        match block {
+            ContentBlock::Text(text) => answer.texts.push(text.text),
+            ContentBlock::Image(image) => answer.attachments.push(attachment(image.mime_type, &image.data)?),
+            ContentBlock::Audio(audio) => answer.attachments.push(attachment(audio.mime_type, &audio.data)?),
+            ContentBlock::Resource(resource) => match resource.resource {
+                ResourceContents::TextResourceContents { text, .. } => answer.texts.push(text),
+                ResourceContents::BlobResourceContents { mime_type, blob, .. } => {
+                    answer.attachments.push(attachment(mime_type.unwrap_or_default(), &blob)?);
+                }
+                _ => answer.texts.push(UNKNOWN.to_owned()),
+            },
+            ContentBlock::ResourceLink(link) => answer.texts.push(link.uri),
+            _ => answer.texts.push(UNKNOWN.to_owned()),
+        }
+    }
+    Ok(answer)
+}
+
+fn attachment(media_type: String, base64: &str) -> Result<Attachment, UpstreamError> {
+    let bytes = BASE64_STANDARD.decode(base64);
+    let bytes = bytes.map_err(|_| UpstreamError::Unusable("a part of it is not base64".to_owned()))?;
+    Ok(Attachment { media_type, bytes })
 }
