@@ -1,7 +1,7 @@
 //! Certificates. The certificate authority of one sandbox, and the certificates of the hosts whose TLS is opened there:
 //! name constraints restrict the authority to these hosts; it expires soon after the longest life of a sandbox, and its
-//! key stays in the server. The trusted roots for TLS with hosts on behalf of a program: those of Mozilla, which are part
-//! of the binary, those of the system (`SSL_CERT_FILE`) and those of the operator.
+//! key stays in the server. The trusted roots for TLS with hosts on behalf of a program: those of Mozilla, which are
+//! part of the binary, those of the system (`SSL_CERT_FILE`) and those of the operator.
 
 use std::{collections::HashMap, sync::Arc};
 

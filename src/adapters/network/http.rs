@@ -1,5 +1,5 @@
-//! Requests of programs over HTTP. The proxy: tunnels (`CONNECT`), and requests with the whole URL, which go to the host as
-//! requests of ours. And TLS that the server opens, for secrets and for rules of requests: it ends here under a
+//! Requests of programs over HTTP. The proxy: tunnels (`CONNECT`), and requests with the whole URL, which go to the
+//! host as requests of ours. And TLS that the server opens, for secrets and for rules of requests: it ends here under a
 //! certificate of the sandbox's authority, each request is decided, and goes to the host over another TLS whose
 //! certificate is verified. The connection to the host is made for a request: without one there is none, and none that
 //! the host has ended meanwhile.

@@ -1,8 +1,8 @@
 //! The streams above and below the multiplexer. Above it the stream of a channel, for the code that speaks with its
 //! program. The multiplexer does not reset a stream that is dropped after its own half was ended: the other end is not
 //! notified and gets no more window. So each end gives up a write that finds no window once the other half has ended,
-//! and data that the program still sends after its answer is read. Below it what it writes, gathered into pieces for the
-//! sandbox.
+//! and data that the program still sends after its answer is read. Below it what it writes, gathered into pieces for
+//! the sandbox.
 
 use std::{
     io,

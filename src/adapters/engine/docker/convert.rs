@@ -64,8 +64,8 @@ pub(super) struct Profile {
     /// Control groups v1, which have swappiness.
     pub cgroup_v1: bool,
     /// The engine is Podman, which speaks Docker's interface: the path of our seccomp profile on its host. It reads the
-    /// profile from a file (until its pull request 29726), where Docker takes the text. It has no limit on the inodes of
-    /// a tmpfs, and its compatible interface has no update of a container. What else it does not support is in
+    /// profile from a file (until its pull request 29726), where Docker takes the text. It has no limit on the inodes
+    /// of a tmpfs, and its compatible interface has no update of a container. What else it does not support is in
     /// `docs/operations.md`.
     pub podman: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! One sandbox: create, attach, start, in this order, so that no byte of output is missed; and how it ended: by `wait`,
 //! or, when that connection breaks, by `inspect` once the engine answers again.
 //!
-//! Spawns nothing. When a step of the start fails or its future is dropped, the container already has its labels and its
-//! name, by which the caller destroys it.
+//! Spawns nothing. When a step of the start fails or its future is dropped, the container already has its labels and
+//! its name, by which the caller destroys it.
 //!
 //! The end of a stream is never treated as the end of a program. When both the wait and the streams have ended, the
 //! engine was away and the sandbox cannot be observed any more.

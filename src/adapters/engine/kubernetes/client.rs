@@ -1,6 +1,6 @@
-//! The client of the API server, and which rights that gives it: the vendor's layers over a connector of ours, since the
-//! vendor's own has no TCP keep-alive. Without it, a connection whose other end vanished stays open, because an idle
-//! watch or stream never writes and so never gets an error.
+//! The client of the API server, and which rights that gives it: the vendor's layers over a connector of ours, since
+//! the vendor's own has no TCP keep-alive. Without it, a connection whose other end vanished stays open, because an
+//! idle watch or stream never writes and so never gets an error.
 //!
 //! Each connection is driven in a task of the vendor's, which ends with the connection.
 

@@ -1,9 +1,9 @@
-//! One sandbox: create the pod, wait until its container runs, attach; and how it ended, from the state of its container,
-//! which the kubelet reports before the pod's phase. What a container writes before the server is attached is lost, so
-//! process 1 of a framed runner waits for [`ATTACHED`].
+//! One sandbox: create the pod, wait until its container runs, attach; and how it ended, from the state of its
+//! container, which the kubelet reports before the pod's phase. What a container writes before the server is attached
+//! is lost, so process 1 of a framed runner waits for [`ATTACHED`].
 //!
-//! Spawns nothing. When a step of the start fails or its future is dropped, the pod already has its labels and its name,
-//! by which the caller destroys it.
+//! Spawns nothing. When a step of the start fails or its future is dropped, the pod already has its labels and its
+//! name, by which the caller destroys it.
 //!
 //! A broken watch says nothing about the pod, which runs on while the API server is away; so it is only opened again.
 //! What is lost with a broken attachment is reported by the output.
