@@ -14,7 +14,6 @@ mod answer;
 mod authority;
 mod channel;
 mod forward;
-mod hello;
 mod http;
 mod resolver;
 mod socks;

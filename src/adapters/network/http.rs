@@ -22,7 +22,7 @@ use super::{
     answer::{Answer, own, refuse},
     channel::Client,
     forward::{Forwarder, Scheme},
-    hello, tunnel,
+    tunnel,
     upstream::ProgramEnd,
 };
 use crate::domain::network::{Refusal, Target};
@@ -98,7 +98,7 @@ pub(super) async fn open(
 ) {
     let (from_client, to_client) = io::split(client);
     let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
-    let hello = timeout(HEAD_MAX, hello::read(&mut from_client, target)).await;
+    let hello = timeout(HEAD_MAX, tunnel::read_hello(&mut from_client, target)).await;
     let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
         // At other ports than that of TLS anything else would pass.
         Ok(head) if head.is_empty() => {
