@@ -36,7 +36,7 @@ pub use self::{
 };
 use self::{
     mounts::MOUNTS,
-    section::{ANY_KEY, named, section, sections},
+    section::{ANY_KEY, any_keys, named, section, sections},
     tables::{NETWORK, NetworkPolicy, SECRETS, TOOLS, WithSecret},
 };
 use crate::domain::{Limits, network::SecretText, tools::ServerText};

@@ -6,10 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    Config, ConfigError,
-    section::{any_keys, section},
-};
+use super::{Config, ConfigError, any_keys, section};
 use crate::domain::{
     shared_folder::{SharedFolder, SharedFolderError},
     skills::SkillSource,

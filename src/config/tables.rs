@@ -12,11 +12,7 @@ use serde::{
 };
 use serde_json::Value as Json;
 
-use super::{
-    Config, ConfigError,
-    section::{any_keys, section},
-    value::Secret as Value,
-};
+use super::{Config, ConfigError, Secret as Value, any_keys, section};
 use crate::domain::{
     network::{Policy, PolicyText, Secret, SecretRule, SecretText},
     tools::{ServerText, ToolServer},

@@ -6,11 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, uri::PathAndQuery};
 use secrecy::ExposeSecret as _;
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
-use super::{
-    ConfigError,
-    section::section,
-    value::{BindAddr, Secret},
-};
+use super::{BindAddr, ConfigError, Secret, section};
 
 /// The path below the address of the collector (OTLP 1.x, "OTLP/HTTP Request").
 const PATH: &str = "/v1/traces";
