@@ -35,6 +35,7 @@ pub use self::{
     value::{BaseUrl, BindAddr, Secret},
 };
 use self::{
+    check::{absolute, ensure, list_of, one_of},
     mounts::MOUNTS,
     section::{ANY_KEY, any_keys, named, section, sections},
     tables::{NETWORK, NetworkPolicy, SECRETS, TOOLS, WithSecret},

@@ -41,6 +41,12 @@ pub(super) fn one_of(name: &str, value: &str, [first, second]: [&str; 2]) -> Res
     ensure(value == first || value == second, format!("{name} must be `{first}` or `{second}`."))
 }
 
+/// Checks a setting that is a list of some words, with commas.
+pub(super) fn list_of(name: &str, value: &str, words: &[&str]) -> Result<(), ConfigError> {
+    let is_of = value.split(',').all(|word| words.contains(&word.trim()));
+    ensure(is_of, format!("{name} must be a list out of: {}.", words.join(", ")))
+}
+
 /// Checks a setting that names a file, where it is set.
 pub(super) fn absolute(name: &str, file: &str) -> Result<(), ConfigError> {
     let fits = file.is_empty() || Path::new(file).is_absolute();
@@ -70,13 +76,8 @@ impl Config {
         let why = "SANDBOX_ENV__ALLOWED must be names of variables separated by commas, such as API_KEY,TZ.";
         ensure(AllowedVariables::parse(&self.env.allowed).is_some(), why)?;
         one_of("SANDBOX_RUNS__ON_DISCONNECT", &self.runs.on_disconnect, ["cancel", "detach"])?;
-        let is_group = |group: &str| {
-            let known = ["run", "files", "session", "coderunner", "ipybox", "web", "skills", "tools", "check"];
-            known.contains(&group.trim())
-        };
-        let why = "SANDBOX_MCP__TOOLS must be a list out of: run, files, session, coderunner, ipybox, web, skills, \
-                   tools, check.";
-        ensure(self.mcp.tools.split(',').all(is_group), why)?;
+        let groups = ["run", "files", "session", "coderunner", "ipybox", "web", "skills", "tools", "check"];
+        list_of("SANDBOX_MCP__TOOLS", &self.mcp.tools, &groups)?;
         one_of("SANDBOX_MCP__NAMES", &self.mcp.names, ["underscore", "dotted"])?;
         one_of("SANDBOX_LOG__FORMAT", &self.log.format, ["text", "json"])?;
         let why = "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.";

@@ -1,10 +1,6 @@
 //! The settings of the engine, and which engine they name.
 
-use super::{
-    Config, ConfigError,
-    check::{ensure, one_of},
-    section::section,
-};
+use super::{Config, ConfigError, ensure, one_of, section};
 use crate::domain::users::UserRange;
 
 /// The value of `SANDBOX_ENGINE__KIND` for an engine that speaks Docker's interface.

@@ -2,7 +2,7 @@
 
 use http::{Uri, uri::Scheme};
 
-use super::{Config, ConfigError, section::section};
+use super::{Config, ConfigError, section};
 use crate::domain::network::{Policy, PolicyText};
 
 section! {
@@ -59,7 +59,7 @@ impl Config {
         if all.is_empty() {
             return Ok(None);
         }
-        super::check::absolute("SANDBOX_PACKAGES__CA_FILE", &self.packages.ca_file)?;
+        super::absolute("SANDBOX_PACKAGES__CA_FILE", &self.packages.ca_file)?;
         let words = |text: &str| -> Vec<String> {
             text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
         };

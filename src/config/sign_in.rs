@@ -1,6 +1,6 @@
 //! The settings of sign-in, and their rules.
 
-use super::{BaseUrl, Config, ConfigError, Secret, check::ensure, section::section};
+use super::{BaseUrl, Config, ConfigError, Secret, ensure, list_of, section};
 use crate::domain::{Scope, TokenLimits};
 
 section! {
@@ -129,9 +129,7 @@ impl Config {
         let why = "SANDBOX_SIGN_IN__OPENID_ISSUER needs SANDBOX_SIGN_IN__OPENID_CLIENT_ID and \
                    SANDBOX_SIGN_IN__OPENID_ALLOWED, which says who may sign in.";
         ensure(sign_in.openid_issuer.is_empty() || is_complete, why)?;
-        let words = sign_in.default_scopes.split(',').map(str::trim);
-        let why = "SANDBOX_SIGN_IN__DEFAULT_SCOPES must be a list out of: run, files.";
-        ensure(words.into_iter().all(|word| matches!(word, "run" | "files")), why)?;
+        list_of("SANDBOX_SIGN_IN__DEFAULT_SCOPES", &sign_in.default_scopes, &["run", "files"])?;
         ensure(!sign_in.owner_claim.is_empty(), "SANDBOX_SIGN_IN__OWNER_CLAIM must name a claim.")
     }
 }

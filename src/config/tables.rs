@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::Value as Json;
 
-use super::{Config, ConfigError, Secret as Value, any_keys, section};
+use super::{Config, ConfigError, Secret as Value, absolute, any_keys, section};
 use crate::domain::{
     network::{Policy, PolicyText, Secret, SecretRule, SecretText},
     tools::{ServerText, ToolServer},
@@ -168,7 +168,7 @@ impl Config {
             let rule = Self::rule(name, setting)?;
             rule.check_policies(&policies).map_err(|why| bad_secret(name, &why))?;
         }
-        super::check::absolute("SANDBOX_OPENED__CA_FILE", &self.opened.ca_file)
+        absolute("SANDBOX_OPENED__CA_FILE", &self.opened.ca_file)
     }
 
     fn rule(name: &str, setting: &WithSecret<SecretText>) -> Result<SecretRule, ConfigError> {
