@@ -210,6 +210,11 @@ fn parsed_if_any<T: FromStr<Err: Display>>(row: &AnyRow, column: &str) -> DbResu
     text.map(|text| text.parse()).transpose().map_err(|error| DatabaseError(format!("{column}: {error}")))
 }
 
+/// A column that holds a number; `None` where it is NULL or does not fit.
+fn number<N: TryFrom<i64>>(row: &AnyRow, column: &str) -> DbResult<Option<N>> {
+    Ok(row.try_get::<Option<i64>, _>(column)?.and_then(|number| number.try_into().ok()))
+}
+
 fn make_file(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         DirBuilder::new().mode(0o700).recursive(true).create(folder)?;

@@ -12,7 +12,7 @@ use sqlx::{
     any::{AnyArguments, AnyRow},
 };
 
-use super::{Database, DbResult, parsed, parsed_if_any};
+use super::{Database, DbResult, number, parsed, parsed_if_any};
 use crate::{
     domain::{
         Code, ConversationKey, Figures, InstanceId, Principal, RunId,
@@ -296,28 +296,25 @@ fn read(row: &AnyRow) -> DbResult<HistoryLine> {
 }
 
 fn read_end(row: &AnyRow, unix_ms: i64) -> DbResult<LineEnd> {
-    let optional = |column: &str| row.try_get::<Option<i64>, _>(column);
-    let count = |column: &str| Ok::<_, sqlx::Error>(optional(column)?.and_then(|n| u64::try_from(n).ok()));
-    let status = |column: &str| Ok::<_, sqlx::Error>(optional(column)?.and_then(|n| i32::try_from(n).ok()));
     let failure: Option<String> = row.try_get("failure")?;
     let failure = failure.map(|word| Code::ALL.iter().find(|code| code.as_str() == word).copied());
     let (word, files) = (end_word(row)?, row.try_get::<Option<String>, _>("files")?);
     Ok(LineEnd {
         unix_ms,
         word: word.unwrap_or(EndWord::FAILED),
-        exit_code: status("exit_code")?,
-        signal: status("signal")?,
-        oom_killed: optional("oom_killed")? == Some(1),
+        exit_code: number(row, "exit_code")?,
+        signal: number(row, "signal")?,
+        oom_killed: number(row, "oom_killed")? == Some(1_i64),
         // A code or a word of another version of the server.
         failure: failure.map(|code| code.unwrap_or(Code::Internal)).or(word.is_none().then_some(Code::Internal)),
         sentence: row.try_get::<Option<String>, _>("sentence")?.unwrap_or_default(),
         figures: Figures {
-            wall: Duration::from_millis(count("wall_ms")?.unwrap_or_default()),
-            cpu: count("cpu_ms")?.map(Duration::from_millis),
-            memory_peak_bytes: count("memory_peak_bytes")?,
-            stdout_bytes: count("stdout_bytes")?.unwrap_or_default(),
-            stderr_bytes: count("stderr_bytes")?.unwrap_or_default(),
-            files: count("files_changed")?.unwrap_or_default(),
+            wall: Duration::from_millis(number(row, "wall_ms")?.unwrap_or_default()),
+            cpu: number(row, "cpu_ms")?.map(Duration::from_millis),
+            memory_peak_bytes: number(row, "memory_peak_bytes")?,
+            stdout_bytes: number(row, "stdout_bytes")?.unwrap_or_default(),
+            stderr_bytes: number(row, "stderr_bytes")?.unwrap_or_default(),
+            files: number(row, "files_changed")?.unwrap_or_default(),
         },
         files: files.and_then(|files| serde_json::from_str(&files).ok()).unwrap_or_default(),
     })

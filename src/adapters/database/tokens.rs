@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{AnyConnection, AssertSqlSafe, Row, any::AnyRow};
 use tracing::warn;
 
-use super::{Database, DbResult, digest, parsed, parsed_if_any};
+use super::{Database, DbResult, digest, number, parsed, parsed_if_any};
 use crate::{
     domain::{
         Grant, InstanceId, Principal, TokenId, TokenRecord,
@@ -133,9 +133,8 @@ impl TokenStore for Database {
             let query = sqlx::query(AssertSqlSafe(statement)).bind(since).bind(instance.to_string()).bind(began);
             let query = some.iter().fold(query, |query, token| query.bind(token.to_string()));
             for row in query.fetch_all(self.pool()?).await? {
-                let number =
-                    |column| row.try_get::<i64, _>(column).map(|number| u64::try_from(number).unwrap_or_default());
-                spent.push((parsed(&row, "token")?, (number("cpu_ms")?, number("bytes")?)));
+                let (cpu_ms, bytes) = (number(&row, "cpu_ms")?, number(&row, "bytes")?);
+                spent.push((parsed(&row, "token")?, (cpu_ms.unwrap_or_default(), bytes.unwrap_or_default())));
             }
         }
         Ok(spent)

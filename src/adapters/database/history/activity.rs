@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sqlx::{AnyPool, AssertSqlSafe, Row, any::AnyRow};
 
-use super::{DbResult, end_word, read};
+use super::{DbResult, end_word, number, read};
 use crate::ports::history::{EndWord, HistoryLine, Notable, PartLine, TOOK_MS};
 
 /// Lines that are sorted for one answer.
@@ -53,11 +53,10 @@ pub(super) async fn parts(pool: &AnyPool, from: i64, part_ms: i64) -> DbResult<V
 }
 
 fn part(row: &AnyRow) -> DbResult<PartLine> {
-    let count = |column: &str| Ok::<_, sqlx::Error>(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or_default());
     Ok(PartLine {
         part: row.try_get("part")?,
         ended: end_word(row)?.unwrap_or(EndWord::FAILED),
-        class: usize::try_from(count("class")?).unwrap_or_default(),
-        runs: count("runs")?,
+        class: number(row, "class")?.unwrap_or_default(),
+        runs: number(row, "runs")?.unwrap_or_default(),
     })
 }
