@@ -170,6 +170,8 @@ fn errno_of(error: &io::Error) -> Errno {
 
 /// What these errors mean where something may be missing: a name that nothing has, or something else has by now.
 const GONE: [Errno; 3] = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
+/// What these mean where a folder gets a name, or loses it: something has the name, or is in the folder.
+const TAKEN: [Errno; 3] = [Errno::EXIST, Errno::NOTEMPTY, Errno::NOTDIR];
 
 /// `None` for an error that says that there is nothing to do; other errors are returned.
 fn unless<T>(errors: &[Errno], result: Result<T, Errno>) -> Result<Option<T>, Errno> {

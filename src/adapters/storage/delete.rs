@@ -18,7 +18,7 @@ use std::{
 use rustix::fs::{AtFlags, CWD, Dir, IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags};
 use tracing::warn;
 
-use super::{Background, Errno, Folder, GONE, fresh_name, next_entry, open_beneath, own_disk, unless};
+use super::{Background, Errno, Folder, GONE, TAKEN, fresh_name, next_entry, open_beneath, own_disk, unless};
 use crate::domain::SafePath;
 
 /// Steps that a caller waits for: a fraction of a second.
@@ -87,9 +87,8 @@ impl Folder {
     pub(super) fn try_delete(&self, path: &SafePath) -> Result<(), Errno> {
         let (folder, name) = path.split_last();
         let parent = open_beneath(&self.files, folder, OFlags::PATH | OFlags::DIRECTORY)?;
-        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
-            Err(Errno::ISDIR) => {}
-            other => return other,
+        if unless(&[Errno::ISDIR], rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?.is_some() {
+            return Ok(());
         }
         let trash_name = fresh_name();
         match rustix::fs::renameat(&parent, name, &self.trash, &trash_name) {
@@ -136,9 +135,8 @@ fn interrupted(trash: &OwnedFd, name: &[u8], errno: Errno) -> Result<Deleted, Er
 }
 
 fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Result<(), Errno> {
-    match rustix::fs::unlinkat(trash, name, AtFlags::empty()) {
-        Err(Errno::ISDIR) => {}
-        other => return other,
+    if unless(&[Errno::ISDIR], rustix::fs::unlinkat(trash, name, AtFlags::empty()))?.is_some() {
+        return Ok(());
     }
     let folder = open_to_empty(trash, name)?;
     own_disk::lazy_unmount(&folder);
@@ -189,12 +187,8 @@ fn remove(folder: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
         Err(Errno::ISDIR) => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR),
         other => other,
     };
-    match removed {
-        Ok(()) | Err(Errno::NOENT) => Ok(true),
-        // The last: a program put a file where a folder was a moment ago.
-        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(false),
-        Err(errno) => Err(errno),
-    }
+    // `NOTDIR`: a program put a file where a folder was a moment ago.
+    Ok(unless(&TAKEN, unless(&[Errno::NOENT], removed))?.is_some())
 }
 
 /// Moves a folder up, under a name that nothing else has.

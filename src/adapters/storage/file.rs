@@ -13,9 +13,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Errno, Folder, errno_of, failed, fresh_name, look, not_written, open_beneath,
+    Errno, Folder, TAKEN, errno_of, failed, fresh_name, look, not_written, open_beneath,
     own::{new_file, own_folder},
-    set_modified,
+    set_modified, unless,
 };
 use crate::{
     domain::{SafePath, text::hex},
@@ -87,11 +87,8 @@ impl Folder {
             // From the top down, through handles: the first missing one is made by moving a folder of ours into place.
             let mut parent = handle(b"")?;
             for name in path.split(|&b| b == b'/') {
-                match open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY) {
-                    Ok(there) => parent = there,
-                    Err(Errno::NOENT) => parent = self.make_folder(&parent, name)?,
-                    Err(errno) => return Err(errno),
-                }
+                let there = open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY);
+                parent = unless(&[Errno::NOENT], there)?.map_or_else(|| self.make_folder(&parent, name), Ok)?;
                 // The parent was removed meanwhile: start again.
                 if rustix::fs::fstat(&parent)?.st_nlink == 0 {
                     continue 'again;
@@ -102,11 +99,9 @@ impl Folder {
 
     fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
         let made = Incoming::folder(self)?;
-        match rustix::fs::renameat(&self.incoming, &made.name, parent, name) {
-            Ok(()) => made.moved(),
-            // Another caller or the program was faster: its folder is used.
-            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
-            Err(errno) => return Err(errno),
+        // Where another caller or the program was faster, its folder is used.
+        if unless(&TAKEN, rustix::fs::renameat(&self.incoming, &made.name, parent, name))?.is_some() {
+            made.moved();
         }
         open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)
     }

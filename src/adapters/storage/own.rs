@@ -9,7 +9,7 @@ use rustix::{
 };
 use tracing::debug;
 
-use super::{Background, DiskStorage, delete::purge_or_post, fresh_name, next_entry, unless};
+use super::{Background, DiskStorage, TAKEN, delete::purge_or_post, fresh_name, next_entry, unless};
 
 /// Opens a folder whose parent only we can change. It may be a mount of its own.
 pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errno> {
@@ -19,10 +19,7 @@ pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errn
 
 /// Makes a folder for its owner alone, unless there is one.
 pub(super) fn make_folder(parent: &OwnedFd, name: impl Arg) -> Result<(), Errno> {
-    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
-        Err(Errno::EXIST) => Ok(()),
-        other => other,
-    }
+    unless(&[Errno::EXIST], rustix::fs::mkdirat(parent, name, Mode::RWXU)).map(drop)
 }
 
 /// Opens a folder of ours, made when it is missing.
@@ -106,11 +103,7 @@ pub(super) fn assign_by_rename(from: &OwnedFd, old: &str, to: &OwnedFd, new: &st
 }
 
 fn was_free(renamed: Result<(), Errno>) -> Result<bool, Errno> {
-    match renamed {
-        Ok(()) => Ok(true),
-        Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(false),
-        Err(errno) => Err(errno),
-    }
+    Ok(unless(&TAKEN, renamed)?.is_some())
 }
 
 /// Removes the unfinished files and folders of a killed process.

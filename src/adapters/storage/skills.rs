@@ -215,10 +215,9 @@ impl SkillStore for DiskSkills {
 
 /// Makes a folder that every user can read, whatever the umask.
 fn make_open_folder(parent: &OwnedFd, name: &str) -> Result<(), Errno> {
-    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+    if unless(&[Errno::EXIST], rustix::fs::mkdirat(parent, name, Mode::RWXU))?.is_none() {
         // Another thread or process made it, and opens it to all.
-        Err(Errno::EXIST) => return Ok(()),
-        other => other?,
+        return Ok(());
     }
     let made = open_beneath(parent, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)?;
     rustix::fs::fchmod(made, Mode::from_raw_mode(OPEN_MODE))
