@@ -27,14 +27,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tracing::{error, info};
 
 use self::file::LogFile;
 pub use self::verify::{Broken, Verified, VerifyError, verify};
-use crate::{
-    domain::network::Decision,
-    ports::observer::{AdminFacts, AuditCounts, Observer, RunFacts, SignInFacts, ToolFacts},
-};
+use crate::ports::observer::AuditCounts;
 
 /// Lines that wait to be written, and their bytes: names of files make lines long.
 const QUEUE_MAX: usize = 4096;
@@ -81,8 +79,8 @@ impl Audit {
     }
 
     /// Queues a line about a subject. One that finds no room is counted and logged.
-    fn add(&self, line: String, subject: &dyn Display) {
-        if !self.try_queue(line) {
+    fn add(&self, line: &Value, subject: &dyn Display) {
+        if !self.try_queue(line.to_string()) {
             self.counts.counted.lock().lost += 1;
             error!(%subject, "a line of the audit log is lost: the queue is full");
         }
@@ -108,28 +106,6 @@ impl Audit {
         if writer.join().is_err() {
             error!("the writer of the audit log panicked: lines may be lost");
         }
-    }
-}
-
-impl Observer for Audit {
-    fn run_over(&self, run: &RunFacts<'_>) {
-        self.add(line::of(run), &run.run);
-    }
-
-    fn connected(&self, connection: &Decision) {
-        self.add(line::of_connection(connection), &connection.conversation);
-    }
-
-    fn tool_called(&self, call: &ToolFacts<'_>) {
-        self.add(line::of_tool(call), call.conversation);
-    }
-
-    fn signed_in(&self, step: &SignInFacts<'_>) {
-        self.add(line::of_sign_in(step), &step.step);
-    }
-
-    fn administered(&self, act: &AdminFacts<'_>) {
-        self.add(line::of_admin(act), &act.action.word());
     }
 }
 
