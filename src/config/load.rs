@@ -47,7 +47,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
 
 /// Whether the log of a server is JSON, also where another setting is wrong.
 pub fn logs_json(sources: &Sources) -> bool {
-    let all = read_all(sources).unwrap_or_else(|_| vec![environment_of(sources), overrides_of(sources)]);
+    let all = read_all(sources).unwrap_or_else(|_| given(sources).into());
     let newest_first = all.iter().rev().flat_map(|source| source.pairs.iter().rev());
     let formats = newest_first.filter(|(_, name, _)| name == "SANDBOX_LOG__FORMAT");
     formats.filter_map(|(.., value)| value.as_str()).find(|format| !format.is_empty()) == Some("json")
@@ -62,16 +62,14 @@ fn read_all(sources: &Sources) -> Result<Vec<Source>, ConfigError> {
     if let Some((text, place)) = read(sources.env_file.as_deref(), ".env")? {
         all.push(Source::env_file(&text, &place)?);
     }
-    all.extend([environment_of(sources), overrides_of(sources)]);
+    all.extend(given(sources));
     Ok(all)
 }
 
-fn environment_of(sources: &Sources) -> Source {
-    Source::pairs(&sources.environment, "the environment", true)
-}
-
-fn overrides_of(sources: &Sources) -> Source {
-    Source::pairs(&sources.overrides, "the command line", false)
+/// What the process was started with.
+fn given(sources: &Sources) -> [Source; 2] {
+    let environment = Source::pairs(&sources.environment, "the environment", true);
+    [environment, Source::pairs(&sources.overrides, "the command line", false)]
 }
 
 /// The settings when no source sets any.

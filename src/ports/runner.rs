@@ -138,8 +138,9 @@ impl Runner {
             Some("1" | "2") => Protocol::Framed,
             Some(_) => return Err(LabelError::UnknownProtocol),
         };
+        let words = |name| label(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
         let mut aliases = Vec::new();
-        for alias in label(LABEL_ALIASES).unwrap_or_default().split(',').map(str::trim).filter(|a| !a.is_empty()) {
+        for alias in words(LABEL_ALIASES) {
             let alias = alias.parse::<Language>().map_err(bad(LABEL_ALIASES))?;
             if alias != language && !aliases.contains(&alias) && aliases.len() < ALIASES_MAX {
                 aliases.push(alias);
@@ -154,8 +155,6 @@ impl Runner {
             None => PackageTools::default(),
             Some(tools) => PackageTools::parse(tools).ok_or(LabelError::BadPackages)?,
         };
-        let preloads = label(LABEL_PRELOADS).unwrap_or_default().split(',');
-        let preloads = preloads.map(str::trim).filter(|word| !word.is_empty()).take(PRELOADS_MAX);
         let text = |name| label(name).map(|text| text.chars().take(TEXT_CHARS_MAX).collect::<String>());
         Ok(Self {
             language,
@@ -168,7 +167,7 @@ impl Runner {
             kernel,
             memory_bytes,
             packages,
-            preloads: preloads.map(str::to_owned).collect(),
+            preloads: words(LABEL_PRELOADS).take(PRELOADS_MAX).map(str::to_owned).collect(),
             reference: image.reference.clone(),
             created_unix_s: image.created_unix_s,
         })
