@@ -60,13 +60,8 @@ pub trait TokenStore: Send + Sync {
 
     /// Ends the connections whose parent is neither a token nor the id that stands for the configured one, and answers
     /// them. Before that, those of the ids that stood for it `before` become those of `configured`, and those of its
-    /// owner that have no parent, which earlier versions made.
-    async fn bind_connections(
-        &self,
-        configured: &TokenId,
-        before: &[TokenId],
-        at_unix_ms: i64,
-    ) -> DbResult<Vec<TokenId>>;
+    /// owner that have no parent, which earlier versions made. `now` is in unix milliseconds.
+    async fn bind_connections(&self, configured: &TokenId, before: &[TokenId], now: i64) -> DbResult<Vec<TokenId>>;
 
     /// Takes the end of a subject of another issuer back; `false` when there is no such subject, or it was not ended.
     async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> DbResult<bool>;

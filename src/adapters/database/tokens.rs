@@ -71,12 +71,7 @@ impl TokenStore for Database {
         Ok(self.execute(query).await? > 0)
     }
 
-    async fn bind_connections(
-        &self,
-        configured: &TokenId,
-        before: &[TokenId],
-        at_unix_ms: i64,
-    ) -> DbResult<Vec<TokenId>> {
+    async fn bind_connections(&self, configured: &TokenId, before: &[TokenId], now: i64) -> DbResult<Vec<TokenId>> {
         let (id, owner) = (configured.to_string(), Principal::default());
         let mark = format!("{}%", CONNECTION_MARK.trim_end_matches('_'));
         let orphan = "parent <> $1 AND NOT EXISTS (SELECT 1 FROM tokens AS parents WHERE parents.id = tokens.parent)";
@@ -100,7 +95,7 @@ impl TokenStore for Database {
             "UPDATE tokens SET revoked_ms = $2, changed_ms = $2 WHERE {orphan} AND prefix LIKE $3 \
              AND revoked_ms IS NULL RETURNING id"
         );
-        let end = sqlx::query(AssertSqlSafe(end)).bind(&id).bind(at_unix_ms).bind(&mark);
+        let end = sqlx::query(AssertSqlSafe(end)).bind(&id).bind(now).bind(&mark);
         let rows = end.fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         rows.iter().map(|row| parsed(row, "id")).collect()
