@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
-use tracing::info;
 
 use super::listen::Limits;
 use crate::{
@@ -56,9 +55,7 @@ pub fn slots(config: &Config, probe: &Probe) -> usize {
     }
 }
 
-pub(super) fn admission(config: &Config, probe: &Probe) -> AdmissionOptions {
-    let slots = slots(config, probe);
-    info!(slots, "programs that may run at once");
+pub(super) fn admission(config: &Config, slots: usize) -> AdmissionOptions {
     AdmissionOptions {
         slots,
         queue_max: config.admission.queue_max as usize,

@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use axum::Router;
 use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{
     StartError, doctor, engine, listen::Surface, network, observability::Observability, options, sandboxed, sign_in,
@@ -145,8 +145,7 @@ impl Parts {
         let (instance, clock, catalog) = (store.instance(), Arc::new(SystemClock), Arc::new(Catalog::default()));
         let (history, keys) = recorders(config, instance, database.as_ref());
         let refusals = Arc::new(Refusals::new(clock.clone()));
-        let observers = observability.observers().with(Arc::clone(&history) as _).with(Arc::clone(&refusals) as _);
-        let observer: Arc<dyn Observer> = Arc::new(observers);
+        let observer = observers(observability, &history, &refusals);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
         let discovery = discover(&engine, &catalog, &observer).await?;
@@ -177,7 +176,9 @@ impl Parts {
         let packages = sandboxed::packages(config, &shared)?;
         let tools = sandboxed::tools(config, database.as_ref(), &shared)?;
         let checker = sandboxed::checker(config, &shared);
-        let admission = Admission::new(options::admission(config, probe));
+        let slots = options::slots(config, probe);
+        info!(slots, "programs that may run at once");
+        let admission = Admission::new(options::admission(config, slots));
         let runs = Runs::new(shared.clone(), sessions.clone(), admission, options::runs(config));
         let retention = Retention::new(Arc::clone(&shared.files), runs.clone(), clock, options::retention(config));
 
@@ -242,6 +243,10 @@ impl Parts {
             stop,
         })
     }
+}
+
+fn observers(all: &Observability, history: &Arc<History>, refusals: &Arc<Refusals>) -> Arc<dyn Observer> {
+    Arc::new(all.observers().with(Arc::clone(history) as _).with(Arc::clone(refusals) as _))
 }
 
 /// Signs links with the first secret of the settings.
