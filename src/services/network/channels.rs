@@ -1,6 +1,6 @@
-//! The channels of one sandbox, between the service that reads and writes its streams and what carries them; and what it
-//! gets for hosts whose TLS the server opens: placeholders of secrets, a certificate authority that it trusts, and the
-//! variables that name both.
+//! The channels of one sandbox, between the service that reads and writes its streams and what carries them; and what
+//! it gets for hosts whose TLS the server opens: placeholders of secrets, a certificate authority that it trusts, and
+//! the variables that name both.
 
 use std::{collections::HashSet, io, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! How many requests, and how many bytes, an owner may make and move in a minute under a policy: the generic cell rate
-//! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies. Calls of tools are counted
-//! too.
+//! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies. Calls of tools are
+//! counted too.
 
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Which tokens may execute code in an open session: the one that opened it, and others of its owner whose network
-//! policies include all that its sandbox has; and the raw messages of its kernel, for the one service that relays them to
-//! clients.
+//! policies include all that its sandbox has; and the raw messages of its kernel, for the one service that relays them
+//! to clients.
 //!
 //! As in Jupyter, a cell that was sent before its session was restarted or closed is not executed after it.
 

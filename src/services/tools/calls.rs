@@ -1,5 +1,5 @@
-//! One call of a tool: whether it is allowed, the call, its records, and its answer as a program gets it: small texts and
-//! structures inline, the rest as files in `/data`.
+//! One call of a tool: whether it is allowed, the call, its records, and its answer as a program gets it: small texts
+//! and structures inline, the rest as files in `/data`.
 
 use std::{
     num::NonZeroU32,

@@ -1,5 +1,5 @@
-//! One tool server: its connection, which is made at the first need, and the definitions of its tools, which are read at
-//! the first need and cached while they are valid.
+//! One tool server: its connection, which is made at the first need, and the definitions of its tools, which are read
+//! at the first need and cached while they are valid.
 
 #[cfg(test)]
 mod tests;

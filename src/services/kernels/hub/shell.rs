@@ -1,4 +1,5 @@
-//! The shell channel: code that waits for a turn of its token, what its client sent behind it, and the ends of its cells.
+//! The shell channel: code that waits for a turn of its token, what its client sent behind it, and the ends of its
+//! cells.
 //!
 //! Each cell is reported with what it used, which the bridge says when it is asked. The turn is held until then, so the
 //! figures include only cells of this hub. A cell whose files exceed a limit, or whose token has ended, is interrupted

@@ -1,7 +1,7 @@
 //! The output and the input of one cell: its kernel's messages become events, and its standard input is read as lines.
 //!
-//! Displays, errors and requests for input become events at once up to a number; those of the others that a reader needs
-//! are kept for the end of the cell. The rest is counted, and a line reports the count.
+//! Displays, errors and requests for input become events at once up to a number; those of the others that a reader
+//! needs are kept for the end of the cell. The rest is counted, and a line reports the count.
 
 use anstream::adapter::strip_str;
 use bytes::{Bytes, BytesMut};
