@@ -34,7 +34,7 @@ pub(crate) use self::{
 };
 use crate::{
     adapters::storage::DiskStorage,
-    config::{BindAddr, Config},
+    config::{BindAddr, Config, Server},
     ports::{
         engine::{Engine, Probe},
         storage::Storage,
@@ -48,7 +48,7 @@ pub struct App {
     background: Background,
     observability: Observability,
     shutdown_grace: Duration,
-    listen: listen::Limits,
+    server: Server,
 }
 
 impl App {
@@ -119,7 +119,7 @@ impl App {
         }
         let background = Background::start(config, &parts).await?;
         let shutdown_grace = Duration::from_millis(config.server.shutdown_grace_ms);
-        Ok(Self { parts, background, observability, shutdown_grace, listen: options::listen(config) })
+        Ok(Self { parts, background, observability, shutdown_grace, server: config.server.clone() })
     }
 
     /// Starts to test whether the engine isolates; `parts.shared.isolation` has the result.
@@ -135,7 +135,7 @@ impl App {
         let (shutdown, stopping) = (shutdown.child_token(), CancellationToken::new());
         let surface = self.parts.surface(&self.parts.router);
         let connections =
-            tokio::spawn(listen::serve(listener, surface, self.listen, shutdown.clone(), stopping.clone()));
+            tokio::spawn(listen::serve(listener, surface, self.server.clone(), shutdown.clone(), stopping.clone()));
         let broken = tokio::select! {
             () = shutdown.cancelled() => None,
             why = self.parts.shared.isolation.violated() => Some(why),

@@ -18,7 +18,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{StartError, listen, listen_on, options, parts::Parts};
+use super::{StartError, listen, listen_on, parts::Parts};
 use crate::{
     adapters::database::Database,
     api::http::ApiParts,
@@ -75,7 +75,7 @@ impl Background {
         }
         if let Some(listener) = metrics {
             let surface = parts.surface(&parts.metrics_router);
-            tokio::spawn(listen::serve(listener, surface, options::listen(config), stop(), stop()));
+            tokio::spawn(listen::serve(listener, surface, config.server.clone(), stop(), stop()));
         }
         Ok(Self { tasks })
     }

@@ -31,14 +31,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-pub use self::places::Limits;
 use self::{connection::Connection, places::Places, socket::Watched};
 use crate::{
     api::http::{
         access,
         auth::{Class, ClientAddress, no_room},
     },
-    config::BindAddr,
+    config::{BindAddr, Server},
     domain::address::network,
     services::tokens::Tokens,
 };
@@ -76,13 +75,13 @@ pub async fn bind(addr: &BindAddr) -> std::io::Result<TcpListener> {
 pub async fn serve(
     listener: TcpListener,
     surface: Surface,
-    limits: Limits,
+    settings: Server,
     shutdown: CancellationToken,
     abandon: CancellationToken,
 ) {
     let mut http = http1::Builder::new();
     http.header_read_timeout(None).max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
-    let places = Places::new(limits);
+    let places = Places::new(settings);
     let connections = TaskTracker::new();
     loop {
         let accepted = async {

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::listen::Limits;
 use crate::{
     api::{
         http::{ApiParts, auth::Proxies, body::Bodies, guard::Names, mcp::McpHttpOptions, peers::Relay},
@@ -197,14 +196,4 @@ pub(super) fn bodies(config: &Config) -> Bodies {
     let server = &config.server;
     let read_max = Duration::from_millis(server.body_read_ms);
     Bodies::new(bytes(server.body_bytes_max), read_max, bytes(server.bodies_bytes_max))
-}
-
-pub(super) fn listen(config: &Config) -> Limits {
-    Limits {
-        connections_max: config.server.connections_max as usize,
-        address_percent: config.server.address_percent as usize,
-        header_read_max: Duration::from_millis(config.server.header_read_ms),
-        idle_max: Duration::from_millis(config.server.idle_ms),
-        write_stall_max: Duration::from_millis(config.server.write_stall_ms),
-    }
 }

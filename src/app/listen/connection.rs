@@ -260,18 +260,21 @@ impl Connection {
 
     /// When the next limit passes; an error when one has passed.
     pub(super) fn next_limit(&self) -> Result<Option<Instant>, Ended> {
-        let (now, limits) = (Instant::now(), &self.places.limits);
+        let (now, settings) = (Instant::now(), &self.places.settings);
         let mut state = self.state.lock();
-        let due = |limit: Instant, ended| if limit > now { Ok(limit) } else { Err(ended) };
+        let due = |from: Instant, ms: u64, ended| {
+            let limit = from + Duration::from_millis(ms);
+            if limit > now { Ok(limit) } else { Err(ended) }
+        };
         let mut next = None;
         if let Phase::Waiting { since, head } = state.phase {
             next = Some(match head.or((state.requests == 0).then_some(since)) {
-                Some(begun) => due(begun + limits.header_read_max, "the head of a request took too long")?,
-                None => due(since + limits.idle_max, "it was idle")?,
+                Some(begun) => due(begun, settings.header_read_ms, "the head of a request took too long")?,
+                None => due(since, settings.idle_ms, "it was idle")?,
             });
         }
         if let Some(blocked) = state.blocked {
-            let stalled = due(blocked + limits.write_stall_max, "its client does not read")?;
+            let stalled = due(blocked, settings.write_stall_ms, "its client does not read")?;
             let (since, bytes) = state.window.unwrap_or((now, 0));
             let slow = bytes < RATE_BYTES_PER_S_MIN * since.elapsed().as_secs();
             let is_holder = matches!(state.class, Class::Holder { .. });

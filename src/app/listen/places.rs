@@ -17,7 +17,6 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     net::IpAddr,
     sync::{Arc, Weak},
-    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -29,6 +28,7 @@ use tokio::{
 use super::connection::Connection;
 use crate::{
     api::http::auth::Class,
+    config::Server,
     domain::{Principal, TokenId},
     services::shares::{HeldMemory, SharedMemory},
 };
@@ -37,41 +37,6 @@ use crate::{
 const SHORT_BYTES_MAX: u64 = 2 << 20;
 /// For all. One sender has half of it.
 const LONG_BYTES_MAX: usize = 256 << 20;
-
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    pub connections_max: usize,
-    /// The share of one address in all connections, for requests without a token, in percent.
-    pub address_percent: usize,
-    /// Time to send the head of a request.
-    pub header_read_max: Duration,
-    /// Time between two requests.
-    pub idle_max: Duration,
-    /// Time in which the sending of an answer has to make progress.
-    pub write_stall_max: Duration,
-}
-
-impl Limits {
-    fn reserve(&self) -> usize {
-        self.connections_max / 4
-    }
-
-    /// Whose answers a request counts among beside so many others, and how many each may have with it.
-    fn shares(&self, class: &Class, address: IpAddr, answers: usize) -> Vec<(Sender, usize)> {
-        let places = self.connections_max;
-        match class {
-            Class::Probe => Vec::new(),
-            Class::Holder { owner, token } => {
-                let left = (places - self.reserve().div_ceil(4)).saturating_sub(answers);
-                vec![(Sender::Owner(owner.clone()), left * 3), (Sender::Token(*token), left * 2)]
-            }
-            Class::Guest => {
-                let share = (places * self.address_percent / 100).max(1);
-                vec![(Sender::Address(address), if answers < places - self.reserve() { share } else { 0 })]
-            }
-        }
-    }
-}
 
 /// Whose answers are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -91,7 +56,7 @@ struct Answers {
 
 #[derive(Debug)]
 pub(super) struct Places {
-    pub(super) limits: Limits,
+    pub(super) settings: Server,
     free: Arc<Semaphore>,
     /// In the order in which they were opened.
     open: Mutex<Vec<Weak<Connection>>>,
@@ -114,10 +79,10 @@ pub(super) struct AnswerPermit {
 }
 
 impl Places {
-    pub(super) fn new(limits: Limits) -> Arc<Self> {
+    pub(super) fn new(settings: Server) -> Arc<Self> {
         Arc::new(Self {
-            limits,
-            free: Arc::new(Semaphore::new(limits.connections_max)),
+            free: Arc::new(Semaphore::new(settings.connections_max as usize)),
+            settings,
             open: Mutex::default(),
             answers: Mutex::default(),
             long_answers: SharedMemory::new(LONG_BYTES_MAX),
@@ -153,10 +118,30 @@ impl Places {
         connection
     }
 
+    fn reserve(&self) -> usize {
+        self.settings.connections_max as usize / 4
+    }
+
+    /// Whose answers a request counts among beside so many others, and how many each may have with it.
+    fn shares(&self, class: &Class, address: IpAddr, answers: usize) -> Vec<(Sender, usize)> {
+        let places = self.settings.connections_max as usize;
+        match class {
+            Class::Probe => Vec::new(),
+            Class::Holder { owner, token } => {
+                let left = (places - self.reserve().div_ceil(4)).saturating_sub(answers);
+                vec![(Sender::Owner(owner.clone()), left * 3), (Sender::Token(*token), left * 2)]
+            }
+            Class::Guest => {
+                let share = (places * self.settings.address_percent as usize / 100).max(1);
+                vec![(Sender::Address(address), if answers < places - self.reserve() { share } else { 0 })]
+            }
+        }
+    }
+
     /// Whether only the reserve is left, or a guest's request waits for its turn. A holder's that waits while there is
     /// more waits for its own answers, which other connections do not hold up.
     pub(super) fn are_short(&self) -> bool {
-        self.free.available_permits() < self.limits.reserve() || Arc::strong_count(&self.queued) > 1
+        self.free.available_permits() < self.reserve() || Arc::strong_count(&self.queued) > 1
     }
 
     /// Whether no place is left.
@@ -167,7 +152,7 @@ impl Places {
     /// The right to be answered now.
     pub(super) fn turn(self: &Arc<Self>, class: &Class, address: IpAddr) -> Option<AnswerPermit> {
         let mut answers = self.answers.lock();
-        let shares = self.limits.shares(class, address, answers.all);
+        let shares = self.shares(class, address, answers.all);
         let held = |sender: &Sender| answers.senders.get(sender).copied().unwrap_or_default();
         if shares.iter().any(|(sender, most)| held(sender) >= *most) {
             return None;

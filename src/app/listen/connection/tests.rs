@@ -3,17 +3,12 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::{
-    app::{listen::Limits, options},
-    config::Config,
-};
+use crate::config::Server;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn places() -> Arc<Places> {
-    let (header_read_max, write_stall_max) = (Duration::from_secs(10), Duration::from_secs(30));
-    let idle_max = Duration::from_mins(2);
-    Places::new(Limits { connections_max: 8, address_percent: 50, header_read_max, idle_max, write_stall_max })
+    Places::new(Server { connections_max: 8, ..Server::default() })
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,7 +62,7 @@ async fn a_connection_closes_at_its_age() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_of_a_server_without_settings_ends_after_30_s_unread_and_120_s_idle() {
     const MOMENT: Duration = Duration::from_secs(1);
-    let all = Places::new(options::listen(&Config::default()));
+    let all = Places::new(Server::default());
     let (unread, idle) = (all.open(HERE).await.expect("a place"), all.open(HERE).await.expect("a place"));
     let answering = unread.begin(&Class::Guest).await;
     unread.has_written(&Poll::Pending);

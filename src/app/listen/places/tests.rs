@@ -1,11 +1,10 @@
 //! Who is answered and who makes room when places are short, on a paused clock; and the memory of long answers.
 
-use std::{future::pending, net::Ipv4Addr};
+use std::{future::pending, net::Ipv4Addr, time::Duration};
 
 use tokio::time::sleep;
 
 use super::*;
-use crate::{app::options, config::Config};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const THERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -14,10 +13,8 @@ fn holder(owner: &str) -> Class {
     Class::Holder { owner: owner.parse().expect("an owner"), token: TokenId::new() }
 }
 
-fn places(connections_max: usize) -> Arc<Places> {
-    let header_read_max = Duration::from_secs(10);
-    let (idle_max, write_stall_max) = (Duration::from_mins(2), Duration::from_secs(30));
-    Places::new(Limits { connections_max, address_percent: 50, header_read_max, idle_max, write_stall_max })
+fn places(connections_max: u32) -> Arc<Places> {
+    Places::new(Server { connections_max, ..Server::default() })
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,9 +146,9 @@ fn tokens_and_owners_leave_places_to_others() {
 
 #[test]
 fn streams_of_all_sessions_of_a_token_leave_it_places_for_calls() {
-    let (config, ann) = (Config::default(), holder("ann"));
-    let all = Places::new(options::listen(&config));
-    let streams: Vec<_> = (0..config.server.token_sessions_max).map(|_| all.turn(&ann, HERE)).collect();
+    let (server, ann) = (Server::default(), holder("ann"));
+    let all = Places::new(server.clone());
+    let streams: Vec<_> = (0..server.token_sessions_max).map(|_| all.turn(&ann, HERE)).collect();
     assert!(streams.iter().all(Option::is_some) && all.turn(&ann, HERE).is_some());
 }
 
@@ -176,7 +173,7 @@ async fn request_of_a_holder_beyond_its_share_makes_room_only_when_every_place_i
 
 #[test]
 fn long_answers_of_one_sender_leave_memory_to_others() {
-    let all = Places::new(options::listen(&Config::default()));
+    let all = Places::new(Server::default());
     let answer = |owner: &str, bytes| {
         let mut permit = all.turn(&holder(owner), HERE).expect("a turn");
         permit.hold(bytes).then_some(permit)
