@@ -42,7 +42,7 @@ pub use crate::domain::{
 };
 use crate::{
     domain::{Clock, Code, ConversationKey, Failure, Principal, SafePath, text::chain},
-    ports::storage::{ConversationFolder, Entry, OpenFile, Storage, StorageError},
+    ports::storage::{ConversationFolder, Entry, FsResult, OpenFile, Storage, StorageError},
 };
 
 /// Concurrent steps on disk: enough to keep a disk busy, few enough to leave threads and descriptors to others.
@@ -256,7 +256,7 @@ impl Files {
     async fn existing<T: Send + 'static>(
         &self,
         conversation: &ConversationKey,
-        step: impl FnOnce(&dyn ConversationFolder) -> Result<T, StorageError> + Send + 'static,
+        step: impl FnOnce(&dyn ConversationFolder) -> FsResult<T> + Send + 'static,
     ) -> Result<T, Failure> {
         let id = conversation.clone();
         let step = move |store: &dyn Storage| Ok(store.open(&id)?.map(|there| step(there.as_ref())).transpose()?);

@@ -34,7 +34,7 @@ pub use self::{line::failure, read::HistoryPage, upkeep::DEAD_AFTER};
 use crate::{
     domain::{Clock, InstanceId, RunId},
     ports::{
-        database::{DatabaseError, within},
+        database::{DbResult, within},
         history::{HistoryLine, HistoryStore, KeyStore},
         observer::{BeginFacts, HistoryCounts, Observer, RunFacts},
     },
@@ -180,7 +180,7 @@ impl History {
     }
 
     /// Calls the database, for a bounded time; whether that worked.
-    async fn call(&self, call: impl Future<Output = Result<(), DatabaseError>>) -> bool {
+    async fn call(&self, call: impl Future<Output = DbResult<()>>) -> bool {
         let done = within(CALL_MAX, call).await;
         let mut queue = self.queue.lock();
         match (&done, queue.is_failing) {

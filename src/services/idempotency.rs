@@ -33,7 +33,7 @@ use tracing::warn;
 use crate::{
     domain::{Clock, Code, ConversationId, Failure, Principal, RunId},
     ports::{
-        database::{DatabaseError, ROUND_MAX, within},
+        database::{DbResult, ROUND_MAX, within},
         history::{KeyRecord, KeyStore},
     },
     services::shares::WeakMap,
@@ -250,7 +250,7 @@ fn again<T>((known, run): (Digest, RunId), digest: Digest) -> Result<Once<T>, Fa
 /// A key on its way into the database. Unless its run began, it is removed, and until that is tried its turn lasts.
 struct Storing {
     /// Until it is known to be stored.
-    task: Option<JoinHandle<Result<Option<KeyRecord>, DatabaseError>>>,
+    task: Option<JoinHandle<DbResult<Option<KeyRecord>>>>,
     store: Option<Arc<dyn KeyStore>>,
     record: KeyRecord,
     is_stored: bool,

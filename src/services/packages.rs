@@ -43,7 +43,7 @@ use crate::{
         observer::PackagesCounts,
         packages::{PackageStore, StoreSize, Tree},
         runner::Runner,
-        storage::{StorageError, Usage},
+        storage::{FsResult, Usage},
     },
 };
 
@@ -301,7 +301,7 @@ impl Inner {
 
     async fn on_disk<T: Send + 'static>(
         &self,
-        step: impl FnOnce(Arc<dyn PackageStore>) -> Result<T, StorageError> + Send + 'static,
+        step: impl FnOnce(Arc<dyn PackageStore>) -> FsResult<T> + Send + 'static,
     ) -> Result<T, Failure> {
         let store: Arc<dyn PackageStore> = self.parts.store.clone();
         let done = tokio::task::spawn_blocking(move || step(store)).await.map_err(|_| internal())?;

@@ -41,7 +41,7 @@ pub use crate::ports::peers::Peer;
 use crate::{
     domain::{Clock, Code, ConversationKey, Failure, InstanceId, Moment},
     ports::{
-        database::{DatabaseError, within},
+        database::{DatabaseError, DbResult, within},
         peers::PeerStore,
     },
 };
@@ -260,14 +260,14 @@ impl Inner {
         }
     }
 
-    async fn take(&self, conversation: &ConversationKey, stamp: i64) -> Result<InstanceId, DatabaseError> {
+    async fn take(&self, conversation: &ConversationKey, stamp: i64) -> DbResult<InstanceId> {
         // The sender lives as long as this.
         let _ = self.ready.subscribe().wait_for(|is_ready| *is_ready).await;
         let dead = self.dead.read().clone();
         self.store.take(conversation, self.me.instance, stamp, &dead).await
     }
 
-    async fn round(&self, beats: &mut Heartbeats, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+    async fn round(&self, beats: &mut Heartbeats, occupancy: &impl Occupancy) -> DbResult<()> {
         let (clock, begun) = (self.clock.as_ref(), Moment::now(self.clock.as_ref()));
         within(DEAD_AFTER / 2, self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
         // From before the last beat until after this one, so no other server has counted longer.
@@ -296,7 +296,7 @@ impl Inner {
 
     /// Stores what is held and not stored. What another server has taken meanwhile is lost. Ends with the time of the
     /// round, so that the next beat is not late; the next round goes on.
-    async fn store_made(&self, until: Instant, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+    async fn store_made(&self, until: Instant, occupancy: &impl Occupancy) -> DbResult<()> {
         if !self.has_unstored.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -322,7 +322,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn give_back(&self, until: Instant, occupancy: &impl Occupancy) -> Result<(), DatabaseError> {
+    async fn give_back(&self, until: Instant, occupancy: &impl Occupancy) -> DbResult<()> {
         let is_leaving = self.is_leaving();
         let idle_max = if is_leaving { LEAVING_IDLE } else { IDLE_MAX };
         let unused: Vec<_> = {

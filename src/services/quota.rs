@@ -29,7 +29,7 @@ use self::writing::Arrivals;
 pub(super) use self::writing::Writer;
 use crate::{
     domain::{Code, ConversationKey, DiskLimit, Failure, Principal, outcome::mib},
-    ports::storage::{Storage, StorageError, Usage},
+    ports::storage::{FsResult, Storage, StorageError, Usage},
     services::shares::WeakMap,
 };
 
@@ -229,7 +229,7 @@ impl Quota {
         ))
     }
 
-    fn measure(&self, id: &ConversationKey) -> Result<Usage, StorageError> {
+    fn measure(&self, id: &ConversationKey) -> FsResult<Usage> {
         self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.ceiling()))
     }
 
@@ -287,7 +287,7 @@ impl Quota {
     }
 
     /// The usage of a conversation, measured if it is not cached. Blocks.
-    pub(super) fn usage(&self, id: &ConversationKey) -> Result<Usage, StorageError> {
+    pub(super) fn usage(&self, id: &ConversationKey) -> FsResult<Usage> {
         if let Some(usage) = self.cached(id) {
             return Ok(usage);
         }

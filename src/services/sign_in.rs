@@ -30,7 +30,7 @@ use super::tokens::Tokens;
 use crate::{
     domain::{Clock, StepWatch, TokenId},
     ports::{
-        database::{DatabaseError, ROUND_MAX, within},
+        database::{DatabaseError, DbResult, ROUND_MAX, within},
         observer::{Observer, SignInFacts},
         sign_in::{RegisteredClient, SignInStore},
         web::Web,
@@ -196,7 +196,7 @@ impl SignIn {
         }
     }
 
-    async fn forget(&self, now: i64) -> Result<(), DatabaseError> {
+    async fn forget(&self, now: i64) -> DbResult<()> {
         for connection in self.store.forget(now).await? {
             // It may have been revoked meanwhile.
             let _ = self.tokens.revoke(connection).await;

@@ -14,7 +14,7 @@ use crate::{
     ports::{
         database::Loading,
         history::LineEnd,
-        storage::{ConversationFolder, Storage, StorageError},
+        storage::{ConversationFolder, FsResult, Storage, StorageError},
     },
 };
 
@@ -160,14 +160,14 @@ fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError
 
 type Folder = Box<dyn ConversationFolder>;
 
-fn there(folder: Option<Folder>) -> Result<Folder, StorageError> {
+fn there(folder: Option<Folder>) -> FsResult<Folder> {
     folder.ok_or(StorageError::NotFound)
 }
 
 fn in_folder(
     store: &dyn Storage,
     key: &ConversationKey,
-    step: impl FnOnce(&Folder) -> Result<(), StorageError>,
+    step: impl FnOnce(&Folder) -> FsResult<()>,
 ) -> Result<(), BackupError> {
     store.open(key).and_then(there).and_then(|folder| step(&folder)).map_err(failed(key))
 }

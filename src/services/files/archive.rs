@@ -23,7 +23,7 @@ use tracing::debug;
 use super::{Download, Files, write::space};
 use crate::{
     domain::{Code, ConversationKey, Failure, SafePath},
-    ports::storage::{ConversationFolder, ListBounds, Listing, StorageError, Usage},
+    ports::storage::{ConversationFolder, FsResult, ListBounds, Listing, Usage},
 };
 
 /// The maximum number of files and folders in one archive.
@@ -101,7 +101,7 @@ fn write(
     conversation: &dyn ConversationFolder,
     items: &[Item],
     announce: &impl Fn(Option<&SafePath>),
-) -> Result<Imported, StorageError> {
+) -> FsResult<Imported> {
     let mut imported = Imported { files: 0, bytes: 0 };
     for Item { path, bytes } in items {
         if let Some(bytes) = bytes {

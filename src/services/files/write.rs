@@ -9,7 +9,7 @@ use tracing::debug;
 use super::{Download, Files, no_files};
 use crate::{
     domain::{Code, ConversationKey, Failure, FileEntry, Principal, SafePath},
-    ports::storage::{ConversationFolder, Storage, StorageError, Usage},
+    ports::storage::{ConversationFolder, FsResult, Storage, StorageError, Usage},
     services::shares::HeldMemory,
 };
 
@@ -77,7 +77,7 @@ impl Files {
         &self,
         conversation: &ConversationKey,
         more: Usage,
-        write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError> + Send + 'static,
+        write: impl Fn(&dyn ConversationFolder) -> FsResult<T> + Send + 'static,
     ) -> Result<T, Failure> {
         let id = conversation.clone();
         let writer = self.quota.writer(conversation).await;
@@ -278,8 +278,8 @@ pub(super) fn check(
 pub(super) fn written<T>(
     store: &dyn Storage,
     id: &ConversationKey,
-    write: impl Fn(&dyn ConversationFolder) -> Result<T, StorageError>,
-) -> Result<T, StorageError> {
+    write: impl Fn(&dyn ConversationFolder) -> FsResult<T>,
+) -> FsResult<T> {
     /// If the conversation is deleted during each of these attempts, the write is lost with it.
     const TRIES: usize = 4;
 

@@ -9,7 +9,7 @@ use super::{History, Store, line};
 use crate::{
     domain::{Code, Failure, Principal, RunId},
     ports::{
-        database::DatabaseError,
+        database::DbResult,
         history::{HistoryLine, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
     services::cut,
@@ -93,7 +93,7 @@ impl History {
     }
 }
 
-async fn answer<T>(call: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, Failure> {
+async fn answer<T>(call: impl Future<Output = DbResult<T>>) -> Result<T, Failure> {
     let answered = timeout(ANSWER_MAX, call).await.map_err(|_| unavailable())?;
     answered.map_err(|error| {
         debug!(%error, "the history was not read");

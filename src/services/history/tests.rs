@@ -16,55 +16,55 @@ struct Hanging {
 
 #[async_trait]
 impl HistoryStore for Hanging {
-    async fn write(&self, _: &[HistoryLine]) -> Result<(), DatabaseError> {
+    async fn write(&self, _: &[HistoryLine]) -> DbResult<()> {
         unreachable!()
     }
 
-    async fn line(&self, _: &Principal, _: RunId) -> Result<Option<HistoryLine>, DatabaseError> {
+    async fn line(&self, _: &Principal, _: RunId) -> DbResult<Option<HistoryLine>> {
         unreachable!()
     }
 
-    async fn page(&self, _: &LineFilter, _: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+    async fn page(&self, _: &LineFilter, _: usize) -> DbResult<Vec<HistoryLine>> {
         unreachable!()
     }
 
-    async fn usage(&self, _: &UsageFilter, _: usize) -> Result<Vec<UsageLine>, DatabaseError> {
+    async fn usage(&self, _: &UsageFilter, _: usize) -> DbResult<Vec<UsageLine>> {
         unreachable!()
     }
 
-    async fn notable(&self, _: Notable, _: i64, _: usize) -> Result<Vec<HistoryLine>, DatabaseError> {
+    async fn notable(&self, _: Notable, _: i64, _: usize) -> DbResult<Vec<HistoryLine>> {
         unreachable!()
     }
 
-    async fn parts(&self, _: i64, _: i64) -> Result<Vec<PartLine>, DatabaseError> {
+    async fn parts(&self, _: i64, _: i64) -> DbResult<Vec<PartLine>> {
         unreachable!()
     }
 
-    async fn beat(&self, _: InstanceId, _: i64) -> Result<(), DatabaseError> {
+    async fn beat(&self, _: InstanceId, _: i64) -> DbResult<()> {
         Ok(())
     }
 
-    async fn open(&self) -> Result<Vec<(InstanceId, Option<i64>)>, DatabaseError> {
+    async fn open(&self) -> DbResult<Vec<(InstanceId, Option<i64>)>> {
         Ok(Vec::new())
     }
 
-    async fn close_lost(&self, _: InstanceId, _: i64, _: &LineEnd) -> Result<u64, DatabaseError> {
+    async fn close_lost(&self, _: InstanceId, _: i64, _: &LineEnd) -> DbResult<u64> {
         Ok(0)
     }
 
-    async fn count(&self) -> Result<u64, DatabaseError> {
+    async fn count(&self) -> DbResult<u64> {
         Ok(1000)
     }
 
-    async fn begun_after_oldest(&self, _: u64) -> Result<Option<i64>, DatabaseError> {
+    async fn begun_after_oldest(&self, _: u64) -> DbResult<Option<i64>> {
         Ok(Some(1))
     }
 
-    async fn newest_bytes(&self, _: i64, _: u64) -> Result<Option<(i64, u64)>, DatabaseError> {
+    async fn newest_bytes(&self, _: i64, _: u64) -> DbResult<Option<(i64, u64)>> {
         Ok(None)
     }
 
-    async fn remove_before(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+    async fn remove_before(&self, _: i64, _: u64) -> DbResult<u64> {
         self.removes.notify_one();
         std::future::pending().await
     }
@@ -72,19 +72,19 @@ impl HistoryStore for Hanging {
 
 #[async_trait]
 impl KeyStore for Hanging {
-    async fn keys(&self, _: i64, _: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+    async fn keys(&self, _: i64, _: usize) -> DbResult<Vec<KeyRecord>> {
         unreachable!()
     }
 
-    async fn keep(&self, _: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+    async fn keep(&self, _: &KeyRecord, _: i64) -> DbResult<Option<KeyRecord>> {
         unreachable!()
     }
 
-    async fn release(&self, _: &KeyRecord) -> Result<(), DatabaseError> {
+    async fn release(&self, _: &KeyRecord) -> DbResult<()> {
         unreachable!()
     }
 
-    async fn forget(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+    async fn forget(&self, _: i64, _: u64) -> DbResult<u64> {
         unreachable!()
     }
 }

@@ -9,7 +9,7 @@ use tracing::info;
 use super::{History, Store, line};
 use crate::{
     domain::{InstanceId, StepWatch},
-    ports::database::DatabaseError,
+    ports::database::DbResult,
 };
 
 /// A server is dead when its beat has not changed for this time.
@@ -65,14 +65,14 @@ struct Summed {
 
 impl History {
     /// Ends the lines that an earlier process of this server left open. To be called before the first is stored.
-    pub(super) async fn recover(&self, store: &dyn Store) -> Result<(), DatabaseError> {
+    pub(super) async fn recover(&self, store: &dyn Store) -> DbResult<()> {
         store.beat(self.instance, self.clock.unix_ms()).await?;
         self.close(store, self.instance).await?;
         self.is_recovered.store(true, Ordering::Release);
         Ok(())
     }
 
-    pub(super) async fn upkeep(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
+    pub(super) async fn upkeep(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
         store.beat(self.instance, self.clock.unix_ms()).await?;
         self.end_unrecorded(store).await?;
         let open = store.open().await?;
@@ -93,7 +93,7 @@ impl History {
         self.remove_old(store, known).await
     }
 
-    async fn close(&self, store: &dyn Store, instance: InstanceId) -> Result<(), DatabaseError> {
+    async fn close(&self, store: &dyn Store, instance: InstanceId) -> DbResult<()> {
         let lost = store.close_lost(instance, i64::MAX, &line::lost(self.clock.unix_ms())).await?;
         if lost > 0 {
             info!(lost, %instance, "runs that a dead server left are recorded as lost");
@@ -103,7 +103,7 @@ impl History {
 
     /// Ends lines of this server whose ends did not fit into the queue. One that began later than a run whose end may
     /// still come waits for another round.
-    async fn end_unrecorded(&self, store: &dyn Store) -> Result<(), DatabaseError> {
+    async fn end_unrecorded(&self, store: &dyn Store) -> DbResult<()> {
         let Some((newest, before)) = self.unrecorded() else { return Ok(()) };
         let ended = store.close_lost(self.instance, before, &line::unrecorded(self.clock.unix_ms())).await?;
         if ended > 0 {
@@ -117,7 +117,7 @@ impl History {
     }
 
     /// Nothing is removed for its age soon after the start, or when the clock was set.
-    async fn remove_old(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
+    async fn remove_old(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
         let settled_ms = known.steps.settled_ms(self.clock.as_ref());
         let ms = |age: Duration| i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
         let by_age = settled_ms.zip(self.options.kept).map(|(now, kept)| now.saturating_sub(ms(kept)));
@@ -135,7 +135,7 @@ impl History {
     }
 
     /// Adds up the bytes of some more lines. A million lines are not read at once, and where lines are long, few are.
-    async fn sum(&self, store: &dyn Store, known: &mut Upkeep) -> Result<(), DatabaseError> {
+    async fn sum(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
         let is_of_use = |summed: &Summed| !summed.is_done || summed.since.elapsed() < SUMMED_FOR;
         let begun = Summed { since: Instant::now(), bytes: 0, oldest: i64::MAX, is_done: false };
         let mut summed = known.summed.filter(is_of_use).unwrap_or(begun);
@@ -158,11 +158,7 @@ impl History {
 
     /// When the first line began that this round leaves by their number; `None` where there are not too many, or not so
     /// many were written since they were counted.
-    async fn count(
-        &self,
-        store: &dyn Store,
-        counted: Option<Counted>,
-    ) -> Result<(Option<i64>, Counted), DatabaseError> {
+    async fn count(&self, store: &dyn Store, counted: Option<Counted>) -> DbResult<(Option<i64>, Counted)> {
         let (written, most) = (self.counts().written, self.options.kept_max);
         let is_known = |counted: &Counted| {
             written.saturating_sub(counted.written) < counted.room && counted.at.elapsed() < COUNTED_FOR

@@ -6,9 +6,12 @@ use async_trait::async_trait;
 use tokio::time::advance;
 
 use super::*;
-use crate::domain::{
-    ConversationKey,
-    clock::{ManualClock, SystemClock},
+use crate::{
+    domain::{
+        ConversationKey,
+        clock::{ManualClock, SystemClock},
+    },
+    ports::database::DatabaseError,
 };
 
 /// A database that reads and removes keys slowly, and stores those of the owner `slow` so.
@@ -27,19 +30,19 @@ impl Slow {
 
 #[async_trait]
 impl KeyStore for Slow {
-    async fn keys(&self, _: i64, _: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+    async fn keys(&self, _: i64, _: usize) -> DbResult<Vec<KeyRecord>> {
         sleep(self.takes).await;
         Ok(Vec::new())
     }
 
-    async fn keep(&self, record: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+    async fn keep(&self, record: &KeyRecord, _: i64) -> DbResult<Option<KeyRecord>> {
         if record.owner.name() == "slow" {
             sleep(self.takes).await;
         }
         Ok(None)
     }
 
-    async fn release(&self, _: &KeyRecord) -> Result<(), DatabaseError> {
+    async fn release(&self, _: &KeyRecord) -> DbResult<()> {
         sleep(self.takes).await;
         let mut fails = self.fails.lock();
         if *fails > 0 {
@@ -50,7 +53,7 @@ impl KeyStore for Slow {
         Ok(())
     }
 
-    async fn forget(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+    async fn forget(&self, _: i64, _: u64) -> DbResult<u64> {
         Ok(0)
     }
 }
@@ -91,19 +94,19 @@ struct OfAnother(Mutex<Option<KeyRecord>>);
 
 #[async_trait]
 impl KeyStore for OfAnother {
-    async fn keys(&self, _: i64, _: usize) -> Result<Vec<KeyRecord>, DatabaseError> {
+    async fn keys(&self, _: i64, _: usize) -> DbResult<Vec<KeyRecord>> {
         Ok(Vec::new())
     }
 
-    async fn keep(&self, _: &KeyRecord, _: i64) -> Result<Option<KeyRecord>, DatabaseError> {
+    async fn keep(&self, _: &KeyRecord, _: i64) -> DbResult<Option<KeyRecord>> {
         Ok(self.0.lock().clone())
     }
 
-    async fn release(&self, _: &KeyRecord) -> Result<(), DatabaseError> {
+    async fn release(&self, _: &KeyRecord) -> DbResult<()> {
         Ok(())
     }
 
-    async fn forget(&self, _: i64, _: u64) -> Result<u64, DatabaseError> {
+    async fn forget(&self, _: i64, _: u64) -> DbResult<u64> {
         Ok(0)
     }
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     domain::{ConversationKey, DiskLimit},
-    ports::storage::{StorageError, Usage},
+    ports::storage::{FsResult, Usage},
 };
 
 /// How often the free space is read.
@@ -70,7 +70,7 @@ impl Quota {
     }
 
     /// Measures all files of a conversation, up to that many. Blocks.
-    pub(super) fn look_at(&self, id: &ConversationKey) -> Result<Look, StorageError> {
+    pub(super) fn look_at(&self, id: &ConversationKey) -> FsResult<Look> {
         let (free, before) = (self.store.free()?, self.cached(id));
         let usage = self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.walked_max()))?;
         let mut known = self.known.lock();

@@ -21,7 +21,7 @@ use tokio::{
 use super::{FREE_ENTRIES_MIN, Quota, QuotaOptions, signed};
 use crate::{
     domain::{ConversationKey, DiskLimit},
-    ports::storage::{StorageError, Usage},
+    ports::storage::{FsResult, StorageError, Usage},
 };
 
 /// How often the free space is read; the time until the first walk, and the shortest pause between two.
@@ -88,7 +88,7 @@ impl Schedule {
     pub(super) fn walked(
         &mut self,
         begun: Instant,
-        end: &Result<Result<Look, StorageError>, JoinError>,
+        end: &Result<FsResult<Look>, JoinError>,
     ) -> Result<Look, Option<DiskLimit>> {
         let (now, took) = (Instant::now(), begun.elapsed());
         let Pace { factor, pause_min, pause_max, hasty_factor } = *self.pace;
@@ -125,7 +125,7 @@ impl Quota {
     }
 
     /// The free space is read first, so that growth during the walk is explained and not suspected.
-    pub(super) fn sample(&self, id: &ConversationKey, number: u64) -> Result<Look, StorageError> {
+    pub(super) fn sample(&self, id: &ConversationKey, number: u64) -> FsResult<Look> {
         let free = self.store.free()?;
         let usage = self.measure(id)?;
         let mut known = self.known.lock();
@@ -196,11 +196,7 @@ impl Watch {
     }
 
     /// Judges by a walk; until it ends, and where it fails, by the free space.
-    pub(super) async fn follow(
-        &mut self,
-        begun: Instant,
-        mut walk: JoinHandle<Result<Look, StorageError>>,
-    ) -> Option<DiskLimit> {
+    pub(super) async fn follow(&mut self, begun: Instant, mut walk: JoinHandle<FsResult<Look>>) -> Option<DiskLimit> {
         let mut last = self.last.or(self.first);
         let end = loop {
             if let Ok(end) = timeout(TICK, &mut walk).await {

@@ -24,35 +24,35 @@ struct Hanging {
 
 #[async_trait]
 impl SignInStore for Hanging {
-    async fn register(&self, _: &RegisteredClient, _: i64) -> Result<String, DatabaseError> {
+    async fn register(&self, _: &RegisteredClient, _: i64) -> DbResult<String> {
         unreachable!()
     }
 
-    async fn client(&self, _: &str) -> Result<Option<RegisteredClient>, DatabaseError> {
+    async fn client(&self, _: &str) -> DbResult<Option<RegisteredClient>> {
         unreachable!()
     }
 
-    async fn connect(&self, _: &TokenRecord, _: &Code, _: Option<TokenId>) -> Result<bool, DatabaseError> {
+    async fn connect(&self, _: &TokenRecord, _: &Code, _: Option<TokenId>) -> DbResult<bool> {
         unreachable!()
     }
 
-    async fn redeem(&self, _: &Redemption, _: &Pair, _: i64) -> Result<Exchange, DatabaseError> {
+    async fn redeem(&self, _: &Redemption, _: &Pair, _: i64) -> DbResult<Exchange> {
         unreachable!()
     }
 
-    async fn grant_of(&self, _: &TokenDigest, _: &str) -> Result<Option<(TokenId, Grant)>, DatabaseError> {
+    async fn grant_of(&self, _: &TokenDigest, _: &str) -> DbResult<Option<(TokenId, Grant)>> {
         unreachable!()
     }
 
-    async fn rotate(&self, _: &TokenDigest, _: &str, _: &Pair, _: i64, _: i64) -> Result<Exchange, DatabaseError> {
+    async fn rotate(&self, _: &TokenDigest, _: &str, _: &Pair, _: i64, _: i64) -> DbResult<Exchange> {
         unreachable!()
     }
 
-    async fn connection(&self, _: &TokenDigest, _: Option<&str>) -> Result<Option<TokenId>, DatabaseError> {
+    async fn connection(&self, _: &TokenDigest, _: Option<&str>) -> DbResult<Option<TokenId>> {
         unreachable!()
     }
 
-    async fn forget(&self, _: i64) -> Result<Vec<TokenId>, DatabaseError> {
+    async fn forget(&self, _: i64) -> DbResult<Vec<TokenId>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         if self.hangs.swap(false, Ordering::Relaxed) {
             std::future::pending::<()>().await;

@@ -21,7 +21,7 @@ use super::{Known, Token, Tokens};
 use crate::{
     domain::{InstanceId, Principal, TokenId, TokenRecord, text::mac, token::DAY},
     ports::{
-        database::{DatabaseError, TokenStore},
+        database::{DbResult, TokenStore},
         observer::{AdminAction, AdminFacts, Observer, SignInFacts},
     },
 };
@@ -131,7 +131,7 @@ impl Tokens {
 
     /// Before the tokens of the database are known for the first time, so that none of an earlier token is accepted;
     /// for a while also when all are read again.
-    pub(super) async fn bind_connections(&self, store: &dyn TokenStore, reads_all: bool) -> Result<(), DatabaseError> {
+    pub(super) async fn bind_connections(&self, store: &dyn TokenStore, reads_all: bool) -> DbResult<()> {
         let is_young = self.now().saturating_sub(self.began) < BINDS_FOR_MS;
         let is_due = !self.known.read().is_loaded || (reads_all && is_young);
         let Some(ids) = self.configured.get().filter(|_| is_due) else { return Ok(()) };
@@ -149,7 +149,7 @@ impl Tokens {
     }
 
     /// Reads it, in the rounds in which it is due.
-    pub(super) async fn read_spent(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
+    pub(super) async fn read_spent(&self, store: &dyn TokenStore, round: u64) -> DbResult<()> {
         let now = self.now();
         let own_since = self.own.since.fetch_min(now, Ordering::Relaxed).min(now);
         let Some(instance) = self.own.instance.get().filter(|_| round.is_multiple_of(READ_EVERY)) else {

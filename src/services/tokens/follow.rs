@@ -12,7 +12,7 @@ use tracing::warn;
 use super::{CATCH_UP_MAX, Token, Tokens};
 use crate::{
     domain::{StepWatch, TokenRecord},
-    ports::database::{DatabaseError, ROUND_MAX, TokenStore, within},
+    ports::database::{DbResult, ROUND_MAX, TokenStore, within},
 };
 
 /// How often changes of other processes are read, and so how long a token that another process revoked stays valid.
@@ -84,7 +84,7 @@ impl Tokens {
         matches!(timeout(CATCH_UP_MAX, self.round(store, 1)).await, Ok(Ok(())))
     }
 
-    async fn round(&self, store: &dyn TokenStore, round: u64) -> Result<(), DatabaseError> {
+    async fn round(&self, store: &dyn TokenStore, round: u64) -> DbResult<()> {
         // First, as the database may be away.
         self.end_expired();
         // Before the reading: what changes while it goes on is read again in the next round.
@@ -102,7 +102,7 @@ impl Tokens {
         self.read_spent(store, round).await
     }
 
-    async fn forget(&self, store: &dyn TokenStore, now: i64) -> Result<(), DatabaseError> {
+    async fn forget(&self, store: &dyn TokenStore, now: i64) -> DbResult<()> {
         let before = now - FORGET_AFTER_MS;
         store.forget(before).await?;
         // By what is known here: another server may have removed them from the database.
@@ -124,7 +124,7 @@ impl Tokens {
         }
     }
 
-    async fn store_uses(&self, store: &dyn TokenStore) -> Result<(), DatabaseError> {
+    async fn store_uses(&self, store: &dyn TokenStore) -> DbResult<()> {
         let not_stored = |token: &Arc<Token>| {
             let used = token.used.load(Ordering::Relaxed);
             (used != token.stored.load(Ordering::Relaxed)).then_some((token.record.id, used))

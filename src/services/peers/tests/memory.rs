@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::{
     domain::{ConversationKey, InstanceId},
     ports::{
-        database::DatabaseError,
+        database::{DatabaseError, DbResult},
         peers::{Peer, PeerStore},
     },
     services::peers::Occupancy,
@@ -32,21 +32,21 @@ pub struct Memory {
 }
 
 impl Memory {
-    fn answers(&self) -> Result<(), DatabaseError> {
+    fn answers(&self) -> DbResult<()> {
         if self.is_away.load(Ordering::Relaxed) { Err(DatabaseError("away".to_owned())) } else { Ok(()) }
     }
 }
 
 #[async_trait]
 impl PeerStore for Memory {
-    async fn announce(&self, me: &Peer, beat: i64) -> Result<(), DatabaseError> {
+    async fn announce(&self, me: &Peer, beat: i64) -> DbResult<()> {
         self.answers()?;
         sleep(Duration::from_millis(self.announce_ms.load(Ordering::Relaxed))).await;
         self.peers.lock().insert(me.instance.to_string(), (me.clone(), beat));
         Ok(())
     }
 
-    async fn peers(&self) -> Result<Vec<(Peer, i64)>, DatabaseError> {
+    async fn peers(&self) -> DbResult<Vec<(Peer, i64)>> {
         self.answers()?;
         Ok(self.peers.lock().values().cloned().collect())
     }
@@ -57,7 +57,7 @@ impl PeerStore for Memory {
         by: InstanceId,
         stamp: i64,
         dead: &[(InstanceId, i64)],
-    ) -> Result<InstanceId, DatabaseError> {
+    ) -> DbResult<InstanceId> {
         self.answers()?;
         sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
         self.asked.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl PeerStore for Memory {
         Ok(place.0)
     }
 
-    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> Result<(), DatabaseError> {
+    async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> DbResult<()> {
         self.answers()?;
         sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
         let mut places = self.places.lock();
@@ -80,14 +80,14 @@ impl PeerStore for Memory {
         Ok(())
     }
 
-    async fn leave(&self, instance: InstanceId) -> Result<(), DatabaseError> {
+    async fn leave(&self, instance: InstanceId) -> DbResult<()> {
         self.answers()?;
         self.peers.lock().remove(&instance.to_string());
         self.places.lock().retain(|_, (by, _)| *by != instance);
         Ok(())
     }
 
-    async fn forget(&self, instance: InstanceId, beat: i64) -> Result<(), DatabaseError> {
+    async fn forget(&self, instance: InstanceId, beat: i64) -> DbResult<()> {
         let now = self.peers.lock().get(&instance.to_string()).map(|(_, beat)| *beat);
         if now == Some(beat) { self.leave(instance).await } else { self.answers() }
     }

@@ -26,47 +26,42 @@ struct Hanging {
 
 #[async_trait]
 impl TokenStore for Hanging {
-    async fn changed(&self, _: i64) -> Result<Vec<TokenRecord>, DatabaseError> {
+    async fn changed(&self, _: i64) -> DbResult<Vec<TokenRecord>> {
         let Some((tokens, read)) = self.ends.get() else { return Ok(Vec::new()) };
         let tokens = tokens.upgrade().expect("the tokens");
         tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..read.clone() }]);
         Ok(vec![read.clone()])
     }
 
-    async fn access(&self, _: i64) -> Result<Vec<AccessRecord>, DatabaseError> {
+    async fn access(&self, _: i64) -> DbResult<Vec<AccessRecord>> {
         Ok(Vec::new())
     }
 
-    async fn insert(&self, _: &TokenRecord) -> Result<(), DatabaseError> {
+    async fn insert(&self, _: &TokenRecord) -> DbResult<()> {
         self.changed(0).await.map(drop)
     }
 
-    async fn revoke(&self, _: &TokenId, _: i64) -> Result<Vec<TokenId>, DatabaseError> {
+    async fn revoke(&self, _: &TokenId, _: i64) -> DbResult<Vec<TokenId>> {
         unreachable!()
     }
 
-    async fn bind_connections(&self, _: &TokenId, _: &[TokenId], _: i64) -> Result<Vec<TokenId>, DatabaseError> {
+    async fn bind_connections(&self, _: &TokenId, _: &[TokenId], _: i64) -> DbResult<Vec<TokenId>> {
         unreachable!()
     }
 
-    async fn restore(&self, _: &TokenId, _: i64) -> Result<bool, DatabaseError> {
+    async fn restore(&self, _: &TokenId, _: i64) -> DbResult<bool> {
         unreachable!()
     }
 
-    async fn used(&self, _: &[(TokenId, i64)]) -> Result<(), DatabaseError> {
+    async fn used(&self, _: &[(TokenId, i64)]) -> DbResult<()> {
         unreachable!()
     }
 
-    async fn spent(
-        &self,
-        _: &[TokenId],
-        _: i64,
-        _: (InstanceId, i64),
-    ) -> Result<Vec<(TokenId, (u64, u64))>, DatabaseError> {
+    async fn spent(&self, _: &[TokenId], _: i64, _: (InstanceId, i64)) -> DbResult<Vec<(TokenId, (u64, u64))>> {
         unreachable!()
     }
 
-    async fn forget(&self, _: i64) -> Result<(), DatabaseError> {
+    async fn forget(&self, _: i64) -> DbResult<()> {
         self.forgets.notify_one();
         std::future::pending().await
     }
