@@ -24,17 +24,10 @@ const JWT_BYTES_MAX: usize = 16 << 10;
 /// How far clocks may be apart, in seconds.
 const LEEWAY_S: u64 = 60;
 /// What may sign. Neither `none` nor a shared secret is among it.
-const ALGORITHMS: [Algorithm; 9] = [
-    Algorithm::RS256,
-    Algorithm::RS384,
-    Algorithm::RS512,
-    Algorithm::PS256,
-    Algorithm::PS384,
-    Algorithm::PS512,
-    Algorithm::ES256,
-    Algorithm::ES384,
-    Algorithm::EdDSA,
-];
+const ALGORITHMS: [Algorithm; 9] = {
+    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+    [RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA]
+};
 /// What a token for a resource says that it is (RFC 9068). Others, such as a token for signing out, are none.
 const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
 
