@@ -39,7 +39,6 @@ use crate::{
         admin::{Admin, AdminParts, Refusals},
         admission::Admission,
         containers::Containers,
-        conversations::Conversations,
         discovery::Discovery,
         files::Files,
         history::{self, History},
@@ -185,10 +184,8 @@ impl Parts {
         let stats = StatsSnapshot { runs: runs.clone(), packages: packages.clone() };
         let exposition = observability.exposition(stats.clone(), (Arc::clone(&history), Arc::clone(&keys)));
         let check = isolation_check(config, &shared, &runs)?;
-        let conversations = Conversations::new(runs.clone());
         let admin = Admin::new(AdminParts {
             runs: runs.clone(),
-            conversations: conversations.clone(),
             history: Arc::clone(&history),
             stats: stats.clone(),
             has_sign_in: sign_in.is_some(),
@@ -206,7 +203,6 @@ impl Parts {
             skills: shared.sandboxes.skills.clone(),
             bodies: bodies.clone(),
             runs,
-            conversations,
             history,
             keys,
             sessions,

@@ -24,7 +24,6 @@ pub use self::{
     sizes::{Measured, SizeCursor, SizePage, Sized},
 };
 use super::{
-    conversations::Conversations,
     history::History,
     network::Policies,
     runs::{RunState, RunView, Runs},
@@ -56,7 +55,6 @@ pub type Checks = Arc<dyn Fn() -> BoxFuture<'static, Vec<Finding>> + Send + Sync
 
 pub struct AdminParts {
     pub runs: Runs,
-    pub conversations: Conversations,
     pub history: Arc<History>,
     pub stats: StatsSnapshot,
     pub has_sign_in: bool,
@@ -305,9 +303,9 @@ impl Admin {
     /// Deletes a conversation of any owner.
     ///
     /// # Errors
-    /// Those of [`Conversations::remove`].
+    /// Those of [`Runs::remove_conversation`].
     pub async fn remove_conversation(&self, by: &Principal, conversation: &ConversationKey) -> Result<(), Failure> {
-        self.parts.conversations.remove(conversation).await?;
+        self.parts.runs.remove_conversation(conversation).await?;
         self.report(by, AdminAction::ConversationDeleted, Some(&conversation.owner), conversation.id.as_str());
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{conversations::Conversations, files::Uses, runs::Runs, sessions::Setup};
+use super::{files::Uses, runs::Runs, sessions::Setup};
 use crate::domain::{Code, ConversationKey, Failure, Principal};
 
 /// How many an owner holds at most, and all owners together.
@@ -159,7 +159,7 @@ impl Containers {
             }
         }
         self.runs.sessions().close_all(key);
-        match Conversations::new(self.runs.clone()).remove(key).await {
+        match self.runs.remove_conversation(key).await {
             Err(failure) if !matches!(failure.code, Code::ConversationNotFound | Code::ConversationBusy) => {
                 Err(failure)
             }

@@ -1,5 +1,5 @@
 //! Lists and deletes conversations. One is deleted only while no run is under way or waits in it, and none starts in it
-//! until it is gone.
+//! until it is gone, so both are operations of the runs.
 
 use tracing::{debug, info};
 
@@ -7,11 +7,6 @@ use super::runs::Runs;
 use crate::domain::{Code, ConversationId, ConversationKey, Failure, Principal};
 pub use crate::ports::storage::LastUse;
 use crate::ports::storage::Storage;
-
-#[derive(Clone)]
-pub struct Conversations {
-    runs: Runs,
-}
 
 /// A page of conversations.
 #[derive(Debug, Clone)]
@@ -22,16 +17,12 @@ pub struct ConversationPage {
     pub after: Option<ConversationId>,
 }
 
-impl Conversations {
-    pub fn new(runs: Runs) -> Self {
-        Self { runs }
-    }
-
+impl Runs {
     /// The conversations after `after`, ordered by id.
     ///
     /// # Errors
     /// [`Code::Internal`] when the disk fails.
-    pub async fn list(
+    pub async fn conversations(
         &self,
         who: &Principal,
         after: Option<ConversationId>,
@@ -39,7 +30,7 @@ impl Conversations {
     ) -> Result<ConversationPage, Failure> {
         debug!(who = who.name(), "list conversations");
         // One more than requested shows whether there is another page.
-        let (owner, files) = (who.clone(), &self.runs.parts().files);
+        let (owner, files) = (who.clone(), &self.parts().files);
         let step = move |store: &dyn Storage| Ok(store.list(&owner, after.as_ref(), limit.saturating_add(1))?);
         let mut conversations = files.owner_step(who, step).await?;
         let after = super::cut(&mut conversations, limit, |last| last.key.id.clone());
@@ -57,15 +48,15 @@ impl Conversations {
     /// # Errors
     /// [`Code::ConversationNotFound`], [`Code::HeldElsewhere`]; [`Code::ConversationBusy`] while a run is under way or
     /// waits in it.
-    pub async fn remove(&self, conversation: &ConversationKey) -> Result<(), Failure> {
-        self.runs.peers().check(conversation)?;
-        let Some(lock) = self.runs.lock_if_idle(conversation) else {
+    pub async fn remove_conversation(&self, conversation: &ConversationKey) -> Result<(), Failure> {
+        self.peers().check(conversation)?;
+        let Some(lock) = self.lock_if_idle(conversation) else {
             let why = "A run is in progress or waits in this conversation: cancel it or wait for its end, then delete.";
             return Err(Failure::new(Code::ConversationBusy, why));
         };
-        let removed = self.runs.parts().files.remove(conversation).await;
+        let removed = self.parts().files.remove(conversation).await;
         if removed.is_ok() {
-            self.runs.sessions().forget(conversation);
+            self.sessions().forget(conversation);
         }
         drop(lock);
         if removed? {

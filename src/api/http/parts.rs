@@ -16,7 +16,6 @@ use crate::{
         admin::Admin,
         check::Checker,
         containers::Containers,
-        conversations::Conversations,
         files::Files,
         history::History,
         idempotency::Idempotency,
@@ -36,12 +35,10 @@ const KEY_CHARS_MAX: usize = 255;
 /// The services, and how bodies are read.
 #[derive(Clone, FromRef)]
 pub struct ApiParts {
-    /// Runs programs.
+    /// Runs programs; lists and deletes conversations.
     pub runs: Runs,
     /// Files of conversations.
     pub files: Arc<Files>,
-    /// Conversations as wholes.
-    pub conversations: Conversations,
     /// Conversations that clients of E2B and OpenAI hold for a time.
     pub containers: Containers,
     /// What was run.

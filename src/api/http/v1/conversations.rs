@@ -24,9 +24,9 @@ use crate::{
     },
     domain::{ConversationId, ConversationKey, Failure, SafePath, text::rfc3339},
     services::{
-        conversations::Conversations,
         files::{Change, FileQuery, Files, Imported},
         packages::InstallRequest,
+        runs::Runs,
     },
 };
 
@@ -53,7 +53,7 @@ pub(super) struct ListConversations {
     responses((status = 200, description = "A page of conversations.", body = ConversationList)),
 )]
 pub(super) async fn list(parts: ApiParts, call: Call<ListConversations>) -> Answer<ConversationList> {
-    let page = parts.conversations.list(&call.who, call.query.after, page(call.query.limit)?).await?;
+    let page = parts.runs.conversations(&call.who, call.query.after, page(call.query.limit)?).await?;
     Ok(Json(ConversationList::from(&page)))
 }
 
@@ -64,8 +64,8 @@ pub(super) async fn list(parts: ApiParts, call: Call<ListConversations>) -> Answ
     delete, path = "/v1/conversations/{conversationId}", tag = "conversations", operation_id = "deleteConversation",
     responses((status = 204, description = "It was deleted.")),
 )]
-pub(super) async fn remove(State(conversations): State<Conversations>, call: Call) -> Reply<StatusCode> {
-    no_content(conversations.remove(&call.conversation()?).await)
+pub(super) async fn remove(State(runs): State<Runs>, call: Call) -> Reply<StatusCode> {
+    no_content(runs.remove_conversation(&call.conversation()?).await)
 }
 
 /// Install packages into a conversation.
