@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 
 use super::{
     Background, Errno, Folder,
-    claim::{Claim, RootError, claim, claim_alone},
+    claim::{Claim, Claiming, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
     own::{assign, clear_incoming, discard, make_folder, move_all, open_own, own_folder},
@@ -52,7 +52,7 @@ impl DiskStorage {
     /// # Errors
     /// When the folder or the system is unfit.
     pub fn at(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
-        Self::claiming(root, users, &|path| claim(root, path, 1))
+        Self::claiming(root, users, |root, path| claim(root, path, 1))
     }
 
     /// As [`Self::at`], for a command beside a server: never takes the identity that a server takes first.
@@ -60,7 +60,7 @@ impl DiskStorage {
     /// # Errors
     /// As [`Self::at`].
     pub fn beside(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
-        Self::claiming(root, users, &|path| claim(root, path, 2))
+        Self::claiming(root, users, |root, path| claim(root, path, 2))
     }
 
     /// As [`Self::at`], while no other process uses the root.
@@ -68,16 +68,12 @@ impl DiskStorage {
     /// # Errors
     /// As [`Self::at`]; [`RootError::Served`].
     pub fn alone(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
-        Self::claiming(root, users, &|path| claim_alone(root, path))
+        Self::claiming(root, users, claim_alone)
     }
 
-    fn claiming(
-        root: &Path,
-        users: RunnerUsers,
-        claim: &dyn Fn(&Path) -> Result<Claim, RootError>,
-    ) -> Result<Self, RootError> {
+    fn claiming(root: &Path, users: RunnerUsers, claim: Claiming) -> Result<Self, RootError> {
         let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
-        let unwritable = |source: io::Error| RootError::Unwritable { root: root.to_owned(), source };
+        let unwritable = |errno: Errno| RootError::Unwritable { root: root.to_owned(), source: errno.into() };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(unopened)?;
         let path = std::path::absolute(root).map_err(unopened)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -89,16 +85,14 @@ impl DiskStorage {
         }
         rustix::fs::openat2(&handle, ".", flags, Mode::empty(), ResolveFlags::BENEATH)
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
-        let Claim { lock, instance, alone } = claim(&path)?;
-        let own = |name| own_folder(&handle, name).map_err(|errno| unwritable(errno.into()));
+        let Claim { lock, instance, alone } = claim(root, &path)?;
+        let own = |name| own_folder(&handle, name).map_err(unwritable);
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
-        let unassigned = own(".nameless")
-            .and_then(|parent| own_folder(&parent, &instance.to_string()).map_err(|errno| unwritable(errno.into())))?;
+        let unassigned = own_folder(&own(".nameless")?, &instance.to_string()).map_err(unwritable)?;
         let checks = own(CHECKS)?;
         // Another server beside this one may be writing there now.
         if alone {
-            let cleared = clear_incoming(&incoming, &trash).and_then(|()| move_all(&checks, &trash));
-            cleared.map_err(|errno| unwritable(errno.into()))?;
+            clear_incoming(&incoming, &trash).and_then(|()| move_all(&checks, &trash)).map_err(unwritable)?;
         }
         let (method, users) = Self::users_of(users);
         let background = Background::start().map_err(unopened)?;
