@@ -10,7 +10,7 @@ use super::{
     BaseUrl, Config, ConfigError, RunLimits, Setting,
     value::{check_secret, is_weak},
 };
-use crate::domain::{AllowedVariables, Limits, address::networks, path::RESERVED_IN_PATH};
+use crate::domain::{AllowedVariables, Limits, address::networks, path::RESERVED_IN_PATH, text::items};
 
 /// Longest life of a link, in seconds: seven days, as for signed links elsewhere (AWS Signature Version 4).
 pub const URL_TTL_S_MAX: u64 = 7 * 86_400;
@@ -82,9 +82,8 @@ impl Config {
         one_of("SANDBOX_LOG__FORMAT", &self.log.format, ["text", "json"])?;
         let why = "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.";
         ensure(self.metrics.http_addr.is_empty() || self.metrics.addr().is_some(), why)?;
-        let origins = self.server.cors_origins.split(',').map(str::trim).filter(|text| !text.is_empty());
         let why = "SANDBOX_SERVER__CORS_ORIGINS must be origins such as https://app.example.org, without a path.";
-        ensure(origins.into_iter().all(is_origin), why)?;
+        ensure(items(&self.server.cors_origins).all(is_origin), why)?;
         let why = "SANDBOX_SERVER__TRUSTED_PROXIES must be addresses or networks such as 127.0.0.1,172.16.0.0/12.";
         ensure(networks(&self.server.trusted_proxies).is_some(), why)?;
         self.check_peer()?;

@@ -3,7 +3,10 @@
 use http::{Uri, uri::Scheme};
 
 use super::{Config, ConfigError, section};
-use crate::domain::network::{Policy, PolicyText};
+use crate::domain::{
+    network::{Policy, PolicyText},
+    text::items,
+};
 
 section! {
     /// Packages that conversations have installed.
@@ -60,11 +63,8 @@ impl Config {
             return Ok(None);
         }
         super::absolute("SANDBOX_PACKAGES__CA_FILE", &self.packages.ca_file)?;
-        let words = |text: &str| -> Vec<String> {
-            text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
-        };
-        all.extend(words(hosts));
-        let addresses = words(addresses).iter().map(|address| address.parse()).collect::<Result<_, _>>();
+        all.extend(items(hosts).map(str::to_owned));
+        let addresses = items(addresses).map(str::parse).collect::<Result<_, _>>();
         let addresses = addresses
             .map_err(|_| ConfigError("SANDBOX_PACKAGES__ADDRESSES must be addresses such as 10.1.2.3.".to_owned()))?;
         let text = PolicyText { hosts: all, addresses, ..PolicyText::default() };

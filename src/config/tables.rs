@@ -15,6 +15,7 @@ use serde_json::Value as Json;
 use super::{Config, ConfigError, Secret as Value, absolute, any_keys, section};
 use crate::domain::{
     network::{Policy, PolicyText, Secret, SecretRule, SecretText},
+    text::items,
     tools::{ServerText, ToolServer},
 };
 
@@ -66,8 +67,8 @@ impl<'de> Deserialize<'de> for NetworkPolicy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = match Json::deserialize(deserializer)? {
             Json::String(hosts) => {
-                let hosts = hosts.split(',').map(str::trim).filter(|host| !host.is_empty());
-                PolicyText { hosts: hosts.map(str::to_owned).collect(), every_token: true, ..PolicyText::default() }
+                let hosts = items(&hosts).map(str::to_owned).collect();
+                PolicyText { hosts, every_token: true, ..PolicyText::default() }
             }
             table => serde_json::from_value(table).map_err(de::Error::custom)?,
         };

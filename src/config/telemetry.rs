@@ -7,6 +7,7 @@ use secrecy::ExposeSecret as _;
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use super::{BindAddr, ConfigError, Secret, section};
+use crate::domain::text::items;
 
 /// The path below the address of the collector (OTLP 1.x, "OTLP/HTTP Request").
 const PATH: &str = "/v1/traces";
@@ -149,7 +150,7 @@ fn headers(text: &str) -> Result<HeaderMap, ConfigError> {
         )
     };
     let mut headers = HeaderMap::new();
-    for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+    for pair in items(text) {
         let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
         let name = HeaderName::try_from(name.trim()).map_err(|_| wrong())?;
         let value: Vec<u8> = percent_encoding::percent_decode_str(value.trim()).collect();

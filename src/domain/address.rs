@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::text::items;
+
 /// Of no public host: this network, private, shared (which holds Alibaba's metadata), loopback, link-local (which holds
 /// the metadata of most clouds), protocol assignments (which hold Oracle's), documentation, the former 6to4 relays,
 /// private, benchmarks, documentation, multicast, reserved with broadcast, and Azure's platform.
@@ -73,8 +75,7 @@ pub fn network(address: IpAddr) -> IpAddr {
 
 /// Networks of a list with commas: `10.0.0.0/8,::1`. `None` where one is none.
 pub fn networks(list: &str) -> Option<Vec<IpNet>> {
-    let each = list.split(',').map(str::trim).filter(|text| !text.is_empty());
-    each.map(|text| text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))).collect()
+    items(list).map(|text| text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))).collect()
 }
 
 const fn v4([a, b, c, d]: [u8; 4], length: u8) -> Ipv4Net {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Failure;
+use super::{error::Failure, text::items};
 
 /// How many variables one program takes, and their names and values together, in bytes.
 const VARIABLES_MAX: usize = 64;
@@ -49,7 +49,7 @@ impl AllowedVariables {
     /// Names separated by commas. `None` when one of them is no name of a variable: letters, digits and `_`, no digit
     /// first.
     pub fn parse(list: &str) -> Option<Self> {
-        let names: Vec<_> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let names: Vec<_> = items(list).map(str::to_owned).collect();
         let plain = |name: &String| {
             name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
                 && !name.starts_with(|c: char| c.is_ascii_digit())

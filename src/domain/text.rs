@@ -79,6 +79,11 @@ pub fn shown(name: &str) -> String {
     name.chars().take(80).collect::<String>().escape_debug().to_string()
 }
 
+/// The items of a list with commas, without empty ones.
+pub fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
 /// What stands in a program's output for bytes that were dropped.
 pub fn cut_mark(bytes: u64) -> String {
     format!("\n[… {bytes} bytes were not kept …]\n")

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
 use super::engine::ImageId;
-use crate::domain::{Code, Failure, Language, Limits, packages::PackageTools};
+use crate::domain::{Code, Failure, Language, Limits, packages::PackageTools, text::items};
 
 /// Marks an image as a runner when it is `true`.
 pub const LABEL_RUNNER: &str = "sandbox.runner";
@@ -138,7 +138,7 @@ impl Runner {
             Some("1" | "2") => Protocol::Framed,
             Some(_) => return Err(LabelError::UnknownProtocol),
         };
-        let words = |name| label(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+        let words = |name| items(label(name).unwrap_or_default());
         let mut aliases = Vec::new();
         for alias in words(LABEL_ALIASES) {
             let alias = alias.parse::<Language>().map_err(bad(LABEL_ALIASES))?;

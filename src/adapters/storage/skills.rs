@@ -129,13 +129,8 @@ impl DiskSkills {
         make_open_folder(incoming, &staged)?;
         let written = open_beneath(incoming, staged.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
             .and_then(|folder| files.iter().try_for_each(|file| write(&folder, file)));
-        match written {
-            Ok(()) => Ok(staged),
-            Err(errno) => {
-                self.discard(&staged);
-                Err(errno)
-            }
-        }
+        written.inspect_err(|_| self.discard(&staged))?;
+        Ok(staged)
     }
 
     fn try_replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> Result<bool, Errno> {
