@@ -6,7 +6,8 @@
 //! Where the sandboxes of one runner differ from those of another, as pods of different templates do, each runner is
 //! checked, and no candidate is tried. Each image has a result of its own, so a runner that changes, or that does not
 //! pass, leaves the others as they are. A refused start says nothing about isolation and may succeed later, so it is
-//! tried again. A check with findings is repeated too: the operator may correct the cluster without changing a template.
+//! tried again. A check with findings is repeated too: the operator may correct the cluster without changing a
+//! template.
 //!
 //! ```text
 //! IsolationCheck::start ── one task: tries one runner after another until the result is final; waits for runners and

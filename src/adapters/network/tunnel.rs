@@ -1,6 +1,6 @@
 //! A tunnel: the bytes of a program and of a host, both ways, each to its own end. TLS passes through unopened, to the
-//! host that was asked for alone, except where the server opens it. When the first bytes are TLS, their server name must
-//! be the host of the tunnel, since a server of many hosts at one address chooses the host by that name.
+//! host that was asked for alone, except where the server opens it. When the first bytes are TLS, their server name
+//! must be the host of the tunnel, since a server of many hosts at one address chooses the host by that name.
 //!
 //! The message that follows a `HelloRetryRequest` is not read. It must have the same name (RFC 8446, section 4.1.2). A
 //! server that accepts another one there does not choose its hosts by this name, and requests within the TLS, which

@@ -1,5 +1,5 @@
-//! What is counted for each owner before a run may wait for a slot: its share of the places, the rate at which it begins
-//! runs, and the positions of its waiting runs.
+//! What is counted for each owner before a run may wait for a slot: its share of the places, the rate at which it
+//! begins runs, and the positions of its waiting runs.
 //!
 //! Of each owner one run at a time waits for a slot, so owners alternate as conversations do, and where there are
 //! several owners, none holds more than three quarters of the places. A position is that among the runs of one owner.

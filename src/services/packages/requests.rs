@@ -1,6 +1,6 @@
 //! Requests to install: which may begin, without touching disk or engine, and those of programs. `pip install` and `npm
-//! install` in a sandbox send one line of JSON each to this service. The answer is lines: the output of the tool, and at
-//! the end whether it succeeded.
+//! install` in a sandbox send one line of JSON each to this service. The answer is lines: the output of the tool, and
+//! at the end whether it succeeded.
 
 use std::sync::Arc;
 

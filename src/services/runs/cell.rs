@@ -1,4 +1,5 @@
-//! Cells of sessions: those that are runs, and the code that a Jupyter client sends to a session's kernel, which is none.
+//! Cells of sessions: those that are runs, and the code that a Jupyter client sends to a session's kernel, which is
+//! none.
 //!
 //! A run that is a cell waits for its turn like every run; its program goes to the session's kernel, and its displays
 //! become files of the conversation. Code that is not a run has a turn: a run's admission, place in the queue and slot,

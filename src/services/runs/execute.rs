@@ -1,5 +1,5 @@
-//! Executes one program in an attached sandbox: sends it, logs its output, stops it at a limit, and decides how it ended
-//! from facts only: who stopped it, the kernel's counters, the exit status.
+//! Executes one program in an attached sandbox: sends it, logs its output, stops it at a limit, and decides how it
+//! ended from facts only: who stopped it, the kernel's counters, the exit status.
 //!
 //! The program of a plain runner has ended when its sandbox has; a framed runner reports the end, and nothing waits for
 //! the rest.

@@ -1,8 +1,8 @@
 //! All runs that are under way, and a bounded number of finished ones.
 //!
 //! Of the finished ones those that are too old are dropped first. When there are too many runs or bytes, the oldest run
-//! of the owner who has the most is dropped, so no owner's runs displace those of an owner who has fewer. The newest run
-//! of all is kept whatever its size, and no other owner's run is dropped for it.
+//! of the owner who has the most is dropped, so no owner's runs displace those of an owner who has fewer. The newest
+//! run of all is kept whatever its size, and no other owner's run is dropped for it.
 
 use std::{
     collections::{BTreeMap, VecDeque},

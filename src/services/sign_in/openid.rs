@@ -144,7 +144,8 @@ impl SignIn {
         Ok(request.url().0.into())
     }
 
-    /// The owner of the person whom a code of the provider stands for. `issuer` is what its answer says of itself, against mix-ups (RFC 9207).
+    /// The owner of the person whom a code of the provider stands for. `issuer` is what its answer says of itself,
+    /// against mix-ups (RFC 9207).
     ///
     /// # Errors
     /// [`Refusal::ProviderAway`], [`Refusal::NotAllowed`], [`Refusal::Unidentified`]; [`Refusal::TooMany`], since the

@@ -1,5 +1,5 @@
-//! Conversations: listed and deleted, the packages that are installed in them, and their files: list, read, write, move,
-//! delete, and all of them as a tar archive, both ways. Bytes are not changed.
+//! Conversations: listed and deleted, the packages that are installed in them, and their files: list, read, write,
+//! move, delete, and all of them as a tar archive, both ways. Bytes are not changed.
 
 use std::sync::Arc;
 
