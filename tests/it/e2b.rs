@@ -72,6 +72,40 @@ async fn files_have_the_names_that_they_were_given_and_errors_connects_words() {
     server.stop().await;
 }
 
+/// A second file with a path is refused, as by E2B, so that none replaces another of the same form.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_writes_each_path_once() {
+    let server = FakeServer::start().await;
+    let (_, opened) = ask(&server, Method::POST, "/e2b/sandboxes", json!({})).await;
+    let id = opened["sandboxID"].as_str().expect("an id");
+    let file = |name: &str, text: &str| {
+        format!("--cut\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n{text}\r\n")
+    };
+    let write = async |query: &str, files: &[String; 2]| {
+        let call = request(&server, TOKEN, Method::POST, &format!("/e2b/files{query}")).header("e2b-sandbox-id", id);
+        let call = call.header("content-type", "multipart/form-data; boundary=cut");
+        let answer = call.body(format!("{}--cut--\r\n", files.concat())).send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON"))
+    };
+    let read = async |path: &str| {
+        let call = request(&server, TOKEN, Method::GET, &format!("/e2b/files?path={path}"));
+        let answer = call.header("e2b-sandbox-id", id).send().await.expect("an answer");
+        answer.text().await.expect("text")
+    };
+    let two = [file("a", "first"), file("b", "second")];
+    let same = [file("c", "first"), file("/home/user/c", "second")];
+    for (query, files, path) in [("?path=one", &two, "one"), ("", &same, "c")] {
+        let (status, why) = write(query, files).await;
+        assert_eq!((status, &why["code"]), (400, &json!(400)), "{query}: {why}");
+        assert!(why["message"].as_str().is_some_and(|why| why.starts_with("path: two files")), "{query}: {why}");
+        assert_eq!(read(path).await, "first", "{query}");
+    }
+    let (status, written) = write("", &two).await;
+    assert_eq!((status, &written[1]["path"]), (200, &json!("/home/user/b")), "{written}");
+    assert_eq!((read("a").await, read("b").await), ("first".to_owned(), "second".to_owned()));
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_its_owners_alone() {
     let server = FakeServer::with_kernel(&[]).await;

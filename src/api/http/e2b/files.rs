@@ -37,7 +37,8 @@ pub(super) async fn read(sandbox: InSandbox, Query(AtPath { path }): Query<AtPat
     Ok(downloads::present_to(&sandbox.call.method, &sandbox.call.headers, download))
 }
 
-/// Writes the body, or each file of a form.
+/// Writes the body, or each file of a form. As there, a form names each path once: the first file that has it is
+/// written, and a second one is refused.
 pub(super) async fn write(
     sandbox: InSandbox,
     Query(AtPath { path }): Query<AtPath>,
@@ -50,16 +51,20 @@ pub(super) async fn write(
         return Ok(Json(vec![written(&entry.path)]));
     };
     let mut form = Form::new(body, boundary, Constraints::new())?;
-    let mut files = Vec::new();
+    let mut paths = Vec::new();
     while let Some(field) = form.next_field().await? {
-        if files.len() == FILES_MAX {
+        if paths.len() == FILES_MAX {
             return Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into());
         }
         let path = a_file(path.as_deref().or(field.file_name()).unwrap_or_default())?;
+        if paths.contains(&path) {
+            let why = "two files of the form have it, the first was written: name each one's path as its filename";
+            return Err(Failure::argument("path", why).into());
+        }
         let entry = sandbox.call.parts.files.upload(&sandbox.key, &path, None, None, multipart::pieces(field)).await?;
-        files.push(written(&entry.path));
+        paths.push(entry.path);
     }
-    Ok(Json(files))
+    Ok(Json(paths.iter().map(written).collect()))
 }
 
 fn written(path: &SafePath) -> Value {
