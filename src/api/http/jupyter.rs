@@ -120,11 +120,10 @@ impl Call {
         SafePath::from_encoded(&plain).map(Some).map_err(|why| Failure::argument("path", why))
     }
 
-    /// A value in the query.
+    /// A value in the query. An empty one is none.
     fn query(&self, name: &str) -> Option<String> {
-        let parts = self.uri.query().unwrap_or_default().split('&');
-        let value = parts.filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name)?.1;
-        Some(percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned())
+        let mut pairs = form_urlencoded::parse(self.uri.query().unwrap_or_default().as_bytes());
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).filter(|value| !value.is_empty())
     }
 }
 
@@ -146,4 +145,21 @@ async fn members(body: RequestBody) -> Result<Map<String, Value>, Failure> {
 fn kernel(id: &str) -> Result<SessionId, Failure> {
     let session = Uuid::try_parse(id).ok().and_then(|id| format!("session-{}", id.simple()).parse().ok());
     session.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such kernel."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_as_a_form() {
+        let uri = Uri::from_static("/api/contents/a?content=0&session_id=one+two%2Bthree&session_id=x&%66ormat=text&type=&x");
+        let call = Call { who: Principal::default(), base: String::new(), uri };
+        for (name, value) in [("content", "0"), ("session_id", "one two+three"), ("format", "text")] {
+            assert_eq!(call.query(name).as_deref(), Some(value), "{name}");
+        }
+        for name in ["type", "x", "hash"] {
+            assert_eq!(call.query(name), None, "{name}");
+        }
+    }
 }
