@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_query_is_read_as_a_form() {
-        let uri = Uri::from_static("/api/contents/a?content=0&session_id=one+two%2Bthree&session_id=x&%66ormat=text&type=&x");
+        let uri = Uri::from_static("/a?content=0&session_id=one+two%2Bthree&session_id=x&%66ormat=text&type=&x");
         let call = Call { who: Principal::default(), base: String::new(), uri };
         for (name, value) in [("content", "0"), ("session_id", "one two+three"), ("format", "text")] {
             assert_eq!(call.query(name).as_deref(), Some(value), "{name}");
