@@ -174,17 +174,23 @@ pub async fn render(request: Request, next: Next) -> Response {
     let id = request.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
     let mut response = next.run(request).await;
     let Some(error) = response.extensions_mut().remove::<ApiError>() else { return response };
-    let retry_after_s = error.failure.retry_after_s.unwrap_or(RETRY_AFTER_S);
     let failure = error.failure.clone();
     let mut answer = error.into_answer(surface, id);
+    let retry_after_s = retry_after_s(answer.status(), &failure);
     // For the log.
     answer.extensions_mut().insert(failure);
     keep_headers(response.headers(), &mut answer);
     answer.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    if matches!(answer.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s));
+    if let Some(seconds) = retry_after_s {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
+}
+
+/// When a client may send a request again that was refused with a status; `None` where a later one fares no better.
+pub(super) fn retry_after_s(status: StatusCode, failure: &Failure) -> Option<u64> {
+    let is_for_now = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+    is_for_now.then(|| failure.retry_after_s.unwrap_or(RETRY_AFTER_S))
 }
 
 /// An answer to a part of a request, with the body that [`render`] writes for a whole one.

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 pub use self::middleware::{Challenge, assertion, challenge, recognize};
-use super::{auth::ClientAddress, body::Bodies};
+use super::{auth::ClientAddress, body::Bodies, error};
 use crate::{
     domain::Failure,
     services::{
@@ -221,8 +221,9 @@ struct ProtocolError {
 impl ProtocolError {
     /// For a body that could not be read.
     fn unreadable(failure: Failure, word: &'static str) -> Self {
-        let status = super::error::status(failure.code);
-        Self { status, word, description: failure.message, retry_after_s: None }
+        let status = error::status(failure.code);
+        let retry_after_s = error::retry_after_s(status, &failure);
+        Self { status, word, description: failure.message, retry_after_s }
     }
 }
 
@@ -296,5 +297,24 @@ impl Form {
     /// Whether one of these names is there twice.
     fn repeats(&self, names: &[&str]) -> bool {
         names.iter().any(|name| self.0.iter().filter(|(key, _)| key == name).count() > 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Code;
+
+    #[test]
+    fn a_refusal_for_want_of_memory_says_when_to_try_again() {
+        for (failure, expected) in [
+            (Failure::new(Code::QueueFull, "x"), (429, Some("2"))),
+            (Failure::new(Code::QueueFull, "x").retry_after(7), (429, Some("7"))),
+            (Failure::new(Code::TooLarge, "x"), (413, None)),
+        ] {
+            let answer = ProtocolError::unreadable(failure, "invalid_request").into_response();
+            let after = answer.headers().get(header::RETRY_AFTER).map(|after| after.to_str().expect("text"));
+            assert_eq!((answer.status().as_u16(), after), expected);
+        }
     }
 }
