@@ -10,6 +10,7 @@ use crate::support::{FakeServer, server::TOKEN, until};
 mod archive;
 mod busy;
 mod examples;
+mod exposed;
 mod moves;
 mod real;
 mod uploads;

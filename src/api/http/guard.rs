@@ -17,11 +17,12 @@ use super::{Reply, error::ApiError, parts::single};
 use crate::domain::{Code, Failure};
 
 /// What pages of other origins may read of an answer beside its body.
-const EXPOSED: [HeaderName; 11] = [
+const EXPOSED: [HeaderName; 14] = [
     header::WWW_AUTHENTICATE,
     header::ETAG,
     header::LOCATION,
     header::CONTENT_DISPOSITION,
+    header::ACCEPT_RANGES,
     header::CONTENT_RANGE,
     header::RETRY_AFTER,
     header::ALLOW,
@@ -29,6 +30,8 @@ const EXPOSED: [HeaderName; 11] = [
     HeaderName::from_static("idempotency-replayed"),
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("mcp-session-id"),
+    HeaderName::from_static("sandbox-truncated"),
+    HeaderName::from_static("sandbox-unanswered"),
 ];
 
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
