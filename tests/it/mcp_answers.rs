@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::support::fake_server::{BOTH, FakeServer};
 
 mod choices;
+mod drawn;
 mod rest;
 
 /// One answer, in bytes. Clients lose a larger event whole above 1 MiB.

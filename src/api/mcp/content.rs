@@ -2,8 +2,10 @@
 //! `structuredContent`; by default none, because clients then hide the text and the pictures from the model.
 //!
 //! An answer is bounded ([`super::shown`]): output by its own limit, files by the listing's, pictures by what is left.
-//! A program's output is in the text unchanged and may imitate our own lines; the reliable outcome is in
-//! `structuredContent`, which no program can write to.
+//! A program's output is in the text as it was printed, but of a line of standard error that is drawn again and again,
+//! as a progress bar, only the last drawing. It may imitate our own lines; the reliable outcome is in
+//! `structuredContent`, which no program can write to and which has every drawing. Offsets count all that was printed,
+//! so drawings are left out of a text after it was shortened, and not from an offset on.
 
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use serde::Serialize;
 use super::{
     Caller,
     describe::ToolName,
-    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, left_out, shorten, shorten_to, size},
+    shown::{ANSWER_BYTES_MAX, OUTPUT_BYTES_MAX, fitting, last_drawings, left_out, shorten, shorten_to, size},
 };
 use crate::{
     api::schema::{
@@ -53,7 +55,7 @@ impl RunAnswer<'_> {
     /// Output, verdict, files; then pictures, then links.
     pub(super) fn end(&self, report: &RunReport, pictures: Vec<ContentBlock>) -> CallToolResult {
         let nothing = if self.offset.is_some() { "[nothing more was printed]" } else { "[nothing was printed]" };
-        let mut text = printed(&report.stdout, &report.stderr);
+        let mut text = printed(&report.stdout, &last_drawings(&report.stderr));
         if text.is_empty() {
             section(&mut text, nothing);
         }
@@ -193,7 +195,14 @@ pub(super) fn plain_run(caller: &Caller, report: &Report, chars_max: usize) -> C
     let outcome = &report.outcome;
     let mark = output_mark(caller, report.run, true);
     let all = printed(&report.stdout.text, &report.stderr.text);
-    let mut text = shorten_to(&all, (OUTPUT_BYTES_MAX, chars_max), mark);
+    // Where standard error begins: in the whole, then in what is shown of it.
+    let mut begin = all.len() - report.stderr.text.len();
+    let shown = shorten_to(&all, (OUTPUT_BYTES_MAX, chars_max), |at, left| {
+        let mark = mark(at, left);
+        begin = if begin < at + left { begin.min(at) } else { begin - left + mark.len() };
+        mark
+    });
+    let mut text = [&shown[..begin], &last_drawings(&shown[begin..])].concat();
     if !outcome.ended.is_success() && (text.is_empty() || !matches!(outcome.ended, Ended::Exited { .. })) {
         section(&mut text, &format!("[{}]", outcome.sentence()));
     }

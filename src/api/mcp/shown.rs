@@ -1,4 +1,5 @@
-//! The limits of one answer, texts cut to fit into it, and sizes and times as descriptions and answers show them.
+//! The limits of one answer, texts cut to fit into it, lines that a program draws again, and sizes and times as
+//! descriptions and answers show them.
 //! Clients drop an event above 1 MiB with the whole answer, so lengths are counted in JSON, where a control character
 //! takes six bytes.
 
@@ -57,6 +58,17 @@ pub(super) fn left_out(_: usize, left: usize) -> String {
     format!("\n[… {left} bytes are left out here …]\n")
 }
 
+/// Of each line that a program draws again after a carriage return, as a progress bar, the last drawing that is not
+/// empty. All drawings of one bar would fill an answer.
+pub(super) fn last_drawings(text: &str) -> String {
+    let lines = text.split_inclusive('\n').flat_map(|line| {
+        let end = ["\r\n", "\n"].into_iter().find(|end| line.ends_with(*end)).unwrap_or_default();
+        let drawings = line.trim_end_matches(['\r', '\n']);
+        [drawings.rsplit('\r').next().unwrap_or_default(), end]
+    });
+    lines.collect()
+}
+
 /// An unknown name, as far as an answer repeats it.
 pub(super) fn short_name(name: &str) -> String {
     name.escape_debug().take(NAME_CHARS_MAX).collect()
@@ -109,6 +121,25 @@ mod tests {
             let short = shorten(&worst.repeat(100_000), 1000, |head, left| format!("<{head},{left}>"));
             assert!(short.len() <= 1020 && json_bytes(&short) <= 3020, "{worst:?}");
             assert!(short.starts_with(worst) && short.ends_with(worst), "{worst:?}");
+        }
+    }
+
+    #[test]
+    fn last_drawings_are_what_is_left_of_each_line() {
+        for (text, shown) in [
+            ("", ""),
+            ("plain\nlines", "plain\nlines"),
+            ("plain\r\n\r\nlines\r\n", "plain\r\n\r\nlines\r\n"),
+            ("10%\r50%\r100%\n", "100%\n"),
+            ("10%\r50%\r100%", "100%"),
+            ("\r10%\r\r50%\r", "50%"),
+            ("10%\r50%\r\r\n", "50%\r\n"),
+            ("\r", ""),
+            ("\r\r\n\r\r", "\r\n"),
+            ("a\rb\n\nc\r\nd\re\r\nf", "b\n\nc\r\ne\r\nf"),
+            ("é\r€\r", "€"),
+        ] {
+            assert_eq!(last_drawings(text), shown, "{text:?}");
         }
     }
 
