@@ -78,6 +78,14 @@ impl ConnectionReporter {
         *count += u32::from(fits);
         fits
     }
+
+    /// Takes back one call that [`Self::count`] counted and that is refused after all.
+    pub(in crate::services) fn take_back(&self, what: &str) {
+        // Where the next run has begun meanwhile, nothing is counted.
+        if let Some(count) = self.listener.lock().calls.get_mut(what) {
+            *count = count.saturating_sub(1);
+        }
+    }
 }
 
 impl Listener {

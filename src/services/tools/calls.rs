@@ -30,7 +30,10 @@ use crate::{
         observer::ToolFacts,
         tools::{Answer, ProgressSink, UpstreamError},
     },
-    services::{network::Program, shared_parts::SharedParts},
+    services::{
+        network::{Limiters, Program},
+        shared_parts::SharedParts,
+    },
 };
 
 /// How much of a name that a program wrote is reported, in characters.
@@ -199,7 +202,7 @@ impl Inner {
                 return Err(CallFailure::denied(format!("A rule of {server} denies this call of {shown}.")));
             }
             if let (Some((at, rule)), false) = (rule, is_counted) {
-                self.count(wish, at, &rule.text)?;
+                count(&self.rates, wish, at, &rule.text)?;
                 is_counted = true;
             }
             if action == Action::Allow {
@@ -236,25 +239,6 @@ impl Inner {
             CallFailure::refused("invalid_arguments", why)
         })?;
         Ok((live, Arc::clone(defined)))
-    }
-
-    /// Counts it for the rule of this number, which lets it pass.
-    fn count(&self, wish: &Wish<'_>, number: usize, rule: &RuleText) -> Result<(), CallFailure> {
-        let &Wish { program, server, .. } = wish;
-        let name = format!("{server} {number}");
-        if let Some(max) = rule.per_run
-            && !program.reporter.count(&name, max)
-        {
-            let why = format!("A rule of {server} lets {max} such calls pass in one run or cell.");
-            return Err(CallFailure::refused("tool_limit", why));
-        }
-        if let Some(max) = rule.per_minute.and_then(NonZeroU32::new)
-            && self.rates.take(&name, max, &program.conversation.owner).is_err()
-        {
-            let why = format!("A rule of {server} lets {max} such calls pass in a minute: wait, or make fewer.");
-            return Err(CallFailure::refused("tool_limit", why));
-        }
-        Ok(())
     }
 
     async fn answered(&self, program: &Program, tool: &str, answer: Answer) -> Result<Answered, CallFailure> {
@@ -300,6 +284,26 @@ impl Inner {
     }
 }
 
+/// Counts a call for the rule of this number, which lets it pass. One that is refused counts for neither limit.
+fn count(rates: &Limiters, wish: &Wish<'_>, number: usize, rule: &RuleText) -> Result<(), CallFailure> {
+    let &Wish { program, server, .. } = wish;
+    let name = format!("{server} {number}");
+    if let Some(max) = rule.per_run
+        && !program.reporter.count(&name, max)
+    {
+        let why = format!("A rule of {server} lets {max} such calls pass in one run or cell.");
+        return Err(CallFailure::refused("tool_limit", why));
+    }
+    if let Some(max) = rule.per_minute.and_then(NonZeroU32::new)
+        && rates.take(&name, max, &program.conversation.owner).is_err()
+    {
+        program.reporter.take_back(&name);
+        let why = format!("A rule of {server} lets {max} such calls pass in a minute: wait, or make fewer.");
+        return Err(CallFailure::refused("tool_limit", why));
+    }
+    Ok(())
+}
+
 /// Whether a text has its place in the answer. JSON writes a control character in six bytes, and an answer that is
 /// longer than a message may be would end the program's connection.
 fn is_short(text: &str) -> bool {
@@ -328,7 +332,49 @@ fn ending(media_type: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::domain::{ConversationKey, Principal};
+
+    /// A run of the default owner.
+    fn run() -> Program {
+        let conversation = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
+        Program { conversation, language: "python".parse().expect("a language"), reporter: Arc::default() }
+    }
+
+    /// Why a call of this run does not pass under a rule of the server `up`.
+    fn refused(rates: &Limiters, program: &Program, rule: &RuleText) -> Option<String> {
+        let wish = Wish { program, server: "up", tool: "echo", arguments: &json!({}), text: "{}" };
+        count(rates, &wish, 0, rule).err().map(|refusal| refusal.why)
+    }
+
+    #[test]
+    fn a_call_that_is_refused_counts_for_no_limit() {
+        let rule = |per_run: u32, per_minute: u32| -> RuleText {
+            let text = json!({"tool": "*", "action": "allow", "per_run": per_run, "per_minute": per_minute});
+            serde_json::from_value(text).expect("a rule")
+        };
+        let (of_run, of_minute) = ("in one run or cell", "in a minute");
+        let is_for = |why: Option<String>, limit: &str| why.is_some_and(|why| why.contains(limit));
+
+        let (rates, program) = (Limiters::default(), run());
+        assert_eq!(refused(&rates, &program, &rule(2, 1)), None);
+        for _ in 0..3 {
+            assert!(is_for(refused(&rates, &program, &rule(2, 1)), of_minute), "the run has one left");
+        }
+        // The same rule with another rate: what the run has left is used.
+        assert_eq!(refused(&rates, &program, &rule(2, 5)), None);
+        assert!(is_for(refused(&rates, &program, &rule(2, 5)), of_run));
+
+        let rates = Limiters::default();
+        let first = run();
+        assert_eq!(refused(&rates, &first, &rule(1, 2)), None);
+        for _ in 0..3 {
+            assert!(is_for(refused(&rates, &first, &rule(1, 2)), of_run));
+        }
+        assert_eq!(refused(&rates, &run(), &rule(1, 2)), None, "the minute has one left for another run");
+    }
 
     #[test]
     fn a_text_is_short_as_json_too() {
