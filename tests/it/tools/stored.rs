@@ -3,13 +3,14 @@
 use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
+        Principal,
         owner::ConversationKey,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
     ports::database::{ApprovalStore as _, ToolServerStore as _},
 };
 
-use crate::support::postgres::Postgres;
+use crate::support::{FakeServer, postgres::Postgres, until};
 
 const NOW: i64 = 1_000_000;
 const LATER: i64 = NOW + 1000;
@@ -96,4 +97,32 @@ async fn on_sqlite_questions_and_servers_are_kept() {
 async fn on_postgres_questions_and_servers_are_kept() {
     let cluster = Postgres::start().await;
     questions_and_servers_are_kept(&cluster.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_server_whose_name_is_in_the_settings_is_offered_to_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite://{}/state.db", folder.path().display());
+    let text = |owners: &[&str]| ServerText {
+        url: "https://a.example/mcp".to_owned(),
+        owners: owners.iter().map(|&owner| owner.to_owned()).collect(),
+        ..ServerText::default()
+    };
+    let database = Database::connect(&url).expect("a database");
+    database.prepare().await.expect("tables");
+    database.put_tool_server("up", &text(&[]), "", NOW).await.expect("stored");
+    database.put_tool_server("other", &text(&["ben"]), "", NOW).await.expect("stored");
+    database.close().await;
+
+    let file = folder.path().join("sandbox.toml");
+    std::fs::write(&file, "[tools.up]\nurl = 'https://b.example/mcp'\nowners = ['ann']\n").expect("written");
+    let settings = [("--config", file.to_str().expect("a path")), ("DATABASE_URL", url.as_str())];
+    let server = FakeServer::with(&settings).await;
+    let tools = &server.mcp.tools;
+    until("the stored ones are read", async || tools.directory().list().len() == 2).await;
+    let owner = |name: &str| name.parse::<Principal>().expect("an owner");
+    for (who, is_offered) in [(owner("ann"), true), (owner("ben"), true), (Principal::default(), false)] {
+        assert_eq!(tools.is_offered(&who), is_offered, "{}", who.name());
+    }
+    server.stop().await;
 }
