@@ -11,7 +11,10 @@ mod labels;
 use std::{net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
-use futures_util::stream::BoxStream;
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use tokio::time::Instant;
 
 pub use self::docker::{ConnectError, DockerOptions as EngineOptions, proxy};
@@ -69,6 +72,28 @@ impl Observed {
     }
 }
 
+/// The same items. Once they have ended, `report` gets the result; an error ends them.
+fn reported<T: Send + 'static>(
+    items: BoxStream<'static, Result<T, EngineError>>,
+    report: impl FnOnce(&'static str) + Send + 'static,
+) -> BoxStream<'static, Result<T, EngineError>> {
+    let following = stream::unfold(Some((items, report)), |state| async move {
+        let (mut items, report) = state?;
+        match items.next().await {
+            Some(Ok(item)) => Some((Ok(item), Some((items, report)))),
+            Some(Err(error)) => {
+                report(error.word());
+                Some((Err(error), None))
+            }
+            None => {
+                report("ok");
+                None
+            }
+        }
+    });
+    following.boxed()
+}
+
 #[async_trait]
 impl Engine for Observed {
     async fn probe(&self) -> Result<Probe, EngineError> {
@@ -76,7 +101,7 @@ impl Engine for Observed {
     }
 
     async fn candidates(&self) -> Result<Vec<String>, EngineError> {
-        self.observe("probe", None, self.engine.candidates()).await
+        self.observe("candidates", None, self.engine.candidates()).await
     }
 
     fn select(&self, candidate: Option<&str>) {
@@ -100,7 +125,10 @@ impl Engine for Observed {
     }
 
     fn pull(&self, reference: &str) -> BoxStream<'static, Result<PullProgress, EngineError>> {
-        self.engine.pull(reference)
+        let (observer, begun) = (Arc::clone(&self.observer), Instant::now());
+        reported(self.engine.pull(reference), move |result| {
+            observer.engine_called(&CallFacts { operation: "pull", sandbox: None, result, took: begun.elapsed() });
+        })
     }
 
     async fn start(&self, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
@@ -125,5 +153,52 @@ impl Engine for Observed {
 
     async fn list(&self) -> Result<Vec<Listed>, EngineError> {
         self.observe("list", None, self.engine.list()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::{fake::FakeEngine, *};
+
+    /// Operations and their results.
+    #[derive(Default)]
+    struct Calls(Mutex<Vec<(&'static str, &'static str)>>);
+
+    impl Observer for Calls {
+        fn engine_called(&self, call: &CallFacts) {
+            self.0.lock().push((call.operation, call.result));
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_are_reported_by_their_verbs() {
+        let calls = Arc::new(Calls::default());
+        let engine = Observed::new(Arc::new(FakeEngine::default()), calls.clone());
+        engine.probe().await.expect("a probe");
+        engine.candidates().await.expect("candidates");
+        engine.list().await.expect("sandboxes");
+        let pulled: Vec<_> = engine.pull("runner-python").collect().await;
+        assert!(matches!(&pulled[..], [Err(EngineError::Refused { .. })]), "{pulled:?}");
+        assert_eq!(*calls.0.lock(), [("probe", "ok"), ("candidates", "ok"), ("list", "ok"), ("pull", "refused")]);
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_reported_once_it_has_ended() {
+        let results = Arc::new(Mutex::new(Vec::<&str>::new()));
+        let report = || {
+            let results = Arc::clone(&results);
+            move |result: &'static str| results.lock().push(result)
+        };
+        let mut well = reported(stream::iter([Ok(1), Ok(2)]).boxed(), report());
+        assert!(matches!((well.next().await, well.next().await), (Some(Ok(1)), Some(Ok(2)))));
+        assert!(results.lock().is_empty(), "it may go on");
+        assert!(well.next().await.is_none());
+        assert_eq!(*results.lock(), ["ok"]);
+
+        let refused = stream::iter([Ok(1), Err(EngineError::refused("pull", "no such image")), Ok(3)]).boxed();
+        assert_eq!(reported(refused, report()).count().await, 2, "an error is the last item");
+        assert_eq!(*results.lock(), ["ok", "refused"]);
     }
 }
