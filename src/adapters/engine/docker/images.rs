@@ -100,8 +100,10 @@ pub(super) fn pull(docker: &Docker, reference: &str) -> BoxStream<'static, Resul
     let tag = if last.contains([':', '@']) { "" } else { ":latest" };
     let options = CreateImageOptionsBuilder::new().from_image(&format!("{reference}{tag}")).build();
     let mut parts: HashMap<String, PullProgress> = HashMap::new();
+    // Only the vendor's client limits how long the engine may take to begin.
+    let limit = docker.timeout();
     let fetched = docker.create_image(Some(options), None, None).map(move |item| {
-        let info = item.map_err(|error| call::map_error("pull", Duration::ZERO, error))?;
+        let info = item.map_err(|error| call::map_error("pull", limit, error))?;
         if let Some((id, detail)) = info.id.zip(info.progress_detail) {
             let bytes = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
             let part = parts.entry(id).or_default();
@@ -166,6 +168,19 @@ mod tests {
             assert_eq!(images.allowed_of(vec![image(&format!("sha256:{n}"), &["a:b"])]).len(), 0);
         }
         assert_eq!(images.refused.lock().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pull_without_an_answer_names_the_limit_of_the_client() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("engine.sock");
+        // It takes connections and never answers.
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let host = format!("unix://{}", socket.display());
+        let docker = Docker::connect_with_unix(&host, 7, bollard::API_DEFAULT_VERSION).expect("a client");
+        let items: Vec<_> = pull(&docker, "runner-python").collect().await;
+        let [Err(EngineError::Timeout { act: "pull", limit })] = &items[..] else { panic!("{items:?}") };
+        assert_eq!(*limit, Duration::from_secs(7));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(super) async fn start(engine: &DockerEngine, spec: &SandboxSpec) -> Result<S
     Ok(Sandbox {
         id: spec.id,
         stdin: input,
-        output: demultiplexed(spec.id, output, streams_over),
+        output: demultiplexed(spec.id, output, docker.timeout(), streams_over),
         exit: watch.exit().boxed(),
     })
 }
@@ -105,10 +105,11 @@ async fn attach(docker: &Docker, name: &str, limit: Duration) -> Result<AttachCo
 }
 
 /// The two streams as the port defines them. Buffers at most one frame, ends after an error, and cancels `over` at the
-/// end.
+/// end. `limit` is that of the vendor's client.
 fn demultiplexed(
     id: SandboxId,
     frames: impl futures_util::Stream<Item = Result<LogOutput, Error>> + Send + 'static,
+    limit: Duration,
     over: CancellationToken,
 ) -> BoxStream<'static, Result<Output, EngineError>> {
     let mut broken = false;
@@ -119,7 +120,7 @@ fn demultiplexed(
             Ok(LogOutput::StdErr { message }) => Ok(Output { stream: StreamKind::Stderr, bytes: message }),
             // The connection broke within a frame.
             Ok(LogOutput::StdIn { .. } | LogOutput::Console { .. }) => Err(EngineError::Lost { id }),
-            Err(error) => Err(call::map_error("read", Duration::ZERO, error)),
+            Err(error) => Err(call::map_error("read", limit, error)),
         })
         .filter(|output| ready(!matches!(output, Ok(output) if output.bytes.is_empty())))
         .take_while(move |output| {
@@ -272,6 +273,8 @@ mod tests {
         *,
     };
 
+    const LIMIT: Duration = Duration::from_secs(7);
+
     fn out(text: &'static str) -> LogOutput {
         LogOutput::StdOut { message: Bytes::from_static(text.as_bytes()) }
     }
@@ -287,12 +290,20 @@ mod tests {
         ];
         let frames = frames.into_iter().map(Ok::<_, Error>);
         let (id, over) = (SandboxId::new(), CancellationToken::new());
-        let seen: Vec<_> = demultiplexed(id, stream::iter(frames), over.clone()).collect().await;
+        let seen: Vec<_> = demultiplexed(id, stream::iter(frames), LIMIT, over.clone()).collect().await;
         let [Ok(first), Ok(second), Err(EngineError::Lost { id: lost })] = &seen[..] else { panic!("{seen:?}") };
         assert_eq!((first.stream, &first.bytes[..]), (StreamKind::Stdout, &b"a"[..]));
         assert_eq!((second.stream, &second.bytes[..]), (StreamKind::Stderr, &b"b"[..]));
         assert_eq!(*lost, id);
         assert!(over.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn demultiplexed_names_the_limit_of_the_client() {
+        let frames = stream::iter([Err(Error::RequestTimeoutError)]);
+        let seen: Vec<_> = demultiplexed(SandboxId::new(), frames, LIMIT, CancellationToken::new()).collect().await;
+        let [Err(EngineError::Timeout { act: "read", limit })] = &seen[..] else { panic!("{seen:?}") };
+        assert_eq!(*limit, LIMIT);
     }
 
     /// The end of a sandbox that was killed, and that an engine reports as killed for memory from its nth look on.
