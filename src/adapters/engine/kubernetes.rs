@@ -140,11 +140,12 @@ impl KubernetesEngine {
     pub async fn connect(options: KubernetesOptions) -> Result<Self, ConnectError> {
         let config = Config::infer().await.map_err(|error| ConnectError::Config(Box::new(error)))?;
         let host = config.cluster_url.to_string();
-        let forbidden = isolation::forbidden(&config.cluster_url, options.own_port).await;
+        let limit = options.time.answer;
+        let forbidden = isolation::forbidden(&config.cluster_url, options.own_port, limit).await;
+        let forbidden = forbidden.map_err(|source| ConnectError::Api { host: host.clone(), source })?;
         let namespace = config.default_namespace.clone();
         let client = client::client(config, options.time.lost);
         let client = client.map_err(|error| ConnectError::Client(Box::new(error)))?;
-        let limit = options.time.answer;
         let answered = call::within("ping", limit, client.apiserver_version()).await;
         answered.map_err(|source| ConnectError::Api { host, source })?;
         let namespace = options.namespace.clone().unwrap_or(namespace);

@@ -3,14 +3,19 @@
 //! No field of a pod takes its network away: a network policy does, if the cluster enforces it, or a runtime class. So
 //! a sandbox tries addresses that it must not reach.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
 
 use http::Uri;
+use tokio::{net::lookup_host, time::timeout};
 
 use super::KubernetesOptions;
 use crate::{
     domain::{Limits, RunnerUsers},
-    ports::engine::{Expectation, Fact},
+    ports::engine::{EngineError, Expectation, Fact},
 };
 
 /// The metadata service of clouds, which hands out the node's credentials, two public services, in both families, and
@@ -29,12 +34,14 @@ const DNS_PORT: u16 = 53;
 
 /// Where no sandbox may get to: the API server by each of its addresses, the name servers of this process, this server
 /// by the address that it has on the way there, and the usual ones.
-pub(super) async fn forbidden(api: &Uri, own_port: u16) -> Vec<SocketAddr> {
+///
+/// # Errors
+/// [`EngineError::Timeout`] when the name of the API server is not looked up within `limit`.
+pub(super) async fn forbidden(api: &Uri, own_port: u16, limit: Duration) -> Result<Vec<SocketAddr>, EngineError> {
     let mut all = USUAL.to_vec();
     let port = api.port_u16().unwrap_or(443);
     if let Some(host) = api.host() {
-        let found = tokio::net::lookup_host((host.trim_matches(['[', ']']), port)).await;
-        for address in found.into_iter().flatten() {
+        for address in found(limit, lookup_host((host.trim_matches(['[', ']']), port))).await? {
             let any = if address.is_ipv6() { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
             // No datagram is sent by this.
             let here = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address).map(|()| socket));
@@ -49,7 +56,19 @@ pub(super) async fn forbidden(api: &Uri, own_port: u16) -> Vec<SocketAddr> {
     all.retain(|address| !address.ip().is_loopback() && !address.ip().is_unspecified());
     all.sort_unstable();
     all.dedup();
-    all
+    Ok(all)
+}
+
+/// What a look-up finds; nothing where it fails, as behind a proxy that alone knows the name. One that does not end may
+/// find addresses later: going on without them, the isolation check would not try the API server.
+async fn found<I: IntoIterator<Item = SocketAddr>>(
+    limit: Duration,
+    look_up: impl Future<Output = io::Result<I>>,
+) -> Result<Vec<SocketAddr>, EngineError> {
+    match timeout(limit, look_up).await {
+        Ok(found) => Ok(found.into_iter().flatten().collect()),
+        Err(_) => Err(EngineError::Timeout { act: "look up", limit }),
+    }
 }
 
 pub(super) fn expectations(options: &KubernetesOptions, limits: &Limits, users: &RunnerUsers) -> Vec<Expectation> {
@@ -119,17 +138,30 @@ pub(super) fn expectations(options: &KubernetesOptions, limits: &Limits, users: 
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use super::*;
 
     #[tokio::test]
     async fn addresses_of_both_families_and_the_usual_ones_are_forbidden() {
         let api = "https://[2001:db8::1]:6443".parse().expect("an address");
-        let all = forbidden(&api, 8080).await;
+        let all = forbidden(&api, 8080, Duration::from_secs(10)).await.expect("addresses");
         assert!(all.contains(&"[2001:db8::1]:6443".parse().expect("an address")), "{all:?}");
         let public = |is_ipv6| all.iter().any(|one| one.is_ipv6() == is_ipv6 && one.port() == 53);
         assert!(public(true) && public(false), "{all:?}");
         for usual in ["169.254.20.10:53", "169.254.169.254:80", "[fd00:ec2::254]:80"] {
             assert!(all.contains(&usual.parse().expect("an address")), "{usual}: {all:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_up_has_a_time_limit() {
+        let limit = Duration::from_secs(10);
+        let hung = found(limit, pending::<io::Result<Vec<SocketAddr>>>()).await;
+        assert!(matches!(hung, Err(EngineError::Timeout { act: "look up", limit: l }) if l == limit));
+        let failed = found(limit, ready(Err::<Vec<_>, _>(io::Error::other("no such name")))).await;
+        assert!(failed.expect("no addresses").is_empty());
+        let all = vec![USUAL[0]];
+        assert_eq!(found(limit, ready(Ok(all.clone()))).await.expect("one"), all);
     }
 }
