@@ -84,6 +84,23 @@ pub fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
+/// Whether a name is of this form, in which `*` stands for any characters. Each part between two of them is looked for
+/// once, where it is first: an earlier place leaves more to the parts after it.
+pub fn is_like(form: &str, name: &str) -> bool {
+    let mut parts = form.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let mut last = None;
+    for part in parts {
+        if let Some(before) = last.replace(part) {
+            match rest.find(before) {
+                Some(at) => rest = &rest[at + str::len(before)..],
+                None => return false,
+            }
+        }
+    }
+    last.map_or(rest.is_empty(), |last: &str| rest.ends_with(last))
+}
+
 /// What stands in a program's output for bytes that were dropped.
 pub fn cut_mark(bytes: u64) -> String {
     format!("\n[… {bytes} bytes were not kept …]\n")
@@ -113,5 +130,22 @@ mod tests {
         for bad in ["0", "0g", "+1", " 1", "\u{e4}", "0x00"] {
             assert_eq!(unhex(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (form, name) in
+            [("*", ""), ("*", "a"), ("a*", "a"), ("a*c", "abc"), ("*b*", "abc"), ("a*b*c", "aXbYbc"), ("a", "a")]
+        {
+            assert!(is_like(form, name), "{form} {name}");
+        }
+        for (form, name) in
+            [("", "a"), ("a*", "ba"), ("a*a", "a"), ("*b*b*", "abc"), ("a", "ab"), ("*a", "ab"), ("A*", "ab")]
+        {
+            assert!(!is_like(form, name), "{form} {name}");
+        }
+        let (text, form) = ("a".repeat(60), "*a".repeat(30));
+        assert!(is_like(&form, &text));
+        assert!(!is_like(&(form + "b"), &text), "no place is tried again");
     }
 }

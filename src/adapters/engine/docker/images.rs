@@ -19,9 +19,12 @@ use super::{
     super::changes::{self, Events},
     call, convert,
 };
-use crate::ports::{
-    engine::{EngineError, PullProgress},
-    runner::{LABEL_RUNNER, RunnerImage},
+use crate::{
+    domain::text::is_like,
+    ports::{
+        engine::{EngineError, PullProgress},
+        runner::{LABEL_RUNNER, RunnerImage},
+    },
 };
 
 /// Events that may add, remove or rename an image, by Docker's and Podman's names. Engines ignore unknown ones.
@@ -42,14 +45,8 @@ impl From<&str> for AllowedImages {
 impl AllowedImages {
     /// Whether a name such as `runner-python:latest`, or an id, is allowed.
     pub(super) fn allows(&self, name: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|pattern| matches(pattern, name))
+        self.0.is_empty() || self.0.iter().any(|pattern| is_like(pattern, name))
     }
-}
-
-fn matches(pattern: &str, text: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
-    let Some(text) = text.strip_prefix(start) else { return false };
-    text.char_indices().map(|(at, _)| at).chain([text.len()]).any(|at| matches(rest, &text[at..]))
 }
 
 /// The runner images of an engine.
@@ -195,7 +192,10 @@ mod tests {
             ("a", "ab", false),
             ("*é", "xéé", true),
         ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+            assert_eq!(AllowedImages::from(pattern).allows(text), expected, "{pattern} {text}");
         }
+        let (pattern, text) = ("*a".repeat(30), "a".repeat(60));
+        assert!(AllowedImages::from(pattern.as_str()).allows(&text));
+        assert!(!AllowedImages::from(format!("{pattern}b").as_str()).allows(&text));
     }
 }
