@@ -159,7 +159,7 @@ impl Opener {
             error.failure()
         })?;
         if let Some(room_bytes) = parts.sandboxes.volumes.streamed_bytes() {
-            let mut carrier = Carrier::new(&parts.files, &conversation, room_bytes, u64::MAX);
+            let mut carrier = Carrier::new(&parts.files, &conversation, room_bytes, limits.file_bytes_max);
             carrier.write(&mut started.sandbox.stdin).await?;
         }
 

@@ -2,8 +2,16 @@
 
 use std::{fs, path::PathBuf};
 
+use mcp_sandbox_server::domain::Principal;
+
 use super::*;
-use crate::{network::origin::Origin, support::calls::ask};
+use crate::{
+    network::origin::Origin,
+    support::{
+        FakeServer,
+        calls::{ask, request},
+    },
+};
 
 pub(super) fn program() -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tools/boxed.py");
@@ -127,6 +135,22 @@ async fn a_server_in_a_sandbox_that_cannot_be_is_told() {
     assert!(told.contains("1 tool servers run in sandboxes"), "{told}");
     call("fill", "{'mib': 64}").await;
     until("it is ended at its quota", async || call("key", "{}").await.contains("take too much space")).await;
+    server.stop().await;
+}
+
+/// Process 1 has the limit of every sandbox when it writes the files that travel.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_too_long_for_the_sandbox_of_a_server_is_named() {
+    let settings = [("SANDBOX_ENGINE__FILES", "streamed"), ("SANDBOX_LIMITS__FILE_BYTES_MAX", "1024")];
+    let server = FakeServer::with_kernel(&settings).await;
+    let path = "/v1/conversations/tools-box/files/long";
+    let stored = request(&server, TOKEN, Method::PUT, path).body("x".repeat(1025)).send().await.expect("an answer");
+    assert!(stored.status().is_success(), "{stored:?}");
+    let body = json!({"server": {"image": "python", "command": COMMAND}});
+    assert_eq!(ask(&server, Method::PUT, "/v1/tool-servers/box", body).await.0, 204);
+    let refused = server.mcp.tools.names(&Principal::default(), "box").await.expect_err("it is not started");
+    let is_named = refused.message.contains("file long has 1025 bytes and one file in a sandbox may have 1024");
+    assert!(is_named, "{}", refused.message);
     server.stop().await;
 }
 
