@@ -1,17 +1,27 @@
-//! The end of the rounds, on a paused clock.
+//! The rounds and their end, on a paused clock.
 
 use async_trait::async_trait;
+use tokio::time::{Instant, advance};
 
 use super::*;
 use crate::{
     domain::{Principal, clock::ManualClock},
-    ports::history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+    ports::{
+        database::DatabaseError,
+        history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+    },
 };
 
 /// A database with too many lines, which does not answer when some are to be removed.
 #[derive(Default)]
 struct Hanging {
     removes: Notify,
+    /// Other servers, which left open lines.
+    dead: Vec<InstanceId>,
+    /// So many of the next endings of lines fail.
+    failures: Mutex<u32>,
+    /// The servers whose lines were ended.
+    ended: Mutex<Vec<InstanceId>>,
 }
 
 #[async_trait]
@@ -45,11 +55,17 @@ impl HistoryStore for Hanging {
     }
 
     async fn open(&self) -> DbResult<Vec<(InstanceId, Option<i64>)>> {
-        Ok(Vec::new())
+        Ok(self.dead.iter().map(|dead| (*dead, Some(1))).collect())
     }
 
-    async fn close_lost(&self, _: InstanceId, _: i64, _: &LineEnd) -> DbResult<u64> {
-        Ok(0)
+    async fn close_lost(&self, instance: InstanceId, _: i64, _: &LineEnd) -> DbResult<u64> {
+        let mut failures = self.failures.lock();
+        if *failures > 0 {
+            *failures -= 1;
+            return Err(DatabaseError("it is away".to_owned()));
+        }
+        self.ended.lock().push(instance);
+        Ok(1)
     }
 
     async fn count(&self) -> DbResult<u64> {
@@ -100,4 +116,27 @@ async fn the_stop_does_not_wait_for_the_removal_of_old_lines() {
     store.removes.notified().await;
     stop.cancel();
     timeout(CALL_MAX / 2, following).await.expect("the stop waits for no answer").expect("it ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_keeps_in_mind_since_when_servers_are_dead() {
+    let mut dead: Vec<_> = (0..3).map(|_| InstanceId::new()).collect();
+    let store = Arc::new(Hanging { dead: dead.clone(), failures: Mutex::new(1), ..Hanging::default() });
+    let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10_000, kept_bytes: u64::MAX };
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let history = History::new(Some(store.clone()), InstanceId::new(), clock, options);
+    let mut known = Upkeep::default();
+    let begun = Instant::now();
+    while begun.elapsed() < DEAD_AFTER {
+        history.upkeep(&*store, &mut known).await.expect("an answer");
+        assert!(store.ended.lock().is_empty(), "they may live");
+        advance(ROUND).await;
+    }
+    history.upkeep(&*store, &mut known).await.expect_err("one ending fails");
+    advance(ROUND).await;
+    history.upkeep(&*store, &mut known).await.expect("an answer");
+    let mut ended = store.ended.lock().clone();
+    ended.sort_unstable();
+    dead.sort_unstable();
+    assert_eq!(ended, dead);
 }

@@ -84,12 +84,15 @@ impl History {
         }
         for (instance, beat) in open.into_iter().filter(|(instance, _)| *instance != self.instance) {
             let seen = known.beats.remove(&instance).filter(|(last, _)| *last == beat);
-            let (_, since) = *beats.entry(instance).or_insert(seen.unwrap_or((beat, now)));
+            beats.entry(instance).or_insert(seen.unwrap_or((beat, now)));
+        }
+        // Before the first call that may fail, or the dead servers that remain would count as alive again.
+        known.beats = beats;
+        for (instance, (_, since)) in &known.beats {
             if since.elapsed() >= DEAD_AFTER {
-                self.close(store, instance).await?;
+                self.close(store, *instance).await?;
             }
         }
-        known.beats = beats;
         self.remove_old(store, known).await
     }
 
