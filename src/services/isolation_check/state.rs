@@ -152,14 +152,22 @@ impl IsolationState {
         found.map_or_else(|_| Isolation::default(), |known| known.of(image).clone())
     }
 
-    /// Returns when the engine is known to isolate; otherwise never.
+    /// Returns when the engine is known to isolate; never where the first result that is final says otherwise.
+    ///
+    /// Where each runner is checked, a later result may be another. Who has begun then asks for each image.
     pub async fn verified(&self) {
         if !matches!(self.settled().await, Isolation::Verified { .. }) {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Returns the reason when the engine is known not to isolate; otherwise never.
+    /// Returns the reason when the engine is known not to isolate; never where the first result that is final says
+    /// otherwise.
+    ///
+    /// So a server ends at its start alone. Where each runner is checked, one that serves goes on when the last runner
+    /// that isolated is changed for the worse: each image is refused alone, the server is not ready, and the check is
+    /// repeated, so the next change can repair it. An end would take sessions and files from clients and refuse no
+    /// program more.
     pub async fn violated(&self) -> String {
         match self.settled().await {
             Isolation::Violated(why) => why,
@@ -246,6 +254,8 @@ mod tests {
         assert!(state.wait(&bash.image).await.is_ok() && state.permits(&bash.image));
         assert_eq!(state.wait(&python.image).await.expect_err("not known").code, Code::EngineUnavailable);
         assert_eq!(state.unserved(), [(python.language.clone(), "no place".to_owned())]);
+        let mut serving = std::pin::pin!(state.violated());
+        assert!(serving.as_mut().now_or_never().is_none());
         state.set_of(&python, &Isolation::Violated("the network is open".to_owned()));
         assert_eq!(state.wait(&python.image).await.expect_err("violated").code, Code::EngineFailed);
         // The template of Bash was changed.
@@ -253,6 +263,7 @@ mod tests {
         assert!(!state.permits(&bash.image) && state.now() == verified(&["bash: a note"]));
         state.conclude();
         assert_eq!(state.now(), Isolation::Violated("python: the network is open".to_owned()));
+        assert!(serving.as_mut().now_or_never().is_none(), "a server that serves goes on");
     }
 
     #[tokio::test(start_paused = true)]
