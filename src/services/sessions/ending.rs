@@ -69,9 +69,7 @@ impl Sessions {
     /// were closed end, since their files are gone.
     pub fn forget(&self, conversation: &ConversationKey) {
         self.close_all(conversation);
-        for session in self.0.registry.forget(conversation) {
-            self.0.records.closed(session);
-        }
+        self.0.take_news_where(|(there, _)| there == conversation);
     }
 
     /// The server is about to stop: sessions that end by themselves from now on are reported after its next start.

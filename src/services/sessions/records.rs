@@ -29,7 +29,7 @@ use tracing::warn;
 
 use super::{
     Inner, SessionEnd, Sessions, SharedParts,
-    registry::{ENDED_MAX, Session},
+    registry::{ENDED_MAX, Session, SessionKey},
 };
 use crate::{
     domain::{ConversationKey, Language, SessionId, StepWatch},
@@ -194,7 +194,11 @@ impl Inner {
 
     /// How the last session there ended, if that was not yet reported to its next caller.
     pub(super) fn take_news(&self, conversation: &ConversationKey, language: &Language) -> Option<SessionEnd> {
-        let (news, told) = self.registry.take_news(conversation, language);
+        self.take_news_where(|(there, of)| there == conversation && of == language)
+    }
+
+    pub(super) fn take_news_where(&self, is_there: impl Fn(&SessionKey) -> bool) -> Option<SessionEnd> {
+        let (news, told) = self.registry.take_news(is_there);
         for session in told {
             self.records.closed(session);
         }

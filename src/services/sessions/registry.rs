@@ -329,32 +329,15 @@ impl Registry {
         Some((last.place.clone(), setup))
     }
 
-    /// How the last session there ended, if it was not reported to its next caller; and those that need not be recorded
-    /// any more.
-    pub(super) fn take_news(
-        &self,
-        conversation: &ConversationKey,
-        language: &Language,
-    ) -> (Option<SessionEnd>, Vec<SessionId>) {
+    /// How the last session in these places ended, if it was not reported to its next caller: the ends there are
+    /// reported to no other one. Also those that need not be recorded any more.
+    pub(super) fn take_news(&self, is_there: impl Fn(&SessionKey) -> bool) -> (Option<SessionEnd>, Vec<SessionId>) {
         let (mut news, mut told) = (None, Vec::new());
-        for ended in &mut self.state.lock().ended {
-            if ended.place.0 == *conversation && ended.place.1 == *language {
-                news = std::mem::take(&mut ended.is_news).then_some(ended.end);
-                told.extend(std::mem::take(&mut ended.is_recorded).then_some(ended.id));
-            }
+        for ended in self.state.lock().ended.iter_mut().filter(|ended| is_there(&ended.place)) {
+            news = std::mem::take(&mut ended.is_news).then_some(ended.end);
+            told.extend(std::mem::take(&mut ended.is_recorded).then_some(ended.id));
         }
         (news, told)
-    }
-
-    /// What ended in a conversation before is reported to no caller; those that need not be recorded any more.
-    pub(super) fn forget(&self, conversation: &ConversationKey) -> Vec<SessionId> {
-        let mut state = self.state.lock();
-        let there = state.ended.iter_mut().filter(|ended| ended.place.0 == *conversation);
-        let forgotten = there.filter_map(|ended| {
-            ended.is_news = false;
-            std::mem::take(&mut ended.is_recorded).then_some(ended.id)
-        });
-        forgotten.collect()
     }
 }
 
