@@ -18,16 +18,16 @@ mod turn;
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
 pub use self::documents::{Document, DocumentChange};
 use self::{documents::Documents, hub::Client, order::OrderSender};
@@ -68,9 +68,10 @@ struct Inner {
 struct Hub {
     clients: mpsc::UnboundedSender<Client>,
     orders: OrderSender,
-    connections: Arc<AtomicUsize>,
-    /// Restarts under way that clients of Jupyter asked for, one that will be refused included.
-    restarts: Arc<AtomicUsize>,
+    /// Counts the clients that are connected.
+    connections: TaskTracker,
+    /// Counts the restarts under way that clients of Jupyter asked for, one that will be refused included.
+    restarts: TaskTracker,
 }
 
 /// A kernel at one moment.
@@ -133,23 +134,7 @@ pub struct Connection {
 /// While it lives, a connection counts for its kernel and its owner.
 pub struct ConnectionPlace {
     _permit: OwnedSemaphorePermit,
-    _counted: Counted,
-}
-
-/// While it lives, it is counted.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    _counted: TaskTrackerToken,
 }
 
 impl Kernels {
@@ -209,7 +194,7 @@ impl Kernels {
     /// Those of [`Sessions::restart`].
     pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<KernelView, Failure> {
         let is_open = self.0.sessions.get(who, id).is_ok();
-        let _asked = self.0.hubs.lock().get(&id).filter(|_| is_open).map(|hub| Counted::begin(&hub.restarts));
+        let _asked = self.0.hubs.lock().get(&id).filter(|_| is_open).map(|hub| hub.restarts.token());
         self.0.sessions.restart(who, id).await.map(|session| self.0.view(session))
     }
 
@@ -237,11 +222,11 @@ impl Kernels {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(none) => none.insert(inner.begin(inner.sessions.link(who, id)?)),
         };
-        if hub.connections.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+        if hub.connections.len() >= CONNECTIONS_MAX {
             let why = format!("This kernel has {CONNECTIONS_MAX} clients, as many as it may have: disconnect one.");
             return Err(Failure::new(Code::QueueFull, why));
         }
-        let place = ConnectionPlace { _permit: permit, _counted: Counted::begin(&hub.connections) };
+        let place = ConnectionPlace { _permit: permit, _counted: hub.connections.token() };
         let (queue, following) = queue();
         let end = Arc::new(OnceLock::new());
         let client = Client::new(name, queue, Arc::clone(&end));
@@ -267,7 +252,7 @@ impl Inner {
     }
 
     fn connections(&self, id: SessionId) -> usize {
-        self.hubs.lock().get(&id).map_or(0, |hub| hub.connections.load(Ordering::Relaxed))
+        self.hubs.lock().get(&id).map_or(0, |hub| hub.connections.len())
     }
 
     fn restarting(&self, who: &Principal) -> impl Iterator<Item = KernelView> {
@@ -319,7 +304,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_comes_as_its_hub_ends_is_told_of_the_kernel_or_the_server() {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
-        let place = ConnectionPlace { _permit: permit, _counted: Counted::begin(&Arc::default()) };
+        let place = ConnectionPlace { _permit: permit, _counted: TaskTracker::new().token() };
         let ((queue, following), (orders, _)) = (queue(), order::orders());
         let (name, who, end, stop) = (String::new(), Principal::default(), Arc::default(), CancellationToken::new());
         let mut client = Connection { name, who, place, following, orders, end, stop };

@@ -10,10 +10,7 @@ mod shell;
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
@@ -21,7 +18,7 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::{
@@ -65,8 +62,8 @@ pub(super) struct HubTask {
     orders: OrderReceiver,
     /// Why the kernel before this one ended.
     last_end: SessionEnd,
-    /// Restarts under way that clients of Jupyter asked for.
-    restarts: Arc<AtomicUsize>,
+    /// Counts the restarts under way that clients of Jupyter asked for.
+    restarts: TaskTracker,
     clients: Vec<Client>,
     buffer: Option<Buffer>,
     sender: KernelSender,
@@ -104,7 +101,7 @@ impl Inner {
     pub(super) fn begin(&self, link: KernelLink) -> Hub {
         let (clients, new_clients) = mpsc::unbounded_channel();
         let (orders, new_orders) = orders();
-        let restarts = Arc::<AtomicUsize>::default();
+        let restarts = TaskTracker::new();
         let SessionView { session, conversation, language, .. } = link.session.view();
         let task = HubTask {
             runs: self.runs.clone(),
@@ -114,7 +111,7 @@ impl Inner {
             new_clients,
             orders: new_orders,
             last_end: SessionEnd::Server,
-            restarts: Arc::clone(&restarts),
+            restarts: restarts.clone(),
             clients: Vec::new(),
             buffer: None,
             sender: KernelSender::default(),
@@ -128,7 +125,7 @@ impl Inner {
             oom_kills: None,
         };
         self.tasks.spawn(task.run(link, self.stop.clone()));
-        Hub { clients, orders, connections: Arc::default(), restarts }
+        Hub { clients, orders, connections: TaskTracker::new(), restarts }
     }
 }
 
@@ -176,7 +173,7 @@ impl HubTask {
         let sessions = self.runs.sessions().clone();
         let mut next = std::pin::pin!(sessions.next_link(link));
         // JupyterLab takes this status for a death, so it is for restarts that no client of Jupyter asked for.
-        let mut is_announced = self.restarts.load(Ordering::Relaxed) > 0;
+        let mut is_announced = !self.restarts.is_empty();
         loop {
             if !is_announced
                 && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.session.id)
