@@ -127,6 +127,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// That of a program which was cancelled before it began.
+    pub fn not_begun(limits: Limits) -> Self {
+        Self { ended: Ended::Cancelled, oom_killed: false, limits, figures: Figures::default() }
+    }
+
     /// One sentence for a model or a person: what happened, which limit at what value, and what to change.
     pub fn sentence(&self) -> String {
         let limits = &self.limits;

@@ -72,15 +72,14 @@ impl RunTask {
         if session == CellSession::Once {
             service.sessions.close_all(&conversation);
         }
-        let CellEnd { ended, oom_killed, figures, display_files, returned } = executed.inspect_err(|_| {
+        let CellEnd { mut outcome, display_files, returned } = executed.inspect_err(|_| {
             // What the cell left is not listed, so it is measured before the next one.
             parts.files.quota().measured(&conversation, None);
         })?;
         self.stages.program = Some(self.stage_over());
         self.store(display_files).await;
         let [stdout_bytes, stderr_bytes] = self.run.log.printed();
-        let figures = Figures { stdout_bytes, stderr_bytes, ..figures };
-        let mut outcome = Outcome { ended, oom_killed, limits: self.limits, figures };
+        outcome.figures = Figures { stdout_bytes, stderr_bytes, ..outcome.figures };
         let files = self.changed_files(mark, returned, &mut outcome).await?;
         self.stages.collect = Some(self.stage_over());
         Ok(self.report(outcome, files))

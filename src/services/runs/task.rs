@@ -11,7 +11,7 @@ use tracing::{error, info};
 
 use super::{Inner, Report, Run, RunRequest, internal, output::CapturedOutput, stdin::StdinReceiver};
 use crate::{
-    domain::{Ended, EventKind, Failure, Figures, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
+    domain::{Ended, EventKind, Failure, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
     ports::{
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,
@@ -216,8 +216,7 @@ impl RunTask {
 
     /// The report of a run that was cancelled before it had a sandbox.
     pub(super) fn cancelled(&self) -> Report {
-        let (limits, figures) = (self.limits, Figures::default());
-        self.report(Outcome { ended: Ended::Cancelled, oom_killed: false, limits, figures }, FileList::default())
+        self.report(Outcome::not_begun(self.limits), FileList::default())
     }
 
     pub(super) fn report(&self, mut outcome: Outcome, files: FileList) -> Report {

@@ -25,7 +25,7 @@ use super::{
     queue::Following, registry::Session,
 };
 use crate::{
-    domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Limits, SessionId, StreamKind},
+    domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Limits, Outcome, SessionId, StreamKind},
     ports::runner::Runner,
     services::network::{Sink, time_up},
 };
@@ -75,7 +75,7 @@ impl Sessions {
                 // Nothing was handed over yet. A start that is given up ends by itself, and its sandbox is destroyed.
                 let session = tokio::select! {
                     biased;
-                    () = cancel.cancelled() => return Ok(CellEnd::before_it_began()),
+                    () = cancel.cancelled() => return Ok(CellEnd::before_it_began(cell.limits)),
                     session = self.open_for_cell(cell.conversation, cell.runner) => session?,
                 };
                 if let Some(end) = self.0.take_news(cell.conversation, &cell.runner.language) {
@@ -89,12 +89,12 @@ impl Sessions {
             }
         };
         if cancel.is_cancelled() {
-            return Ok(CellEnd::before_it_began());
+            return Ok(CellEnd::before_it_began(cell.limits));
         }
         // After the session was found: one that is opened in a restart is found after this was cancelled.
         if cell.waiting.is_cancelled() {
             sink(EventKind::Output(StreamKind::Stderr, NOT_EXECUTED.into()));
-            return Ok(CellEnd::before_it_began());
+            return Ok(CellEnd::before_it_began(cell.limits));
         }
         busy.begin_cell();
         self.0.carry_in(&session).await?;
@@ -136,7 +136,6 @@ impl Sessions {
         };
         let (used, oom_killed) = execution.figures().await;
         let figures = session.figures(&used);
-        let oom_killed = oom_killed || ended == Ended::OutOfMemory;
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
         for sentence in session.kernel.take_refusals() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
@@ -145,8 +144,13 @@ impl Sessions {
         // It follows the kernel, whose task waits for a full queue and reads the files as well.
         drop(execution);
         let returned = self.0.carry_out(&session).await;
-        let figures = Figures { wall: begun.elapsed(), ..figures };
-        Ok(CellEnd { ended, oom_killed, figures, returned, display_files })
+        let outcome = Outcome {
+            ended,
+            oom_killed: oom_killed || ended == Ended::OutOfMemory,
+            limits: *cell.limits,
+            figures: Figures { wall: begun.elapsed(), ..figures },
+        };
+        Ok(CellEnd { outcome, returned, display_files })
     }
 }
 

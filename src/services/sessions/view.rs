@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::display::DisplayFile;
 use crate::{
     domain::{
-        Code, ConversationKey, DiskLimit, Ended, Environment, Failure, Figures, Language, SessionId, words::words,
+        Code, ConversationKey, DiskLimit, Ended, Environment, Failure, Language, Limits, Outcome, SessionId,
+        words::words,
     },
     services::files::Returned,
 };
@@ -155,11 +156,8 @@ pub struct SessionView {
 
 /// How a cell ended.
 pub(in crate::services) struct CellEnd {
-    pub ended: Ended,
-    /// A process was killed for memory: the interpreter, or a child of it.
-    pub oom_killed: bool,
     /// Without what it printed.
-    pub figures: Figures,
+    pub outcome: Outcome,
     /// What came back of its files, where they travel.
     pub returned: Option<Result<Returned, Failure>>,
     /// What is to be stored as files.
@@ -168,8 +166,7 @@ pub(in crate::services) struct CellEnd {
 
 impl CellEnd {
     /// It was cancelled before it was handed over.
-    pub(super) fn before_it_began() -> Self {
-        let (ended, figures, display_files) = (Ended::Cancelled, Figures::default(), Vec::new());
-        Self { ended, oom_killed: false, figures, returned: None, display_files }
+    pub(super) fn before_it_began(limits: &Limits) -> Self {
+        Self { outcome: Outcome::not_begun(*limits), returned: None, display_files: Vec::new() }
     }
 }
