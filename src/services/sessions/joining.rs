@@ -130,24 +130,16 @@ impl Sessions {
     /// The session's next kernel when it is restarted; otherwise how it ended.
     pub(in crate::services) async fn next_link(&self, ended: &KernelLink) -> Result<KernelLink, SessionEnd> {
         let Session { id, conversation, .. } = &*ended.session;
-        let mut restarts = self.0.registry.restarted.subscribe();
-        loop {
-            // Before the session is looked for: a restart that is over by then has opened it.
-            let is_restarting = self.0.registry.is_restarting(*id);
-            if let Ok(link) = self.link(&conversation.owner, *id)
-                && !link.session.kernel.is_ended()
-            {
-                // Those who are connected may not have what another token was given.
-                let is_same = link.session.conversation.owner.token() == conversation.owner.token();
-                return if is_same { Ok(link) } else { Err(SessionEnd::Restarted) };
-            }
-            if !is_restarting {
-                return Err(self.ended(ended).await);
-            }
-            if restarts.changed().await.is_err() {
-                return Err(SessionEnd::Lost);
-            }
+        // Before the session is looked for: a restart that is over by then has opened it.
+        self.0.registry.restarted(*id).await;
+        if let Ok(link) = self.link(&conversation.owner, *id)
+            && !link.session.kernel.is_ended()
+        {
+            // Those who are connected may not have what another token was given.
+            let is_same = link.session.conversation.owner.token() == conversation.owner.token();
+            return if is_same { Ok(link) } else { Err(SessionEnd::Restarted) };
         }
+        Err(self.ended(ended).await)
     }
 
     /// The sessions of a caller that are being opened again: where each is.

@@ -162,8 +162,8 @@ impl Drop for Busy {
 pub(super) struct Registry {
     state: Mutex<State>,
     opening: WeakMap<SessionKey, AsyncMutex<()>>,
-    /// Changes when a restart is over.
-    pub(super) restarted: watch::Sender<()>,
+    /// Those that are being opened again.
+    restarting: watch::Sender<HashSet<SessionId>>,
 }
 
 #[derive(Default)]
@@ -175,8 +175,6 @@ struct State {
     reserved: HashMap<Option<Principal>, u64>,
     /// Owners that asked for sessions since the start: two at most, by which each owner is known to have others.
     owners: HashSet<Principal>,
-    /// Those that are being opened again.
-    restarting: HashSet<SessionId>,
 }
 
 struct EndedSession {
@@ -221,25 +219,30 @@ pub(super) struct Restarting<'a>(&'a Registry, SessionId);
 
 impl Drop for Restarting<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().restarting.remove(&self.1);
-        self.0.restarted.send_replace(());
+        self.0.restarting.send_if_modified(|all| all.remove(&self.1));
     }
 }
 
 impl Registry {
     /// Notes a restart; `None` when one is under way.
     pub(super) fn restart(&self, id: SessionId) -> Option<Restarting<'_>> {
-        let is_first = self.state.lock().restarting.insert(id);
+        let is_first = self.restarting.send_if_modified(|all| all.insert(id));
         // Made only where it is given out: dropping one ends the restart that is under way, and takes the lock.
         is_first.then(|| Restarting(self, id))
     }
 
     pub(super) fn is_restarting(&self, id: SessionId) -> bool {
-        self.state.lock().restarting.contains(&id)
+        self.restarting.borrow().contains(&id)
     }
 
     pub(super) fn restarting(&self) -> Vec<SessionId> {
-        self.state.lock().restarting.iter().copied().collect()
+        self.restarting.borrow().iter().copied().collect()
+    }
+
+    /// Waits until the session is not being restarted.
+    pub(super) async fn restarted(&self, id: SessionId) {
+        // It does not fail: the sender is here.
+        drop(self.restarting.subscribe().wait_for(|all| !all.contains(&id)).await);
     }
 
     /// The right to open a session there; others wait.
