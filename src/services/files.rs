@@ -84,6 +84,16 @@ pub struct FileContent {
     pub truncated: bool,
 }
 
+impl FileContent {
+    /// The same for an answer that holds all of a file.
+    ///
+    /// # Errors
+    /// [`Code::TooLarge`] with this sentence where the file goes on.
+    pub fn whole(self, why: impl Into<String>) -> Result<Self, Failure> {
+        if self.truncated { Err(Failure::new(Code::TooLarge, why)) } else { Ok(self) }
+    }
+}
+
 /// What a client has changed in a conversation. Changes by programs are in the events of their runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {

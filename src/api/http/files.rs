@@ -35,6 +35,11 @@ use crate::{
     },
 };
 
+/// The longest file that an answer of JSON holds, in bytes, and where a longer one is.
+pub(super) const WHOLE_BYTES_MAX: u64 = 8 << 20;
+pub(super) const NOT_WHOLE: &str =
+    "The file is too large for one answer: read it at /v1/conversations/{conversationId}/files/{path}.";
+
 /// On every answer, refusals too: nothing a program wrote runs, is guessed at, is kept by a cache, is embedded
 /// elsewhere or sends another site its referrer.
 const ALWAYS: [(HeaderName, HeaderValue); 7] = [

@@ -208,10 +208,7 @@ pub(super) async fn screenshot(call: BrowserCall) -> Answer<Value> {
     let none = || Failure::new(Code::FileNotFound, why);
     let file = made.find(|file| file.media_type() == "image/png").ok_or_else(none)?;
     let read = call.api.parts.files.read(&report.conversation, &file.path, 0, PICTURE_BYTES_MAX).await?;
-    if read.truncated {
-        let why = format!("The picture has more than {PICTURE_BYTES_MAX} bytes: download it as a file.");
-        return Err(Failure::new(Code::TooLarge, why).into());
-    }
+    let read = read.whole(format!("The picture has more than {PICTURE_BYTES_MAX} bytes: download it as a file."))?;
     Ok(Json(json!({"status": "success", "format": format, "screenshot": BASE64_STANDARD.encode(&read.bytes)})))
 }
 

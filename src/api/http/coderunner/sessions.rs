@@ -14,7 +14,11 @@ use serde_json::{Map, Value, json};
 use super::members;
 use crate::{
     api::{
-        http::{Answer, ApiCall, Form, Path, Query, RequestBody, multipart},
+        http::{
+            Answer, ApiCall, Form, Path, Query, RequestBody,
+            files::{NOT_WHOLE, WHOLE_BYTES_MAX},
+            multipart,
+        },
         schema::{parse, session::SessionStatus},
     },
     domain::{Code, ConversationId, Ended, Failure, Figures, Language, RunId, SafePath, SessionId, text::rfc3339},
@@ -24,8 +28,6 @@ use crate::{
     },
 };
 
-/// The longest file that one answer holds, in bytes; a longer one has a signed link.
-const DOWNLOAD_BYTES_MAX: u64 = 8 << 20;
 /// A member beside the file, in bytes.
 const MEMBER_BYTES_MAX: u64 = 8 << 10;
 const MEMBERS_MAX: usize = 8;
@@ -242,11 +244,7 @@ pub(super) async fn download(call: ApiCall, body: RequestBody) -> Answer<Value> 
     };
     let conversation = session(&call, member("session_id")?)?.conversation;
     let path = below_data("filename", member("filename")?)?;
-    let file = call.parts.files.read(&conversation, &path, 0, DOWNLOAD_BYTES_MAX).await?;
-    if file.truncated {
-        let why = "The file is too large for one answer: read it at /v1/conversations/{conversationId}/files/{path}.";
-        return Err(Failure::new(Code::TooLarge, why).into());
-    }
+    let file = call.parts.files.read(&conversation, &path, 0, WHOLE_BYTES_MAX).await?.whole(NOT_WHOLE)?;
     let content = BASE64_STANDARD.encode(&file.bytes);
     Ok(Json(json!({"status": "success", "filename": path.text(), "size": file.size, "content": content})))
 }

@@ -16,15 +16,17 @@ use serde_json::{Value, json, value::RawValue};
 use super::{Call, members};
 use crate::{
     api::{
-        http::{Answer, ApiError, Reply, RequestBody, Room, listed, no_content},
+        http::{
+            Answer, ApiError, Reply, RequestBody, Room,
+            files::{NOT_WHOLE, WHOLE_BYTES_MAX},
+            listed, no_content,
+        },
         schema::parse::by_size,
     },
     domain::{Code, ConversationKey, Failure, FileEntry, SafePath, media::media_type, text::rfc3339},
     services::files::Files,
 };
 
-/// The longest file that one answer holds, in bytes.
-const CONTENT_BYTES_MAX: u64 = 8 << 20;
 const NOTEBOOK: &str = "ipynb";
 /// Numbers that are tried for the name of a new file.
 const NAMES_TRIED: u32 = 1000;
@@ -127,11 +129,7 @@ async fn file(files: &Files, key: &ConversationKey, path: &SafePath, call: &Call
     if !has_content(call) {
         return Ok(shown);
     }
-    let read = files.read(key, path, 0, CONTENT_BYTES_MAX).await?;
-    if read.truncated {
-        let why = "The file is too large for one answer: read it at /v1/conversations/{conversationId}/files/{path}.";
-        return Err(Failure::new(Code::TooLarge, why));
-    }
+    let read = files.read(key, path, 0, WHOLE_BYTES_MAX).await?.whole(NOT_WHOLE)?;
     let format = call.query("format").unwrap_or_default();
     let (as_bytes, as_notebook) = (format == "base64", is_notebook(path) && format != "text");
     let (format, content) = by_size(read.bytes.len(), move || content_of(&read.bytes, as_bytes, as_notebook)).await;
