@@ -91,11 +91,7 @@ impl KernelMessage {
         let count = usize::try_from(count.ok_or(MessageError::Offsets)?).map_err(|_| MessageError::Offsets)?;
         let offset = |index: usize| number(8 * index).and_then(|offset| usize::try_from(offset).ok());
         let offsets = (1..=count).map(offset).collect::<Option<Vec<_>>>().ok_or(MessageError::Offsets)?;
-        let is_whole = offsets.first() == Some(&(8 * (1 + count))) && offsets.last() == Some(&bytes.len());
-        if !is_whole || !offsets.is_sorted() {
-            return Err(MessageError::Offsets);
-        }
-        let mut parts: Vec<_> = offsets.windows(2).map(|ends| bytes.slice(ends[0]..ends[1])).collect();
+        let mut parts = parts(bytes, 8 * (1 + count), &offsets).ok_or(MessageError::Offsets)?;
         let buffers = parts.split_off(PARTS);
         let Ok([channel, header, parent_header, metadata, content]) = <[Bytes; PARTS]>::try_from(parts) else {
             return Err(MessageError::Offsets);
@@ -156,6 +152,12 @@ impl KernelMessage {
     pub fn read_content(&self) -> Value {
         serde_json::from_slice(&self.content).unwrap_or_default()
     }
+}
+
+/// The parts of a frame. The first offset is the end of what is before the parts, and the last one that of the frame.
+pub fn parts(frame: &Bytes, begin: usize, offsets: &[usize]) -> Option<Vec<Bytes>> {
+    let is_whole = offsets.first() == Some(&begin) && offsets.last() == Some(&frame.len());
+    (is_whole && offsets.is_sorted()).then(|| offsets.windows(2).map(|ends| frame.slice(ends[0]..ends[1])).collect())
 }
 
 /// Puts messages together from chunks of any size: each comes after its length, four bytes, big-endian.

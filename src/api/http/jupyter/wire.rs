@@ -13,7 +13,7 @@ use axum::{body::Bytes, extract::ws::Message};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::services::sessions::message::{Channel, KernelMessage};
+use crate::services::sessions::message::{self, Channel, KernelMessage};
 
 /// The name of the second form.
 pub(super) const V1: &str = "v1.kernel.websocket.jupyter.org";
@@ -96,14 +96,9 @@ fn read_parts(bytes: &Bytes) -> Result<KernelMessage, WireError> {
         usize::try_from(u32::from_be_bytes(*word)).ok()
     };
     let count = number(0).filter(|count| (1..=OFFSETS_MAX).contains(count)).ok_or(WireError::Offsets)?;
-    let mut parts = Vec::with_capacity(count);
-    let mut begin = number(1).filter(|first| *first == 4 * (1 + count)).ok_or(WireError::Offsets)?;
-    for index in 2..=count + 1 {
-        let end = if index > count { Some(bytes.len()) } else { number(index) };
-        let end = end.filter(|end| (begin..=bytes.len()).contains(end)).ok_or(WireError::Offsets)?;
-        parts.push(bytes.slice(begin..end));
-        begin = end;
-    }
+    let offsets = (1..=count).map(number).chain([Some(bytes.len())]).collect::<Option<Vec<_>>>();
+    let parts = offsets.and_then(|offsets| message::parts(bytes, 4 * (1 + count), &offsets));
+    let mut parts = parts.ok_or(WireError::Offsets)?;
     let text = parts.remove(0);
     read_json(&text, parts)
 }
