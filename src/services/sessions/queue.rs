@@ -119,24 +119,14 @@ pub(super) async fn write(
 ) {
     let mut written = send(&mut stdin, &request).await;
     while written {
-        let frame = tokio::select! {
-            message = outgoing.recv() => Err(message),
-            Some(frame) = files.recv() => Ok(frame),
-            piece = next_of(&mut channels) => Ok(frames::channels(&piece)),
+        written = tokio::select! {
+            message = outgoing.recv() => match message {
+                Some(message) => write_message(&mut stdin, &message).await,
+                None => return,
+            },
+            Some(frame) = files.recv() => send(&mut stdin, &frame).await,
+            piece = next_of(&mut channels) => send(&mut stdin, &frames::channels(&piece)).await,
         };
-        let message = match frame {
-            Err(message) => message,
-            Ok(frame) => {
-                written = send(&mut stdin, &frame).await;
-                continue;
-            }
-        };
-        let Some(message) = message else { return };
-        let bytes = with_length(&message);
-        for piece in bytes.chunks(frames::PAYLOAD_BYTES_MAX) {
-            written &= stdin.write_all(&frames::stdin(piece)).await.is_ok();
-        }
-        written &= stdin.flush().await.is_ok();
     }
     files.close();
     outgoing.close();
@@ -144,6 +134,16 @@ pub(super) async fn write(
     sleep(END_MAX).await;
     stuck.cancel();
     std::future::pending::<()>().await;
+}
+
+/// Writes a message in frames; whether the sandbox takes it.
+async fn write_message(stdin: &mut Stdin, message: &KernelMessage) -> bool {
+    for piece in with_length(message).chunks(frames::PAYLOAD_BYTES_MAX) {
+        if stdin.write_all(&frames::stdin(piece)).await.is_err() {
+            return false;
+        }
+    }
+    stdin.flush().await.is_ok()
 }
 
 #[cfg(test)]
