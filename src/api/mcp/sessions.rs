@@ -54,7 +54,7 @@ impl McpParts {
     fn end_sessions(&self, caller: &Caller, conversation: &ConversationId) -> Result<usize, Failure> {
         let sessions = self.open_sessions(caller, conversation);
         for session in &sessions {
-            there(self.sessions.close(&caller.principal, session.session))?;
+            there(self.sessions.close(&caller.principal, session.session).map(drop))?;
         }
         Ok(sessions.len())
     }

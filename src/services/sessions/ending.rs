@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use tracing::info;
 
 use super::{
-    Inner, SessionEnd, Sessions,
+    Inner, SessionEnd, SessionView, Sessions,
     registry::{Registry, Session},
 };
 use crate::domain::{Code, ConversationKey, DiskLimit, Failure, Language, Principal, SessionId, TokenId};
@@ -28,15 +28,16 @@ impl Sessions {
         self.0.tasks.wait().await;
     }
 
-    /// Ends a session. Cells that wait for it are not executed.
+    /// Ends a session; what it was. Cells that wait for it are not executed.
     ///
     /// # Errors
     /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
-    pub fn close(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
+    pub fn close(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
         let session = self.0.find(who, id)?;
+        let view = session.view();
         self.0.cancel_waiting(&session.conversation, &session.language);
         self.0.end(&session, SessionEnd::Closed);
-        Ok(())
+        Ok(view)
     }
 
     /// Ends a session of any owner, for an operator; whose it was.

@@ -87,9 +87,8 @@ async fn asked(Query(query): Query<OfSession>, body: RequestBody) -> Result<Opti
 }
 
 pub(super) fn closed(call: &ApiCall, id: Option<&str>) -> Answer<SessionStatus> {
-    let view = found(call, id)?;
-    call.parts.sessions.close(&call.who, view.session)?;
-    Ok(Json(SessionStatus::ended(&view)))
+    let id = found(call, id)?.session;
+    Ok(Json(SessionStatus::ended(&call.parts.sessions.close(&call.who, id)?)))
 }
 
 /// Closes the session that the body or the query names.

@@ -97,9 +97,7 @@ pub(super) async fn get(State(sessions): State<Sessions>, call: Call) -> Answer<
     responses((status = 200, description = "It is closed.", body = SessionStatus)),
 )]
 pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answer<SessionStatus> {
-    let view = sessions.get(&call.who, call.session()?)?;
-    sessions.close(&call.who, view.session)?;
-    Ok(Json(SessionStatus::ended(&view)))
+    Ok(Json(SessionStatus::ended(&sessions.close(&call.who, call.session()?)?)))
 }
 
 /// Run a cell.
