@@ -327,10 +327,9 @@ impl KernelTask {
 
     /// What the bridge says of the kernel.
     fn note(&mut self, message: &KernelMessage) {
-        let Header { msg_type, .. } = message.read_header();
+        let (Header { msg_type, .. }, content) = (message.read_header(), message.read_content());
         match msg_type.as_str() {
             "ready" => {
-                let content = message.read_content();
                 let cpu_ms = content["cpuMs"].as_u64().unwrap_or_default();
                 let ready = Ready { is_cold: content["adopted"] == false, cpu_ms };
                 // Only this task changes the phase.
@@ -340,15 +339,13 @@ impl KernelTask {
                 }
             }
             "died" => {
-                let content = message.read_content();
                 let number = |name: &str| content[name].as_i64().and_then(|number| i32::try_from(number).ok());
                 let signal = number("signal").filter(|signal| (1..=64).contains(signal));
                 let code = number("status").filter(|code| (0..=255).contains(code)).map(|code| Ended::Exited { code });
                 self.died = signal.map(|signal| Ended::Signaled { signal }).or(code);
             }
-            "figures" => self.oom_kills = message.read_content()["oomKills"].as_u64().unwrap_or(self.oom_kills),
+            "figures" => self.oom_kills = content["oomKills"].as_u64().unwrap_or(self.oom_kills),
             "failed" => {
-                let content = message.read_content();
                 let why: String = content["message"].as_str().unwrap_or_default().chars().take(400).collect();
                 warn!(sandbox = %self.sandbox.id, why = %why.escape_debug(), "a kernel failed");
             }
