@@ -224,7 +224,6 @@ impl HubTask {
                     }
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
                     TurnChange::Stopped(reason) => self.stop_cells(&reason, link),
-                    TurnChange::TimeUp => self.time_up(link),
                 },
                 Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.sender.note(parent, &note)),
                 () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}

@@ -29,8 +29,8 @@ pub(super) enum TurnState {
 pub(super) enum Watch {
     /// The conversation's files and the turn's token are watched.
     Watched(Pin<Box<dyn Future<Output = StopReason> + Send>>),
-    /// Its stop was reported to clients: the cell of this request is interrupted, until its time to react is over.
-    Stopping { request: String, time: Pin<Box<dyn Future<Output = ()> + Send>> },
+    /// Its stop was reported to clients: the cell of this request is interrupted, and its session ends with `stop`.
+    Stopping { request: String, stop: Pin<Box<dyn Future<Output = ()> + Send>> },
     /// Its stop was reported to clients, and no cell runs any more.
     Reported,
 }
@@ -45,8 +45,6 @@ pub(super) struct StopReason {
 pub(super) enum TurnChange {
     Came(Result<Box<ConversationTurn>, Failure>),
     Stopped(StopReason),
-    /// The time that a cell had to react to its interrupt is over.
-    TimeUp,
 }
 
 impl TurnState {
@@ -93,14 +91,18 @@ impl TurnState {
     /// Waits for what changes it.
     pub(super) async fn change(&mut self) -> TurnChange {
         match self {
-            Self::None | Self::Held { watch: Watch::Reported, .. } => pending().await,
-            Self::Awaited(turn) => TurnChange::Came(turn.await),
-            Self::Held { watch: Watch::Watched(stop), .. } => TurnChange::Stopped(stop.await),
-            Self::Held { watch: Watch::Stopping { time, .. }, .. } => {
-                time.await;
-                TurnChange::TimeUp
-            }
+            Self::None => {}
+            Self::Awaited(turn) => return TurnChange::Came(turn.await),
+            Self::Held { watch, .. } => match watch {
+                Watch::Watched(reason) => return TurnChange::Stopped(reason.await),
+                Watch::Stopping { stop, .. } => {
+                    stop.await;
+                    *watch = Watch::Reported;
+                }
+                Watch::Reported => {}
+            },
         }
+        pending().await
     }
 }
 

@@ -56,12 +56,6 @@ impl KernelLink {
         self.session.kernel.take_refusals()
     }
 
-    /// Interrupts what runs, as a cell at a limit. Ends when the time to react is over.
-    pub(in crate::services) fn interrupting(&self) -> impl Future<Output = ()> + Send + use<> {
-        let session = Arc::clone(&self.session);
-        async move { urge(&session.kernel).await }
-    }
-
     /// Has the bridge say what was used.
     pub(in crate::services) fn ask_figures() -> KernelMessage {
         own_message("", Channel::Bridge, "figures", &json!({})).1
@@ -108,9 +102,13 @@ impl Sessions {
         Ok(self.0.waiting.of(&place, CancellationToken::new))
     }
 
-    /// Ends the session of a cell that did not react to its interrupt.
-    pub(in crate::services) fn kill(&self, link: &KernelLink) {
-        self.0.end(&link.session, SessionEnd::Killed);
+    /// Interrupts what runs, as a cell at a limit; ends the session when the time to react is over.
+    pub(in crate::services) fn stop_cell(&self, link: &KernelLink) -> impl Future<Output = ()> + Send + use<> {
+        let (inner, session) = (Arc::clone(&self.0), Arc::clone(&link.session));
+        async move {
+            urge(&session.kernel).await;
+            inner.end(&session, SessionEnd::Killed);
+        }
     }
 
     /// The messages of a session's kernel from now on.

@@ -203,7 +203,7 @@ impl HubTask {
         });
         if let TurnState::Held { watch, .. } = &mut self.turn {
             *watch = match stopped {
-                Some(request) => Watch::Stopping { request, time: Box::pin(link.interrupting()) },
+                Some(request) => Watch::Stopping { request, stop: Box::pin(self.runs.sessions().stop_cell(link)) },
                 None => Watch::Reported,
             };
         }
@@ -217,13 +217,5 @@ impl HubTask {
         {
             *watch = if self.cells.open.is_empty() { Watch::Reported } else { Watch::begin(turn) };
         }
-    }
-
-    /// Ends the session: its cell did not react.
-    pub(super) fn time_up(&mut self, link: &KernelLink) {
-        if let TurnState::Held { watch, .. } = &mut self.turn {
-            *watch = Watch::Reported;
-        }
-        self.runs.sessions().kill(link);
     }
 }
