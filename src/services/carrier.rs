@@ -168,12 +168,15 @@ async fn taken(mut messages: impl Stream<Item = FileMessage> + Unpin) -> Option<
     timeout(FRAME_MAX, told).await.ok().flatten()
 }
 
-/// A sentence on entries that did not come back; nothing where all did.
-pub(super) fn left_out_note(returned: &Returned) -> Option<String> {
-    let count = returned.left_out;
-    (count > 0).then(|| {
-        format!("[Left out of /data: {count} links, pipes, sockets or entries too deep. Files and folders are kept.]\n")
-    })
+/// A sentence on what did not come back; nothing where all did.
+pub(super) fn left_out_note(returned: &Result<Returned, Failure>) -> Option<String> {
+    match returned {
+        Ok(Returned { left_out: 0, .. }) => None,
+        Ok(Returned { left_out: count, .. }) => Some(format!(
+            "[Left out of /data: {count} links, pipes, sockets or entries too deep. Files and folders are kept.]\n"
+        )),
+        Err(failure) => Some(format!("[{}]\n", failure.message)),
+    }
 }
 
 fn lost(what: &str) -> Failure {

@@ -183,18 +183,13 @@ impl RunTask {
     ) -> Result<FileList, Failure> {
         let (files, conversation) = (&self.service.parts.files, &self.run.conversation);
         let mut list = files.changed_since(conversation, mark).await?;
-        let mut limit = None;
-        let note = match returned {
-            Some(Ok(returned)) => {
-                returned.correct(&mut list);
-                limit = returned.limit;
-                left_out_note(&returned)
-            }
-            Some(Err(failure)) => Some(format!("[{}]\n", failure.message)),
-            None => None,
-        };
-        if let Some(note) = note {
+        if let Some(note) = returned.as_ref().and_then(left_out_note) {
             self.run.log.output(StreamKind::Stderr, &note.into());
+        }
+        let mut limit = None;
+        if let Some(Ok(returned)) = returned {
+            returned.correct(&mut list);
+            limit = returned.limit;
         }
         let limit = match limit {
             None => files.quota().exceeded(conversation).await,

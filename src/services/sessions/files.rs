@@ -102,8 +102,7 @@ impl Sessions {
 fn note(returned: &Result<Returned, Failure>) -> Option<String> {
     match returned {
         Ok(Returned { limit: Some(limit), .. }) => Some(of_limit(*limit)),
-        Ok(returned) => left_out_note(returned),
-        Err(failure) => Some(format!("[{}]\n", failure.message)),
+        _ => left_out_note(returned),
     }
 }
 
