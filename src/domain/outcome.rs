@@ -97,6 +97,15 @@ impl Ended {
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Exited { code: 0 })
     }
+
+    /// The status that the program exited with, or the signal that ended it, where it ended by either.
+    pub fn status_or_signal(&self) -> (Option<i32>, Option<i32>) {
+        match *self {
+            Self::Exited { code } => (Some(code), None),
+            Self::Signaled { signal } => (None, Some(signal)),
+            _ => (None, None),
+        }
+    }
 }
 
 /// What a run used.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Audit;
 use crate::{
     domain::{
-        Ended, FileEntry, Principal,
+        FileEntry, Principal,
         network::{Decision, Refusal},
         text::{ms, rfc3339},
     },
@@ -22,11 +22,7 @@ impl Observer for Audit {
         let stages = &run.stages;
         let outcome = run.end.ok();
         let figures = outcome.map(|outcome| &outcome.figures);
-        let (exit_code, signal) = match outcome.map(|outcome| outcome.ended) {
-            Some(Ended::Exited { code }) => (Some(code), None),
-            Some(Ended::Signaled { signal }) => (None, Some(signal)),
-            _ => (None, None),
-        };
+        let (exit_code, signal) = outcome.map(|outcome| outcome.ended.status_or_signal()).unwrap_or_default();
         let line = json!({
             "begun": rfc3339(run.begun_unix_s),
             "ended": rfc3339(run.ended_unix_s),

@@ -19,7 +19,7 @@ use opentelemetry_proto::tonic::{
 
 use crate::{
     domain::{
-        Ended, Outcome, TraceContext,
+        Outcome, TraceContext,
         text::{ms, whole},
     },
     ports::observer::{AnswerFacts, CallFacts, RunFacts, Stages},
@@ -85,11 +85,9 @@ fn figures(outcome: &Outcome) -> Vec<KeyValue> {
     ];
     all.extend(known.cpu.map(|cpu| number("sandbox.cpu_ms", whole(ms(cpu)))));
     all.extend(known.memory_peak_bytes.map(|bytes| number("sandbox.memory_peak_bytes", whole(bytes))));
-    match outcome.ended {
-        Ended::Exited { code } => all.push(number("sandbox.exit_code", code.into())),
-        Ended::Signaled { signal } => all.push(number("sandbox.signal", signal.into())),
-        _ => {}
-    }
+    let (exit_code, signal) = outcome.ended.status_or_signal();
+    all.extend(exit_code.map(|code| number("sandbox.exit_code", code.into())));
+    all.extend(signal.map(|signal| number("sandbox.signal", signal.into())));
     all
 }
 

@@ -89,15 +89,11 @@ answers! {
 
 impl From<&Outcome> for OutcomeResult {
     fn from(outcome: &Outcome) -> Self {
-        let (exit_code, signal) = match outcome.ended {
-            Ended::Exited { code } => (Some(code), None),
-            Ended::Signaled { signal } => (None, Some(signal_text(signal))),
-            _ => (None, None),
-        };
+        let (exit_code, signal) = outcome.ended.status_or_signal();
         Self {
             ended: outcome.ended.word(),
             exit_code,
-            signal,
+            signal: signal.map(signal_text),
             oom_killed: outcome.oom_killed.then_some(true),
             sentence: outcome.sentence(),
         }

@@ -1,7 +1,7 @@
 //! Facts as lines, and lines as failures. Pure. The length of a line is bounded: so are its parts.
 
 use crate::{
-    domain::{Code, Ended, Failure, Figures, InstanceId, Outcome},
+    domain::{Code, Failure, Figures, InstanceId, Outcome},
     ports::{
         history::{EndWord, HistoryLine, LineEnd},
         observer::{BeginFacts, RunFacts},
@@ -62,11 +62,7 @@ pub(super) fn bytes(line: &HistoryLine) -> usize {
 }
 
 fn ended(outcome: &Outcome) -> LineEnd {
-    let (exit_code, signal) = match outcome.ended {
-        Ended::Exited { code } => (Some(code), None),
-        Ended::Signaled { signal } => (None, Some(signal)),
-        _ => (None, None),
-    };
+    let (exit_code, signal) = outcome.ended.status_or_signal();
     let (oom_killed, figures) = (outcome.oom_killed, outcome.figures);
     let sentence = outcome.sentence();
     LineEnd { exit_code, signal, oom_killed, sentence, figures, ..LineEnd::of(outcome.ended.into()) }
