@@ -3,7 +3,7 @@
 //! Labels are fixed words, the languages of installed runners, or HTTP status codes: never an id, a path or anything
 //! else that a client chooses, so that the number of series is bounded.
 
-use std::{hash::Hash, time::Duration};
+use std::hash::Hash;
 
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
@@ -194,12 +194,6 @@ impl Metrics {
         let _ = encode_eof(&mut text);
         text
     }
-
-    fn stage(&self, stage: &'static str, took: Option<Duration>) {
-        if let Some(took) = took {
-            self.stages.get_or_create(&[("stage", stage)]).observe(took.as_secs_f64());
-        }
-    }
 }
 
 impl Observer for Metrics {
@@ -220,12 +214,9 @@ impl Observer for Metrics {
                 self.failures.get_or_create(&[("code", failure.code.as_str())]).inc();
             }
         }
-        let stages = &run.stages;
-        self.stage("queue", stages.queue);
-        self.stage(if stages.stood_by { "take" } else { "start" }, stages.start);
-        self.stage("program", stages.program);
-        self.stage("collect", stages.collect);
-        self.stage("total", Some(stages.total));
+        for (stage, took) in run.stages.reached().chain([("total", run.stages.total)]) {
+            self.stages.get_or_create(&[("stage", stage)]).observe(took.as_secs_f64());
+        }
     }
 
     fn refused(&self, code: Code) {

@@ -202,6 +202,15 @@ pub struct Stages {
     pub total: Duration,
 }
 
+impl Stages {
+    /// The stages that were reached, in their order, by the names that metrics and traces have for them.
+    pub fn reached(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        let began = if self.stood_by { "take" } else { "start" };
+        let all = [("queue", self.queue), (began, self.start), ("program", self.program), ("collect", self.collect)];
+        all.into_iter().filter_map(|(name, took)| Some((name, took?)))
+    }
+}
+
 /// The state of the server at one moment, for gauges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerGauges {

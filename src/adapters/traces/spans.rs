@@ -93,16 +93,12 @@ fn figures(outcome: &Outcome) -> Vec<KeyValue> {
 
 /// Each stage begins where the previous one ended.
 fn stages(stages: &Stages, run: TraceContext, begun_ns: u64) -> Vec<Span> {
-    let began = if stages.stood_by { "take" } else { "start" };
-    let all =
-        [("queue", stages.queue), (began, stages.start), ("program", stages.program), ("collect", stages.collect)];
     let mut at_ns = begun_ns;
-    let mut spans = Vec::with_capacity(all.len() + 1);
-    for (name, took) in all.into_iter().filter_map(|(name, took)| Some((name, took?))) {
+    let each = stages.reached().map(|(name, took)| {
         at_ns = at_ns.saturating_add(ns(took));
-        spans.push(span(name.to_owned(), SpanKind::Internal, run.child(), at_ns, took));
-    }
-    spans
+        span(name.to_owned(), SpanKind::Internal, run.child(), at_ns, took)
+    });
+    each.collect()
 }
 
 fn span(name: String, kind: SpanKind, trace: TraceContext, end_ns: u64, took: Duration) -> Span {
