@@ -17,7 +17,6 @@ mod feed;
 mod log;
 mod output;
 mod registry;
-mod request;
 mod run;
 mod sandboxed;
 mod stdin;
@@ -40,9 +39,8 @@ pub(super) use self::{
 use self::{feed::Feed, registry::Registry, task::RunTask};
 pub use self::{
     feed::FeedItem,
-    output::CapturedOutput,
-    request::{CellSession, RunRequest},
-    run::{Report, Run, RunHandle, RunPage, RunState, RunView, SOURCE_BYTES_MAX, Source},
+    output::{CapturedOutput, SOURCE_BYTES_MAX, Source},
+    run::{CellSession, Report, Run, RunHandle, RunPage, RunRequest, RunState, RunView},
     stdin::INPUT_BYTES_MAX,
 };
 use super::{

@@ -1,10 +1,17 @@
-//! A run's output: as its log keeps it, in joined pieces among other events, and put together as text for readers.
+//! What is kept of a run as text: its program, and its output, in joined pieces among other events of its log, and put
+//! together for readers.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::domain::{Event, EventKind, StreamKind, text::cut_mark};
+use crate::domain::{
+    Event, EventKind, StreamKind,
+    text::{cut_mark, json_bytes},
+};
+
+/// How much of a program is kept with its run, in bytes of JSON.
+pub const SOURCE_BYTES_MAX: usize = 64 << 10;
 
 /// Output that is kept is joined up to this size, so that a program that prints single characters costs little more
 /// than its characters.
@@ -12,6 +19,30 @@ const JOINED_BYTES_MAX: usize = 16 << 10;
 
 /// Pieces that follow each other faster are joined. What a person typed between two pieces keeps its place.
 const JOINED_WITHIN: Duration = Duration::from_millis(20);
+
+/// The text of a program, as far as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Bytes that are not UTF-8 are replaced by U+FFFD.
+    pub text: Arc<str>,
+    /// The program goes on after the text.
+    pub truncated: bool,
+}
+
+impl Source {
+    /// At most [`SOURCE_BYTES_MAX`] of a program.
+    pub(super) fn of(program: &[u8]) -> Self {
+        let begin = &program[..program.len().min(SOURCE_BYTES_MAX)];
+        let text = String::from_utf8_lossy(begin);
+        let mut bytes = 0;
+        let end = text.char_indices().find(|(_, c)| {
+            bytes += json_bytes(c.encode_utf8(&mut [0; 4]));
+            bytes > SOURCE_BYTES_MAX
+        });
+        let kept = &text[..end.map_or(text.len(), |(at, _)| at)];
+        Self { text: kept.into(), truncated: kept.len() < text.len() || begin.len() < program.len() }
+    }
+}
 
 /// What a program printed to one stream, as far as it was kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -157,6 +188,18 @@ impl Joined {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_is_kept_whole_or_cut_by_its_length_in_json() {
+        let whole = Source::of("print('é')\n".as_bytes());
+        assert_eq!((&*whole.text, whole.truncated), ("print('é')\n", false));
+        for program in ["\u{1}".repeat(100_000), "é\"".repeat(100_000), "x".repeat(SOURCE_BYTES_MAX + 1)] {
+            let source = Source::of(program.as_bytes());
+            let bytes = json_bytes(&source.text);
+            assert!(program.starts_with(&*source.text) && source.truncated);
+            assert!((SOURCE_BYTES_MAX - 6..=SOURCE_BYTES_MAX).contains(&bytes), "{bytes}");
+        }
+    }
 
     #[test]
     fn cut_is_marked_only_in_the_stream_that_lost_output() {
