@@ -44,16 +44,15 @@ use axum::{Router, middleware, routing::any};
 use tower_http::catch_panic::CatchPanicLayer;
 
 // The words that most interfaces use, without their modules.
-use self::{
-    body::RequestBody,
-    error::{ApiError, no_content},
-    listed::Room,
-    multipart::Form,
-    parts::{ApiCall, Path, Query},
-};
 pub use self::{
     error::{Answer, Reply},
     parts::ApiParts,
+};
+use self::{
+    error::{ApiError, no_content},
+    listed::Room,
+    multipart::Form,
+    parts::{ApiCall, Path, Query, RequestBody},
 };
 use crate::{ports::observer::Observer, services::stats::Readiness};
 

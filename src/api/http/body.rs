@@ -1,8 +1,6 @@
 //! Bodies of requests: bounded in bytes and in time, checked for their media type, and drained when an answer does not
 //! need them.
 
-mod request;
-
 use std::{
     pin::Pin,
     sync::Arc,
@@ -27,7 +25,6 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-pub(super) use self::request::RequestBody;
 use super::{json, parts::single};
 use crate::{
     api::schema::parse::by_size,

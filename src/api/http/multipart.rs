@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use futures_util::{Stream, stream};
 use multer::{Constraints, Error, Field, Multipart};
 
-use super::body::RequestBody;
+use super::RequestBody;
 use crate::domain::{Code, Failure};
 
 /// The members of a form, one after another.

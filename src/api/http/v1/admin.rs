@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
+        http::{Answer, ApiParts, Reply, RequestBody, no_content},
         schema::{
             admin::{ActivityResult, FindingList, NotableList, OverviewResult, OwnerList, OwnerResult, SizeList},
             history::{Day, HistoryList, HistoryRun, Moment, UsageList, UsageResult},

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use super::call::{Call, Conditions, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, body::RequestBody, error::Problem, files as downloads, no_content},
+        http::{Answer, ApiParts, Reply, RequestBody, error::Problem, files as downloads, no_content},
         schema::{
             ArchiveLink, Binary, ConversationList, File, FileListing, MoveFile, Moved, file_query,
             packages::{CreatePackages, InstalledPackages},

@@ -11,7 +11,7 @@ use axum::{
 use super::call::Call;
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, body::RequestBody, no_content},
+        http::{Answer, ApiParts, Reply, RequestBody, no_content},
         schema::{
             Binary, RunnerList,
             check::{CheckProgram, CheckedProgram},

@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, body::RequestBody, error::ApiError, no_content},
+        http::{Answer, ApiParts, Reply, RequestBody, error::ApiError, no_content},
         schema::{
             network::{
                 NetworkDecision, NetworkDecisions, OwnedDecision, OwnedDecisions, PolicyBody, PolicyList, PolicyResult,

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, Reply, body::RequestBody, parts::idempotency_key, sse},
+        http::{Answer, Reply, RequestBody, parts::idempotency_key, sse},
         schema::{
             Binary,
             arguments::{WAIT_S_MAX, Wait},

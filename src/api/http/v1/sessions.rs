@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, Reply, body::RequestBody, coderunner, no_content},
+        http::{Answer, Reply, RequestBody, coderunner, no_content},
         schema::{
             browse::{Browse, PageResult},
             parse::{Source, parse},
