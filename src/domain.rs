@@ -14,7 +14,6 @@ pub mod finding;
 pub(crate) mod fuzz_support;
 pub mod id;
 pub mod limits;
-pub mod media;
 pub mod network;
 pub mod outcome;
 pub mod owner;

@@ -38,7 +38,7 @@ use super::{
 };
 pub use crate::domain::{
     Change, FileEntry,
-    media::{OCTET_STREAM, media_type},
+    file::{OCTET_STREAM, media_type},
 };
 use crate::{
     domain::{Clock, Code, ConversationKey, Failure, Principal, SafePath, text::chain},

@@ -23,7 +23,7 @@ use crate::{
         },
         schema::parse::by_size,
     },
-    domain::{Code, ConversationKey, Failure, FileEntry, SafePath, media::media_type, text::rfc3339},
+    domain::{Code, ConversationKey, Failure, FileEntry, SafePath, file::media_type, text::rfc3339},
     services::files::Files,
 };
 
