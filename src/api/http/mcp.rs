@@ -17,7 +17,6 @@
 
 mod destination;
 mod envelope;
-mod resumable;
 mod sessions;
 
 use std::{sync::Arc, time::Duration};
@@ -36,8 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     envelope::{Envelope, HEADER_MISMATCH, INVALID_REQUEST, answer_batch, as_json_rpc, failed, is_batch, refusal},
-    resumable::{Manager, Session},
-    sessions::{InProgress, Sessions},
+    sessions::{Manager, Place, Session},
 };
 use crate::{
     api::{
@@ -92,7 +90,7 @@ struct Mount {
     sessions: Service,
     stream: Service,
     plain: Service,
-    open: Sessions,
+    open: Arc<Manager>,
     /// What clients see if they choose nothing.
     view: View,
     runs: Runs,
@@ -102,7 +100,8 @@ struct Mount {
 
 /// The route. It must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
-    let manager = Arc::new(Manager::new(options.run_max + SESSION_MARGIN));
+    let sessions_max = (options.sessions_max, options.principal_sessions_max);
+    let manager = Arc::new(Manager::new(options.run_max + SESSION_MARGIN, sessions_max));
     let (runs, view) = (parts.runs.clone(), parts.options.view);
     let feed = get(sse::feed).with_state(runs.clone());
     let server = McpServer::http(parts);
@@ -120,7 +119,7 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
         sessions: service(base.clone()),
         stream: service(base.clone().with_legacy_session_mode(false)),
         plain: service(base.with_legacy_session_mode(false).with_json_response(true)),
-        open: Sessions::new(manager, (options.sessions_max, options.principal_sessions_max)),
+        open: manager,
         view,
         runs,
         bodies: options.bodies.clone(),
@@ -151,7 +150,7 @@ async fn end(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     let Some(id) = session_id(&head.headers) else {
         return listen(State(mount), Request::from_parts(head, body)).await;
     };
-    if mount.open.manager.end(id).await {
+    if mount.open.end(id).await {
         return StatusCode::OK.into_response();
     }
     let error = refusal(INVALID_REQUEST, None, "There is no such session: it has ended, or never existed.");
@@ -191,8 +190,8 @@ impl Mount {
     /// The session that a request names, if the caller opened it. One of another owner is as unknown as one that never
     /// was: what follows sees an id that no session has.
     fn own_session(&self, head: &mut Parts) -> Option<Arc<Session>> {
-        let session = session_id(&head.headers).and_then(|id| self.open.manager.get(id))?;
-        if session.owner.as_ref() == head.extensions.get::<Principal>() {
+        let session = session_id(&head.headers).and_then(|id| self.open.get(id))?;
+        if Some(&session.owner) == head.extensions.get::<Principal>() {
             return Some(session);
         }
         head.headers.insert("mcp-session-id", NO_SESSION);
@@ -222,11 +221,9 @@ impl Mount {
             let why = "The body is an answer, and this server asks only in a session: send it with `mcp-session-id`.";
             return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
         }
-        let (service, opening) = self.choose(&mut head, &envelope).await?;
+        // Held until there is an answer: a session that is being opened is not closed for another.
+        let (service, _opening) = self.choose(&mut head, &envelope).await?;
         let response = service.handle(Request::from_parts(head, Body::from(body))).await.map(Body::new);
-        if let Some((place, id)) = opening.zip(session_id(response.headers())) {
-            self.open.opened(&place, id);
-        }
         Ok(as_json_rpc(response, envelope.id).await)
     }
 
@@ -243,7 +240,7 @@ impl Mount {
     }
 
     /// The service for a request, and the place of the session that it opens.
-    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<InProgress>), ApiError> {
+    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<Place>), ApiError> {
         let in_session = session_id(&head.headers).is_some();
         let is_request = envelope.method.is_some() && envelope.id.is_some();
         let streams = accepts(&head.headers, "text/event-stream");
@@ -253,7 +250,11 @@ impl Mount {
             return Ok((&self.sessions, None));
         }
         match (streams, envelope.method.as_deref() == Some("initialize"), head.extensions.get::<Principal>()) {
-            (true, true, Some(who)) => Ok((&self.sessions, Some(self.open.room(who).await.map_err(failed)?))),
+            (true, true, Some(who)) => {
+                let place = self.open.room(who).await.map_err(failed)?;
+                head.extensions.insert(place.clone());
+                Ok((&self.sessions, Some(place)))
+            }
             (true, ..) => Ok((&self.stream, None)),
             (false, ..) => Ok((&self.plain, None)),
         }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Mount, failed, resumable::Session};
+use super::{Mount, failed, sessions::Session};
 use crate::{
     api::{
         mcp::{SHARED_CONVERSATION, ToolName},

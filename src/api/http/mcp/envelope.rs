@@ -16,7 +16,7 @@ use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use serde_json::{Value, error::Category, value::RawValue};
 
-use super::{BOTH_KINDS, Service, resumable::Session};
+use super::{BOTH_KINDS, Service, sessions::Session};
 use crate::{
     api::{
         http::{

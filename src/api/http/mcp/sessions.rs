@@ -1,104 +1,387 @@
-//! The open MCP sessions: their limits, and which one is closed for another.
+//! Sessions of clients that begin with a handshake: those of rmcp, with limits and with resumable streams.
 //!
 //! A session belongs to the principal that opened it. The least recently used one without a call in progress is
-//! closed: one of the same principal when that has its share, otherwise of the one that has the most, as long as that
-//! has more than the asking one would, or as much where the asking one has none. A call is in progress until its
-//! handler has ended, because a guard travels with the request.
+//! closed for another: one of the same principal when that has its share, otherwise of the one that has the most, as
+//! long as that has more than the asking one would, or as much where the asking one has none. A call is in progress
+//! until its handler has ended, because a guard travels with the request.
+//!
+//! A stream continues without its client, so that the answer is available when the client returns; the messages kept
+//! of ended streams are bounded over all sessions.
+//!
+//! ```text
+//! each request in a session: a task that moves its messages from rmcp into a log; ends with the answer or the session
+//! ```
+//!
+//! An event has the id `number/stream`; those of the session's own stream, which `GET /mcp` opens, are rmcp's numbers.
 
-use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
+    ptr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
+use futures_util::{Stream, StreamExt as _, stream};
+use http::request::Parts;
 use parking_lot::Mutex;
-use rmcp::transport::streamable_http_server::session::SessionId;
-use tokio::time::Instant;
+use rmcp::{
+    model::{ClientJsonRpcMessage, GetExtensions as _, ProtocolVersion, ServerJsonRpcMessage, ServerResult},
+    transport::{
+        WorkerTransport,
+        streamable_http_server::session::{
+            ServerSseMessage, SessionId, SessionManager,
+            local::{LocalSessionManager, LocalSessionManagerError as Error, LocalSessionWorker},
+        },
+    },
+};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
 
-use super::resumable::Manager;
-use crate::domain::{Code, Failure, Principal};
+use crate::{
+    api::{
+        mcp::{Client, View},
+        schema::json_len,
+    },
+    domain::{Code, ConversationId, Failure, Principal},
+};
 
-pub(super) struct Sessions {
-    pub(super) manager: Arc<Manager>,
+/// How soon a client should return (`retry`).
+const RETRY: Duration = Duration::from_secs(3);
+/// Messages before the answer that a stream keeps: the newest.
+const MESSAGES_MAX: usize = 64;
+/// Streams that a session keeps: the newest.
+const STREAMS_MAX: usize = 64;
+/// Ended streams of all sessions together, in bytes of JSON and in number: the newest.
+const ENDED_BYTES_MAX: usize = 32 << 20;
+const ENDED_MAX: usize = 4096;
+
+/// The sessions. Whose they are is checked before, by the owner that each one has.
+pub(super) struct Manager {
+    local: LocalSessionManager,
     /// Of all, and of one principal.
     all_max: usize,
     principal_max: usize,
-    open: Mutex<Vec<Session>>,
+    open: Mutex<Open>,
+    ended: Arc<Mutex<EndedStreams>>,
 }
 
-struct Session {
-    /// `None` while it is being opened.
-    id: Option<SessionId>,
-    who: Principal,
-    used: Instant,
-    /// Clones are with the requests in progress.
+#[derive(Default)]
+struct Open {
+    sessions: HashMap<SessionId, Arc<Session>>,
+    /// Those that are being opened, as long as their places are held.
+    opening: Vec<(Principal, Weak<()>)>,
+}
+
+/// Room for a session that is being opened: among the extensions of the request that opens it, which gives it to the
+/// session.
+#[derive(Clone)]
+pub(super) struct Place {
+    owner: Principal,
     calls: Arc<()>,
 }
 
 /// Among a request's extensions: the session is not closed for another while it lives.
 #[derive(Clone)]
-pub(super) struct InProgress(Arc<()>);
+pub(super) struct InProgress {
+    _call: Arc<()>,
+}
 
-impl Sessions {
-    pub(super) fn new(manager: Arc<Manager>, (all_max, principal_max): (usize, usize)) -> Self {
-        Self { manager, all_max, principal_max, open: Mutex::default() }
+/// What a client agreed on and what its streams hold.
+pub(super) struct Session {
+    /// Who opened it.
+    pub owner: Principal,
+    pub view: View,
+    pub version: ProtocolVersion,
+    /// Its calls are given up, without the seconds that rmcp waits for them.
+    pub over: CancellationToken,
+    /// For tools that name none.
+    pub conversation: ConversationId,
+    used: Mutex<Instant>,
+    /// Clones are with the requests in progress.
+    calls: Arc<()>,
+    /// By their numbers, the newest last.
+    streams: Mutex<VecDeque<(u64, Arc<Log>)>>,
+}
+
+/// The messages of one stream. A reader has its own place in it.
+type Log = watch::Sender<Events>;
+
+#[derive(Default)]
+struct Events {
+    /// How many were dropped before `kept`.
+    dropped: u64,
+    kept: VecDeque<ServerSseMessage>,
+    complete: bool,
+}
+
+#[derive(Default)]
+struct EndedStreams {
+    logs: VecDeque<(Weak<Log>, usize)>,
+    bytes: usize,
+}
+
+impl Manager {
+    /// Sessions that end when nothing happens in them for so long; at most so many, and of one principal.
+    pub(super) fn new(idle_max: Duration, (all_max, principal_max): (usize, usize)) -> Self {
+        let mut local = LocalSessionManager::default();
+        local.session_config.keep_alive = Some(idle_max);
+        // The first event of a stream is made here: rmcp sends it to every client.
+        local.session_config.sse_retry = None;
+        Self { local, all_max, principal_max, open: Mutex::default(), ended: Arc::default() }
     }
 
-    /// Room for another session, which counts until [`Self::opened`] or until the result is dropped.
-    ///
-    /// # Errors
-    /// [`Code::QueueFull`] when there is no session that could be closed.
-    pub(super) async fn room(&self, who: &Principal) -> Result<InProgress, Failure> {
-        let (closed, place) = {
-            let mut open = self.open.lock();
-            // Sessions also end by themselves.
-            open.retain(|session| match &session.id {
-                Some(id) => self.manager.get(id).is_some(),
-                None => Arc::strong_count(&session.calls) > 1,
-            });
-            // With the new one.
-            let mut held = HashMap::from([(who.clone(), 1_usize)]);
-            for session in &*open {
-                *held.entry(session.who.clone()).or_default() += 1;
-            }
-            // What another owner has to have: more, or as much where this one has none yet.
-            let enough = held[who] + usize::from(held[who] > 1);
-            let share_taken = held[who] > self.principal_max;
-            let closed = if share_taken || open.len() >= self.all_max {
-                let idle = open.iter().enumerate().filter(|(_, session)| {
-                    session.id.is_some()
-                        && Arc::strong_count(&session.calls) == 1
-                        && (session.who == *who || (!share_taken && held[&session.who] >= enough))
-                });
-                let idle = idle.min_by_key(|(_, session)| (Reverse(held[&session.who]), session.used));
-                let Some((oldest, _)) = idle else {
-                    let why = "There is no room for another session: call without one, or close one that is open.";
-                    return Err(Failure::new(Code::QueueFull, why));
-                };
-                open.swap_remove(oldest).id
-            } else {
-                None
-            };
-            let calls = Arc::new(());
-            let place = InProgress(Arc::clone(&calls));
-            open.push(Session { id: None, who: who.clone(), used: Instant::now(), calls });
-            (closed, place)
-        };
-        if let Some(id) = closed {
-            // A session that has ended meanwhile makes room too.
-            self.manager.end(&id).await;
-        }
-        Ok(place)
-    }
-
-    /// The session that there was room for is open.
-    pub(super) fn opened(&self, place: &InProgress, id: &str) {
-        if let Some(session) = self.open.lock().iter_mut().find(|session| Arc::ptr_eq(&session.calls, &place.0)) {
-            session.id = Some(id.into());
-        }
+    pub(super) fn get(&self, id: &str) -> Option<Arc<Session>> {
+        self.open.lock().sessions.get(id).cloned()
     }
 
     /// Notes a request in a session.
     pub(super) fn used(&self, id: &str) -> Option<InProgress> {
-        let mut open = self.open.lock();
-        let session = open.iter_mut().find(|session| session.id.as_deref() == Some(id))?;
-        session.used = Instant::now();
-        Some(InProgress(Arc::clone(&session.calls)))
+        let open = self.open.lock();
+        let session = open.sessions.get(id)?;
+        *session.used.lock() = Instant::now();
+        Some(InProgress { _call: Arc::clone(&session.calls) })
+    }
+
+    /// Room for another session, which counts until the session is open or the result is dropped.
+    ///
+    /// # Errors
+    /// [`Code::QueueFull`] when there is no session that could be closed.
+    pub(super) async fn room(&self, who: &Principal) -> Result<Place, Failure> {
+        let (closed, place) = {
+            let mut open = self.open.lock();
+            open.opening.retain(|(_, place)| place.strong_count() > 0);
+            // With the new one.
+            let mut held = HashMap::from([(who.clone(), 1_usize)]);
+            let opening = open.opening.iter().map(|(owner, _)| owner);
+            for owner in open.sessions.values().map(|session| &session.owner).chain(opening) {
+                *held.entry(owner.clone()).or_default() += 1;
+            }
+            // What another owner has to have: more, or as much where this one has none yet.
+            let enough = held[who] + usize::from(held[who] > 1);
+            let share_taken = held[who] > self.principal_max;
+            let closed = if share_taken || open.sessions.len() + open.opening.len() >= self.all_max {
+                let idle = open.sessions.iter().filter(|(_, session)| {
+                    Arc::strong_count(&session.calls) == 1
+                        && (session.owner == *who || (!share_taken && held[&session.owner] >= enough))
+                });
+                let idle = idle.min_by_key(|(_, session)| (Reverse(held[&session.owner]), *session.used.lock()));
+                let Some((oldest, _)) = idle else {
+                    let why = "There is no room for another session: call without one, or close one that is open.";
+                    return Err(Failure::new(Code::QueueFull, why));
+                };
+                let oldest = oldest.clone();
+                open.sessions.remove_entry(&oldest)
+            } else {
+                None
+            };
+            let place = Place { owner: who.clone(), calls: Arc::new(()) };
+            open.opening.push((who.clone(), Arc::downgrade(&place.calls)));
+            (closed, place)
+        };
+        if let Some((id, session)) = closed {
+            session.over.cancel();
+            // A session that has ended meanwhile makes room too.
+            drop(self.local.close_session(&id).await);
+        }
+        Ok(place)
+    }
+
+    /// Ends a session; `false` when there is none.
+    pub(super) async fn end(&self, id: &str) -> bool {
+        let there = self.get(id).is_some();
+        drop(self.close_session(&id.into()).await);
+        there
+    }
+
+    fn session(&self, id: &SessionId) -> Result<Arc<Session>, Error> {
+        self.get(id).ok_or_else(|| Error::SessionNotFound(id.clone()))
+    }
+}
+
+impl Session {
+    /// A new stream, which holds what comes out of `messages`.
+    fn record(
+        &self,
+        messages: impl Stream<Item = ServerSseMessage> + Send + 'static,
+        ended: Arc<Mutex<EndedStreams>>,
+    ) -> Arc<Log> {
+        let log = Arc::new(Log::default());
+        let number = {
+            let mut streams = self.streams.lock();
+            let number = streams.back().map_or(1, |(newest, _)| newest + 1);
+            streams.push_back((number, Arc::clone(&log)));
+            if streams.len() > STREAMS_MAX {
+                // The oldest that has ended: one that goes on still has its answer to come.
+                let at = streams.iter().position(|(_, log)| log.borrow().complete).unwrap_or(0);
+                streams.remove(at);
+            }
+            number
+        };
+        if self.version.as_str() >= ProtocolVersion::V_2025_11_25.as_str() {
+            // So that the client can return before the first message. Earlier clients fail on an event without data.
+            log.send_modify(|events| events.add(ServerSseMessage::priming("", RETRY), number));
+        }
+        let (kept, over) = (Arc::clone(&log), self.over.clone());
+        tokio::spawn(async move {
+            let mut messages = std::pin::pin!(messages.take_until(over.cancelled_owned()));
+            while let Some(message) = messages.next().await {
+                kept.send_modify(|events| events.add(message, number));
+            }
+            let bytes = kept.borrow().kept.iter().map(|event| json_len(&event.message)).sum();
+            kept.send_modify(|events| events.complete = true);
+            ended.lock().add(&kept, bytes);
+        });
+        log
+    }
+
+    fn find(&self, number: u64) -> Option<Arc<Log>> {
+        self.streams.lock().iter().find(|(kept, _)| *kept == number).map(|(_, log)| Arc::clone(log))
+    }
+}
+
+impl Events {
+    fn add(&mut self, mut event: ServerSseMessage, stream: u64) {
+        event.event_id = Some(format!("{}/{stream}", self.end()));
+        self.kept.push_back(event);
+        if self.kept.len() > MESSAGES_MAX {
+            self.kept.pop_front();
+            self.dropped += 1;
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.dropped + self.kept.len() as u64
+    }
+
+    /// The event with this number, or the first after it that is kept; with its number.
+    fn at(&self, number: u64) -> Option<(u64, ServerSseMessage)> {
+        let number = number.max(self.dropped);
+        let index = usize::try_from(number - self.dropped).ok()?;
+        self.kept.get(index).map(|event| (number, event.clone()))
+    }
+}
+
+impl EndedStreams {
+    fn add(&mut self, log: &Arc<Log>, bytes: usize) {
+        self.bytes += bytes;
+        self.logs.push_back((Arc::downgrade(log), bytes));
+        while self.bytes > ENDED_BYTES_MAX || self.logs.len() > ENDED_MAX {
+            let Some((log, bytes)) = self.logs.pop_front() else { return };
+            self.bytes -= bytes;
+            if let Some(log) = log.upgrade() {
+                log.send_modify(|events| {
+                    events.dropped = events.end();
+                    events.kept.clear();
+                });
+            }
+        }
+    }
+}
+
+/// The events from this number on, as they come; ends after the last.
+fn read(log: &Log, from: u64) -> impl Stream<Item = ServerSseMessage> + Send + Sync + 'static + use<> {
+    stream::unfold((log.subscribe(), from), |(mut events, next)| async move {
+        loop {
+            let (found, complete) = {
+                let events = events.borrow_and_update();
+                (events.at(next), events.complete)
+            };
+            match found {
+                Some((number, event)) => return Some((event, (events, number + 1))),
+                None if complete => return None,
+                // The log is dropped with its session.
+                None => events.changed().await.ok()?,
+            }
+        }
+    })
+}
+
+impl SessionManager for Manager {
+    type Error = Error;
+    type Transport = WorkerTransport<LocalSessionWorker>;
+
+    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Error> {
+        self.local.create_session().await
+    }
+
+    async fn initialize_session(
+        &self,
+        id: &SessionId,
+        mut message: ClientJsonRpcMessage,
+    ) -> Result<ServerJsonRpcMessage, Error> {
+        let over = CancellationToken::new();
+        let (mut view, mut place) = (View::default(), None);
+        if let ClientJsonRpcMessage::Request(request) = &mut message
+            && let Some(head) = request.request.extensions_mut().get_mut::<Parts>()
+        {
+            place = head.extensions.remove::<Place>();
+            if let Some(client) = head.extensions.get_mut::<Client>() {
+                view = client.view;
+                client.session = Some(over.clone());
+            }
+        }
+        let response = self.local.initialize_session(id, message).await?;
+        if let ServerJsonRpcMessage::Response(response) = &response
+            && let ServerResult::InitializeResult(result) = &response.result
+            && let Some(Place { owner, calls }) = place
+        {
+            let version = result.protocol_version.clone();
+            let (conversation, streams) = (ConversationId::fresh(), Mutex::default());
+            let used = Mutex::new(Instant::now());
+            let mut open = self.open.lock();
+            open.opening.retain(|(_, place)| !ptr::eq(place.as_ptr(), Arc::as_ptr(&calls)));
+            let session = Session { owner, view, version, over, conversation, used, calls, streams };
+            open.sessions.insert(id.clone(), Arc::new(session));
+        }
+        Ok(response)
+    }
+
+    async fn has_session(&self, id: &SessionId) -> Result<bool, Error> {
+        self.local.has_session(id).await
+    }
+
+    async fn close_session(&self, id: &SessionId) -> Result<(), Error> {
+        if let Some(session) = self.open.lock().sessions.remove(id) {
+            session.over.cancel();
+        }
+        self.local.close_session(id).await
+    }
+
+    async fn create_stream(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Error> {
+        let session = self.session(id)?;
+        let messages = self.local.create_stream(id, message).await?;
+        Ok(read(&session.record(messages, Arc::clone(&self.ended)), 0))
+    }
+
+    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Error> {
+        self.local.accept_message(id, message).await
+    }
+
+    async fn create_standalone_stream(
+        &self,
+        id: &SessionId,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Error> {
+        self.local.create_standalone_stream(id).await
+    }
+
+    async fn resume(
+        &self,
+        id: &SessionId,
+        last_event_id: String,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Error> {
+        let next = |number: &str| number.parse::<u64>().ok().and_then(|number| number.checked_add(1));
+        if let Some((number, stream)) = last_event_id.split_once('/') {
+            let log = stream.parse().ok().and_then(|stream| self.session(id).ok()?.find(stream));
+            let found = next(number).zip(log).ok_or_else(|| Error::SessionNotFound(id.clone()))?;
+            return Ok(read(&found.1, found.0).left_stream());
+        }
+        // rmcp would repeat the event that is named.
+        let after = next(&last_event_id).map_or(last_event_id, |next| next.to_string());
+        Ok(self.local.resume(id, after).await?.right_stream())
     }
 }
