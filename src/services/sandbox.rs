@@ -5,7 +5,11 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, future::BoxFuture, stream::BoxStream};
+use futures_util::{
+    FutureExt as _, StreamExt,
+    future::{BoxFuture, Fuse},
+    stream::BoxStream,
+};
 use tokio::{
     io::AsyncWriteExt,
     time::{Instant, sleep_until},
@@ -160,7 +164,8 @@ pub(super) enum SandboxEvent {
 pub(super) struct Attachment {
     pub(super) id: SandboxId,
     output: Option<BoxStream<'static, Result<Output, EngineError>>>,
-    exit: Option<BoxFuture<'static, Result<Exit, EngineError>>>,
+    /// Never resolves a second time.
+    exit: Fuse<BoxFuture<'static, Result<Exit, EngineError>>>,
     /// For a framed runner.
     decoder: Option<Decoder>,
     /// Where bytes of its channels go; `None` where the program was started without channels.
@@ -174,7 +179,7 @@ pub(super) struct Attachment {
 /// Attaches to a sandbox; its standard input is the caller's.
 pub(super) fn attach(started: Started) -> (Stdin, Attachment) {
     let Started { sandbox: Sandbox { id, stdin, output, exit }, decoder } = started;
-    let (output, exit) = (Some(output), Some(exit));
+    let (output, exit) = (Some(output), exit.fuse());
     (stdin, Attachment { id, output, exit, decoder, channels: None, exited: None, output_broke: false })
 }
 
@@ -196,7 +201,7 @@ impl Attachment {
     /// Stops reading.
     pub(super) fn detach(&mut self) {
         self.output = None;
-        self.exit = None;
+        self.exit = Fuse::terminated();
         self.channels = None;
     }
 
@@ -219,7 +224,7 @@ impl Attachment {
                         return event;
                     }
                 }
-                exit = exit(&mut self.exit) => self.exited = Some((exit, Instant::now() + DRAIN_MAX)),
+                exit = &mut self.exit => self.exited = Some((exit, Instant::now() + DRAIN_MAX)),
                 () = sleep_until(drained), if self.exited.is_some() => self.output = None,
             }
         }
@@ -275,14 +280,6 @@ async fn next_chunk(
         Some(stream) => stream.next().await,
         None => std::future::pending().await,
     }
-}
-
-/// The exit of the sandbox; never a second time.
-async fn exit(exit: &mut Option<BoxFuture<'static, Result<Exit, EngineError>>>) -> Result<Exit, EngineError> {
-    let Some(future) = exit else { return std::future::pending().await };
-    let exited = future.await;
-    *exit = None;
-    exited
 }
 
 #[cfg(test)]
