@@ -6,10 +6,17 @@
 //! ```
 //!
 //! An observed fact puts spans into the queue and never waits. A span that finds the queue full is lost and counted.
-//! Spans are made from facts only, so that no log line can get into one; `spans` lists what they hold.
+//! Spans are made from facts only, so that no log line can get into one.
+//!
+//! ```text
+//! POST /v1/runs ── run ─┬─ queue
+//!                       ├─ start (a new sandbox) or take (a standby)
+//!                       ├─ program
+//!                       ├─ collect
+//!                       └─ engine start, engine signal, engine destroy
+//! ```
 
 mod sender;
-mod spans;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +29,10 @@ use std::{
     time::Duration,
 };
 
-use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::{
+    common::v1::{AnyValue, KeyValue, any_value::Value},
+    trace::v1::{Span, Status, span::SpanKind, status::StatusCode},
+};
 use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tracing::warn;
@@ -30,8 +40,11 @@ use tracing::warn;
 use self::sender::{LossLog, Sender};
 use crate::{
     config::Collector,
-    domain::{Clock, InstanceId, SandboxId, TraceContext},
-    ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts, TraceCounts},
+    domain::{
+        Clock, InstanceId, Outcome, SandboxId, TraceContext,
+        text::{ms, whole},
+    },
+    ports::observer::{AnswerFacts, CallFacts, Observer, RunFacts, Stages, TraceCounts},
 };
 
 /// Spans that wait to be sent.
@@ -44,6 +57,8 @@ const REACH_MAX: Duration = Duration::from_secs(2);
 const POLLED: [&str; 4] = ["/health", "/healthz", "/readyz", "/metrics"];
 /// Sandboxes whose run is remembered. Reached only when the engine destroys none.
 const HELD_MAX: usize = 10_000;
+/// The flag of a trace that is recorded (W3C Trace Context, "trace-flags").
+const SAMPLED: u32 = 1;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -111,7 +126,7 @@ impl Observer for Traces {
         if !run.trace.is_sampled {
             return;
         }
-        for span in spans::of_run(run, self.clock.unix_ns()) {
+        for span in of_run(run, self.clock.unix_ns()) {
             self.offer(span);
         }
     }
@@ -133,14 +148,14 @@ impl Observer for Traces {
         };
         let trace = run.map_or_else(TraceContext::root, |run| run.child());
         if trace.is_sampled {
-            self.offer(spans::of_call(call, trace, self.clock.unix_ns()));
+            self.offer(of_call(call, trace, self.clock.unix_ns()));
         }
     }
 
     fn answered(&self, answer: &AnswerFacts<'_>) {
         let polled = answer.route.is_some_and(|route| POLLED.contains(&route));
         if answer.trace.is_sampled && !polled {
-            self.offer(spans::of_answer(answer, self.clock.unix_ns()));
+            self.offer(of_answer(answer, self.clock.unix_ns()));
         }
     }
 }
@@ -152,4 +167,117 @@ impl Observer for Traces {
 pub async fn reach(collector: &Collector) -> std::io::Result<()> {
     timeout(REACH_MAX, sender::connect(collector)).await??;
     Ok(())
+}
+
+/// Facts as spans. Attributes are fixed words, ids that the server made, languages and digests of installed images, and
+/// figures: never a conversation, a path, a program, its arguments, its input, its output, or the text of an error.
+fn of_answer(answer: &AnswerFacts<'_>, end_ns: u64) -> Span {
+    let AnswerFacts { request, trace, method, route, status, took, .. } = *answer;
+    let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
+    let mut span = span(name, SpanKind::Server, trace, end_ns, took);
+    span.attributes = vec![
+        text("http.request.method", method),
+        number("http.response.status_code", status.into()),
+        text("sandbox.request", request.to_string()),
+    ];
+    span.attributes.extend(route.map(|route| text("http.route", route)));
+    span.status = (status >= 500).then(|| error(""));
+    span
+}
+
+fn of_call(call: &CallFacts, trace: TraceContext, end_ns: u64) -> Span {
+    let mut span = span(format!("engine {}", call.operation), SpanKind::Client, trace, end_ns, call.took);
+    span.attributes =
+        vec![text("sandbox.engine.operation", call.operation), text("sandbox.engine.result", call.result)];
+    span.attributes.extend(call.sandbox.map(|id| text("sandbox.id", id.to_string())));
+    span.status = (call.result != "ok").then(|| error(call.result));
+    span
+}
+
+/// The span of the run after those of its stages.
+fn of_run(run: &RunFacts<'_>, end_ns: u64) -> Vec<Span> {
+    let mut whole = span("run".to_owned(), SpanKind::Internal, run.trace, end_ns, run.stages.total);
+    whole.attributes = vec![
+        text("sandbox.run", run.run.to_string()),
+        text("sandbox.principal", run.conversation.owner.name()),
+        text("sandbox.language", run.language.as_str()),
+        text("sandbox.image", run.image),
+        text("sandbox.outcome", run.end.map_or("failed", |outcome| outcome.ended.word())),
+        flag("sandbox.stood_by", run.stages.stood_by),
+    ];
+    match run.end {
+        Ok(outcome) => whole.attributes.extend(figures(outcome)),
+        Err(failure) => {
+            whole.attributes.push(text("sandbox.failure", failure.code.as_str()));
+            whole.status = Some(error(failure.code.as_str()));
+        }
+    }
+    let mut spans = stages(&run.stages, run.trace, whole.start_time_unix_nano);
+    spans.push(whole);
+    spans
+}
+
+fn figures(outcome: &Outcome) -> Vec<KeyValue> {
+    let known = &outcome.figures;
+    let mut all = vec![
+        number("sandbox.wall_ms", whole(ms(known.wall))),
+        number("sandbox.stdout_bytes", whole(known.stdout_bytes)),
+        number("sandbox.stderr_bytes", whole(known.stderr_bytes)),
+        number("sandbox.files", whole(known.files)),
+        flag("sandbox.oom_killed", outcome.oom_killed),
+    ];
+    all.extend(known.cpu.map(|cpu| number("sandbox.cpu_ms", whole(ms(cpu)))));
+    all.extend(known.memory_peak_bytes.map(|bytes| number("sandbox.memory_peak_bytes", whole(bytes))));
+    let (exit_code, signal) = outcome.ended.status_or_signal();
+    all.extend(exit_code.map(|code| number("sandbox.exit_code", code.into())));
+    all.extend(signal.map(|signal| number("sandbox.signal", signal.into())));
+    all
+}
+
+/// Each stage begins where the previous one ended.
+fn stages(stages: &Stages, run: TraceContext, begun_ns: u64) -> Vec<Span> {
+    let mut at_ns = begun_ns;
+    let each = stages.reached().map(|(name, took)| {
+        at_ns = at_ns.saturating_add(ns(took));
+        span(name.to_owned(), SpanKind::Internal, run.child(), at_ns, took)
+    });
+    each.collect()
+}
+
+fn span(name: String, kind: SpanKind, trace: TraceContext, end_ns: u64, took: Duration) -> Span {
+    Span {
+        trace_id: trace.trace_id.to_vec(),
+        span_id: trace.span_id.to_vec(),
+        parent_span_id: trace.parent_id.map(|id| id.to_vec()).unwrap_or_default(),
+        name,
+        kind: kind.into(),
+        start_time_unix_nano: end_ns.saturating_sub(ns(took)),
+        end_time_unix_nano: end_ns,
+        flags: SAMPLED,
+        ..Span::default()
+    }
+}
+
+fn error(message: &str) -> Status {
+    Status { message: message.to_owned(), code: StatusCode::Error.into() }
+}
+
+fn text(key: &str, value: impl Into<String>) -> KeyValue {
+    attribute(key, Value::StringValue(value.into()))
+}
+
+fn number(key: &str, value: i64) -> KeyValue {
+    attribute(key, Value::IntValue(value))
+}
+
+fn flag(key: &str, value: bool) -> KeyValue {
+    attribute(key, Value::BoolValue(value))
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

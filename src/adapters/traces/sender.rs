@@ -31,7 +31,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::{Counts, spans::text};
+use super::{Counts, text};
 use crate::{
     config::Collector,
     domain::{InstanceId, text::chain},
