@@ -11,7 +11,6 @@
 //! rotation needs no signal. The lines form a chain, which [`verify`] checks.
 
 mod file;
-mod verify;
 
 use std::{
     fmt::Display,
@@ -30,7 +29,7 @@ use serde_json::{Value, json};
 use tracing::{error, info};
 
 use self::file::LogFile;
-pub use self::verify::{Broken, Verified, VerifyError, verify};
+pub use self::file::{Broken, Verified, VerifyError, verify};
 use crate::{
     domain::{
         FileEntry, Principal,
