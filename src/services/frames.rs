@@ -96,40 +96,35 @@ struct ErrorText {
     message: String,
 }
 
-#[serde_with::skip_serializing_none]
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Config<'a> {
-    args: &'a [String],
-    #[serde(skip_serializing_if = "Environment::is_empty")]
-    env: &'a Environment,
-    wall_ms: u64,
-    grace_ms: u64,
-    kernel: Option<&'a str>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    channels: bool,
-    authority: Option<&'a str>,
-}
-
 /// How a program or a kernel is started.
-#[derive(Debug, Clone, Copy)]
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Start<'a> {
     pub args: &'a [String],
+    #[serde(skip_serializing_if = "Environment::is_empty")]
     pub env: &'a Environment,
     /// Its time limit, and how much longer process 1 waits before it ends it itself.
-    pub wall: Duration,
-    pub grace: Duration,
+    pub wall_ms: u64,
+    pub grace_ms: u64,
+    /// The kernel; `None` for a program.
+    pub kernel: Option<&'a str>,
     /// Whether the sandbox has channels.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub channels: bool,
     /// The certificate that the sandbox has to trust, in PEM.
     pub authority: Option<&'a str>,
 }
 
 impl<'a> Start<'a> {
-    fn config(&self, kernel: Option<&'a str>) -> Vec<u8> {
-        let (wall_ms, grace_ms) = (text::ms(self.wall), text::ms(self.grace));
-        let Self { args, env, channels, authority, .. } = *self;
-        serde_json::to_vec(&Config { args, env, wall_ms, grace_ms, kernel, channels, authority }).unwrap_or_default()
+    /// Of a program without channels.
+    pub(crate) fn new(args: &'a [String], env: &'a Environment, wall: Duration, grace: Duration) -> Self {
+        let (wall_ms, grace_ms) = (text::ms(wall), text::ms(grace));
+        Self { args, env, wall_ms, grace_ms, kernel: None, channels: false, authority: None }
+    }
+
+    fn config(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
     }
 }
 
@@ -154,7 +149,7 @@ fn put(out: &mut BytesMut, kind: u8, payload: &[u8]) {
 /// All frames of one request, in one piece: a small program is one write. With `open`, the input goes on with [`stdin`]
 /// and ends with [`stdin_end`].
 pub(crate) fn request(program: &[u8], start: &Start<'_>, stdin: &[u8], open: bool) -> Bytes {
-    let config = start.config(None);
+    let config = start.config();
     let mut out = BytesMut::with_capacity(config.len() + program.len() + stdin.len() + 64);
     put(&mut out, CONFIG, &config);
     for piece in program.chunks(PAYLOAD_BYTES_MAX) {
@@ -180,9 +175,9 @@ pub(crate) fn request(program: &[u8], start: &Start<'_>, stdin: &[u8], open: boo
 }
 
 /// The frames that start the kernel of a session; its input stays open.
-pub(crate) fn session(kernel: &str, start: &Start<'_>) -> Bytes {
+pub(crate) fn session(start: &Start<'_>) -> Bytes {
     let mut out = BytesMut::new();
-    put(&mut out, CONFIG, &start.config(Some(kernel)));
+    put(&mut out, CONFIG, &start.config());
     put(&mut out, GO, &[]);
     out.freeze()
 }
@@ -340,8 +335,8 @@ mod tests {
     #[test]
     fn request_is_laid_out_as_documented() {
         let none = Environment::default();
-        let (wall, grace) = (Duration::from_secs(1), Duration::from_secs(2));
-        let start = Start { args: &["a".to_owned()], env: &none, wall, grace, channels: false, authority: None };
+        let args = ["a".to_owned()];
+        let start = Start::new(&args, &none, Duration::from_secs(1), Duration::from_secs(2));
         let bytes = request(b"print(1)", &start, b"", false);
         let expected = [
             frame(CONFIG, br#"{"args":["a"],"wallMs":1000,"graceMs":2000}"#),
@@ -351,8 +346,8 @@ mod tests {
         ];
         assert_eq!(bytes, expected.concat());
         let some: Environment = serde_json::from_str(r#"{"K":"v"}"#).expect("an environment");
-        let session =
-            session("python3", &Start { args: &[], env: &some, channels: true, authority: Some("PEM"), ..start });
+        let (kernel, authority) = (Some("python3"), Some("PEM"));
+        let session = session(&Start { args: &[], env: &some, kernel, channels: true, authority, ..start });
         let config = concat!(
             r#"{"args":[],"env":{"K":"v"},"wallMs":1000,"graceMs":2000,"kernel":"python3","#,
             r#""channels":true,"authority":"PEM"}"#

@@ -112,7 +112,8 @@ pub(super) async fn execute(
     let request = if framed {
         let env = &Network::environment(env, channels.as_ref());
         let authority = channels.as_ref().and_then(Channels::authority_pem);
-        let start = Start { args, env, wall: limits.wall(), grace, channels: channels.is_some(), authority };
+        let start = Start::new(args, env, limits.wall(), grace);
+        let start = Start { channels: channels.is_some(), authority, ..start };
         frames::request(code, &start, stdin, more_stdin.is_some())
     } else {
         code.clone()

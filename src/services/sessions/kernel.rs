@@ -93,8 +93,8 @@ impl Kernel {
         let (close, stuck) = (CancellationToken::new(), CancellationToken::new());
         let env = &Network::environment(env, channels.as_ref());
         let authority = channels.as_ref().and_then(Channels::authority_pem);
-        let start = Start { args: &[], env, wall: age_max, grace: GRACE, channels: channels.is_some(), authority };
-        let request = frames::session(name, &start);
+        let (kernel, start) = (Some(name), Start::new(&[], env, age_max, GRACE));
+        let request = frames::session(&Start { kernel, channels: channels.is_some(), authority, ..start });
         let (stdin, mut sandbox) = attach(started);
         let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
         let reporter = link.as_ref().map(|link| Arc::clone(&link.reporter));

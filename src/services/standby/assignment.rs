@@ -87,9 +87,8 @@ async fn finish(started: Started, program: &str, limits: &Limits) -> bool {
     let (mut stdin, mut sandbox) = attach(started);
     let framed = sandbox.is_framed();
     let request = if framed {
-        let (env, wall) = (Environment::default(), limits.wall());
-        let grace = Duration::ZERO;
-        let start = frames::Start { args: &[], env: &env, wall, grace, channels: false, authority: None };
+        let env = Environment::default();
+        let start = frames::Start::new(&[], &env, limits.wall(), Duration::ZERO);
         frames::request(program.as_bytes(), &start, &[], false)
     } else {
         program.as_bytes().to_vec().into()

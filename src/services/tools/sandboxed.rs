@@ -190,7 +190,8 @@ impl Opener {
         let env = filled.iter().fold(Environment::default(), |env, (name, value)| env.or(name, value));
         let env = &Network::environment(&env, channels);
         let authority = channels.and_then(Channels::authority_pem);
-        let start = Start { args: command, env, wall: LIFE_MAX, grace: GRACE, channels: channels.is_some(), authority };
+        let start = Start::new(command, env, LIFE_MAX, GRACE);
+        let start = Start { channels: channels.is_some(), authority, ..start };
         let program = match language.as_str() {
             "python" => BY_PYTHON,
             "bash" => BY_BASH,
