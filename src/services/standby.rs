@@ -29,14 +29,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 #[cfg(test)]
 pub(super) use self::pool::tests::NoFolder;
 use self::{
-    assignment::AssignmentProbe,
     pool::{Assignee, Handover, Phase, Pool, Standby},
     watch::CpuUpdates,
 };
@@ -92,7 +91,8 @@ struct Inner {
     parts: StandbyParts,
     options: StandbyOptions,
     pool: Mutex<Pool>,
-    assignment: AssignmentProbe,
+    /// Whether a renamed folder stays with its sandbox, once that was probed.
+    assignment_works: OnceCell<bool>,
     cpu_updates: CpuUpdates,
     wake: Notify,
     taken: AtomicU64,
@@ -132,7 +132,7 @@ impl Standbys {
             parts,
             options,
             pool: Mutex::default(),
-            assignment: AssignmentProbe::default(),
+            assignment_works: OnceCell::new(),
             cpu_updates: CpuUpdates::default(),
             wake: Notify::new(),
             taken: AtomicU64::new(0),
@@ -230,7 +230,7 @@ impl Standbys {
 
     /// Whether a renamed folder stays with its sandbox here. Probed with a sandbox the first time.
     pub async fn assignment_is_supported(&self) -> bool {
-        self.0.assignment.is_supported(&self.0).await
+        self.0.assignment_is_supported().await
     }
 
     /// How many there are of each language and phase, in that order.

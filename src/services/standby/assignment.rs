@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{io::AsyncWriteExt, sync::OnceCell, time::timeout};
+use tokio::{io::AsyncWriteExt, time::timeout};
 use tracing::{info, warn};
 
 use super::Inner;
@@ -25,24 +25,15 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("typescript", "import fs from 'node:fs'; fs.writeFileSync('x', '')\n"),
 ];
 
-/// The result, once it was needed.
-#[derive(Debug, Default)]
-pub(super) struct AssignmentProbe(OnceCell<bool>);
-
-impl AssignmentProbe {
-    /// Whether it was probed and does not work.
-    pub(super) fn is_unsupported(&self) -> bool {
-        self.0.get() == Some(&false)
-    }
-
-    /// Probes on each call until there is a result.
-    pub(super) async fn is_supported(&self, inner: &Arc<Inner>) -> bool {
+impl Inner {
+    /// Whether it stays. Probes on each call until there is a result.
+    pub(super) async fn assignment_is_supported(self: &Arc<Self>) -> bool {
         // What a sandbox has of its own belongs to no folder.
-        if inner.parts.sandboxes.volumes.streamed_bytes().is_some() {
+        if self.parts.sandboxes.volumes.streamed_bytes().is_some() {
             return true;
         }
-        let probed = self.0.get_or_try_init(|| async {
-            let supported = timeout(WAIT_MAX, probe(inner)).await.unwrap_or(Some(false)).ok_or(())?;
+        let probed = self.assignment_works.get_or_try_init(|| async {
+            let supported = timeout(WAIT_MAX, probe(self)).await.unwrap_or(Some(false)).ok_or(())?;
             if supported {
                 info!("a renamed folder stays with its sandbox: new conversations get standbys too");
             } else {

@@ -87,7 +87,7 @@ impl Inner {
     /// Without a reserve a dozen conversations take every place, and each new one starts cold.
     fn budget_for_conversations(&self, pool: &Pool) -> Budget {
         let total = self.total();
-        if self.assignment.is_unsupported() {
+        if self.assignment_works.get() == Some(&false) {
             return total;
         }
         let each = self.options.nameless_max;

@@ -126,7 +126,7 @@ impl Inner {
         // Support is probed once, with a sandbox, so only when the answer matters.
         if is_quiet
             && let Some(unassigned) = self.unassigned_demand()
-            && self.assignment.is_supported(self).await
+            && self.assignment_is_supported().await
         {
             return Some(unassigned);
         }
