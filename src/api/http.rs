@@ -12,7 +12,7 @@
 //! /healthz /readyz /health: no host check, for probes that address machines by number; /metrics neither, but a bearer
 //! ```
 
-pub mod access;
+pub mod arrival;
 pub mod auth;
 pub mod body;
 pub mod coderunner;
@@ -35,7 +35,6 @@ pub mod peers;
 pub mod piston;
 pub mod sign_in;
 mod sse;
-pub mod trace;
 pub mod v1;
 
 use std::sync::Arc;
@@ -125,5 +124,5 @@ pub fn router(parts: HttpParts) -> Router {
         .layer(middleware::from_fn(auth::turn))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn(error::render))
-        .layer(middleware::from_fn_with_state(observer, trace::observe))
+        .layer(middleware::from_fn_with_state(observer, arrival::observe))
 }

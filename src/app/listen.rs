@@ -34,7 +34,7 @@ use tracing::{debug, warn};
 use self::{connection::Connection, places::Places, socket::Watched};
 use crate::{
     api::http::{
-        access,
+        arrival,
         auth::{Class, ClientAddress, no_room},
     },
     config::{BindAddr, Server},
@@ -143,7 +143,7 @@ async fn answer(
     mut request: Request<Incoming>,
     surface: Surface,
 ) -> Result<Response<impl http_body::Body<Data = bytes::Bytes, Error = axum::Error>>, Infallible> {
-    access::take_token(&mut request);
+    arrival::take_token(&mut request);
     let class = Class::of(&surface.tokens, &mut request);
     let mut busy = connection.begin(&class).await;
     request.extensions_mut().insert(ClientAddress(connection.address));

@@ -12,7 +12,7 @@ use axum::{
 
 use super::{RESOURCE, SignInParts};
 use crate::{
-    api::http::{ApiError, access::set_bearer, coderunner, parts::single},
+    api::http::{ApiError, arrival::set_bearer, coderunner, parts::single},
     domain::Code,
     services::issuer::Rejection,
 };
