@@ -13,7 +13,6 @@ pub mod finding;
 #[cfg(test)]
 pub(crate) mod fuzz_support;
 pub mod id;
-pub mod limits;
 pub mod network;
 pub mod outcome;
 pub mod owner;
@@ -37,8 +36,7 @@ pub use self::{
     event::{DisplayKind, Event, EventKind, StreamKind},
     file::{Change, FileEntry},
     id::{ConversationId, InstanceId, Language, RunId, SandboxId, SessionId, TokenId},
-    limits::Limits,
-    outcome::{DiskLimit, Ended, Figures, Outcome},
+    outcome::{DiskLimit, Ended, Figures, Limits, Outcome},
     owner::{ConversationKey, Principal},
     path::SafePath,
     token::{Grant, Scope, TokenDigest, TokenLimits, TokenRecord},

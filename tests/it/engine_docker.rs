@@ -14,7 +14,7 @@ use mcp_sandbox_server::{
     adapters::engine::docker::{ConnectError, DockerEngine, DockerOptions, TimeLimits},
     domain::{
         id::{InstanceId, SandboxId},
-        limits::Limits,
+        outcome::Limits,
         shared_folder::SharedFolder,
     },
     ports::{

@@ -4,8 +4,7 @@
 use mcp_sandbox_server::{
     domain::{
         id::Language,
-        limits::Limits,
-        outcome::Ended,
+        outcome::{Ended, Limits},
         owner::{ConversationKey, Principal},
     },
     services::runs::{CellSession, Report, RunRequest},

@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_sandbox_server::{
     domain::{
-        limits::Limits,
-        outcome::Ended,
+        outcome::{Ended, Limits},
         owner::{ConversationKey, Principal},
     },
     services::runs::{CellSession, Report, RunRequest},

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use mcp_sandbox_server::{
     adapters::engine::fake::FakeEngine,
-    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
+    domain::{Limits, id::SandboxId, users::RunnerUsers},
     ports::{
         engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
         runner::RunnerImage,

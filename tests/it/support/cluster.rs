@@ -13,7 +13,7 @@ use kube::{
 };
 use mcp_sandbox_server::{
     adapters::engine::kubernetes::{KubernetesEngine, KubernetesOptions, TimeLimits},
-    domain::{id::SandboxId, limits::Limits, users::RunnerUsers},
+    domain::{Limits, id::SandboxId, users::RunnerUsers},
     ports::{
         engine::{
             Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, SharedVolume, Signal,

@@ -28,7 +28,7 @@ use mcp_sandbox_server::{
     domain::{
         event::StreamKind,
         id::{InstanceId, SandboxId},
-        limits::Limits,
+        outcome::Limits,
         skills::SkillFolders,
         users::RunnerUsers,
     },
