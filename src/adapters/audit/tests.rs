@@ -14,7 +14,7 @@ use crate::{
         Change, Code, Ended, Failure, Figures, FileEntry, Limits, Outcome, RunId, SafePath, TraceContext,
         test_scale::until, text::sha256,
     },
-    ports::observer::{BeginFacts, Observer as _, ProgramFacts, RunFacts, Stages},
+    ports::observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
 };
 
 const PROGRAM: &[u8] = b"print('the text of a program')";
