@@ -11,6 +11,6 @@ pub use self::{
     host::{Decision, Host, NetworkUse, Refusal, Target},
     policy::{BYTES_PER_MINUTE_MIN, Policy, PolicyError, PolicyText},
     redactor::{Pattern, Redactor},
-    rules::{Broken, RequestLine},
+    rules::RequestLine,
     secret::{SandboxSecret, Secret, SecretError, SecretRule, SecretText},
 };

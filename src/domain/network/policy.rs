@@ -4,7 +4,7 @@ use std::{net::IpAddr, num::NonZeroU32};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Host, Target, rules::RequestRules};
+use super::{Host, Target, rules};
 use crate::domain::id::Language;
 
 /// The ports of a rule that names none.
@@ -53,7 +53,8 @@ pub struct Policy {
     pub name: String,
     languages: Vec<Language>,
     hosts: Vec<HostRule>,
-    pub rules: RequestRules,
+    /// Those of its text in one notation.
+    pub(super) paths: Vec<String>,
     pub requests_per_minute: Option<NonZeroU32>,
     pub bytes_per_minute: Option<NonZeroU32>,
     /// As it was written.
@@ -109,7 +110,7 @@ impl Policy {
             name,
             languages,
             hosts,
-            rules: RequestRules::parse(&text.methods, &text.paths)?,
+            paths: rules::paths(text)?,
             requests_per_minute: NonZeroU32::new(text.requests_per_minute),
             bytes_per_minute: NonZeroU32::new(text.bytes_per_minute),
             text: text.clone(),

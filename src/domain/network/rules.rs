@@ -3,7 +3,10 @@
 
 use std::fmt::Write as _;
 
-use super::PolicyError;
+use super::{Policy, PolicyError, PolicyText, Refusal, Target};
+
+/// How much of a request's method or path a refusal repeats, in characters.
+const SHOWN_CHARS_MAX: usize = 80;
 
 /// A request as far as rules look at it.
 #[derive(Debug, Clone, Copy)]
@@ -13,54 +16,46 @@ pub struct RequestLine<'a> {
     pub path: &'a str,
 }
 
-/// Why a policy does not let a request through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Broken {
-    Method,
-    Path,
-    /// The path could be another one to another reader.
-    Ambiguous,
+/// Checks the methods of a policy; its paths in one notation.
+pub(super) fn paths(text: &PolicyText) -> Result<Vec<String>, PolicyError> {
+    let wrong_method = |method: &&String| method.is_empty() || !method.bytes().all(|b| b.is_ascii_uppercase());
+    if let Some(method) = text.methods.iter().find(wrong_method) {
+        return Err(PolicyError::Method(method.chars().take(20).collect()));
+    }
+    let path = |text: &String| {
+        let path = plain(text).filter(|_| !text.contains(['?', '#', '*']));
+        path.ok_or_else(|| PolicyError::Path(text.chars().take(80).collect()))
+    };
+    text.paths.iter().map(path).collect()
 }
 
-/// The methods and paths of a policy; empty lists allow all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RequestRules {
-    methods: Vec<String>,
-    paths: Vec<String>,
-}
-
-impl RequestRules {
-    pub(super) fn parse(methods: &[String], paths: &[String]) -> Result<Self, PolicyError> {
-        let wrong_method = |method: &&String| method.is_empty() || !method.bytes().all(|b| b.is_ascii_uppercase());
-        if let Some(method) = methods.iter().find(wrong_method) {
-            return Err(PolicyError::Method(method.chars().take(20).collect()));
-        }
-        let path = |text: &String| {
-            let path = plain(text).filter(|_| !text.contains(['?', '#', '*']));
-            path.ok_or_else(|| PolicyError::Path(text.chars().take(80).collect()))
-        };
-        Ok(Self { methods: methods.to_vec(), paths: paths.iter().map(path).collect::<Result<_, _>>()? })
+impl Policy {
+    /// Whether there is any rule for requests: they must not be hidden then.
+    pub fn has_request_rules(&self) -> bool {
+        !self.text.methods.is_empty() || !self.paths.is_empty()
     }
 
-    /// Whether there is any rule: requests must not be hidden then.
-    pub fn are_there(&self) -> bool {
-        !self.methods.is_empty() || !self.paths.is_empty()
-    }
-
-    /// Whether the policy lets a request to a host of its own through.
+    /// Whether it lets a request to a host of its own through.
     ///
     /// # Errors
-    /// What stands against it.
-    pub fn check(&self, request: &RequestLine<'_>) -> Result<(), Broken> {
-        if !self.methods.is_empty() && !self.methods.iter().any(|method| method == request.method) {
-            return Err(Broken::Method);
+    /// The key of the policy that stands against it. What the program wrote is cut to what fits into a line.
+    pub fn check(&self, target: &Target, request: &RequestLine<'_>) -> Result<(), Refusal> {
+        let methods = &self.text.methods;
+        let shown = |text: &str| text.chars().filter(char::is_ascii_graphic).take(SHOWN_CHARS_MAX).collect();
+        if !methods.is_empty() && !methods.iter().any(|method| method == request.method) {
+            let method = shown(request.method);
+            return Err(Refusal::Method { target: target.clone(), policy: self.name.clone(), method });
         }
         if self.paths.is_empty() {
             return Ok(());
         }
-        let path = plain(request.path).ok_or(Broken::Ambiguous)?;
+        // The path could be another one to another reader.
+        let path = plain(request.path).ok_or_else(|| Refusal::AmbiguousPath(target.clone()))?;
         let covers = |rule: &String| if rule.ends_with('/') { path.starts_with(rule) } else { path == *rule };
-        if self.paths.iter().any(covers) { Ok(()) } else { Err(Broken::Path) }
+        if self.paths.iter().any(covers) {
+            return Ok(());
+        }
+        Err(Refusal::Path { target: target.clone(), policy: self.name.clone(), path: shown(request.path) })
     }
 }
 
@@ -108,26 +103,33 @@ mod tests {
     use super::*;
     use crate::domain::fuzz_support::{Alteration, altered, cases};
 
-    fn rules(methods: &[&str], paths: &[&str]) -> Result<RequestRules, PolicyError> {
+    fn policy(methods: &[&str], paths: &[&str]) -> Result<Policy, PolicyError> {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        RequestRules::parse(&owned(methods), &owned(paths))
+        let (hosts, methods, paths) = (owned(&["a.example"]), owned(methods), owned(paths));
+        Policy::parse("web", &PolicyText { hosts, methods, paths, ..PolicyText::default() })
     }
 
-    fn check_path(path: &str) -> Result<(), Broken> {
-        rules(&[], &["/v1/", "/status"]).expect("rules").check(&RequestLine { method: "GET", path })
+    /// The word of the refusal.
+    fn checked(policy: &Policy, method: &str, path: &str) -> Result<(), &'static str> {
+        let target = Target::parse("a.example:443", None).expect("a target");
+        policy.check(&target, &RequestLine { method, path }).map_err(|refusal| refusal.word())
+    }
+
+    fn check_path(path: &str) -> Result<(), &'static str> {
+        checked(&policy(&[], &["/v1/", "/status"]).expect("a policy"), "GET", path)
     }
 
     #[test]
     fn methods_are_those_named() {
-        let rules = rules(&["GET", "HEAD"], &[]).expect("rules");
+        let policy = policy(&["GET", "HEAD"], &[]).expect("a policy");
         for (method, want) in [
             ("GET", Ok(())),
             ("HEAD", Ok(())),
-            ("get", Err(Broken::Method)),
-            ("DELETE", Err(Broken::Method)),
-            ("GETS", Err(Broken::Method)),
+            ("get", Err("method")),
+            ("DELETE", Err("method")),
+            ("GETS", Err("method")),
         ] {
-            assert_eq!(rules.check(&RequestLine { method, path: "//" }), want, "{method}");
+            assert_eq!(checked(&policy, method, "//"), want, "{method}");
         }
     }
 
@@ -137,7 +139,7 @@ mod tests {
             assert_eq!(check_path(path), Ok(()), "{path}");
         }
         for path in ["/", "/v1", "/v10/", "/V1/", "/status/", "/status/x", "/v2/v1/"] {
-            assert_eq!(check_path(path), Err(Broken::Path), "{path}");
+            assert_eq!(check_path(path), Err("path"), "{path}");
         }
         for path in [
             "",
@@ -169,19 +171,19 @@ mod tests {
             "/v1/%c3%a4",
             "/v1/%c0%ae/",
         ] {
-            assert_eq!(check_path(path), Err(Broken::Ambiguous), "{path}");
+            assert_eq!(check_path(path), Err("ambiguous_path"), "{path}");
         }
     }
 
     #[test]
     fn rules_that_cover_nothing_are_refused() {
         for method in ["", "get", "GET,PUT", "G T"] {
-            assert!(rules(&[method], &[]).is_err(), "{method}");
+            assert!(policy(&[method], &[]).is_err(), "{method}");
         }
         for path in ["", "v1/", "/v1/../", "/a?b", "/a#b", "/*", "/a//", "/%2e/"] {
-            assert!(rules(&[], &[path]).is_err(), "{path}");
+            assert!(policy(&[], &[path]).is_err(), "{path}");
         }
-        assert!(!rules(&[], &[]).expect("none").are_there());
+        assert!(!policy(&[], &[]).expect("a policy").has_request_rules());
     }
 
     /// What a lenient server could take a path for: everything decoded twice, parameters left out, dots resolved.

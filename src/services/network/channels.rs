@@ -136,7 +136,7 @@ impl Opened {
     pub(super) fn new(policies: &[Arc<Policy>], secrets: &[Arc<Secret>], carrier: &dyn Carrier) -> Self {
         let policies: Vec<&Policy> = policies.iter().map(Arc::as_ref).collect();
         let secrets: Vec<_> = secrets.iter().filter_map(|secret| secret.for_sandbox(&policies)).collect();
-        let ruled = policies.iter().filter(|policy| policy.rules.are_there()).flat_map(|policy| policy.roots());
+        let ruled = policies.iter().filter(|policy| policy.has_request_rules()).flat_map(|policy| policy.roots());
         let hosts: HashSet<_> = secrets.iter().flat_map(SandboxSecret::hosts).cloned().chain(ruled).collect();
         if hosts.is_empty() {
             return Self::default();

@@ -16,13 +16,11 @@ use crate::{
     domain::{
         ConversationKey, Language,
         address::{destination, is_public},
-        network::{Broken, Decision, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
+        network::{Decision, Host, NetworkUse, Policy, Refusal, RequestLine, SandboxSecret, Target},
     },
     ports::network::{Gate, Pace},
 };
 
-/// How much of a request's method or path a refusal repeats, in characters.
-const SHOWN_CHARS_MAX: usize = 80;
 /// How long addresses of the server's own hosts are used before their names are looked up again.
 const FRESH: Duration = Duration::from_mins(1);
 
@@ -58,13 +56,13 @@ impl SandboxGate {
     fn admitted(&self, target: &Target, request: Option<&RequestLine<'_>>) -> Result<(), Refusal> {
         let mut refused = None;
         for policy in self.allowing(target) {
-            match request.map(|request| (request, policy.rules.check(request))) {
-                Some((request, Err(broken))) => {
-                    refused.get_or_insert_with(|| refusal(target, &policy, request, broken));
+            match request.map(|request| policy.check(target, request)) {
+                Some(Err(refusal)) => {
+                    refused.get_or_insert(refusal);
                     continue;
                 }
                 // It would not see the requests in a tunnel.
-                None if policy.rules.are_there() => continue,
+                None if policy.has_request_rules() => continue,
                 _ => {}
             }
             let take = |rate| self.network.request_rates.take(&policy.name, rate, &self.conversation.owner);
@@ -149,17 +147,6 @@ impl SandboxGate {
     }
 }
 
-/// Names the key of the policy. What the program wrote is cut to what fits into a line.
-fn refusal(target: &Target, policy: &Policy, request: &RequestLine<'_>, broken: Broken) -> Refusal {
-    let (target, policy) = (target.clone(), policy.name.clone());
-    let shown = |text: &str| text.chars().filter(char::is_ascii_graphic).take(SHOWN_CHARS_MAX).collect();
-    match broken {
-        Broken::Method => Refusal::Method { target, policy, method: shown(request.method) },
-        Broken::Path => Refusal::Path { target, policy, path: shown(request.path) },
-        Broken::Ambiguous => Refusal::AmbiguousPath(target),
-    }
-}
-
 #[async_trait]
 impl Gate for SandboxGate {
     async fn decide(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
@@ -169,7 +156,7 @@ impl Gate for SandboxGate {
 
     fn opens(&self, target: &Target) -> bool {
         let mut allowing = self.allowing(target).peekable();
-        let has_rules = allowing.peek().is_some() && allowing.all(|policy| policy.rules.are_there());
+        let has_rules = allowing.peek().is_some() && allowing.all(|policy| policy.has_request_rules());
         has_rules || self.secrets.iter().any(|secret| secret.is_for(target))
     }
 
