@@ -39,11 +39,8 @@ pub struct Authority {
     pub key_der: Vec<u8>,
 }
 
-/// How fast the bytes of an owner may pass.
-pub trait Pace: Send + Sync + 'static {
-    /// Ends when so many bytes are allowed.
-    fn pay(&self, bytes: NonZeroU32) -> BoxFuture<'static, ()>;
-}
+/// How fast the bytes of an owner may pass: what it returns ends when so many bytes are allowed.
+pub type Pace = Arc<dyn Fn(NonZeroU32) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Decides on the connections of one sandbox.
 #[async_trait]
@@ -67,7 +64,7 @@ pub trait Gate: Send + Sync + 'static {
     fn secrets(&self, target: &Target) -> Vec<SandboxSecret>;
 
     /// How fast bytes may pass to and from this host; `None` for no limit.
-    fn pace(&self, target: &Target) -> Option<Arc<dyn Pace>>;
+    fn pace(&self, target: &Target) -> Option<Pace>;
 
     /// Answers a request of a program to the server itself; nothing, where none is answered.
     fn request(&self, request: Bytes) -> BoxStream<'static, Bytes>;

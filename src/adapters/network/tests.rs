@@ -40,7 +40,7 @@ impl Gate for Refuses {
         Vec::new()
     }
 
-    fn pace(&self, _target: &Target) -> Option<Arc<dyn Pace>> {
+    fn pace(&self, _target: &Target) -> Option<Pace> {
         None
     }
 
@@ -64,7 +64,7 @@ pub(super) struct AllowingGate {
     pub(super) address: SocketAddr,
     /// Whether the TLS of hosts has to be opened.
     pub(super) opens: bool,
-    pub(super) pace: Option<Arc<dyn Pace>>,
+    pub(super) pace: Option<Pace>,
     pub(super) used: Mutex<Vec<NetworkUse>>,
 }
 
@@ -92,7 +92,7 @@ impl Gate for AllowingGate {
         Vec::new()
     }
 
-    fn pace(&self, _target: &Target) -> Option<Arc<dyn Pace>> {
+    fn pace(&self, _target: &Target) -> Option<Pace> {
         self.pace.clone()
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Upstream {
     // Dropped first: a connection is recorded before it is closed.
     recorder: Arc<Recorder>,
     stream: TcpStream,
-    pace: Option<Arc<dyn Pace>>,
+    pace: Option<Pace>,
     /// Until the bytes that have passed are allowed, no more do. Both directions are polled by one task.
     paying: Option<BoxFuture<'static, ()>>,
 }
@@ -188,7 +188,7 @@ impl Upstream {
         if bytes.is_some() {
             self.recorder.0.passed(Some(Instant::now()));
         }
-        self.paying = self.pace.as_ref().zip(bytes).map(|(pace, bytes)| pace.pay(bytes));
+        self.paying = self.pace.as_ref().zip(bytes).map(|(pace, bytes)| pace(bytes));
     }
 
     pub(super) fn activity(&self) -> Activity {
@@ -265,13 +265,12 @@ mod tests {
     use super::{super::tests::AllowingGate, *};
 
     /// Allows bytes as the test says.
-    struct ManualPace(Arc<Semaphore>);
-
-    impl Pace for ManualPace {
-        fn pay(&self, bytes: NonZeroU32) -> BoxFuture<'static, ()> {
-            let allowed = Arc::clone(&self.0);
+    fn pace(allowed: &Arc<Semaphore>) -> Pace {
+        let allowed = Arc::clone(allowed);
+        Arc::new(move |bytes: NonZeroU32| {
+            let allowed = Arc::clone(&allowed);
             async move { allowed.acquire_many(bytes.get()).await.expect("it is open").forget() }.boxed()
-        }
+        })
     }
 
     /// A connection to a host, whose bytes pass as far as there are permits.
@@ -279,8 +278,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let allowed = Arc::new(Semaphore::new(0));
-        let pace: Arc<dyn Pace> = Arc::new(ManualPace(Arc::clone(&allowed)));
-        let gate: Arc<dyn Gate> = Arc::new(AllowingGate { pace: Some(pace), ..AllowingGate::at(address) });
+        let gate: Arc<dyn Gate> = Arc::new(AllowingGate { pace: Some(pace(&allowed)), ..AllowingGate::at(address) });
         let target = Target::parse("a.example:80", None).expect("a target");
         let upstream = Upstream::connect(&target, &gate, &ProgramEnd::default()).await.expect("a connection");
         let (host, _) = listener.accept().await.expect("a connection");

@@ -174,7 +174,7 @@ impl Gate for SandboxGate {
         self.secrets.iter().filter(|secret| secret.is_for(target)).cloned().collect()
     }
 
-    fn pace(&self, target: &Target) -> Option<Arc<dyn Pace>> {
+    fn pace(&self, target: &Target) -> Option<Pace> {
         let policies: Vec<_> = self.allowing(target).collect();
         let is_limited = policies.iter().all(|policy| policy.bytes_per_minute.is_some());
         let policy = policies.iter().filter(|_| is_limited).max_by_key(|policy| policy.bytes_per_minute)?;

@@ -345,7 +345,7 @@ async fn bytes_pass_at_the_largest_rate_where_all_policies_of_a_host_limit_them(
     let gate = gate_in(&network(Arc::default(), policies, Vec::new(), &[]));
     let pace = gate.pace(&host).expect("all of them limit bytes");
     let bytes = NonZeroU32::new(3 * least).expect("some");
-    assert!(pace.pay(bytes).now_or_never().is_some(), "they fit into a minute of the second policy");
+    assert!(pace(bytes).now_or_never().is_some(), "they fit into a minute of the second policy");
     let policies = vec![limited("a", least), limited("b", 0)];
     assert!(gate_in(&network(Arc::default(), policies, Vec::new(), &[])).pace(&host).is_none());
 }

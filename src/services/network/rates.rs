@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt as _;
 use governor::{
     Quota, RateLimiter,
     clock::{Clock, DefaultClock},
@@ -32,8 +32,22 @@ pub(in crate::services) struct Limiters<C: Clock = DefaultClock> {
 
 impl Limiters {
     /// How fast the bytes of an owner may pass.
-    pub(super) fn pace(&self, name: &str, rate: NonZeroU32, owner: &Principal) -> Arc<dyn Pace> {
-        Arc::new(OwnersPace { limiter: self.of(name, rate), owner: owner.clone(), clock: self.clock.clone() })
+    pub(super) fn pace(&self, name: &str, rate: NonZeroU32, owner: &Principal) -> Pace {
+        let (limiter, clock, owner) = (self.of(name, rate), self.clock.clone(), owner.clone());
+        Arc::new(move |bytes: NonZeroU32| {
+            let (limiter, clock, owner) = (Arc::clone(&limiter), clock.clone(), owner.clone());
+            async move {
+                let mut left = bytes.get();
+                // No limit is less than a piece.
+                while let Some(piece) = NonZeroU32::new(left.min(BYTES_PER_MINUTE_MIN)) {
+                    while let Ok(Err(until)) = limiter.check_key_n(&owner, piece) {
+                        sleep(until.wait_time_from(clock.now())).await;
+                    }
+                    left -= piece.get();
+                }
+            }
+            .boxed()
+        })
     }
 }
 
@@ -66,28 +80,6 @@ impl<C: Clock + Clone> Limiters<C> {
             });
         }
         Arc::clone(all.entry(key).or_insert_with(|| Arc::new(new())))
-    }
-}
-
-struct OwnersPace {
-    limiter: Arc<Limiter<DefaultClock>>,
-    owner: Principal,
-    clock: DefaultClock,
-}
-
-impl Pace for OwnersPace {
-    fn pay(&self, bytes: NonZeroU32) -> BoxFuture<'static, ()> {
-        let (limiter, owner, clock) = (Arc::clone(&self.limiter), self.owner.clone(), self.clock.clone());
-        Box::pin(async move {
-            let mut left = bytes.get();
-            // No limit is less than a piece.
-            while let Some(piece) = NonZeroU32::new(left.min(BYTES_PER_MINUTE_MIN)) {
-                while let Ok(Err(until)) = limiter.check_key_n(&owner, piece) {
-                    sleep(until.wait_time_from(clock.now())).await;
-                }
-                left -= piece.get();
-            }
-        })
     }
 }
 
