@@ -25,7 +25,7 @@ use crate::{
     config::Config,
     domain::{ConversationKey, TokenId},
     ports::storage::Storage,
-    services::{containers::Containers, network::Policies, peers::Occupancy, runs::Runs, sessions::Sessions},
+    services::{containers::Containers, peers::Occupancy, runs::Runs, sessions::Sessions},
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end. The grace period of the chart's
@@ -62,13 +62,13 @@ impl Background {
             let first = async {
                 if database.prepare().await.is_ok() {
                     parts.shared.tokens.load().await;
-                    drop(parts.policies.load().await);
+                    drop(parts.shared.network.policies().load().await);
                     drop(parts.api.tools.directory().load().await);
                     parts.api.sessions.recover().await;
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
-            tasks.push(tokio::spawn(keep(database, parts.api.clone(), Arc::clone(&parts.policies), stop())));
+            tasks.push(tokio::spawn(keep(database, parts.api.clone(), stop())));
             tasks.push(parts.api.tools.start(stop()));
             tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
             tasks.push(tokio::spawn(end_what_tokens_opened(parts.shared.tokens.ends(), parts.api.clone(), stop())));
@@ -113,11 +113,11 @@ async fn recover(store: &Arc<dyn Storage>) {
 }
 
 /// Prepares the database, keeps the tokens true to it, and stores the history in it.
-async fn keep(database: Database, api: ApiParts, policies: Arc<Policies>, stop: CancellationToken) {
-    let ApiParts { tokens, history, keys, runs, sessions, containers, .. } = api;
+async fn keep(database: Database, api: ApiParts, stop: CancellationToken) {
+    let ApiParts { tokens, history, keys, runs, sessions, containers, network, .. } = api;
     let here = LocalOccupancy { runs, sessions, containers };
     database.prepare_at_last(stop.clone()).await;
-    let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), policies.follow(stop.clone()));
+    let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), network.policies().follow(stop.clone()));
     let (beside, recorded) = (here.runs.peers().clone(), here.sessions.clone());
     let (beside, recorded) = (beside.follow(here, stop.clone()), recorded.follow(stop.clone()));
     tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));

@@ -19,14 +19,13 @@ use crate::{
     },
 };
 
-/// The policies of the settings and of the database, and what lets programs out by them.
-pub(super) fn parts(
+/// What lets programs out by the policies of the settings and of the database.
+pub(super) fn service(
     config: &Config,
     database: Option<&Database>,
     tokens: &Arc<Tokens>,
     observer: &Arc<dyn Observer>,
-) -> Result<(Arc<Policies>, Network), StartError> {
-    let policies = policies(config, database);
+) -> Result<Network, StartError> {
     let carrier = Multiplexer::trusting(config.more_roots()?.as_deref())?;
     let parts = NetworkParts {
         tokens: Arc::clone(tokens),
@@ -36,8 +35,7 @@ pub(super) fn parts(
         observer: Arc::clone(observer),
         clock: Arc::new(SystemClock),
     };
-    let network = Network::new(Arc::clone(&policies), config.secrets()?, parts);
-    Ok((policies, network))
+    Ok(Network::new(policies(config, database), config.secrets()?, parts))
 }
 
 /// Those of the page and of files.
@@ -49,11 +47,11 @@ fn own_hosts(config: &Config) -> Vec<Host> {
     hosts
 }
 
-fn policies(config: &Config, database: Option<&Database>) -> Arc<Policies> {
+fn policies(config: &Config, database: Option<&Database>) -> Policies {
     // They were checked with the settings.
     let configured = config.network_policies().unwrap_or_default();
     let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn PolicyStore>);
-    Arc::new(Policies::new(configured, stored, Arc::new(SystemClock)))
+    Policies::new(configured, stored, Arc::new(SystemClock))
 }
 
 pub(super) fn peers(config: &Config, instance: InstanceId, database: Option<&Database>) -> Peers {

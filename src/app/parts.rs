@@ -47,7 +47,6 @@ use crate::{
         janitor::Janitor,
         kernels::Kernels,
         links::UrlSigner,
-        network::Policies,
         retention::Retention,
         runs::Runs,
         sandbox::Sandboxes,
@@ -71,7 +70,6 @@ pub struct Parts {
     /// Taken when it starts.
     pub check: Option<IsolationCheck>,
     pub router: Router,
-    pub policies: Arc<Policies>,
     /// `None` where it is off.
     pub sign_in: Option<Arc<SignIn>>,
     /// `doctor` has none.
@@ -156,7 +154,7 @@ impl Parts {
         let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
         let sandboxes = sandboxes(config, &engine, instance)?;
         let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
-        let (policies, network) = network::parts(config, database.as_ref(), &tokens, &observer)?;
+        let network = network::service(config, database.as_ref(), &tokens, &observer)?;
         let shared = SharedParts {
             sandboxes,
             catalog,
@@ -189,7 +187,6 @@ impl Parts {
             history: Arc::clone(&history),
             stats: stats.clone(),
             has_sign_in: sign_in.is_some(),
-            policies: Arc::clone(&policies),
             tool_servers: Arc::clone(tools.directory()),
             refusals,
             checks: doctor::checks_of(config, &engine),
@@ -232,7 +229,6 @@ impl Parts {
             mcp,
             check: Some(check),
             router,
-            policies,
             sign_in: sign_in.and_then(|parts| parts.embedded),
             database,
             metrics_router: http::health::metrics_router(exposition),

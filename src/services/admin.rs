@@ -58,7 +58,6 @@ pub struct AdminParts {
     pub history: Arc<History>,
     pub stats: StatsSnapshot,
     pub has_sign_in: bool,
-    pub policies: Arc<Policies>,
     pub tool_servers: Arc<Directory>,
     /// One of the observers.
     pub refusals: Arc<Refusals>,
@@ -312,7 +311,7 @@ impl Admin {
 
     /// The policies for the network access of programs.
     pub fn policies(&self) -> &Policies {
-        &self.parts.policies
+        self.shared().network.policies()
     }
 
     /// Makes or changes a policy for the network access of programs.

@@ -87,7 +87,7 @@ pub type Sink = Box<dyn Fn(EventKind) + Send + Sync>;
 pub struct Network(Arc<Inner>);
 
 struct Inner {
-    policies: Arc<Policies>,
+    policies: Policies,
     secrets: Vec<Arc<Secret>>,
     /// By the names of policies.
     request_rates: Limiters,
@@ -202,7 +202,7 @@ fn holds(policy: &Policy, granted: Option<&[String]>) -> bool {
 }
 
 impl Network {
-    pub fn new(policies: Arc<Policies>, secrets: Vec<Secret>, parts: NetworkParts) -> Self {
+    pub fn new(policies: Policies, secrets: Vec<Secret>, parts: NetworkParts) -> Self {
         Self(Arc::new(Inner {
             policies,
             secrets: secrets.into_iter().map(Arc::new).collect(),
@@ -364,6 +364,11 @@ impl Network {
     pub(super) fn environment<'a>(env: &'a Environment, channels: Option<&Channels>) -> Cow<'a, Environment> {
         let Some(Channels { variables, .. }) = channels else { return Cow::Borrowed(env) };
         Cow::Owned(variables.iter().fold(env.clone(), |env, (name, value)| env.or(name, value)))
+    }
+
+    /// The policies that hold now.
+    pub fn policies(&self) -> &Policies {
+        &self.0.policies
     }
 
     /// The newest decisions.

@@ -101,7 +101,7 @@ fn network(names: Arc<Names>, configured: Vec<Policy>, secrets: Vec<Secret>, own
         observer: Arc::new(Observers::default()),
         clock,
     };
-    Network::new(Arc::new(Policies::new(configured, None, Arc::clone(&parts.clock))), secrets, parts)
+    Network::new(Policies::new(configured, None, Arc::clone(&parts.clock)), secrets, parts)
 }
 
 fn policy(hosts: &[&str], allowed: &[&str]) -> PolicyText {
