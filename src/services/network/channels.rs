@@ -115,13 +115,14 @@ impl Incoming {
 }
 
 impl ChannelsLink {
-    /// Ends the connections once the sandbox has ended, so that each is reported before its run is over. The other end
-    /// of the bytes is dropped before.
-    pub(in crate::services) async fn end(mut self) -> Vec<String> {
-        if timeout(END_MAX, &mut self.task).await.is_err() {
-            self.task.abort();
+    /// Ends the connections of a sandbox, with or without channels, once it has ended, so that each is reported before
+    /// its run is over. The other end of the bytes is dropped before. A sentence for each host that was refused.
+    pub(in crate::services) async fn end(link: Option<Self>) -> Vec<String> {
+        let Some(Self { reporter, mut task }) = link else { return Vec::new() };
+        if timeout(END_MAX, &mut task).await.is_err() {
+            task.abort();
         }
-        self.reporter.end()
+        reporter.end()
     }
 }
 

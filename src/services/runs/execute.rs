@@ -30,7 +30,7 @@ use crate::{
         carrier::Carrier,
         files::Returned,
         frames::{self, ExitReport, Start},
-        network::{Channels, Network, time_up},
+        network::{Channels, ChannelsLink, Network, time_up},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -162,10 +162,8 @@ pub(super) async fn execute(
     };
     let exit = execution.known_exit(engine, stopped, unseen).await;
     drop((execution.sandbox, writing));
-    if let Some(link) = link {
-        for sentence in link.end().await {
-            log.output(StreamKind::Stderr, &sentence.into());
-        }
+    for sentence in ChannelsLink::end(link).await {
+        log.output(StreamKind::Stderr, &sentence.into());
     }
     let [stdout_bytes, stderr_bytes] = log.printed();
     let outcome = exit.map(|exit| Outcome {

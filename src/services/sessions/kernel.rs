@@ -26,7 +26,7 @@ use crate::{
     domain::{Code, Ended, Environment, Failure, StreamKind},
     services::{
         frames::{self, Start},
-        network::{Channels, ConnectionReporter, Network},
+        network::{Channels, ChannelsLink, ConnectionReporter, Network},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -114,9 +114,7 @@ impl Kernel {
             let writing = tokio::spawn(writing);
             task.run(closed, is_stuck).await;
             writing.abort();
-            if let Some(link) = link {
-                link.end().await;
-            }
+            ChannelsLink::end(link).await;
         });
         Self {
             outgoing: sender,
