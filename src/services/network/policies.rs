@@ -56,9 +56,7 @@ impl Policies {
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<Arc<Policy>> {
-        let configured = self.configured.iter().find(|policy| policy.name == name).cloned();
-        let made = || self.made.read();
-        configured.or_else(|| made().iter().find(|policy| policy.name == name).cloned())
+        self.all().into_iter().find(|policy| policy.name == name)
     }
 
     /// Whether a policy is of the settings, and cannot be changed while the server runs.
