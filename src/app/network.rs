@@ -35,7 +35,9 @@ pub(super) fn service(
         observer: Arc::clone(observer),
         clock: Arc::new(SystemClock),
     };
-    Ok(Network::new(policies(config, database), config.secrets()?, parts))
+    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn PolicyStore>);
+    let policies = Policies::new(config.network_policies()?, stored, Arc::new(SystemClock));
+    Ok(Network::new(policies, config.secrets()?, parts))
 }
 
 /// Those of the page and of files.
@@ -45,13 +47,6 @@ fn own_hosts(config: &Config) -> Vec<Host> {
     let mut hosts: Vec<_> = urls.filter_map(|url| Host::parse(BaseUrl::uri(url).host()?)).collect();
     hosts.dedup();
     hosts
-}
-
-fn policies(config: &Config, database: Option<&Database>) -> Policies {
-    // They were checked with the settings.
-    let configured = config.network_policies().unwrap_or_default();
-    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn PolicyStore>);
-    Policies::new(configured, stored, Arc::new(SystemClock))
 }
 
 pub(super) fn peers(config: &Config, instance: InstanceId, database: Option<&Database>) -> Peers {
