@@ -40,7 +40,7 @@ use self::{
 };
 pub use self::{authority::TrustError, resolver::SystemResolver};
 use crate::{
-    domain::network::{Host, NetworkUse, Refusal},
+    domain::network::{Host, NetworkUse, Refusal, Target},
     ports::network::{Authority, Carrier, ChannelPipe, Gate},
 };
 
@@ -82,6 +82,11 @@ struct Sandbox {
 impl Sandbox {
     fn new(gate: Arc<dyn Gate>, trust: Arc<ClientConfig>, leaves: Option<LeafCertificates>) -> Self {
         Self { gate, trust, leaves, messages: Arc::new(Semaphore::new(channel::MESSAGES_BYTES_MAX)) }
+    }
+
+    /// Records why a host is not reached.
+    fn refuse(&self, target: &Target, why: impl FnOnce(Target) -> Refusal) -> Refusal {
+        self.refused(target.to_string(), why(target.clone()))
     }
 
     /// Records a refusal.

@@ -125,11 +125,7 @@ impl Forwarder {
             .map(|host| host.to_str().ok().and_then(|host| Target::parse(host, Some(default))));
         // Where TLS is opened nothing else says which host a request is for.
         let is_named = named.as_ref().map_or(self.scheme == Scheme::Http, |named| named.as_ref() == Some(&target));
-        if is_named {
-            Ok(target)
-        } else {
-            Err(self.sandbox.refused(target.to_string(), Refusal::OtherHost(target.clone())))
-        }
+        if is_named { Ok(target) } else { Err(self.sandbox.refuse(&target, Refusal::OtherHost)) }
     }
 
     /// Makes a request that was checked.
@@ -141,7 +137,7 @@ impl Forwarder {
         let line = RequestLine { method: request.method().as_str(), path: request.uri().path() };
         gate.admit(&target, Some(&line))?;
         if self.scheme == Scheme::Http && target.port == Scheme::Opened.port() {
-            return Err(self.sandbox.refused(target.to_string(), Refusal::NoTls(target)));
+            return Err(self.sandbox.refuse(&target, Refusal::NoTls));
         }
         let secrets = if self.scheme == Scheme::Opened { gate.secrets(&target) } else { Vec::new() };
         let mut patterns: Vec<_> = secrets.iter().flat_map(SandboxSecret::patterns).collect();
@@ -186,7 +182,7 @@ impl Forwarder {
         }
         let Some(mut answer) = answer::search(Response::from_parts(head, body), &patterns) else {
             *host = None;
-            return Err(self.sandbox.refused(target.to_string(), Refusal::Unsearchable(target)));
+            return Err(self.sandbox.refuse(&target, Refusal::Unsearchable));
         };
         drop_own(answer.headers_mut());
         Ok(answer)
@@ -195,11 +191,10 @@ impl Forwarder {
     fn check_opened(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
         let method = request.method().as_str();
         if ["TRACE", "TRACK"].iter().any(|repeats| method.eq_ignore_ascii_case(repeats)) {
-            let shown = method.to_ascii_uppercase();
-            return Err(self.sandbox.refused(target.to_string(), Refusal::Repeats(target.clone(), shown)));
+            return Err(self.sandbox.refuse(target, |target| Refusal::Repeats(target, method.to_ascii_uppercase())));
         }
         if request.headers().contains_key(header::UPGRADE) {
-            return Err(self.sandbox.refused(target.to_string(), Refusal::Upgrade(target.clone())));
+            return Err(self.sandbox.refuse(target, Refusal::Upgrade));
         }
         Ok(())
     }

@@ -101,9 +101,7 @@ pub(super) async fn open(
     let hello = timeout(HEAD_MAX, tunnel::read_hello(&mut from_client, target)).await;
     let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
         // At other ports than that of TLS anything else would pass.
-        Ok(head) if head.is_empty() => {
-            return drop(sandbox.refused(target.to_string(), Refusal::NoTls(target.clone())));
-        }
+        Ok(head) if head.is_empty() => return drop(sandbox.refuse(target, Refusal::NoTls)),
         Ok(head) => head,
         Err(refusal) => return drop(sandbox.refused(target.to_string(), refusal)),
     };

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 
 use super::*;
 use crate::{
-    domain::network::{NetworkUse, Refusal, RequestLine, SandboxSecret, Target},
+    domain::network::{NetworkUse, Refusal, RequestLine, SandboxSecret},
     ports::network::Pace,
 };
 

@@ -45,7 +45,7 @@ pub(super) async fn connect(target: &Target, sandbox: &Sandbox, ended: &ProgramE
     if sandbox.gate.opens(target) {
         // The authority of a sandbox has the hosts that were opened when the sandbox began.
         let config = sandbox.leaves.as_ref().and_then(|leaves| leaves.server(&target.host));
-        let changed = || sandbox.refused(target.to_string(), Refusal::PolicyChanged(target.clone()));
+        let changed = || sandbox.refuse(target, Refusal::PolicyChanged);
         return Ok(Tunnel::Opened(config.ok_or_else(changed)?, Arc::clone(ended)));
     }
     sandbox.gate.admit(target, None)?;
