@@ -155,11 +155,8 @@ impl Forwarder {
         let mut kept = kept.map(|(_, connected)| connected);
         let (answer, connected) = loop {
             let is_kept = kept.is_some();
-            let ((mut sender, activity), awaited) = match kept.take() {
-                Some(connected) => {
-                    let awaited = connected.1.awaited();
-                    (connected, awaited)
-                }
+            let (mut sender, awaited) = match kept.take() {
+                Some((sender, activity)) => (sender, activity.awaited()),
                 None => self.connect(&target).await?,
             };
             let sent = match sender.ready().await {
@@ -167,7 +164,7 @@ impl Forwarder {
                 Err(_) => Err(Some(request)),
             };
             match sent {
-                Ok(answer) => break (answer, (sender, activity)),
+                Ok(answer) => break (answer, (sender, awaited.activity())),
                 // The host has closed the connection, and nothing of the request was sent.
                 Err(Some(unsent)) if is_kept => request = unsent,
                 Err(_) => return Err(awaited.fail()),
@@ -200,12 +197,11 @@ impl Forwarder {
     }
 
     /// A new connection, already awaited: a host may end it before the request is sent.
-    async fn connect(&self, target: &Target) -> Result<(Connected, Awaited), Refusal> {
+    async fn connect(&self, target: &Target) -> Result<(SendRequest<Incoming>, Awaited), Refusal> {
         let upstream = Upstream::connect(target, &self.sandbox.gate, &self.program_ended).await?;
-        let activity = upstream.activity();
-        let awaited = activity.awaited();
+        let awaited = upstream.activity().awaited();
         match self.scheme {
-            Scheme::Http => self.begin(upstream, activity, awaited).await,
+            Scheme::Http => self.begin(upstream, awaited).await,
             Scheme::Opened => {
                 let name = match &target.host {
                     Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| Refusal::Malformed)?,
@@ -213,7 +209,7 @@ impl Forwarder {
                 };
                 let connector = TlsConnector::from(Arc::clone(&self.sandbox.trust));
                 match timeout(TLS_MAX, connector.connect(name, upstream).into_fallible()).await {
-                    Ok(Ok(stream)) => self.begin(stream, activity, awaited).await,
+                    Ok(Ok(stream)) => self.begin(stream, awaited).await,
                     Ok(Err((error, upstream))) => {
                         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
                         let is_distrust = matches!(inner, Some(rustls::Error::InvalidCertificate(_)));
@@ -230,12 +226,11 @@ impl Forwarder {
     async fn begin(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        activity: Activity,
         awaited: Awaited,
-    ) -> Result<(Connected, Awaited), Refusal> {
+    ) -> Result<(SendRequest<Incoming>, Awaited), Refusal> {
         let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
         let Ok((sender, connection)) = handshake else { return Err(awaited.fail()) };
-        let idle = activity.clone().idle();
+        let idle = awaited.activity().idle();
         self.spawn(async move {
             tokio::select! {
                 ended = connection => {
@@ -247,7 +242,7 @@ impl Forwarder {
             }
         })
         .await;
-        Ok(((sender, activity), awaited))
+        Ok((sender, awaited))
     }
 }
 

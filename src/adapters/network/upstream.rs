@@ -80,6 +80,10 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
+    pub(super) fn activity(&self) -> Activity {
+        self.activity.clone()
+    }
+
     /// The host has not answered. It is recorded.
     pub(super) fn fail(self) -> Refusal {
         let target = self.activity.target.clone();
