@@ -168,11 +168,6 @@ impl Action {
     }
 }
 
-/// Whether a browser is installed.
-pub fn is_installed(runs: &Runs) -> bool {
-    language().is_ok_and(|language| runs.offers_sessions(&language))
-}
-
 /// The language of browser sessions.
 ///
 /// # Errors
@@ -191,11 +186,12 @@ pub fn is_browser(language: &Language) -> bool {
 /// # Errors
 /// [`Code::RunnerNotFound`] without the image, [`Code::Forbidden`] without a policy that holds.
 pub fn check(runs: &Runs, who: &Principal) -> Result<(), Failure> {
-    if !is_installed(runs) {
+    let language = language()?;
+    if !runs.offers_sessions(&language) {
         let why = "There is no browser here: the operator builds its image with `./build.sh runners browser`.";
         return Err(Failure::new(Code::RunnerNotFound, why));
     }
-    if runs.network().names(who, &language()?).is_empty() {
+    if runs.network().names(who, &language).is_empty() {
         let why = "No network policy holds for the browser: the operator names the hosts that it may reach in a table \
                    [network.<name>] of sandbox.toml (docs/network.md).";
         return Err(Failure::new(Code::Forbidden, why));

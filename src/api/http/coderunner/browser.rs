@@ -232,13 +232,11 @@ pub(super) async fn open(call: BrowserCall) -> Answer<Value> {
             return Err(Failure::argument(name, "it must be 100 to 4000 pixels").into());
         }
     }
-    let missing = |name| ApiError::from(Failure::argument(name, "it is missing: give both dimensions or neither"));
-    let viewport = match (*viewport_width, *viewport_height) {
-        (None, None) => None,
-        (Some(width), Some(height)) => Some((width, height)),
-        (None, Some(_)) => return Err(missing("viewport_width")),
-        (Some(_), None) => return Err(missing("viewport_height")),
-    };
+    let viewport = viewport_width.zip(*viewport_height);
+    if viewport_width.is_some() != viewport_height.is_some() {
+        let missing = if viewport_width.is_none() { "viewport_width" } else { "viewport_height" };
+        return Err(Failure::argument(missing, "it is missing: give both dimensions or neither").into());
+    }
     let conversation = call.api.key(ConversationId::fresh());
     let opened = call.api.parts.sessions.open(&conversation, &browser::language()?).await?;
     if viewport.is_some() {
