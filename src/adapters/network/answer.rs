@@ -29,10 +29,8 @@ pub(super) fn refuse(refusal: &Refusal) -> Answer {
         Refusal::TooMany => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::TooFast { .. } => StatusCode::TOO_MANY_REQUESTS,
         Refusal::Idle(_) => StatusCode::GATEWAY_TIMEOUT,
-        Refusal::NotFound(_) | Refusal::Unreachable(_) | Refusal::Untrusted(_) | Refusal::Unsearchable(_) => {
-            StatusCode::BAD_GATEWAY
-        }
-        _ => StatusCode::FORBIDDEN,
+        refusal if refusal.is_forbidden() => StatusCode::FORBIDDEN,
+        _ => StatusCode::BAD_GATEWAY,
     };
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer.headers_mut().insert("x-sandbox-refusal", HeaderValue::from_static(refusal.word()));
