@@ -43,12 +43,11 @@ impl SandboxGate {
 
     /// Whether the sandbox has a secret for a host that only other policies allow now.
     fn has_lost_secret(&self, target: &Target) -> bool {
-        if !self.secrets.iter().any(|secret| secret.is_for(target)) {
-            return false;
-        }
-        let policies: Vec<_> = self.allowing(target).collect();
-        let is_given = |secret: &SandboxSecret| policies.iter().any(|policy| secret.is_given_by(policy, target));
-        !policies.is_empty() && self.secrets.iter().any(|secret| secret.is_for(target) && !is_given(secret))
+        let is_lost = |secret: &SandboxSecret| {
+            let mut policies = self.allowing(target).peekable();
+            policies.peek().is_some() && !policies.any(|policy| secret.is_given_by(&policy, target))
+        };
+        self.secrets.iter().any(|secret| secret.is_for(target) && is_lost(secret))
     }
 
     /// A request passes where one policy lets it. Otherwise the first one's reason is given, and of a rate the shortest
