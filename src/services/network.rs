@@ -115,7 +115,7 @@ pub struct NetworkParts {
 
 /// What one run or session may do: connect as its policies say, ask the server for packages, and call tools. Never
 /// nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     /// By name: what they say when a connection is wanted counts.
     policies: Vec<String>,
@@ -130,8 +130,7 @@ pub struct Access {
 impl Access {
     /// One policy alone, which is not among those of operators.
     pub(super) fn of(policy: Policy) -> Self {
-        let own = Some(Arc::new(policy));
-        Self { policies: Vec::new(), are_of_token: false, own, requests: false, tools: false }
+        Self { own: Some(Arc::new(policy)), ..Self::default() }
     }
 
     /// How long a program may wait for people.
@@ -290,9 +289,7 @@ impl Network {
             let why = format!("there is no policy `{}` for {language}", shown(missing));
             return Err(Failure::argument("network", why));
         }
-        let policies = names.to_vec();
-        let access = Access { policies, are_of_token: false, own: None, requests: false, tools: false };
-        Ok((!names.is_empty()).then_some(access))
+        Ok((!names.is_empty()).then(|| Access { policies: names.to_vec(), ..Access::default() }))
     }
 
     /// The names of the policies that hold for a caller's programs of a language.
