@@ -28,7 +28,7 @@ use tokio::{
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 pub(super) use self::{
-    channels::{Channels, ChannelsLink, Incoming, next_of, time_up},
+    channels::{Channels, ChannelsLink, Incoming, next_of},
     rates::Limiters,
     reporter::ConnectionReporter,
 };
@@ -352,7 +352,7 @@ impl Network {
         };
         let share = self.0.shares.of(&conversation.owner);
         let pipe = ChannelPipe { incoming, outgoing: to_sandbox, share, authority: authority.clone() };
-        let task = tokio::spawn(self.0.parts.carrier.carry(pipe, Arc::new(gate)));
+        let task = Some(tokio::spawn(self.0.parts.carrier.carry(pipe, Arc::new(gate))));
         let incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(INCOMING_BYTES_MAX)) };
         Channels { incoming, outgoing, link: ChannelsLink { reporter, task }, authority, waits_max, variables }
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinHandle,
-    time::{Instant, sleep_until, timeout},
+    time::timeout,
 };
 use tracing::error;
 
@@ -58,22 +58,15 @@ impl Channels {
         self.authority.as_deref().map(|authority| authority.certificate_pem.as_str())
     }
 
-    /// Gives a sandbox, with or without channels, what takes its bytes; what is to be written, and the rest.
+    /// Gives a sandbox, with or without channels, what takes its bytes; what is to be written, and the rest, which
+    /// reports nothing where there are none.
     pub(in crate::services) fn apart(
         channels: Option<Self>,
         taker: &mut Option<Incoming>,
-    ) -> (Option<mpsc::Receiver<Bytes>>, Option<ChannelsLink>) {
-        let Some(Self { incoming, outgoing, link, .. }) = channels else { return (None, None) };
+    ) -> (Option<mpsc::Receiver<Bytes>>, ChannelsLink) {
+        let Some(Self { incoming, outgoing, link, .. }) = channels else { return (None, ChannelsLink::default()) };
         *taker = Some(incoming);
-        (Some(outgoing), Some(link))
-    }
-}
-
-/// Returns when the time of a program is up: at this moment, later by the time in which it waited for a person.
-pub(in crate::services) async fn time_up(deadline: Instant, reporter: Option<&ConnectionReporter>) {
-    match reporter {
-        Some(reporter) => reporter.waits.after(deadline).await,
-        None => sleep_until(deadline).await,
+        (Some(outgoing), link)
     }
 }
 
@@ -88,9 +81,11 @@ pub(in crate::services) async fn next_of(outgoing: &mut Option<mpsc::Receiver<By
 }
 
 /// What is left of the channels beside their bytes.
+#[derive(Default)]
 pub(in crate::services) struct ChannelsLink {
     pub(in crate::services) reporter: Arc<ConnectionReporter>,
-    pub(super) task: JoinHandle<()>,
+    /// `None` where there are no channels.
+    pub(super) task: Option<JoinHandle<()>>,
 }
 
 /// Takes what the sandbox sends. Never waits, since the sandbox is read however slowly its channels are.
@@ -115,14 +110,15 @@ impl Incoming {
 }
 
 impl ChannelsLink {
-    /// Ends the connections of a sandbox, with or without channels, once it has ended, so that each is reported before
-    /// its run is over. The other end of the bytes is dropped before. A sentence for each host that was refused.
-    pub(in crate::services) async fn end(link: Option<Self>) -> Vec<String> {
-        let Some(Self { reporter, mut task }) = link else { return Vec::new() };
-        if timeout(END_MAX, &mut task).await.is_err() {
+    /// Ends the connections once the sandbox has ended, so that each is reported before its run is over. The other end
+    /// of the bytes is dropped before. A sentence for each host that was refused.
+    pub(in crate::services) async fn end(self) -> Vec<String> {
+        if let Some(mut task) = self.task
+            && timeout(END_MAX, &mut task).await.is_err()
+        {
             task.abort();
         }
-        reporter.end()
+        self.reporter.end()
     }
 }
 

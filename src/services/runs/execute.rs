@@ -6,7 +6,6 @@
 
 use std::{
     pin::{Pin, pin},
-    sync::Arc,
     time::Duration,
 };
 
@@ -30,7 +29,7 @@ use crate::{
         carrier::Carrier,
         files::Returned,
         frames::{self, ExitReport, Start},
-        network::{Channels, ChannelsLink, Network, time_up},
+        network::{Channels, Network},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -131,8 +130,7 @@ pub(super) async fn execute(
         reported: false,
         stopping: false,
     };
-    let reporter = link.as_ref().map(|link| Arc::clone(&link.reporter));
-    let deadline = time_up(begun + limits.wall(), reporter.as_deref());
+    let deadline = link.reporter.waits.after(begun + limits.wall());
     let stopped = execution.until_end(writing.as_mut(), deadline, cancel, breach).await;
     let unseen = execution.sandbox.output_ended();
     if stopped.is_some() && execution.exit.is_none() {
@@ -162,7 +160,7 @@ pub(super) async fn execute(
     };
     let exit = execution.known_exit(engine, stopped, unseen).await;
     drop((execution.sandbox, writing));
-    for sentence in ChannelsLink::end(link).await {
+    for sentence in link.end().await {
         log.output(StreamKind::Stderr, &sentence.into());
     }
     let [stdout_bytes, stderr_bytes] = log.printed();

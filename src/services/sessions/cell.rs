@@ -27,7 +27,7 @@ use super::{
 use crate::{
     domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Limits, Outcome, SessionId, StreamKind},
     ports::runner::Runner,
-    services::network::{Sink, time_up},
+    services::network::Sink,
 };
 
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
@@ -98,7 +98,7 @@ impl Sessions {
         }
         busy.begin_cell();
         self.0.carry_in(&session).await?;
-        session.kernel.reporter.as_ref().inspect(|reporter| reporter.to(cell.network));
+        session.kernel.reporter.to(cell.network);
         // From the beginning, so that nothing of the cell is missed.
         let following = session.kernel.followers.add();
         sink(EventKind::Started);
@@ -124,7 +124,7 @@ impl Sessions {
             asked: None,
             input: Input::new(cell.input),
         };
-        let deadline = time_up(begun + cell.limits.wall(), session.kernel.reporter.as_deref());
+        let deadline = session.kernel.reporter.waits.after(begun + cell.limits.wall());
         let stopped = execution.until_end(deadline, cancel, breach).await;
         let ended = match stopped {
             End::Itself => execution.reply.as_ref().map_or(Ended::Exited { code: 0 }, reply_verdict),

@@ -26,7 +26,7 @@ use crate::{
     domain::{Code, Ended, Environment, Failure, StreamKind},
     services::{
         frames::{self, Start},
-        network::{Channels, ChannelsLink, ConnectionReporter, Network},
+        network::{Channels, ConnectionReporter, Network},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
 };
@@ -55,7 +55,7 @@ pub(super) struct Kernel {
     /// The client session in the headers of the server's own messages.
     client: String,
     /// Reports its connections, if it has any.
-    pub(super) reporter: Option<Arc<ConnectionReporter>>,
+    pub(super) reporter: Arc<ConnectionReporter>,
     /// The files of its sandbox, where they travel.
     pub(super) files: FileLink,
 }
@@ -97,7 +97,7 @@ impl Kernel {
         let request = frames::session(&Start { kernel, channels: channels.is_some(), authority, ..start });
         let (stdin, mut sandbox) = attach(started);
         let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
-        let reporter = link.as_ref().map(|link| Arc::clone(&link.reporter));
+        let reporter = Arc::clone(&link.reporter);
         let task = KernelTask {
             sandbox,
             reader: MessageReader::default(),
@@ -114,7 +114,7 @@ impl Kernel {
             let writing = tokio::spawn(writing);
             task.run(closed, is_stuck).await;
             writing.abort();
-            ChannelsLink::end(link).await;
+            link.end().await;
         });
         Self {
             outgoing: sender,
@@ -162,7 +162,7 @@ impl Kernel {
 
     /// A sentence for each host that was refused since it was reported where its connections go.
     pub(super) fn take_refusals(&self) -> Vec<String> {
-        self.reporter.as_deref().map(ConnectionReporter::end).unwrap_or_default()
+        self.reporter.end()
     }
 
     pub(super) fn is_ended(&self) -> bool {

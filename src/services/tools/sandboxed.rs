@@ -34,7 +34,7 @@ use crate::{
     services::{
         carrier::Carrier,
         frames::{self, Start},
-        network::{Channels, ChannelsLink, Network, next_of},
+        network::{Channels, Network, next_of},
         sandbox::{Attachment, SandboxEvent, attach, send},
         shared_parts::SharedParts,
     },
@@ -172,7 +172,7 @@ impl Opener {
         tasks.spawn(async move {
             carry(&opener, &conversation, sandbox, theirs, input).await;
             drop((room, lease));
-            for sentence in ChannelsLink::end(link).await {
+            for sentence in link.end().await {
                 let sentence = sentence.trim_end();
                 info!(server = %opener.server.name, sentence, "a tool server was refused a host");
             }
