@@ -10,7 +10,7 @@ use super::{LanguageName, answers, moment};
 use crate::domain::{
     Failure,
     network::{Decision, NetworkUse, Policy, PolicyText, Refusal},
-    text::ms,
+    text::{ms, shown},
 };
 
 /// The outcome of a connection.
@@ -135,7 +135,7 @@ impl PolicyBody {
     /// [`InvalidArgument`](crate::domain::error::Code::InvalidArgument) for an address that is none.
     pub fn text(self) -> Result<PolicyText, Failure> {
         let address = |text: &String| {
-            let why = || format!("`{}` is no address", text.chars().take(80).collect::<String>().escape_debug());
+            let why = || format!("`{}` is no address", shown(text));
             text.parse::<IpAddr>().map_err(|_| Failure::argument("addresses", why()))
         };
         let addresses = self.addresses.iter().map(address).collect::<Result<_, _>>()?;
