@@ -96,7 +96,7 @@ impl ConversationFolder for Folder {
     }
 
     fn page(&self, bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> FsResult<Listing> {
-        list::Walk::of_page(bounds, folder, after).page(self).map_err(failed("list"))
+        list::Walk::of_page(bounds, folder, after).page(&self.files).map_err(failed("list"))
     }
 
     fn usage(&self, ceiling: &Usage) -> FsResult<Usage> {

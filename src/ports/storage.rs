@@ -242,8 +242,8 @@ impl Usage {
     }
 }
 
-/// A plain file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A plain file. Entries are in the order of their paths.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub path: SafePath,
     pub size: u64,

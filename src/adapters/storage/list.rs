@@ -1,6 +1,6 @@
 //! Listing: one pass over the tree, level by level, with bounded work, memory and descriptors (two at a time).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeSet, os::fd::OwnedFd};
 
 use rustix::fs::{Dir, FileType, OFlags, Statx, StatxFlags};
 
@@ -25,11 +25,8 @@ const FOLDERS_MAX: usize = 20_000;
 impl Folder {
     /// A concurrent change may be listed or not. Only folders are opened.
     pub(super) fn try_list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, Errno> {
-        let mut walk = Walk { since, ..Walk::new(bounds) };
-        walk.run(self)?;
-        let usage = (walk.listing.total.is_some() && !walk.unseen).then(|| walk.tally.usage());
-        let usage = self.disk_usage()?.or(usage);
-        Ok(Listing { usage, ..walk.listing() })
+        let listing = Walk { since, ..Walk::of_page(bounds, None, None) }.run(&self.files)?;
+        Ok(Listing { usage: self.disk_usage()?.or(listing.usage), ..listing })
     }
 }
 
@@ -49,7 +46,7 @@ pub(super) struct Walk {
     /// The first is the folder where the walk begins, and its own parent.
     folders: Vec<Unvisited>,
     /// The first files in the order of the answer: changed before unchanged.
-    found: BTreeMap<(bool, SafePath), Found>,
+    found: BTreeSet<(bool, Entry)>,
     found_bytes: usize,
     skipped_bytes: usize,
     files: u64,
@@ -57,24 +54,20 @@ pub(super) struct Walk {
     tally: Tally,
     /// Some entries were not examined.
     unseen: bool,
-}
-
-/// What is known of a file beside its path.
-struct Found {
-    size: u64,
-    modified_unix_s: i64,
-    change: Change,
+    /// Installed packages are counted and not listed.
+    hides_packages: bool,
 }
 
 impl Walk {
-    fn new(bounds: ListBounds) -> Self {
+    /// Begins at the top, and lists everything.
+    pub(super) fn new(bounds: ListBounds) -> Self {
         let folders = vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }];
         Self { bounds, folders, ..Self::default() }
     }
 
-    /// Begins in a folder, and lists what follows a file.
+    /// Begins in a folder of a conversation, and lists what follows a file.
     pub(super) fn of_page(bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> Self {
-        let mut walk = Self { after: after.cloned(), ..Self::new(bounds) };
+        let mut walk = Self { after: after.cloned(), hides_packages: true, ..Self::new(bounds) };
         if let Some(folder) = folder {
             let level = 1 + folder.components().count();
             walk.folders[0] = Unvisited { parent: 0, name: folder.as_bytes().to_vec(), level };
@@ -82,32 +75,27 @@ impl Walk {
         walk
     }
 
-    pub(super) fn page(mut self, conversation: &Folder) -> Result<Listing, Errno> {
-        self.run(conversation)?;
-        Ok(self.listing())
+    pub(super) fn page(self, top: &OwnedFd) -> Result<Listing, Errno> {
+        Ok(Listing { usage: None, ..self.run(top)? })
     }
 
-    fn run(&mut self, conversation: &Folder) -> Result<(), Errno> {
+    fn run(mut self, top: &OwnedFd) -> Result<Listing, Errno> {
         let mut next = 0;
         while next < self.folders.len() && self.visits < VISITS_MAX {
-            self.folder(conversation, next)?;
+            self.folder(top, next)?;
             next += 1;
         }
         let ended_early = next < self.folders.len() || self.visits == VISITS_MAX;
         self.listing.truncated |= ended_early;
-        self.listing.total = (!ended_early).then_some(self.files);
-        Ok(())
+        let total = (!ended_early).then_some(self.files);
+        let usage = (!ended_early && !self.unseen).then(|| self.tally.usage());
+        let entries = self.found.into_iter().map(|(_, entry)| entry).collect();
+        Ok(Listing { entries, total, usage, ..self.listing })
     }
 
-    fn listing(self) -> Listing {
-        let entry =
-            |((_, path), Found { size, modified_unix_s, change })| Entry { path, size, modified_unix_s, change };
-        Listing { entries: self.found.into_iter().map(entry).collect(), ..self.listing }
-    }
-
-    fn folder(&mut self, conversation: &Folder, index: usize) -> Result<(), Errno> {
+    fn folder(&mut self, top: &OwnedFd, index: usize) -> Result<(), Errno> {
         let path = self.path(index);
-        let handle = match open_beneath(&conversation.files, &path, OFlags::RDONLY | OFlags::DIRECTORY) {
+        let handle = match open_beneath(top, &path, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(handle) => handle,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO) => return Err(Errno::IO),
             // It is no longer a folder.
@@ -147,11 +135,9 @@ impl Walk {
 
     fn entry(&mut self, index: usize, folder: &[u8], name: &[u8], stat: &Statx) {
         let path = if folder.is_empty() { name.to_vec() } else { [folder, b"/", name].concat() };
-        // They are counted and not listed.
-        let is_hidden = is_of_packages(&path);
         let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
             FileType::Directory => return self.remember(index, name, &path),
-            _ if is_hidden => return,
+            _ if self.is_hidden(&path) => return,
             FileType::RegularFile => return self.file(&path, stat),
             FileType::Symlink => SkipKind::Link,
             FileType::Fifo => SkipKind::Pipe,
@@ -171,21 +157,21 @@ impl Walk {
         }
         let ListBounds { entries_max, bytes_max, .. } = self.bounds;
         let full = self.found.len() >= entries_max || self.found_bytes >= bytes_max;
-        let is_behind = |((kind, last), _): (&(bool, SafePath), _)| (unchanged, path) > (*kind, last.as_bytes());
-        if full && self.found.last_key_value().is_some_and(is_behind) {
+        let is_behind = |(kind, last): &(bool, Entry)| (unchanged, path) > (*kind, last.path.as_bytes());
+        if full && self.found.last().is_some_and(is_behind) {
             self.listing.more = true;
             self.listing.truncated = true;
             return;
         }
-        let Ok(safe) = SafePath::from_components(path.split(|&b| b == b'/')) else {
+        let Ok(safe_path) = SafePath::from_components(path.split(|&b| b == b'/')) else {
             return self.skip(path, SkipKind::TooDeep);
         };
         self.found_bytes += path.len();
-        let found = Found { size: stat.stx_size, modified_unix_s: stat.stx_mtime.tv_sec, change };
-        self.found.insert((unchanged, safe), found);
+        let (size, modified_unix_s) = (stat.stx_size, stat.stx_mtime.tv_sec);
+        self.found.insert((unchanged, Entry { path: safe_path, size, modified_unix_s, change }));
         while self.found.len() > entries_max || (self.found_bytes > bytes_max && self.found.len() > 1) {
-            let Some(((_, last), _)) = self.found.pop_last() else { return };
-            self.found_bytes -= last.as_bytes().len();
+            let Some((_, last)) = self.found.pop_last() else { return };
+            self.found_bytes -= last.path.as_bytes().len();
             self.listing.more = true;
             self.listing.truncated = true;
         }
@@ -213,8 +199,12 @@ impl Walk {
         }
     }
 
+    fn is_hidden(&self, path: &[u8]) -> bool {
+        self.hides_packages && is_of_packages(path)
+    }
+
     fn skip(&mut self, path: &[u8], kind: SkipKind) {
-        if self.after.is_some() || is_of_packages(path) {
+        if self.after.is_some() || self.is_hidden(path) {
             // The first page names them.
         } else if self.listing.skipped.len() < self.bounds.entries_max && self.skipped_bytes < self.bounds.bytes_max {
             let path = show(path);
