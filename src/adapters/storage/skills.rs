@@ -18,11 +18,13 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
 use tracing::warn;
 
 use super::{
-    Errno, RootError, errno_of, failed, fresh_name, look, next_entry, open_beneath,
+    Errno, RootError, errno_of, failed, fresh_name,
+    list::Walk,
+    next_entry, open_beneath,
     own::{exchange, make_folder, new_file, open_own},
     unless,
 };
@@ -33,7 +35,7 @@ use crate::{
     },
     ports::{
         skills::{NewFile, SkillStore},
-        storage::{FsResult, StorageError},
+        storage::{FsResult, ListBounds, StorageError},
     },
 };
 
@@ -193,10 +195,9 @@ impl SkillStore for DiskSkills {
 
     fn files(&self, source: &SkillSource, name: &SkillName) -> FsResult<Vec<(SafePath, u64)>> {
         let folder = self.open_skill(source, name).map_err(failed("open"))?;
-        let mut walk = Walk { files: Vec::new(), left: SKILL_ENTRIES_MAX };
-        walk.folder(&folder, &mut Vec::new()).map_err(failed("list"))?;
-        walk.files.sort();
-        Ok(walk.files)
+        let bounds = ListBounds { entries_max: SKILL_ENTRIES_MAX, bytes_max: usize::MAX, depth_max: SKILL_DEPTH_MAX };
+        let listing = Walk::new(bounds).page(&folder).map_err(failed("list"))?;
+        Ok(listing.entries.into_iter().map(|entry| (entry.path, entry.size)).collect())
     }
 
     fn replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> FsResult<bool> {
@@ -230,38 +231,4 @@ fn write(skill: &OwnedFd, file: &NewFile) -> Result<(), Errno> {
     let handle = new_file(&folder, name)?;
     rustix::fs::fchmod(&handle, Mode::from_raw_mode(if file.is_executable { OPEN_MODE } else { 0o644 }))?;
     File::from(handle).write_all(&file.bytes).map_err(|error| errno_of(&error))
-}
-
-/// A walk over the plain files of a skill; as deep as a skill may be.
-struct Walk {
-    files: Vec<(SafePath, u64)>,
-    /// Entries that are still looked at.
-    left: usize,
-}
-
-impl Walk {
-    fn folder(&mut self, folder: &OwnedFd, above: &mut Vec<Vec<u8>>) -> Result<(), Errno> {
-        let mut entries = Dir::read_from(folder)?;
-        while let Some(entry) = next_entry(&mut entries) {
-            let Some(left) = self.left.checked_sub(1) else { return Ok(()) };
-            self.left = left;
-            let name = entry?.file_name().to_bytes().to_vec();
-            let Ok(stat) = look(folder, &*name, StatxFlags::BASIC_STATS) else { continue };
-            above.push(name);
-            match FileType::from_raw_mode(stat.stx_mode.into()) {
-                FileType::RegularFile => {
-                    self.files.extend(SafePath::from_components(&*above).ok().map(|path| (path, stat.stx_size)));
-                }
-                FileType::Directory if above.len() < SKILL_DEPTH_MAX => {
-                    let name = above.last().map_or(&[][..], Vec::as_slice);
-                    if let Ok(inner) = open_beneath(folder, name, OFlags::RDONLY | OFlags::DIRECTORY) {
-                        self.folder(&inner, above)?;
-                    }
-                }
-                _ => {}
-            }
-            above.pop();
-        }
-        Ok(())
-    }
 }
