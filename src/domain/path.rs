@@ -118,6 +118,17 @@ impl SafePath {
         self.0.split(|&b| b == b'/')
     }
 
+    /// The folders that it is in, from the top down, as bytes.
+    pub fn above(&self) -> impl Iterator<Item = &[u8]> {
+        let slashes = self.0.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        slashes.map(move |(at, _)| &self.0[..at])
+    }
+
+    /// The same as paths.
+    pub fn folders(&self) -> impl Iterator<Item = Self> {
+        self.above().map(|folder| Self(folder.to_vec()))
+    }
+
     /// The names joined by slashes, without one at the beginning or the end.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -173,9 +173,8 @@ fn check_conflicts(items: &[Item]) -> Result<(), Failure> {
     let files = items.iter().filter(|item| item.bytes.is_some());
     let files: BTreeSet<_> = files.map(|item| item.path.as_bytes()).collect();
     for Item { path, bytes } in items {
-        let (path_bytes, is_folder) = (path.as_bytes(), bytes.is_none());
-        let above = path_bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path_bytes[..at]);
-        if above.chain(is_folder.then_some(path_bytes)).any(|folder| files.contains(folder)) {
+        let as_folder = bytes.is_none().then(|| path.as_bytes());
+        if path.above().chain(as_folder).any(|folder| files.contains(folder)) {
             return Err(bad(format!("{path}: the archive has it both as a file and as a folder.")));
         }
     }

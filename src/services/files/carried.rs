@@ -320,9 +320,7 @@ impl Placing {
     /// Opens the folders above a path that an earlier program closed to writes. The last one may have opened them only
     /// while it ran.
     fn open_parents(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
-        let names: Vec<_> = path.components().collect();
-        for depth in 1..names.len() {
-            let Ok(folder) = SafePath::from_components(&names[..depth]) else { continue };
+        for folder in path.folders() {
             let stamp = self.returned.carried.0.get(&folder).filter(|stamp| stamp.file.is_none());
             let Some(mode) = stamp.map(|stamp| stamp.mode).filter(|mode| mode & 0o300 != 0o300) else { continue };
             if !self.opened.contains_key(&folder)

@@ -139,9 +139,7 @@ fn at_top(files: Files, name: &SkillName) -> Result<Vec<NewFile>, Failure> {
 fn check_conflicts(files: &[NewFile]) -> Result<(), Failure> {
     let all: BTreeSet<&[u8]> = files.iter().map(|file| file.path.as_bytes()).collect();
     for NewFile { path, .. } in files {
-        let bytes = path.as_bytes();
-        let mut above = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &bytes[..at]);
-        if above.any(|folder| all.contains(folder)) {
+        if path.above().any(|folder| all.contains(folder)) {
             return Err(bad(format!("{path}: the archive has a folder of it both as a file and as a folder.")));
         }
     }
