@@ -154,7 +154,7 @@ async fn write(call: &ApiCall, key: &ConversationKey, name: &str, field: Field<'
 /// # Errors
 /// [`Code::FileNotFound`].
 async fn find(files: &Files, conversation: &ConversationKey, id: &str) -> Result<FileEntry, Failure> {
-    let found = files.select(conversation, |file| file_id(&file.path) == id).await?.pop();
+    let found = files.find(conversation, |file| file_id(&file.path) == id).await?;
     found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this session."))
 }
 
@@ -183,10 +183,8 @@ async fn object(call: ApiCall, place: Place) -> Answer<Value> {
 async fn list(call: ApiCall, Path(id): Path<String>) -> Reply {
     let conversation = call.key(session(&id)?);
     let (mut entries, mut room) = (Vec::new(), Room::default());
-    let visit = |file: FileEntry| {
-        entries.extend(Some(shown(&conversation.id, &file)).filter(|entry| room.takes(entry)));
-        Ok(())
-    };
+    let visit =
+        |file: FileEntry| entries.extend(Some(shown(&conversation.id, &file)).filter(|entry| room.takes(entry)));
     let visited_all = call.parts.files.visit(&conversation, None, visit).await?;
     Ok(listed::answer(Value::Array(entries), visited_all && !room.is_full))
 }

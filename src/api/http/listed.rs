@@ -68,17 +68,14 @@ pub(super) async fn folder(
     let above = folder.map_or(0, |folder| folder.components().count());
     let mut found = BTreeMap::new();
     let visit = |file: FileEntry| {
-        let names: Vec<_> = file.path.components().collect();
-        for length in above + 1..=names.len().min(above.saturating_add(depth)) {
-            let path = SafePath::from_components(&names[..length]).map_err(|why| Failure::argument("path", why))?;
+        for path in file.path.folders().chain([file.path.clone()]).skip(above).take(depth) {
             if let Entry::Vacant(place) = found.entry(path) {
-                let item = shown(place.key(), Some(&file).filter(|_| length == names.len()));
+                let item = shown(place.key(), Some(&file).filter(|file| file.path == *place.key()));
                 if room.takes(&item) {
                     place.insert(item);
                 }
             }
         }
-        Ok(())
     };
     let is_whole = files.visit(key, folder, visit).await? && !room.is_full;
     Ok((found.into_values().collect(), is_whole))

@@ -191,11 +191,7 @@ async fn create_file(call: ApiCall, Path(id): Path<String>, body: RequestBody) -
 async fn list_files(call: ApiCall, Path(id): Path<String>, Query(query): Query<PageQuery>) -> Reply {
     let key = named(&call, &id)?.key;
     let mut entries = Vec::new();
-    let visit = |file: FileEntry| {
-        entries.push(file);
-        Ok(())
-    };
-    let visited_all = call.parts.files.visit(&key, None, visit).await?;
+    let visited_all = call.parts.files.visit(&key, None, |file| entries.push(file)).await?;
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.modified_unix_s));
     let page = query.page(entries.iter().map(|entry| file_shown(&key, entry)).collect())?;
     Ok(listed::answer(page, visited_all))
@@ -219,7 +215,7 @@ async fn remove_file(call: ApiCall, Path(place): Path<(String, String)>) -> Answ
 
 async fn find(call: &ApiCall, (id, file): (String, String)) -> Result<(ConversationKey, FileEntry), Failure> {
     let key = named(call, &id)?.key;
-    let found = call.parts.files.select(&key, |entry| file_id(&entry.path) == file).await?.pop();
+    let found = call.parts.files.find(&key, |entry| file_id(&entry.path) == file).await?;
     let found = found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this container."))?;
     Ok((key, found))
 }

@@ -74,17 +74,17 @@ impl Files {
     /// so many pages have room for about ten thousand files; what follows them is left out.
     ///
     /// # Errors
-    /// Those of [`Files::page`] and of `visit`.
+    /// Those of [`Files::page`].
     pub async fn visit(
         &self,
         conversation: &ConversationKey,
         folder: Option<&SafePath>,
-        mut visit: impl FnMut(FileEntry) -> Result<(), Failure>,
+        mut visit: impl FnMut(FileEntry),
     ) -> Result<bool, Failure> {
         let mut after = None;
         for _ in 0..PAGES_MAX {
             let page = self.page(conversation, FileQuery { folder: folder.cloned(), after, limit: None }).await?;
-            page.files.into_iter().try_for_each(&mut visit)?;
+            page.files.into_iter().for_each(&mut visit);
             after = page.after;
             if after.is_none() {
                 return Ok(true);
@@ -93,22 +93,18 @@ impl Files {
         Ok(false)
     }
 
-    /// The files of a conversation that are wanted, as far as [`Files::visit`] gets.
+    /// The file of a conversation that is wanted, as far as [`Files::visit`] gets.
     ///
     /// # Errors
     /// Those of [`Files::page`].
-    pub async fn select(
+    pub async fn find(
         &self,
         conversation: &ConversationKey,
         is_wanted: impl Fn(&FileEntry) -> bool,
-    ) -> Result<Vec<FileEntry>, Failure> {
-        let mut wanted = Vec::new();
-        let visit = |file| {
-            wanted.extend(Some(file).filter(&is_wanted));
-            Ok(())
-        };
-        self.visit(conversation, None, visit).await?;
-        Ok(wanted)
+    ) -> Result<Option<FileEntry>, Failure> {
+        let mut found = None;
+        self.visit(conversation, None, |file| found = found.take().or(Some(file).filter(&is_wanted))).await?;
+        Ok(found)
     }
 
     /// Lists a conversation's files, those created or changed since the mark first.
