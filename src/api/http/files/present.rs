@@ -3,9 +3,12 @@
 //! Only pictures without scripts and plain text are shown. Everything else is saved, and a media type that a browser
 //! could execute or render as a document is not sent.
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 
-use crate::{domain::path::misleads, services::files::OCTET_STREAM};
+use crate::{
+    domain::path::{RESERVED, misleads},
+    services::files::OCTET_STREAM,
+};
 
 /// What is shown in the window.
 const SHOWN: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "text/plain; charset=utf-8"];
@@ -46,9 +49,6 @@ const SAVED: [&str; 32] = [
     "video/webm",
 ];
 
-/// What no browser has to escape in a parameter of RFC 8187.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
 /// The values of `Content-Type` and `Content-Disposition`. Both are visible ASCII whatever the name is.
 pub(super) fn present(media_type: &str, name: &[u8]) -> (&'static str, String) {
     let find = |table: &[&'static str]| {
@@ -62,7 +62,8 @@ pub(super) fn present(media_type: &str, name: &[u8]) -> (&'static str, String) {
     };
     let name = harmless(name);
     let fallback: String = name.chars().map(|c| if is_simple(c) { c } else { '_' }).collect();
-    let encoded = utf8_percent_encode(&name, PLAIN);
+    // A parameter of RFC 8187 may hold what a path may.
+    let encoded = utf8_percent_encode(&name, RESERVED);
     (content_type, format!("{way}; filename=\"{fallback}\"; filename*=UTF-8''{encoded}"))
 }
 
