@@ -20,7 +20,7 @@ use crate::{
     services::{
         admission::{Permit, Ticket},
         carrier::left_out_note,
-        files::{Change, FileEntry, FileList, Returned},
+        files::{FileList, Returned},
         network::{Access, Sink},
         sessions, tokens,
     },
@@ -217,7 +217,7 @@ impl RunTask {
     pub(super) fn report(&self, mut outcome: Outcome, files: FileList) -> Report {
         outcome.figures.files = files.changed;
         self.run.log.flush();
-        for file in changed(&files) {
+        for file in files.made() {
             self.run.log.add(EventKind::File(Box::new(file.clone())));
         }
         let (stdout, stderr) = CapturedOutput::of(&self.run.log.range(0, u64::MAX));
@@ -248,15 +248,10 @@ impl RunTask {
             ended_unix_s: self.service.parts.sandboxes.clock.unix_s(),
             stages: Stages { total: self.begun.elapsed(), ..self.stages },
             end: end.map(|report| &report.outcome),
-            files: files.into_iter().flat_map(changed).collect(),
+            files: files.into_iter().flat_map(FileList::made).collect(),
             files_truncated: files.is_some_and(|files| files.truncated),
         });
     }
-}
-
-/// The files that the run created or changed.
-fn changed(files: &FileList) -> impl Iterator<Item = &FileEntry> {
-    files.files.iter().filter(|file| file.change != Change::Unchanged)
 }
 
 /// Whether a new position is logged: each of the last ten, and before that each tenth of the way. So a queue of any

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{file_id, find, fresh, of_hint, session};
 use crate::{
     api::http::{ApiCall, Reply, RequestBody, Room, coderunner::stderr, listed},
-    domain::{Change, Code, ConversationKey, Failure, FileEntry, Language, SafePath},
+    domain::{Code, ConversationKey, Failure, FileEntry, Language, SafePath},
     services::{
         files::Files,
         runs::{Report, RunRequest},
@@ -118,9 +118,8 @@ async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Re
 /// What LibreChat reads. The list of files is as long as there is room; names are up to 4 KiB each.
 fn executed(report: &Report, given: Vec<Value>, missing: &str, room: &mut Room) -> Value {
     let session = report.conversation.id.as_str();
-    let changed = report.files.files.iter().filter(|file| file.change != Change::Unchanged);
     let made = |file: &FileEntry| reference(&file_id(&file.path), &file.path, session);
-    let mut files: Vec<_> = changed.map(made).filter(|file| room.takes(file)).collect();
+    let mut files: Vec<_> = report.files.made().map(made).filter(|file| room.takes(file)).collect();
     for file in given {
         if files.iter().all(|made| made["name"] != file["name"]) && room.takes(&file) {
             files.push(file);
