@@ -28,7 +28,7 @@ pub use self::{
     archive::{ARCHIVE_ENTRIES_MAX, Archive, Imported},
     edit::TextChange,
     listing::{FileList, FileQuery, LISTING_BYTES_MAX},
-    signed::{Content, Download},
+    signed::Download,
     write::Precondition,
 };
 use super::{

@@ -30,7 +30,7 @@ use super::{body::Bodies, error::ApiError};
 use crate::{
     domain::{Code, ConversationKey, Failure, path::decode_component},
     services::{
-        files::{Archive, Download, Files, Precondition},
+        files::{Archive, Download, Files, Precondition, media_type},
         links::SignedLink,
     },
 };
@@ -75,7 +75,7 @@ async fn serve(
             Some(link) if link.components.is_empty() => {
                 files.open_archive(&link).await.map(|(conversation, pieces)| archive(&conversation, pieces))
             }
-            link => files.open_signed(link).await.map(|file| answer(request.method(), request.headers(), file)),
+            link => files.open_signed(link).await.map(|file| answer(request.method(), request.headers(), &file)),
         },
         Method::PUT if takes_upload => upload(&files, &bodies, link, request).await,
         _ => Ok(not_allowed(takes_upload)),
@@ -173,40 +173,40 @@ pub fn archive(conversation: &ConversationKey, pieces: Archive) -> Response {
 }
 
 /// A file for an authorized client, with the headers that keep browsers from running it.
-pub fn present_to(method: &Method, headers: &HeaderMap, download: Download) -> Response {
+pub fn present_to(method: &Method, headers: &HeaderMap, download: &Download) -> Response {
     confined(answer(method, headers, download))
 }
 
-fn answer(method: &Method, headers: &HeaderMap, download: Download) -> Response {
-    let Download { name, media_type, size, modified_unix_s, etag, content } = download;
-    let part = match range::requested(method, headers, &etag, size) {
+fn answer(method: &Method, headers: &HeaderMap, download: &Download) -> Response {
+    let (name, size) = (&download.name, download.size);
+    let part = match range::requested(method, headers, &download.etag, size) {
         Ok(part) => part,
         Err(status) => {
             let mut response = status.into_response();
             if status == StatusCode::RANGE_NOT_SATISFIABLE {
                 set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
             }
-            return with_validators(response, &etag, modified_unix_s);
+            return with_validators(response, download);
         }
     };
     let Part { first, length } = part.unwrap_or(Part { first: 0, length: size });
     // A file that became shorter ends the connection: an incomplete body must not look complete.
-    let body = if *method == Method::HEAD { Body::empty() } else { Body::from_stream(content.pieces(first, length)) };
+    let body = if *method == Method::HEAD { Body::empty() } else { Body::from_stream(download.pieces(first, length)) };
     let mut response = Response::new(body);
     if part.is_some() {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         set(&mut response, header::CONTENT_RANGE, &format!("bytes {first}-{}/{size}", first + length - 1));
     }
-    let (content_type, disposition) = present::present(media_type, &name);
+    let (content_type, disposition) = present::present(media_type(name), name);
     set(&mut response, header::CONTENT_TYPE, content_type);
     set(&mut response, header::CONTENT_DISPOSITION, &disposition);
     response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-    with_validators(response, &etag, modified_unix_s)
+    with_validators(response, download)
 }
 
-fn with_validators(mut response: Response, etag: &str, modified_unix_s: i64) -> Response {
-    set(&mut response, header::ETAG, etag);
-    if let Some(date) = http_date(modified_unix_s) {
+fn with_validators(mut response: Response, download: &Download) -> Response {
+    set(&mut response, header::ETAG, &download.etag);
+    if let Some(date) = http_date(download.modified_unix_s) {
         set(&mut response, header::LAST_MODIFIED, &date);
     }
     response

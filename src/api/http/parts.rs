@@ -257,6 +257,6 @@ impl ApiCall {
     /// The bytes of a file, as far as the request's headers ask for them.
     pub async fn download(&self, conversation: &ConversationKey, path: &SafePath) -> Reply {
         let download = self.parts.files.open(conversation, path).await?;
-        Ok(files::present_to(&self.method, &self.headers, download))
+        Ok(files::present_to(&self.method, &self.headers, &download))
     }
 }

@@ -215,7 +215,7 @@ struct Packing {
 impl Packing {
     fn stream(self) -> Archive {
         let entries = stream::try_unfold(self, |mut packing| async move {
-            Ok::<_, io::Error>(packing.next().await?.map(|(path, file)| (entry(&path, file), packing)))
+            Ok::<_, io::Error>(packing.next().await?.map(|(path, file)| (entry(&path, &file), packing)))
         });
         let end = stream::once(async { Ok(Bytes::from_static(&END)) });
         entries.try_flatten().chain(end).boxed()
@@ -261,10 +261,10 @@ impl Packing {
 }
 
 /// One file: its header, its bytes, and zeros up to the next block.
-fn entry(path: &SafePath, file: Download) -> Archive {
+fn entry(path: &SafePath, file: &Download) -> Archive {
     let size = file.size;
-    let header = header(path, &file);
-    let bytes = file.content.pieces(0, size);
+    let header = header(path, file);
+    let bytes = file.pieces(0, size);
     let rest = usize::try_from(size.next_multiple_of(BLOCK_BYTES) - size).unwrap_or(0);
     let padding = stream::iter((rest > 0).then(|| Ok(Bytes::from(vec![0; rest]))));
     stream::once(async { header }).chain(bytes).chain(padding).boxed()

@@ -1,12 +1,12 @@
 //! Downloads by signed link. An invalid link touches no disk.
 
-use std::{io, os::unix::fs::FileExt as _, sync::Arc};
+use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use tracing::{debug, info};
 
-use super::{Archive, Files, media_type};
+use super::{Archive, Files};
 use crate::{
     domain::{Code, ConversationKey, Failure, SafePath},
     ports::storage::{OpenFile, StorageError},
@@ -111,52 +111,40 @@ const ARCHIVE_TTL_S_MAX: i64 = 5 * 60;
 pub struct Download {
     /// Its own name, without folders: any bytes but `/` and NUL.
     pub name: Vec<u8>,
-    /// Derived from the name alone.
-    pub media_type: &'static str,
     /// The length when it was opened. Exactly this many bytes are sent.
     pub size: u64,
     pub modified_unix_s: i64,
     /// A strong validator with its quotes.
     pub etag: String,
-    pub content: Content,
+    file: Arc<File>,
 }
 
 impl Download {
     fn new(name: Vec<u8>, opened: OpenFile) -> Self {
         let OpenFile { file, size, modified_unix_s, etag } = opened;
-        let media_type = media_type(&name);
-        Self { name, media_type, size, modified_unix_s, etag, content: Content { file: Arc::new(file) } }
+        Self { name, size, modified_unix_s, etag, file: Arc::new(file) }
     }
-}
 
-/// The bytes of an opened file.
-#[derive(Debug, Clone)]
-pub struct Content {
-    file: Arc<std::fs::File>,
-}
-
-impl Content {
     /// Exactly `length` bytes from `at` on. An item is an error when the file became shorter, or the disk fails.
-    pub fn pieces(self, at: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> + Send {
-        stream::try_unfold((self, at, length), |(content, at, left)| async move {
+    pub fn pieces(&self, at: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> + Send + use<> {
+        stream::try_unfold((Arc::clone(&self.file), at, length), |(file, at, left)| async move {
             if left == 0 {
                 return Ok::<_, io::Error>(None);
             }
-            let piece = content.chunk(at, left).await?;
+            let piece = chunk(Arc::clone(&file), at, left).await?;
             let read = piece.len() as u64;
-            Ok(Some((piece, (content, at + read, left - read))))
+            Ok(Some((piece, (file, at + read, left - read))))
         })
     }
+}
 
-    /// The next bytes from `at`: at least one, at most `left`, which is not 0. Runs on a blocking thread.
-    async fn chunk(&self, at: u64, left: u64) -> io::Result<Bytes> {
-        let file = Arc::clone(&self.file);
-        let read = tokio::task::spawn_blocking(move || {
-            let mut bytes = vec![0; usize::try_from(left.min(CHUNK_BYTES)).unwrap_or(0)];
-            let read = file.read_at(&mut bytes, at)?;
-            bytes.truncate(read);
-            if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.into()) }
-        });
-        read.await.map_err(io::Error::other)?
-    }
+/// The next bytes from `at`: at least one, at most `left`, which is not 0. Runs on a blocking thread.
+async fn chunk(file: Arc<File>, at: u64, left: u64) -> io::Result<Bytes> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = vec![0; usize::try_from(left.min(CHUNK_BYTES)).unwrap_or(0)];
+        let read = file.read_at(&mut bytes, at)?;
+        bytes.truncate(read);
+        if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.into()) }
+    });
+    read.await.map_err(io::Error::other)?
 }

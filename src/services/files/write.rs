@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use tracing::debug;
 
-use super::{Download, Files, no_files};
+use super::{Files, no_files};
 use crate::{
     domain::{Code, ConversationKey, Failure, FileEntry, Principal, SafePath},
     ports::storage::{ConversationFolder, FsResult, Storage, StorageError, Usage},
@@ -173,11 +173,11 @@ impl Files {
         (target, to): (&ConversationKey, &SafePath),
         condition: Option<Precondition>,
     ) -> Result<FileEntry, Failure> {
-        let Download { size, content, .. } = self.open(source, from).await?;
-        let pieces = content
-            .pieces(0, size)
+        let file = self.open(source, from).await?;
+        let pieces = file
+            .pieces(0, file.size)
             .map(|piece| piece.map_err(|_| Failure::new(Code::FileBusy, "The file changed while it was copied.")));
-        self.upload(target, to, condition, Some(size), pieces).await
+        self.upload(target, to, condition, Some(file.size), pieces).await
     }
 
     /// Writes a whole file of any length from a stream, if the condition holds. The file is completed beside the

@@ -34,7 +34,7 @@ struct Named {
 pub(super) async fn read(sandbox: InSandbox, Query(AtPath { path }): Query<AtPath>) -> Reply {
     let path = a_file(&path.unwrap_or_default())?;
     let download = sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent)?;
-    Ok(downloads::present_to(&sandbox.call.method, &sandbox.call.headers, download))
+    Ok(downloads::present_to(&sandbox.call.method, &sandbox.call.headers, &download))
 }
 
 /// Writes the body, or each file of a form. As there, a form names each path once: the first file that has it is

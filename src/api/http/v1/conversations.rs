@@ -140,7 +140,7 @@ pub(super) async fn list_files(State(files): State<Arc<Files>>, call: Call<ListF
 )]
 pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
     let download = files.open(&call.conversation()?, &call.path()?).await?;
-    Ok(downloads::present_to(&call.method, &call.headers, download))
+    Ok(downloads::present_to(&call.method, &call.headers, &download))
 }
 
 /// Write a file.
