@@ -27,6 +27,9 @@ const UPLOAD_LABEL: &[u8] = b"mcp-sandbox/upload-url/v1\0";
 pub enum Rejected {
     #[error("the link is malformed")]
     Malformed,
+    /// One for an upload where a file is read, for example.
+    #[error("the link is for something else")]
+    Purpose,
     #[error("the signature is invalid")]
     Signature,
     #[error("the link has expired")]
@@ -46,6 +49,16 @@ pub struct SignedLink {
     pub signature: String,
     /// Of a link for an upload: the most bytes that it takes. Such a link reads nothing.
     pub bytes_max: Option<String>,
+}
+
+/// What a valid link is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkTarget {
+    File(ConversationKey, SafePath),
+    /// All files of a conversation.
+    Archive(ConversationKey),
+    /// A file of at most so many bytes is sent there. Nothing is read.
+    Upload(ConversationKey, SafePath, u64),
 }
 
 /// Mints and verifies links, with keys derived from the secrets for this purpose alone.
@@ -143,56 +156,22 @@ impl UrlSigner {
         Some((key.parse().ok()?, SafePath::from_encoded(path).ok()?))
     }
 
-    /// The file of a valid link for reading. Every key is tried, and each comparison takes constant time.
+    /// What a valid link is for. Every key is tried, and each comparison takes constant time.
     ///
     /// # Errors
     /// [`Rejected`]: form first, then signature, then time.
-    pub fn verify(&self, link: &SignedLink, now_unix_s: i64) -> Result<(ConversationKey, SafePath), Rejected> {
-        if link.bytes_max.is_some() {
-            return Err(Rejected::Malformed);
-        }
-        let path = path_in(link)?;
-        Ok((self.check(link, path.as_bytes(), None, now_unix_s)?, path))
-    }
-
-    /// The conversation of a valid link to an archive.
-    ///
-    /// # Errors
-    /// As [`Self::verify`].
-    pub fn verify_archive(&self, link: &SignedLink, now_unix_s: i64) -> Result<ConversationKey, Rejected> {
-        if link.bytes_max.is_some() || !link.components.is_empty() {
-            return Err(Rejected::Malformed);
-        }
-        // No path is empty, so no other link has this text.
-        self.check(link, b"", None, now_unix_s)
-    }
-
-    /// The place of a valid link for an upload, and how many bytes it takes.
-    ///
-    /// # Errors
-    /// As [`Self::verify`].
-    pub fn verify_upload(
-        &self,
-        link: &SignedLink,
-        now_unix_s: i64,
-    ) -> Result<(ConversationKey, SafePath, u64), Rejected> {
-        let bytes_max = link.bytes_max.as_deref().and_then(parse_number).ok_or(Rejected::Malformed)?.unsigned_abs();
-        let path = path_in(link)?;
-        Ok((self.check(link, path.as_bytes(), Some(bytes_max), now_unix_s)?, path, bytes_max))
-    }
-
-    fn check(
-        &self,
-        link: &SignedLink,
-        path: &[u8],
-        bytes_max: Option<u64>,
-        now_unix_s: i64,
-    ) -> Result<ConversationKey, Rejected> {
-        let SignedLink { conversation, expires, signature, .. } = link;
-        let expires = parse_number(expires).ok_or(Rejected::Malformed)?;
+    pub fn verify(&self, link: &SignedLink, now_unix_s: i64) -> Result<LinkTarget, Rejected> {
+        let SignedLink { conversation, components, expires, signature, bytes_max } = link;
+        let number = |text: &String| parse_number(text).ok_or(Rejected::Malformed);
+        let bytes_max = bytes_max.as_ref().map(number).transpose()?.map(i64::unsigned_abs);
+        // Without names it is of all files: no path is empty, so no other link has this text.
+        let path = (!components.is_empty()).then(|| SafePath::from_components(components)).transpose();
+        let path = path.map_err(|_| Rejected::Malformed)?;
+        let path_bytes = path.as_ref().map(SafePath::as_bytes).unwrap_or_default();
+        let expires = number(expires)?;
         let signature = parse_signature(signature).ok_or(Rejected::Malformed)?;
         let good = self.keys.iter().fold(Choice::from(0), |good, key| {
-            good | sign(key, conversation, path, expires.unsigned_abs(), bytes_max).ct_eq(&signature)
+            good | sign(key, conversation, path_bytes, expires.unsigned_abs(), bytes_max).ct_eq(&signature)
         });
         if !bool::from(good) {
             return Err(Rejected::Signature);
@@ -204,12 +183,15 @@ impl UrlSigner {
         }
         // A signed text was well formed, so this does not fail.
         let conversation = std::str::from_utf8(conversation).ok().and_then(|key| key.parse().ok());
-        conversation.ok_or(Rejected::Malformed)
+        let conversation = conversation.ok_or(Rejected::Malformed)?;
+        match (path, bytes_max) {
+            (Some(path), None) => Ok(LinkTarget::File(conversation, path)),
+            (Some(path), Some(bytes_max)) => Ok(LinkTarget::Upload(conversation, path, bytes_max)),
+            (None, None) => Ok(LinkTarget::Archive(conversation)),
+            // None is minted.
+            (None, Some(_)) => Err(Rejected::Malformed),
+        }
     }
-}
-
-fn path_in(link: &SignedLink) -> Result<SafePath, Rejected> {
-    SafePath::from_components(&link.components).map_err(|_| Rejected::Malformed)
 }
 
 /// The signature over fields that carry their lengths, so that no two different links have the same text. A link for an

@@ -73,7 +73,7 @@ async fn serve(
     let answered = match *request.method() {
         Method::GET | Method::HEAD => match link {
             Some(link) if link.components.is_empty() => {
-                files.open_archive(&link).await.map(|(conversation, pieces)| archive(&conversation, pieces))
+                files.open_archive(link).await.map(|(conversation, pieces)| archive(&conversation, pieces))
             }
             link => files.open_signed(link).await.map(|file| answer(request.method(), request.headers(), &file)),
         },

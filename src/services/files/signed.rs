@@ -10,7 +10,7 @@ use super::{Archive, Files};
 use crate::{
     domain::{Code, ConversationKey, Failure, SafePath},
     ports::storage::{OpenFile, StorageError},
-    services::links::{Rejected, SignedLink},
+    services::links::{LinkTarget, Rejected, SignedLink},
 };
 
 /// Read from disk in one step, in bytes.
@@ -23,8 +23,7 @@ impl Files {
     /// [`Code::Forbidden`], always with the same message and before the disk is touched, for an invalid link (`None`
     /// when it is malformed); [`Code::FileNotFound`] when a valid link names nothing or no plain file.
     pub async fn open_signed(&self, link: Option<SignedLink>) -> Result<Download, Failure> {
-        let verified = link.ok_or(Rejected::Malformed).and_then(|link| self.signer.verify(&link, self.clock.unix_s()));
-        let (conversation, path) = verified.map_err(refused)?;
+        let LinkTarget::File(conversation, path) = self.target(link)? else { return Err(refused(Rejected::Purpose)) };
         let name = path.name().to_vec();
         let id = conversation.clone();
         let opened = self.step(&conversation, move |store| {
@@ -51,8 +50,10 @@ impl Files {
     ///
     /// # Errors
     /// [`Code::Forbidden`], as for [`Self::open_signed`], and those of [`Files::archive`].
-    pub async fn open_archive(self: &Arc<Self>, link: &SignedLink) -> Result<(ConversationKey, Archive), Failure> {
-        let conversation = self.signer.verify_archive(link, self.clock.unix_s()).map_err(refused)?;
+    pub async fn open_archive(self: &Arc<Self>, link: SignedLink) -> Result<(ConversationKey, Archive), Failure> {
+        let LinkTarget::Archive(conversation) = self.target(Some(link))? else {
+            return Err(refused(Rejected::Purpose));
+        };
         let archive = self.archive(&conversation).await?;
         Ok((conversation, archive))
     }
@@ -62,8 +63,15 @@ impl Files {
     /// # Errors
     /// [`Code::Forbidden`], as for [`Self::open_signed`].
     pub fn open_upload(&self, link: Option<SignedLink>) -> Result<(ConversationKey, SafePath, u64), Failure> {
+        match self.target(link)? {
+            LinkTarget::Upload(conversation, path, bytes_max) => Ok((conversation, path, bytes_max)),
+            _ => Err(refused(Rejected::Purpose)),
+        }
+    }
+
+    fn target(&self, link: Option<SignedLink>) -> Result<LinkTarget, Failure> {
         let link = link.ok_or(Rejected::Malformed);
-        link.and_then(|link| self.signer.verify_upload(&link, self.clock.unix_s())).map_err(refused)
+        link.and_then(|link| self.signer.verify(&link, self.clock.unix_s())).map_err(refused)
     }
 
     /// The file that a link names, valid or not: for a caller who may read it without.

@@ -35,8 +35,9 @@ fn verify(
     let (expires, signature) = (expires.to_owned(), sig.to_owned());
     let link =
         SignedLink { conversation: conversation.as_bytes().to_vec(), components, expires, signature, bytes_max: None };
-    let (key, opened) = signer.verify(&link, now)?;
-    assert_eq!((key.to_string().as_str(), opened.as_bytes()), (conversation, path.as_bytes()));
+    let opened = signer.verify(&link, now)?;
+    let wanted = (conversation.parse().expect("an id"), SafePath::from_text(path).expect("a path"));
+    assert_eq!(opened, LinkTarget::File(wanted.0, wanted.1));
     Ok(())
 }
 
@@ -161,16 +162,14 @@ fn an_archive_link_is_no_link_to_a_file() {
         signature: signature(url),
         bytes_max: None,
     };
-    assert_eq!(signer.verify_archive(&link("@other/c", &[], &url), NOW), Ok(key));
-    assert_eq!(signer.verify_archive(&link("@other/c", &[], &url), EXPIRES), Err(Expired));
+    assert_eq!(signer.verify(&link("@other/c", &[], &url), NOW), Ok(LinkTarget::Archive(key)));
+    assert_eq!(signer.verify(&link("@other/c", &[], &url), EXPIRES), Err(Expired));
     for other in ["c", "@other/d"] {
-        assert_eq!(signer.verify_archive(&link(other, &[], &url), NOW), Err(Signature), "{other}");
+        assert_eq!(signer.verify(&link(other, &[], &url), NOW), Err(Signature), "{other}");
     }
-    assert_eq!(signer.verify_archive(&link("@other/c", &["f"], &url), NOW), Err(Malformed));
-    assert_eq!(signer.verify(&link("@other/c", &[], &url), NOW), Err(Malformed));
     assert_eq!(signer.verify(&link("@other/c", &["f"], &url), NOW), Err(Signature));
     let file = mint(&signer, "@other/c", "f", EXPIRES);
-    assert_eq!(signer.verify_archive(&link("@other/c", &[], &file), NOW), Err(Signature));
+    assert_eq!(signer.verify(&link("@other/c", &[], &file), NOW), Err(Signature));
 }
 
 #[test]
@@ -276,18 +275,19 @@ fn link_for_an_upload_is_bound_to_its_length_and_reads_nothing() {
     let signer = signer(&["one"]);
     let (key, path) = ("c".parse().expect("an id"), SafePath::from_text("a/b").expect("a path"));
     let upload = taken_apart(&signer.mint_upload(&key, &path, EXPIRES, 1000).expect("a link"));
-    assert_eq!(signer.verify_upload(&upload, NOW), Ok((key.clone(), path.clone(), 1000)));
-    assert_eq!(signer.verify_upload(&upload, EXPIRES), Err(Rejected::Expired));
-    assert_eq!(signer.verify(&upload, NOW), Err(Rejected::Malformed));
+    assert_eq!(signer.verify(&upload, NOW), Ok(LinkTarget::Upload(key.clone(), path.clone(), 1000)));
+    assert_eq!(signer.verify(&upload, EXPIRES), Err(Rejected::Expired));
     let with = |bytes_max: Option<&str>| SignedLink { bytes_max: bytes_max.map(str::to_owned), ..upload.clone() };
     assert_eq!(signer.verify(&with(None), NOW), Err(Rejected::Signature));
     for (bytes_max, why) in [("1001", Rejected::Signature), ("01000", Rejected::Malformed), ("", Rejected::Malformed)] {
-        assert_eq!(signer.verify_upload(&with(Some(bytes_max)), NOW), Err(why), "{bytes_max}");
+        assert_eq!(signer.verify(&with(Some(bytes_max)), NOW), Err(why), "{bytes_max}");
     }
     let read = taken_apart(&signer.mint(&key, &path, EXPIRES));
-    assert_eq!(signer.verify_upload(&read, NOW), Err(Rejected::Malformed));
+    assert_eq!(signer.verify(&read, NOW), Ok(LinkTarget::File(key, path)));
+    let all = SignedLink { components: Vec::new(), ..upload };
+    assert_eq!(signer.verify(&all, NOW), Err(Rejected::Signature));
     let bounded = SignedLink { bytes_max: Some("1000".to_owned()), ..read };
-    assert_eq!(signer.verify_upload(&bounded, NOW), Err(Rejected::Signature));
+    assert_eq!(signer.verify(&bounded, NOW), Err(Rejected::Signature));
 }
 
 #[test]
