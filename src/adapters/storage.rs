@@ -32,7 +32,6 @@ mod own_disk;
 mod packages;
 mod root;
 mod skills;
-mod unassigned;
 mod usage;
 mod walk;
 
