@@ -153,13 +153,6 @@ impl Quota {
         Usage { bytes: self.options.bytes_max, entries: self.options.entries_max }
     }
 
-    /// Whether a file of this usage can ever be in a conversation, and the disk has room for more of it now.
-    pub(super) fn check_upload(&self, file: &Usage) -> Result<(), Failure> {
-        let nothing = Usage::default();
-        self.disk_has_room(&nothing)?;
-        self.check_room(&nothing, file)
-    }
-
     /// Whether the cached usage shows that `more` fits. Reads no folder: the kernel keeps the free space.
     pub(super) fn fits_surely(&self, id: &ConversationKey, more: &Usage) -> bool {
         self.disk_has_room(more).is_ok() && self.known_room(id, more).is_some()
@@ -215,7 +208,7 @@ impl Quota {
     }
 
     /// Whether the disk has room for `more` and keeps its minimum of free space.
-    fn disk_has_room(&self, more: &Usage) -> Result<(), Failure> {
+    pub(super) fn disk_has_room(&self, more: &Usage) -> Result<(), Failure> {
         let free = self.store.free()?;
         let min = self.options.free_bytes_min;
         if free.bytes >= more.bytes.saturating_add(min) && free.entries >= FREE_ENTRIES_MIN {

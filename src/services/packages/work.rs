@@ -52,7 +52,7 @@ impl Inner {
         let (conversation, tool) = (&wanted.conversation, *tool);
         self.parts.isolation.wait(&runner.image).await?;
         let quota = self.parts.files.quota();
-        quota.check_upload(&Usage::default())?;
+        quota.disk_has_room(&Usage::default())?;
         let ceiling = quota.ceiling();
         let owner = conversation.owner.clone();
         let staging: Arc<dyn Staging> = self.on_disk(move |store| store.stage(&owner)).await?.into();
@@ -84,7 +84,7 @@ impl Inner {
         let most = Usage { bytes: bytes.saturating_mul(COPIES), entries: entries.saturating_mul(COPIES) };
         let (written, disk) = (Arc::clone(&staging), Arc::clone(quota));
         let breach = async {
-            outgrown(written, most, move || disk.check_upload(&Usage::default()).is_ok()).await;
+            outgrown(written, most, move || disk.disk_has_room(&Usage::default()).is_ok()).await;
             DiskLimit::Bytes { max: bytes }
         };
         let executed = execute_auxiliary(&self.parts.sandboxes, auxiliary, breach, tell).await;
@@ -107,7 +107,7 @@ impl Inner {
         let kept = self.on_disk(move |_| staging.keep(tool, &key, &ceiling)).await;
         // An installation that was over before it was measured.
         let is_large =
-            |failure: &Failure| failure.code == Code::NoSpace && quota.check_upload(&Usage::default()).is_ok();
+            |failure: &Failure| failure.code == Code::NoSpace && quota.disk_has_room(&Usage::default()).is_ok();
         kept.map_err(|failure| if is_large(&failure) { too_large(ceiling) } else { failure })
     }
 }

@@ -136,7 +136,9 @@ impl Writer {
     /// # Errors
     /// As [`Self::reserve`].
     pub(in crate::services) fn check(&self, file: &Usage) -> Result<(), Failure> {
-        self.quota.check_upload(file)
+        let nothing = Usage::default();
+        self.quota.disk_has_room(&nothing)?;
+        self.quota.check_room(&nothing, file)
     }
 
     /// The limit that a refusal with this code means: of bytes and entries, and of the owner's bytes, the one that is

@@ -144,7 +144,7 @@ impl Opener {
         let (store, key) = (Arc::clone(&parts.store), conversation.clone());
         let data = tokio::task::spawn_blocking(move || Ok::<_, StorageError>(store.create(&key)?.data()));
         let data = data.await.map_err(|_| failed())??;
-        parts.files.quota().check_upload(&Usage::default())?;
+        parts.files.quota().disk_has_room(&Usage::default())?;
         if parts.files.quota().exceeded(&conversation).await.is_some() {
             let why = format!("its files in the conversation {conversation} take too much space: delete some");
             return Err(Failure::new(Code::QuotaExceeded, why));
