@@ -55,6 +55,11 @@ use self::{
 };
 use crate::{ports::observer::Observer, services::stats::Readiness};
 
+/// Whether a path is that of a surface at this root.
+fn is_below(root: &str, path: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// The parts of the router.
 pub struct HttpParts {
     /// Sends on what is at another server.

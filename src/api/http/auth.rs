@@ -18,7 +18,7 @@ use http_body::Body as _;
 use ipnet::IpNet;
 use tokio::time::sleep;
 
-use super::{Reply, body, coderunner, e2b, error::ApiError, health, librechat, parts::single, sign_in};
+use super::{Reply, body, coderunner, e2b, error::ApiError, health, is_below, librechat, parts::single, sign_in};
 use crate::{
     domain::{Code, Failure, Principal, Scope, TokenId, address::network},
     services::tokens::{Caller, Token, Tokens},
@@ -71,9 +71,10 @@ impl Class {
 pub(super) fn caller(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option<Caller> {
     // Of two headers one could be a proxy's and the other an attacker's.
     let only = |name: HeaderName| single(headers, &name).ok().flatten().map(HeaderValue::as_bytes);
-    let takes_keys = coderunner::takes_keys(path) || librechat::is_own(path) || e2b::is_own(path);
+    let is_of_e2b = is_below(e2b::ROOT, path);
+    let takes_keys = coderunner::takes_keys(path) || is_below(librechat::ROOT, path) || is_of_e2b;
     // E2B's SDK names a user of the sandbox in `Authorization`.
-    if e2b::is_own(path)
+    if is_of_e2b
         && let Some(key) = e2b::KEYS.into_iter().find_map(only)
     {
         return tokens.caller(key);

@@ -55,11 +55,6 @@ const METADATA_MAX: usize = 64;
 /// Of one request, in bytes.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// Whether a path is of this surface.
-pub fn is_own(path: &str) -> bool {
-    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// Whether a path is that of a call in Connect's protocol, whose errors have a word as their code.
 pub fn is_call(path: &str) -> bool {
     let call = path.strip_prefix(ROOT);

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{coderunner, e2b, jupyter, librechat, openai};
+use super::{coderunner, e2b, is_below, jupyter, librechat, openai};
 use crate::{
     api::schema::{ErrorCode, ErrorResult},
     domain::{Code, Failure, error::Operation, id::RequestId},
@@ -210,15 +210,15 @@ pub(super) fn keep_headers(old: &header::HeaderMap, answer: &mut Response) {
 
 impl Surface {
     fn of(path: &str) -> Self {
-        let below = |root| path.strip_prefix(root).is_some_and(|rest: &str| rest.is_empty() || rest.starts_with('/'));
+        let below = |root| is_below(root, path);
         match path {
             _ if coderunner::is_own(path) => Self::CodeRunner,
             _ if below("/v1") => Self::V1,
             _ if below("/api") => Self::Piston,
             _ if below(jupyter::ROOT) => Self::Jupyter,
-            _ if librechat::is_own(path) => Self::LibreChat,
+            _ if below(librechat::ROOT) => Self::LibreChat,
             _ if e2b::is_call(path) => Self::Connect,
-            _ if e2b::is_own(path) => Self::E2b,
+            _ if below(e2b::ROOT) => Self::E2b,
             _ if below(openai::ROOT) => Self::OpenAi,
             _ => Self::Other,
         }

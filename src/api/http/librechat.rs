@@ -33,11 +33,6 @@ const ID_CHARS: usize = 21;
 /// The members of one form: its files and what is said of them, which is not used.
 const MEMBERS_MAX: usize = 1000;
 
-/// Whether a path is of this surface.
-pub fn is_own(path: &str) -> bool {
-    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {
     let routes = Router::new()
@@ -233,7 +228,7 @@ mod tests {
     fn only_its_own_paths_take_its_tokens() {
         for (path, own) in [("/librechat/v1/exec", true), ("/librechat", true), ("/librechatty", false), ("/v1", false)]
         {
-            assert_eq!(is_own(path), own, "{path}");
+            assert_eq!(crate::api::http::is_below(ROOT, path), own, "{path}");
         }
     }
 }
