@@ -74,9 +74,7 @@ pub(super) fn caller(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option
     let is_of_e2b = is_below(e2b::ROOT, path);
     let takes_keys = coderunner::takes_keys(path) || is_below(librechat::ROOT, path) || is_of_e2b;
     // E2B's SDK names a user of the sandbox in `Authorization`.
-    if is_of_e2b
-        && let Some(key) = e2b::KEYS.into_iter().find_map(only)
-    {
+    if is_of_e2b && let Some(key) = e2b::KEYS.into_iter().find_map(only) {
         return tokens.caller(key);
     }
     if !headers.contains_key(header::AUTHORIZATION) {
