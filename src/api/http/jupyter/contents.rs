@@ -113,9 +113,7 @@ pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
 
 /// The file whose checkpoints a path asks for.
 fn parent_of_checkpoints(path: &SafePath) -> Option<SafePath> {
-    let names: Vec<_> = path.components().collect();
-    let (last, parent) = names.split_last()?;
-    SafePath::from_components(parent).ok().filter(|_| *last == b"checkpoints")
+    path.folders().last().filter(|_| path.name() == b"checkpoints")
 }
 
 /// Whether an answer has the content too.
