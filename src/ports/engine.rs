@@ -276,7 +276,6 @@ named! {
         #[error("the engine cannot be reached for `{act}`")]
         Unavailable {
             act: &'static str,
-            #[source]
             source: Box<dyn std::error::Error + Send + Sync>,
         } = "unavailable",
         /// The engine did not answer in time.
@@ -292,7 +291,6 @@ named! {
         #[error("the engine refused `{act}`")]
         Refused {
             act: &'static str,
-            #[source]
             source: Box<dyn std::error::Error + Send + Sync>,
         } = "refused",
         /// The sandbox was running and the engine can no longer report how it ended.

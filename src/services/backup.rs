@@ -52,11 +52,7 @@ const PIECE_BYTES: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     #[error("the archive cannot be {act}")]
-    Archive {
-        act: &'static str,
-        #[source]
-        source: io::Error,
-    },
+    Archive { act: &'static str, source: io::Error },
     /// The archive is not one, or was changed.
     #[error("the archive is refused, and nothing was changed: {0}")]
     Refused(String),
@@ -66,11 +62,7 @@ pub enum BackupError {
     #[error("a conversation cannot be copied into the archive")]
     Read(#[source] io::Error),
     #[error("{key} cannot be restored: run the restore again with --force when the reason is gone")]
-    Write {
-        key: String,
-        #[source]
-        source: StorageError,
-    },
+    Write { key: String, source: StorageError },
     #[error("the files are restored and the rows are not: run it again with --force when the reason is gone")]
     Load(#[source] DatabaseError),
     #[error(transparent)]

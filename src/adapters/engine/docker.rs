@@ -113,18 +113,10 @@ impl Default for TimeLimits {
 pub enum ConnectError {
     /// The address is invalid, or nothing listens there.
     #[error("cannot use the engine at {host}")]
-    Host {
-        host: String,
-        #[source]
-        source: Box<bollard::errors::Error>,
-    },
+    Host { host: String, source: Box<bollard::errors::Error> },
     /// The engine did not answer the first calls.
     #[error("the engine at {host} does not answer properly")]
-    Engine {
-        host: String,
-        #[source]
-        source: EngineError,
-    },
+    Engine { host: String, source: EngineError },
     /// The engine has no such OCI runtime.
     #[error(
         "the engine has no runtime `{runtime}` (it has {known}): register it with the engine (`runtimes` in \
@@ -133,11 +125,7 @@ pub enum ConnectError {
     Runtime { runtime: String, known: String },
     /// The seccomp profile cannot be written where Podman reads it.
     #[error("{path} cannot be written, and Podman reads there which system calls a program may make")]
-    SeccompFile {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    SeccompFile { path: PathBuf, source: std::io::Error },
     /// This process runs in a container and its root is on none of that container's mounts.
     #[error(
         "{root} is inside this container only: mount a folder of the host there, or set SANDBOX_ENGINE__HOST_ROOT (for \

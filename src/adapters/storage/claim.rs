@@ -23,18 +23,10 @@ const SERVERS_MAX: usize = 16;
 pub enum RootError {
     /// It cannot be made or opened.
     #[error("{root:?} cannot be opened: create it, or name a folder that the server's user may enter")]
-    Open {
-        root: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Open { root: PathBuf, source: io::Error },
     /// Nothing can be made in it.
     #[error("{root:?} cannot be written: give it to the server's user with chown, or choose another folder")]
-    Unwritable {
-        root: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Unwritable { root: PathBuf, source: io::Error },
     /// Any user of the machine could plant things in it.
     #[error("{root:?} can be written by every user of this machine: run chmod o-w on it")]
     OpenToAll { root: PathBuf },
@@ -52,19 +44,13 @@ pub enum RootError {
         "no disk can be made for a conversation: run the server as root on the engine's host with e2fsprogs \
          installed, or unset SANDBOX_QUOTA__HARD"
     )]
-    OwnDisks {
-        #[source]
-        source: io::Error,
-    },
+    OwnDisks { source: io::Error },
     /// The kernel or a filter in front of it has no `openat2`, and there is no safe way to do without.
     #[error(
         "this system refuses openat2, without which links cannot be refused safely: use Linux 5.6 or newer and, in a \
              container, an engine whose seccomp profile knows the call"
     )]
-    NoOpenat2 {
-        #[source]
-        source: io::Error,
-    },
+    NoOpenat2 { source: io::Error },
 }
 
 /// The identity of this process among the servers on this root, while it holds the lock.

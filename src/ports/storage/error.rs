@@ -28,11 +28,7 @@ pub enum StorageError {
     #[error("no space left to {act} the file")]
     NoSpace { act: &'static str },
     #[error("cannot {act} the file")]
-    Io {
-        act: &'static str,
-        #[source]
-        source: io::Error,
-    },
+    Io { act: &'static str, source: io::Error },
 }
 
 pub type FsResult<T> = Result<T, StorageError>;

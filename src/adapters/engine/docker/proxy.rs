@@ -104,19 +104,10 @@ pub enum ProxyError {
     Host { host: String },
     /// A root cannot be opened.
     #[error("{root:?} cannot be opened: create it, mount it here too, or name the server's {setting}")]
-    Root {
-        root: PathBuf,
-        setting: &'static str,
-        #[source]
-        source: io::Error,
-    },
+    Root { root: PathBuf, setting: &'static str, source: io::Error },
     /// The socket cannot be made.
     #[error("{path:?} cannot be listened on: its folder has to be there and this user has to be able to write it")]
-    Listen {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Listen { path: PathBuf, source: io::Error },
 }
 
 /// The proxy. A clone is the same proxy.
