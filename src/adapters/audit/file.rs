@@ -189,11 +189,7 @@ impl fmt::Display for Verified {
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     #[error("{file} cannot be read")]
-    Read {
-        file: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Read { file: PathBuf, source: io::Error },
     #[error("{file}, line {line}: {broken}")]
     Broken { file: PathBuf, line: u64, broken: Broken },
 }

@@ -112,11 +112,7 @@ pub enum ConnectError {
     #[error("the client for the API server cannot be made")]
     Client(#[source] Box<kube::Error>),
     #[error("the API server at {host} does not answer")]
-    Api {
-        host: String,
-        #[source]
-        source: EngineError,
-    },
+    Api { host: String, source: EngineError },
 }
 
 /// One namespace of a cluster.
