@@ -274,10 +274,7 @@ named! {
     pub enum EngineError {
         /// Nothing answers at the engine's address.
         #[error("the engine cannot be reached for `{act}`")]
-        Unavailable {
-            act: &'static str,
-            source: Box<dyn std::error::Error + Send + Sync>,
-        } = "unavailable",
+        Unavailable { act: &'static str, source: Box<dyn std::error::Error + Send + Sync> } = "unavailable",
         /// The engine did not answer in time.
         #[error("the engine did not answer `{act}` within {limit:?}")]
         Timeout { act: &'static str, limit: Duration } = "timeout",
@@ -289,10 +286,7 @@ named! {
         NoSpace { act: &'static str } = "no_space",
         /// The engine answered with a failure.
         #[error("the engine refused `{act}`")]
-        Refused {
-            act: &'static str,
-            source: Box<dyn std::error::Error + Send + Sync>,
-        } = "refused",
+        Refused { act: &'static str, source: Box<dyn std::error::Error + Send + Sync> } = "refused",
         /// The sandbox was running and the engine can no longer report how it ended.
         #[error("the engine lost the sandbox {id}")]
         Lost { id: SandboxId } = "lost",
