@@ -294,6 +294,17 @@ mod tests {
     }
 
     #[test]
+    fn folders_are_those_above_from_the_top_down() {
+        let folders = |text: &str| -> Vec<String> {
+            let path = SafePath::from_text(text).expect(text);
+            assert!(path.folders().all(|folder| path.is_within(&folder) && folder != path), "{text}");
+            path.folders().map(|folder| folder.display()).collect()
+        };
+        assert_eq!(folders("a/b/c.txt"), ["a", "a/b"]);
+        assert_eq!(folders("c.txt"), [""; 0]);
+    }
+
+    #[test]
     fn from_encoded_decodes_once() {
         let table: [(&str, Result<&[u8], PathError>); 12] = [
             ("a%20b", Ok(b"a b")),
