@@ -6,9 +6,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 
-use super::{DiskStorage, Errno, Folder, next_entry};
+use super::{DiskStorage, Errno, Folder, next_entry, open_beneath};
 use crate::domain::{RunnerUsers, path::COMPONENTS_MAX};
 
 /// How created files become accessible to programs.
@@ -104,12 +104,10 @@ impl DiskStorage {
 /// are ours, and other conversations have the same files.
 fn give(folder: &OwnedFd, from: u32, to: u32, depth: usize) -> Result<(), Errno> {
     let Some(deeper) = depth.checked_sub(1) else { return Ok(()) };
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let mut entries = Dir::read_from(folder)?;
     while let Some(entry) = next_entry(&mut entries) {
         // What is gone by now needs no user.
-        let Ok(entry) = rustix::fs::openat2(folder, entry?.file_name(), flags, Mode::empty(), beneath) else {
+        let Ok(entry) = open_beneath(folder, entry?.file_name().to_bytes(), OFlags::PATH | OFlags::NOFOLLOW) else {
             continue;
         };
         let stat = rustix::fs::fstat(&entry)?;
@@ -118,8 +116,7 @@ fn give(folder: &OwnedFd, from: u32, to: u32, depth: usize) -> Result<(), Errno>
             rustix::fs::chownat(&entry, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let opened = rustix::fs::openat(&entry, ".", flags, Mode::empty())?;
+            let opened = open_beneath(&entry, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
             drop(entry);
             give(&opened, from, to, deeper)?;
         }

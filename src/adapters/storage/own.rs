@@ -9,7 +9,7 @@ use rustix::{
 };
 use tracing::debug;
 
-use super::{Background, DiskStorage, TAKEN, delete::purge_or_post, fresh_name, next_entry, unless};
+use super::{Background, DiskStorage, TAKEN, delete::purge_or_post, fresh_name, next_entry, open_beneath, unless};
 
 /// Opens a folder whose parent only we can change. It may be a mount of its own.
 pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errno> {
@@ -53,8 +53,7 @@ pub(super) fn write_text(parent: &OwnedFd, name: &str, text: &str) -> Result<(),
 
 /// The text of a small file.
 pub(super) fn read_text(parent: &OwnedFd, name: &str) -> Result<String, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let file = open_beneath(parent, name.as_bytes(), OFlags::RDONLY)?;
     let mut text = [0; 4096];
     let read = rustix::io::read(&file, &mut text)?;
     Ok(String::from_utf8_lossy(&text[..read]).into_owned())

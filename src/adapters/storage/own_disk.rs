@@ -24,7 +24,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FlockOperation, Mode, OFlags, StatVfs},
+    fs::{AtFlags, FlockOperation, OFlags, StatVfs},
     io::Errno,
     mount::UnmountFlags,
 };
@@ -33,6 +33,7 @@ use tracing::warn;
 use super::{
     DiskStorage, Folder, RootError, command, errno_of, fresh_name,
     handover::Handover,
+    open_beneath,
     own::{clear_incoming, discard, names, new_file, open_own, own_folder},
 };
 use crate::ports::storage::{Storage as _, Usage};
@@ -158,8 +159,7 @@ impl DiskStorage {
 
     /// Mounts the disk in a folder unless it is mounted. Any number of threads and processes may do so at once.
     fn mount(&self, folder: &OwnedFd, path: &Path) -> Result<(), Errno> {
-        let image =
-            rustix::fs::openat(folder, IMAGE, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let image = open_beneath(folder, IMAGE.as_bytes(), OFlags::RDONLY)?;
         rustix::fs::flock(&image, FlockOperation::LockExclusive)?;
         if is_mounted(folder)? {
             return Ok(());
