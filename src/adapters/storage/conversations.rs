@@ -195,8 +195,8 @@ impl DiskStorage {
 
 /// A folder that a standby mounts before it belongs to a conversation.
 ///
-/// A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data` of
-/// the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
+/// A bind mount follows the folder and not its name, so a folder that is renamed to be a conversation's stays `/data`
+/// of the sandbox that has it (tried on Docker 20.10 with ext4; this module promises nothing more than the rename).
 #[derive(Debug)]
 struct Unassigned {
     storage: Arc<DiskStorage>,
