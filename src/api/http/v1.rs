@@ -5,7 +5,6 @@
 
 mod admin;
 mod call;
-mod connections;
 mod conversations;
 mod installed;
 mod reach;
@@ -47,9 +46,9 @@ fn described() -> OpenApiRouter<ApiParts> {
         .routes(routes!(admin::usage))
         .routes(routes!(admin::owners))
         .routes(routes!(admin::overview))
-        .routes(routes!(connections::list))
-        .routes(routes!(connections::end))
-        .routes(routes!(connections::allow))
+        .routes(routes!(admin::connections))
+        .routes(routes!(admin::end_connection))
+        .routes(routes!(admin::allow_subject))
         .routes(routes!(admin::activity))
         .routes(routes!(admin::doctor))
         .routes(routes!(admin::runs))

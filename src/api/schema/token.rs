@@ -1,4 +1,4 @@
-//! Tokens, as operators see them, and the body that makes one.
+//! Tokens, as operators see them, the body that makes one, and the connections of clients, which are tokens too.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,32 @@ answers! {
         #[schema(format = DateTime)]
         revoked: Option<String> = token.revoked_unix_ms.map(moment),
     }
+
+    /// A client that is signed in.
+    #[serde_with::skip_serializing_none]
+    #[derive(Debug, Serialize, ToSchema)]
+    #[serde(rename_all = "camelCase")]
+    #[schema(as = ClientConnection)]
+    pub struct Connection(token: &TokenRecord) {
+        /// Its id.
+        id: String = token.id.to_string(),
+        /// What the client calls itself, and where it is.
+        name: String = token.name.clone(),
+        /// The owner whose conversations it uses.
+        owner: String = token.owner.name().to_owned(),
+        /// What it may do.
+        scopes: Vec<&'static str> = token.grant.scopes.iter().map(|scope| scope.as_str()).collect(),
+        /// The token that was entered to sign it in, with whose end it ends too; absent for `MCP_API_TOKEN`.
+        token_id: Option<String> = token.parent.map(|id| id.to_string()),
+        /// When it was made.
+        created_at: String = moment(token.created_unix_ms),
+        /// When it was last used; absent before the first use.
+        last_used_at: Option<String> = token.used_unix_ms.map(moment),
+        /// Whether it is a person or program of another issuer, not a client that signed in here.
+        is_subject: bool = token.is_subject(),
+        /// Since when the tokens of this subject are refused; absent while they are accepted.
+        refused_at: Option<String> = token.revoked_unix_ms.map(moment),
+    }
 }
 
 /// A new token.
@@ -98,6 +124,13 @@ pub struct TokenCreated {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TokenList {
     pub tokens: Vec<TokenStatus>,
+}
+
+/// The clients that are signed in.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ConnectionList {
+    /// Newest first.
+    pub connections: Vec<Connection>,
 }
 
 impl CreateToken {

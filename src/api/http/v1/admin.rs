@@ -1,5 +1,5 @@
-//! What operators see of every owner, what they end, and the tokens that they make. Needs the scope `admin`, which
-//! [`crate::api::http::auth`] checks.
+//! What operators see of every owner, what they end, the tokens that they make, and the clients that are signed in.
+//! Needs the scope `admin`, which [`crate::api::http::auth`] checks.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, RequestBody, no_content},
+        http::{Answer, ApiParts, Path, Reply, RequestBody, no_content},
         schema::{
             admin::{ActivityResult, FindingList, NotableList, OverviewResult, OwnerList, OwnerResult, SizeList},
             history::{Day, HistoryList, HistoryRun, Moment, UsageList, UsageResult},
-            token::{CreateToken, TokenCreated, TokenList, TokenStatus},
+            token::{Connection, ConnectionList, CreateToken, TokenCreated, TokenList, TokenStatus},
         },
     },
-    domain::{ConversationId, ConversationKey, Language, Principal, RunId, TokenId},
+    domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, RunId, TokenId},
     ports::history::{EndWord, LineFilter, Notable, UsageFilter},
     services::{
         admin::{Admin, SizeCursor, Span},
@@ -313,4 +313,52 @@ pub(super) async fn revoke_token(State(admin): State<Admin>, call: Call) -> Repl
     admin.revoke_token(&call.who, id).await?;
     info!(token = %id, by = call.who.name(), "a token was revoked");
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the clients that are signed in.
+///
+/// The list is empty where sign-in is off.
+#[utoipa::path(
+    get, path = "/v1/connections", tag = "connections", operation_id = "listConnections",
+    responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
+)]
+pub(super) async fn connections(State(admin): State<Admin>) -> Answer<ConnectionList> {
+    let connections = admin.connections().await?;
+    Ok(Json(ConnectionList { connections: connections.iter().map(Connection::from).collect() }))
+}
+
+/// End a connection.
+///
+/// Its tokens stop working at once, and its streams, programs and sessions end. The tokens of a subject of another
+/// issuer are refused until it is allowed.
+#[utoipa::path(
+    delete, path = "/v1/connections/{connectionId}", tag = "connections", operation_id = "endConnection",
+    params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
+    responses((status = 204, description = "It has ended.")),
+)]
+pub(super) async fn end_connection(
+    State(admin): State<Admin>,
+    who: Principal,
+    Path(id): Path<String>,
+) -> Reply<StatusCode> {
+    let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
+    let id: TokenId = id.parse().map_err(|_| none())?;
+    no_content(admin.disconnect(&who, id).await)
+}
+
+/// Allow a subject of another issuer that was ended.
+///
+/// Its tokens are accepted again, including earlier ones that have not expired.
+#[utoipa::path(
+    post, path = "/v1/connections/{connectionId}/allow", tag = "connections", operation_id = "allowSubject",
+    params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
+    responses((status = 204, description = "It is allowed.")),
+)]
+pub(super) async fn allow_subject(
+    State(admin): State<Admin>,
+    who: Principal,
+    Path(id): Path<String>,
+) -> Reply<StatusCode> {
+    let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
+    no_content(admin.allow(&who, id.parse().map_err(|_| none())?).await)
 }
