@@ -15,8 +15,8 @@ use crate::{
     domain::{
         Code, Failure, Principal, SafePath,
         skills::{
-            FRONT_MATTER_BYTES_MAX, FrontMatter, SKILL_BYTES_MAX, SKILL_FILE, SKILL_FILE_BYTES_MAX, SKILLS_MAX,
-            SkillFolders, SkillName, SkillSource,
+            FRONT_MATTER_BYTES_MAX, FrontMatter, SKILL_BYTES_MAX, SKILL_FILE, SKILLS_MAX, SkillFolders, SkillName,
+            SkillSource,
         },
         text::sha256,
     },
@@ -80,22 +80,10 @@ impl Skills {
         .await
     }
 
-    /// `SKILL.md` of a skill.
-    ///
-    /// # Errors
-    /// [`Code::SkillNotFound`], [`Code::SkillsOff`], and those of the disk.
-    pub async fn info(&self, owner: &Principal, name: &SkillName) -> Result<SkillContent, Failure> {
-        self.in_skill(owner, name, |store, skill| {
-            let read = store.read(&skill.source, &skill.front.name, &skill_file(), SKILL_FILE_BYTES_MAX)?;
-            Ok(SkillContent { skill, bytes: whole(read, SKILL_FILE_BYTES_MAX)? })
-        })
-        .await
-    }
-
     /// The files of a skill, and their sizes.
     ///
     /// # Errors
-    /// As [`Skills::info`].
+    /// [`Code::SkillNotFound`], [`Code::SkillsOff`], and those of the disk.
     pub async fn files(&self, owner: &Principal, name: &SkillName) -> Result<(Skill, Vec<(SafePath, u64)>), Failure> {
         self.in_skill(owner, name, |store, skill| {
             let files = store.files(&skill.source, &skill.front.name)?;
@@ -130,7 +118,7 @@ impl Skills {
     /// A file of a skill, which is always whole.
     ///
     /// # Errors
-    /// As [`Skills::info`], and [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::TooLarge`].
+    /// As [`Skills::files`], and [`Code::FileNotFound`], [`Code::NotAFile`], [`Code::TooLarge`].
     pub async fn file(
         &self,
         owner: &Principal,
@@ -278,8 +266,9 @@ fn all_of(store: &dyn SkillStore, source: &SkillSource) -> Result<Vec<Skill>, Fa
 
 /// The skill of a folder; `None` where it is not valid.
 fn skill(store: &dyn SkillStore, source: SkillSource, name: &SkillName) -> Option<Skill> {
+    let path = SafePath::from_components([SKILL_FILE]).ok()?;
     // One byte more shows that a front matter without an end is too long.
-    let (text, _) = store.read(&source, name, &skill_file(), FRONT_MATTER_BYTES_MAX as u64 + 1).ok()?;
+    let (text, _) = store.read(&source, name, &path, FRONT_MATTER_BYTES_MAX as u64 + 1).ok()?;
     match FrontMatter::parse(&text, Some(name)) {
         Ok(front) => Some(Skill { source, front }),
         Err(error) => {
@@ -287,10 +276,6 @@ fn skill(store: &dyn SkillStore, source: SkillSource, name: &SkillName) -> Optio
             None
         }
     }
-}
-
-fn skill_file() -> SafePath {
-    SafePath::from_components([SKILL_FILE]).unwrap_or_else(|_| unreachable!("it is a plain name"))
 }
 
 /// What was read of a file, if that is all of it.

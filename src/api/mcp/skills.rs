@@ -27,7 +27,7 @@ use crate::{
     },
     domain::{
         Code, Failure, SafePath, Scope,
-        skills::{SKILL_FILE, SkillName},
+        skills::{SKILL_FILE, SKILL_FILE_BYTES_MAX, SkillName},
         text::one_line,
     },
     services::{
@@ -70,17 +70,25 @@ impl McpParts {
     }
 
     pub(super) async fn skill_info(&self, caller: &Caller, GetSkillInfo { skill_name }: GetSkillInfo) -> ToolResult {
-        let Ok(name) = skill_name.parse() else { return Ok(missing(&skill_name, SKILL_FILE)) };
-        answer(self.skills.info(&caller.principal, &name).await, &skill_name, None)
+        self.skill_text(caller, &skill_name, None).await
     }
 
     pub(super) async fn skill_file(&self, caller: &Caller, arguments: GetSkillFile) -> ToolResult {
         let GetSkillFile { skill_name, filename } = arguments;
-        let (Ok(name), Ok(path)) = (skill_name.parse::<SkillName>(), SafePath::from_text(&filename)) else {
-            return Ok(missing(&skill_name, &filename));
+        self.skill_text(caller, &skill_name, Some(&filename)).await
+    }
+
+    /// A file of a skill; its documentation where none is named.
+    async fn skill_text(&self, caller: &Caller, name: &str, file: Option<&str>) -> ToolResult {
+        let (wanted, bytes_max) = file.map_or((SKILL_FILE, SKILL_FILE_BYTES_MAX), |file| (file, u64::MAX));
+        let (Ok(skill), Ok(path)) = (name.parse::<SkillName>(), SafePath::from_text(wanted)) else {
+            return Ok(missing(name, wanted));
         };
-        let found = self.skills.file(&caller.principal, &name, &path, u64::MAX).await;
-        answer(found, &skill_name, Some(&filename))
+        match self.skills.file(&caller.principal, &skill, &path, bytes_max).await {
+            Ok(found) => Ok(answer(found, file)),
+            Err(Failure { code: Code::SkillNotFound | Code::FileNotFound, .. }) => Ok(missing(name, wanted)),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The documentation of each skill.
@@ -186,14 +194,7 @@ fn uri(skill: &Skill, path: &str) -> String {
 }
 
 /// A file in CodeRunner's words.
-fn answer(found: Result<SkillContent, Failure>, name: &str, file: Option<&str>) -> ToolResult {
-    let SkillContent { skill, bytes } = match found {
-        Ok(found) => found,
-        Err(failure) if matches!(failure.code, Code::SkillNotFound | Code::FileNotFound) => {
-            return Ok(missing(name, file.unwrap_or(SKILL_FILE)));
-        }
-        Err(failure) => return Err(failure),
-    };
+fn answer(SkillContent { skill, bytes }: SkillContent, file: Option<&str>) -> CallToolResult {
     let mut text = format!("Skill: {} ({})\n", skill.front.name, skill.source.label());
     if let Some(file) = file {
         // It was found, so it is a plain path.
@@ -211,7 +212,7 @@ fn answer(found: Result<SkillContent, Failure>, name: &str, file: Option<&str>) 
             let _ = write!(text, "[binary, {size} bytes: read it in a program, in {}]", skill.location());
         }
     }
-    Ok(content::plain(text, false))
+    content::plain(text, false)
 }
 
 fn missing(name: &str, file: &str) -> CallToolResult {
