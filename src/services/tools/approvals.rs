@@ -103,12 +103,8 @@ impl Approvals {
             return Ok(Reply::Denied(why));
         }
         let turn = self.turns.of(&call.conversation.owner).acquire_owned().await;
-        let question = match self.same(&call).await? {
-            Some(question) => question,
-            None => match self.new_question(call).await? {
-                Some(question) => question,
-                None => return Ok(Reply::Denied("too many questions wait for an answer already".to_owned())),
-            },
+        let Some(question) = self.question(call).await? else {
+            return Ok(Reply::Denied("too many questions wait for an answer already".to_owned()));
         };
         drop(turn);
         let id = question.id;
@@ -148,7 +144,11 @@ impl Approvals {
         Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
     }
 
-    async fn new_question(&self, call: ProposedCall) -> Result<Option<Approval>, Failure> {
+    /// The question about a call, known or new; `None` where too many wait already.
+    async fn question(&self, call: ProposedCall) -> Result<Option<Approval>, Failure> {
+        if let Some(known) = self.same(&call).await? {
+            return Ok(Some(known));
+        }
         let now = self.clock.unix_ms();
         if self.store()?.open_questions(call.conversation.owner.name(), now).await? >= OPEN_MAX {
             return Ok(None);
