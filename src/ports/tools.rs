@@ -5,6 +5,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use secrecy::SecretString;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use url::Url;
@@ -86,7 +87,7 @@ pub struct Answer {
 }
 
 /// How far a call is.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Progress {
     pub progress: f64,
     pub total: Option<f64>,

@@ -171,9 +171,8 @@ impl Inner {
         let answer = match message {
             Message { call: Some(call), .. } => {
                 let progress = to.clone();
-                let sink = Arc::new(move |Progress { progress: done, total, message }: Progress| {
-                    let told = json!({"id": id, "progress": {"progress": done, "total": total, "message": message}});
-                    drop(progress.try_send((bytes(&told), None)));
+                let sink = Arc::new(move |step: Progress| {
+                    drop(progress.try_send((bytes(&json!({"id": id, "progress": step})), None)));
                 });
                 match self.call(program, call, sink).await {
                     Ok((result, taken)) => {
