@@ -151,10 +151,7 @@ impl Inner {
         let definitions = live.definitions().await.map_err(|error| away(&live, &error.to_string()))?;
         let module = match tool {
             None => String::new(),
-            Some(tool) => match find(&definitions, tool) {
-                Some(defined) => defined.module.clone(),
-                None => return Err(no_tool(server, tool)),
-            },
+            Some(tool) => find(&definitions, tool).ok_or_else(|| no_tool(server, tool))?.module.clone(),
         };
         let made = self.made(&live.server, &definitions, language).await?;
         made.get(&module).cloned().ok_or_else(|| no_tool(server, &module))
