@@ -1,6 +1,6 @@
 //! Packages of conversations: which tools install them, and how one is named. Pure rules; nothing is resolved here.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt};
 
 use super::{error::Failure, id::Language, words::words};
 
@@ -218,14 +218,6 @@ impl Requirements {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-impl FromStr for Tool {
-    type Err = Failure;
-
-    fn from_str(word: &str) -> Result<Self, Failure> {
-        Self::parse(word).ok_or_else(|| Failure::argument("tool", "it is uv or npm"))
     }
 }
 

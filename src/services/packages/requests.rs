@@ -127,7 +127,8 @@ impl Requests for Inner {
             let install = async {
                 let Request { tool, packages: names } = serde_json::from_slice(&request)
                     .map_err(|_| Failure::argument("packages", "the request is not of the form that is described"))?;
-                let wanted = InstallRequest { conversation, language, tool: Some(tool.parse()?), packages: names };
+                let tool = Tool::parse(&tool).ok_or_else(|| Failure::argument("tool", "it is uv or npm"))?;
+                let wanted = InstallRequest { conversation, language, tool: Some(tool), packages: names };
                 // The program that asks waits for it.
                 let tell = move |words: &str| drop(told.try_send(line(words, None)));
                 packages.install_as(wanted, Tokens::begin_within, tell).await
