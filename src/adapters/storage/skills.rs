@@ -25,7 +25,7 @@ use super::{
     Errno, RootError, errno_of, failed, fresh_name,
     list::Walk,
     next_entry, open_beneath,
-    own::{exchange, make_folder, new_file, open_own},
+    own::{exchange, make_folder, new_file, open_own, own_folder},
     unless,
 };
 use crate::{
@@ -119,12 +119,6 @@ impl DiskSkills {
         Ok(names)
     }
 
-    /// The opened `.incoming`, made where it is missing.
-    fn incoming(&self) -> Result<OwnedFd, Errno> {
-        make_folder(&self.root, INCOMING)?;
-        open_beneath(&self.root, INCOMING.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
-    }
-
     /// Writes a skill into a folder of `.incoming`. No reader sees it there.
     fn stage(&self, incoming: &OwnedFd, files: &[NewFile]) -> Result<String, Errno> {
         let staged = fresh_name();
@@ -137,7 +131,7 @@ impl DiskSkills {
 
     fn try_replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> Result<bool, Errno> {
         let folder = self.made_source(source)?;
-        let incoming = self.incoming()?;
+        let incoming = own_folder(&self.root, INCOMING)?;
         let staged = self.stage(&incoming, files)?;
         let placed = exchange(&incoming, &staged, &folder, name.as_str());
         if placed != Ok(false) {
@@ -148,7 +142,7 @@ impl DiskSkills {
 
     fn try_remove(&self, source: &SkillSource, name: &SkillName) -> Result<bool, Errno> {
         let Some(folder) = unless(&[Errno::NOENT], self.open_source(source))? else { return Ok(false) };
-        let (incoming, trash) = (self.incoming()?, fresh_name());
+        let (incoming, trash) = (own_folder(&self.root, INCOMING)?, fresh_name());
         let moved = unless(&[Errno::NOENT], rustix::fs::renameat(&folder, name.as_str(), &incoming, &trash))?;
         if moved.is_some() {
             self.discard(&trash);
