@@ -106,8 +106,7 @@ pub(super) async fn put_policy(State(admin): State<Admin>, call: Call, body: Req
     responses((status = 204, description = "It is deleted.")),
 )]
 pub(super) async fn remove_policy(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
-    let name: String = call.name(4, "name")?;
-    no_content(admin.remove_policy(&call.who, &name).await)
+    no_content(admin.remove_policy(&call.who, &call.name::<String>(4, "name")?).await)
 }
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -278,6 +277,5 @@ pub(super) async fn put_server(State(admin): State<Admin>, call: Call, body: Req
     responses((status = 204, description = "It is deleted.")),
 )]
 pub(super) async fn remove_server(State(admin): State<Admin>, call: Call) -> Reply<StatusCode> {
-    let name: String = call.name(3, "name")?;
-    no_content(admin.remove_tool_server(&call.who, &name).await)
+    no_content(admin.remove_tool_server(&call.who, &call.name::<String>(3, "name")?).await)
 }
