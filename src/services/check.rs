@@ -23,17 +23,13 @@ use self::answer::Bounds;
 pub use self::answer::{Checked, Problem, Severity};
 use super::{
     admission::{Admission, Permit},
-    runs::{AuxiliaryProgram, execute_auxiliary, outgrown},
+    runs::{AuxiliaryProgram, execute_auxiliary, outgrown, staged},
     shared_parts::SharedParts,
     tokens::Started,
 };
 use crate::{
-    domain::{Code, ConversationId, ConversationKey, DiskLimit, Ended, Failure, Language, Limits, Principal},
-    ports::{
-        packages::{PackageStore, Staging},
-        runner::Runner,
-        storage::Usage,
-    },
+    domain::{Code, ConversationId, ConversationKey, Ended, Failure, Language, Limits, Principal},
+    ports::{runner::Runner, storage::Usage},
 };
 
 /// What the sandbox may write to its folder, where the tools write nothing.
@@ -145,11 +141,9 @@ impl Inner {
 
     async fn execute(&self, job: Job, by: Option<&Started>, _permit: Permit) -> Result<Checked, Failure> {
         let Job { runner, tool, input, bounds } = job;
-        let SharedParts { sandboxes, store, isolation, .. } = &self.parts;
+        let SharedParts { sandboxes, isolation, .. } = &self.parts;
         isolation.wait(&runner.image).await?;
-        let store: Arc<dyn PackageStore> = store.clone();
-        let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
-        let staging: Arc<dyn Staging> = staged.await.map_err(|_| failed())??.into();
+        let staging = staged(&self.parts, &Principal::self_test()).await?;
         let auxiliary = AuxiliaryProgram {
             runner: &runner,
             data: staging.data(),
@@ -160,10 +154,7 @@ impl Inner {
             by,
             cancel: self.stop.child_token(),
         };
-        let breach = async {
-            outgrown(staging, FOLDER_MAX, || true).await;
-            DiskLimit::Bytes { max: FOLDER_MAX.bytes }
-        };
+        let breach = outgrown(staging, FOLDER_MAX, || true);
         let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, breach, &|_| {}).await?;
         let why: String = stderr.chars().take(2000).collect();
         let log = |what: &str| warn!(language = %runner.language, why = %why.escape_debug(), "{what}");

@@ -33,7 +33,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info_span, warn};
 
 pub(super) use self::{
-    auxiliary::{AuxiliaryProgram, execute_auxiliary, outgrown},
+    auxiliary::{AuxiliaryProgram, execute_auxiliary, outgrown, staged},
     cell::ConversationTurn,
 };
 use self::{feed::Feed, registry::Registry, task::RunTask};

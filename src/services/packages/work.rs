@@ -9,16 +9,13 @@ use serde::Serialize;
 use super::{Inner, Job};
 use crate::{
     domain::{
-        Code, DiskLimit, Ended, Failure, Limits,
+        Code, Ended, Failure, Limits,
         packages::{FOLDER, Requirements, Tool},
     },
-    ports::{
-        packages::{Staging, Tree},
-        storage::Usage,
-    },
+    ports::{packages::Tree, storage::Usage},
     services::{
         network::Access,
-        runs::{AuxiliaryProgram, execute_auxiliary, outgrown},
+        runs::{AuxiliaryProgram, execute_auxiliary, outgrown, staged},
     },
 };
 
@@ -54,8 +51,7 @@ impl Inner {
         let quota = self.parts.files.quota();
         quota.disk_has_room(&Usage::default())?;
         let ceiling = quota.ceiling();
-        let owner = conversation.owner.clone();
-        let staging: Arc<dyn Staging> = self.on_disk(move |store| store.stage(&owner)).await?.into();
+        let staging = staged(&self.parts, &conversation.owner).await?;
 
         let order = Order {
             requirements: &asked.texts(),
@@ -82,11 +78,8 @@ impl Inner {
         };
         let Usage { bytes, entries } = ceiling;
         let most = Usage { bytes: bytes.saturating_mul(COPIES), entries: entries.saturating_mul(COPIES) };
-        let (written, disk) = (Arc::clone(&staging), Arc::clone(quota));
-        let breach = async {
-            outgrown(written, most, move || disk.disk_has_room(&Usage::default()).is_ok()).await;
-            DiskLimit::Bytes { max: bytes }
-        };
+        let disk = Arc::clone(quota);
+        let breach = outgrown(Arc::clone(&staging), most, move || disk.disk_has_room(&Usage::default()).is_ok());
         let executed = execute_auxiliary(&self.parts.sandboxes, auxiliary, breach, tell).await;
         let (outcome, [stdout, stderr]) = executed?;
         let refused = |why: String| Failure::new(Code::PackagesRefused, why);

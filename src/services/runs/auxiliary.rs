@@ -21,11 +21,14 @@ use crate::{
         Outcome, Principal, StreamKind,
     },
     ports::{
-        packages::Staging,
+        packages::{PackageStore, Staging},
         runner::Runner,
         storage::{DataFolder, Usage},
     },
-    services::{isolation_check::ProgramRunner, network::Channels, sandbox::Sandboxes, tokens::Started},
+    services::{
+        isolation_check::ProgramRunner, network::Channels, sandbox::Sandboxes, shared_parts::SharedParts,
+        tokens::Started,
+    },
 };
 
 /// How often the space is measured that such a program takes.
@@ -44,12 +47,20 @@ pub(in crate::services) struct AuxiliaryProgram<'a> {
     pub cancel: CancellationToken,
 }
 
+/// A folder for such a program, which is no conversation's.
+pub(in crate::services) async fn staged(parts: &SharedParts, owner: &Principal) -> Result<Arc<dyn Staging>, Failure> {
+    let store: Arc<dyn PackageStore> = parts.store.clone();
+    let owner = owner.clone();
+    let staged = tokio::task::spawn_blocking(move || store.stage(&owner)).await.map_err(|_| internal())?;
+    Ok(staged?.into())
+}
+
 /// Returns when such a program has written more than `most` to its folder, or the disk has no room for it.
 pub(in crate::services) async fn outgrown(
     folder: Arc<dyn Staging>,
     most: Usage,
     has_room: impl Fn() -> bool + Send + Sync + 'static,
-) {
+) -> DiskLimit {
     let has_room = Arc::new(has_room);
     loop {
         sleep(MEASURE_EVERY).await;
@@ -57,7 +68,7 @@ pub(in crate::services) async fn outgrown(
         // A folder that disappears while it is counted is counted the next time.
         let measure = move || has_room() && folder.usage(&most).is_ok_and(|usage| usage.fits(&most));
         if !tokio::task::spawn_blocking(measure).await.unwrap_or(false) {
-            return;
+            return DiskLimit::Bytes { max: most.bytes };
         }
     }
 }

@@ -4,7 +4,7 @@
 //! without a network and without any user's data. The modules are cached while the definitions stay the same, and reach
 //! a sandbox over its channels when a program imports them.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, Semaphore},
-    time::{Instant, sleep},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -23,13 +23,12 @@ use super::{
 };
 use crate::{
     domain::{
-        Code, DiskLimit, Ended, Failure, Language, Principal,
+        Code, Ended, Failure, Language, Principal,
         text::shown,
         tools::{ServerName, ToolServer},
     },
-    ports::packages::PackageStore,
     services::{
-        runs::{AuxiliaryProgram, execute_auxiliary},
+        runs::{AuxiliaryProgram, execute_auxiliary, staged},
         shared_parts::SharedParts,
     },
 };
@@ -176,7 +175,7 @@ impl Inner {
         language: ModuleLanguage,
     ) -> Result<Result<GeneratedModules, Instant>, Failure> {
         let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
-        let SharedParts { sandboxes, catalog, store, isolation, .. } = &self.parts.shared;
+        let SharedParts { sandboxes, catalog, isolation, .. } = &self.parts.shared;
         let (language, program) = language.generator();
         let language: Language = language.parse().map_err(|_| failed())?;
         let runner = catalog.get(&language)?;
@@ -188,10 +187,7 @@ impl Inner {
         };
         let tools: Vec<_> = definitions.tools.iter().map(one).collect();
         let order = json!({"server": server.name, "description": server.text.description, "tools": tools});
-        // A folder that is no conversation's.
-        let store: Arc<dyn PackageStore> = store.clone();
-        let staged = tokio::task::spawn_blocking(move || store.stage(&Principal::self_test()));
-        let staging = staged.await.map_err(|_| failed())??;
+        let staging = staged(&self.parts.shared, &Principal::self_test()).await?;
         let auxiliary = AuxiliaryProgram {
             runner: &runner,
             data: staging.data(),
@@ -202,12 +198,8 @@ impl Inner {
             by: None,
             cancel: CancellationToken::new(),
         };
-        // It writes nothing there.
-        let breach = async {
-            sleep(Duration::from_hours(1)).await;
-            DiskLimit::Bytes { max: 0 }
-        };
-        let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, breach, &|_| {}).await?;
+        // It writes nothing to its folder.
+        let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, pending(), &|_| {}).await?;
         if outcome.ended != (Ended::Exited { code: 0 }) {
             let why: String = stderr.chars().take(2000).collect();
             warn!(server = %server.name, how = ?outcome.ended, why = %why.escape_debug(), "modules were not made");
