@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -82,18 +83,13 @@ struct Request {
     packages: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct Line<'a> {
-    text: &'a str,
-    /// Whether it was installed, in the last line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    done: Option<bool>,
-}
-
+/// A line of the answer; the last one says whether it was installed.
 fn line(text: &str, done: Option<bool>) -> Bytes {
-    let mut line = serde_json::to_vec(&Line { text, done }).unwrap_or_default();
-    line.push(b'\n');
-    line.into()
+    let line = match done {
+        None => json!({"text": text}),
+        Some(done) => json!({"text": text, "done": done}),
+    };
+    format!("{line}\n").into()
 }
 
 impl Requests for Inner {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde_json::json;
 
 use super::{Inner, Job};
 use crate::{
@@ -26,16 +26,6 @@ const WORDS_CHARS_MAX: usize = 2000;
 const BY_UV: &str = include_str!("install.py");
 const BY_NPM: &str = include_str!("install.js");
 
-/// What the program reads.
-#[derive(Serialize)]
-struct Order<'a> {
-    requirements: &'a [String],
-    index: &'a str,
-    roots: Option<&'a str>,
-    builds: bool,
-    folder: String,
-}
-
 impl Inner {
     /// Makes the tree of these requirements.
     pub(super) async fn make(
@@ -53,13 +43,9 @@ impl Inner {
         let ceiling = quota.ceiling();
         let staging = staged(&self.parts, &conversation.owner).await?;
 
-        let order = Order {
-            requirements: &asked.texts(),
-            index,
-            roots: options.roots.as_deref(),
-            builds: options.builds,
-            folder: format!("/data/{FOLDER}/{}", tool.folder()),
-        };
+        let folder = format!("/data/{FOLDER}/{}", tool.folder());
+        let order = json!({"requirements": asked.texts(), "index": index, "roots": options.roots,
+            "builds": options.builds, "folder": folder});
         let code = match tool {
             Tool::Uv => BY_UV,
             Tool::Npm => BY_NPM,
@@ -71,7 +57,7 @@ impl Inner {
             data: staging.data(),
             limits,
             code: Bytes::from_static(code.as_bytes()),
-            stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
+            stdin: order.to_string().into(),
             channels: Some(self.parts.network.open(access, conversation, &runner.language)),
             by: by.as_ref(),
             cancel: self.stop.child_token(),

@@ -193,7 +193,7 @@ impl Inner {
             data: staging.data(),
             limits: self.parts.generator_limits,
             code: Bytes::from_static(program.as_bytes()),
-            stdin: serde_json::to_vec(&order).unwrap_or_default().into(),
+            stdin: order.to_string().into(),
             channels: None,
             by: None,
             cancel: CancellationToken::new(),
