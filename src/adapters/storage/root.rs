@@ -24,6 +24,8 @@ use crate::domain::{ConversationKey, InstanceId, Principal, RunnerUsers};
 /// The folders of isolation checks, which are conversations of no owner.
 const CHECKS: &str = ".checks";
 
+const ROOT_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
 /// The files of all conversations.
 #[derive(Debug)]
 pub struct DiskStorage {
@@ -74,16 +76,9 @@ impl DiskStorage {
     fn claiming(root: &Path, users: RunnerUsers, claim: Claiming) -> Result<Self, RootError> {
         let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
         let unwritable = |errno: Errno| RootError::Unwritable { root: root.to_owned(), source: errno.into() };
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(unopened)?;
+        let handle = open_root(root, 0o700)?;
         let path = std::path::absolute(root).map_err(unopened)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| unopened(e.into()))?;
-        let mode = rustix::fs::fstat(&handle).map_err(|e| unopened(e.into()))?.st_mode;
-        // With the sticky bit (`/tmp`) others can still take a name first, so it does not help here.
-        if mode & 0o002 != 0 {
-            return Err(RootError::OpenToAll { root: root.to_owned() });
-        }
-        rustix::fs::openat2(&handle, ".", flags, Mode::empty(), ResolveFlags::BENEATH)
+        rustix::fs::openat2(&handle, ".", ROOT_FLAGS, Mode::empty(), ResolveFlags::BENEATH)
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
         let Claim { lock, instance, alone } = claim(root, &path)?;
         let own = |name| own_folder(&handle, name).map_err(unwritable);
@@ -184,6 +179,19 @@ impl DiskStorage {
     pub(super) fn unassigned_path(&self) -> PathBuf {
         self.path.join(".nameless").join(self.instance.to_string())
     }
+}
+
+/// Opens a folder that the operator named, made when it is missing. No other user of the machine may write to it.
+pub(super) fn open_root(root: &Path, mode: u32) -> Result<OwnedFd, RootError> {
+    let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(root).map_err(unopened)?;
+    let handle = rustix::fs::open(root, ROOT_FLAGS, Mode::empty()).map_err(|errno| unopened(errno.into()))?;
+    let stat = rustix::fs::fstat(&handle).map_err(|errno| unopened(errno.into()))?;
+    // With the sticky bit (`/tmp`) others can still take a name first, so it does not help here.
+    if stat.st_mode & 0o002 != 0 {
+        return Err(RootError::OpenToAll { root: root.to_owned() });
+    }
+    Ok(handle)
 }
 
 /// The folder of an owner's conversations below the root. The default owner's conversations lie at the top. No

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
 use tracing::warn;
 
 use super::{
@@ -26,6 +26,7 @@ use super::{
     list::Walk,
     next_entry, open_beneath,
     own::{exchange, make_folder, new_file, open_own, own_folder},
+    root::open_root,
     unless,
 };
 use crate::{
@@ -61,15 +62,7 @@ impl DiskSkills {
     /// # Errors
     /// When it cannot be opened or made, or every user of the machine could change it.
     pub fn at(path: &Path, now_unix_s: i64) -> Result<Self, RootError> {
-        let unusable = |source| RootError::Open { root: path.to_owned(), source };
-        std::fs::create_dir_all(path).map_err(unusable)?;
-        let root = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let root = root.map_err(|errno| unusable(errno.into()))?;
-        let mode = rustix::fs::fstat(&root).map_err(|errno| unusable(errno.into()))?.st_mode;
-        if Mode::from_raw_mode(mode).contains(Mode::WOTH) {
-            return Err(RootError::OpenToAll { root: path.to_owned() });
-        }
-        let skills = Self { root, path: path.to_owned() };
+        let skills = Self { root: open_root(path, 0o777)?, path: path.to_owned() };
         skills.folder(&SkillSource::Public);
         skills.clear_incoming(now_unix_s);
         Ok(skills)
