@@ -67,6 +67,13 @@ pub struct Decider {
     pub by: &'static str,
 }
 
+impl Decider {
+    /// The only owner whose questions this is about; `None` for those of all.
+    fn owner(&self) -> Option<&str> {
+        (!self.is_operator).then(|| self.who.name())
+    }
+}
+
 /// What became of a question.
 pub(super) enum Reply {
     /// An answer came: the call is decided on anew.
@@ -168,13 +175,13 @@ impl Approvals {
         Ok(Some(question))
     }
 
-    /// The newest questions and answers of one owner, or (`None`) of all.
+    /// The newest questions and answers of this owner, or of all where an operator asks.
     ///
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
-    pub async fn list(&self, who: Option<&Principal>, open: bool) -> Result<Vec<Approval>, Failure> {
+    pub async fn list(&self, by: &Decider, open: bool) -> Result<Vec<Approval>, Failure> {
         let open_at = open.then(|| self.clock.unix_ms());
-        Ok(self.store()?.approvals(who.map(Principal::name), open_at, LISTED_MAX).await?)
+        Ok(self.store()?.approvals(by.owner(), open_at, LISTED_MAX).await?)
     }
 
     /// A question of this owner, or of any where an operator asks.
@@ -182,8 +189,7 @@ impl Approvals {
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn get(&self, by: &Decider, id: ApprovalId) -> Result<Approval, Failure> {
-        let owner = (!by.is_operator).then(|| by.who.name());
-        let found = self.store()?.approval(id, owner).await?;
+        let found = self.store()?.approval(id, by.owner()).await?;
         found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
     }
 

@@ -2,7 +2,7 @@
 //! by hand, exactly once: names of files are bytes, which axum's `Path` cannot hold. So the API's description has them
 //! from a table.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use axum::{
     extract::{FromRequestParts, OriginalUri},
@@ -29,6 +29,7 @@ use crate::{
         },
     },
     domain::{ConversationKey, Failure, Principal, RunId, SafePath, SessionId, TraceContext, path::decode_component},
+    services::tokens::Token,
 };
 
 /// How many items a page of a list holds by default.
@@ -100,6 +101,8 @@ pub(super) struct Call<Q = NoArguments> {
     pub method: Method,
     pub headers: HeaderMap,
     pub trace: Option<TraceContext>,
+    /// `None` where no middleware checked one.
+    pub token: Option<Arc<Token>>,
     /// What is not in memory here may be at another server.
     pub others_may_know: bool,
     uri: Uri,
@@ -113,9 +116,10 @@ impl<S: Send + Sync, Q: DeserializeOwned + JsonSchema> FromRequestParts<S> for C
         let query = arguments(parts.uri.query().unwrap_or_default())?;
         let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
         let trace = parts.extensions.get::<TraceContext>().copied();
+        let token = parts.extensions.get::<Arc<Token>>().cloned();
         let (method, headers) = (parts.method.clone(), parts.headers.clone());
         let others_may_know = parts.extensions.get::<MayBeElsewhere>().is_some();
-        Ok(Self { who, query, method, headers, trace, others_may_know, uri })
+        Ok(Self { who, query, method, headers, trace, token, others_may_know, uri })
     }
 }
 

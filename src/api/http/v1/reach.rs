@@ -1,13 +1,7 @@
 //! What programs may reach: the network, by policies, and tools of MCP servers, by rules and by answers to questions
 //! about calls. An operator, with the scope `admin`, sees what programs of every owner did and changes both.
 
-use std::sync::Arc;
-
-use axum::{
-    Json,
-    extract::{FromRequestParts, State},
-    http::{StatusCode, request::Parts},
-};
+use axum::{Json, extract::State, http::StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -15,7 +9,7 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, RequestBody, error::ApiError, no_content},
+        http::{Answer, Reply, RequestBody, no_content},
         schema::{
             network::{
                 NetworkDecision, NetworkDecisions, OwnedDecision, OwnedDecisions, PolicyBody, PolicyList, PolicyResult,
@@ -26,11 +20,10 @@ use crate::{
             },
         },
     },
-    domain::{Code, Failure, Principal, Scope, tools::ApprovalId},
+    domain::{Code, Failure, Scope, tools::ApprovalId},
     services::{
         admin::Admin,
         network::Network,
-        tokens::Token,
         tools::{Decider, ModuleLanguage, SearchResult, Tools},
     },
 };
@@ -137,16 +130,10 @@ pub(super) struct WhichApprovals {
     open: Option<bool>,
 }
 
-/// Asks an operator's rights once.
-impl<S: Send + Sync> FromRequestParts<S> for Decider {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let who = Principal::from_request_parts(head, state).await?;
-        let token = head.extensions.get::<Arc<Token>>();
-        let is_operator = token.is_some_and(|token| token.check_scope(Scope::Admin).is_ok());
-        Ok(Self { who, is_operator, by: "api" })
-    }
+/// The caller, who may be an operator.
+fn decider<Q>(call: &Call<Q>) -> Decider {
+    let is_operator = call.token.as_ref().is_some_and(|token| token.check_scope(Scope::Admin).is_ok());
+    Decider { who: call.who.clone(), is_operator, by: "api" }
 }
 
 fn question(call: &Call) -> Result<ApprovalId, Failure> {
@@ -199,9 +186,8 @@ pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguage
     params(WhichApprovals),
     responses((status = 200, description = "The newest questions.", body = ApprovalList)),
 )]
-pub(super) async fn approvals(parts: ApiParts, by: Decider, call: Call<WhichApprovals>) -> Answer<ApprovalList> {
-    let of = (!by.is_operator).then_some(&by.who);
-    let approvals = parts.tools.approvals().list(of, call.query.open.unwrap_or(false)).await?;
+pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprovals>) -> Answer<ApprovalList> {
+    let approvals = tools.approvals().list(&decider(&call), call.query.open.unwrap_or(false)).await?;
     Ok(Json(ApprovalList { approvals: approvals.iter().map(Into::into).collect() }))
 }
 
@@ -212,8 +198,8 @@ pub(super) async fn approvals(parts: ApiParts, by: Decider, call: Call<WhichAppr
     get, path = "/v1/approvals/{id}", tag = "tools", operation_id = "getApproval",
     responses((status = 200, description = "The question.", body = ApprovalResult)),
 )]
-pub(super) async fn approval(State(tools): State<Tools>, by: Decider, call: Call) -> Answer<ApprovalResult> {
-    let found = tools.approvals().get(&by, question(&call)?).await?;
+pub(super) async fn approval(State(tools): State<Tools>, call: Call) -> Answer<ApprovalResult> {
+    let found = tools.approvals().get(&decider(&call), question(&call)?).await?;
     Ok(Json((&found).into()))
 }
 
@@ -225,10 +211,10 @@ pub(super) async fn approval(State(tools): State<Tools>, by: Decider, call: Call
     request_body(content = AnswerBody),
     responses((status = 200, description = "It is answered.", body = ApprovalResult)),
 )]
-pub(super) async fn answer(parts: ApiParts, by: Decider, call: Call, body: RequestBody) -> Answer<ApprovalResult> {
+pub(super) async fn answer(State(tools): State<Tools>, call: Call, body: RequestBody) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
-    let answered = parts.tools.approvals().answer(&by, id, answer).await?;
+    let answered = tools.approvals().answer(&decider(&call), id, answer).await?;
     Ok(Json((&answered).into()))
 }
 
@@ -239,8 +225,8 @@ pub(super) async fn answer(parts: ApiParts, by: Decider, call: Call, body: Reque
     delete, path = "/v1/approvals/{id}", tag = "tools", operation_id = "deleteApproval",
     responses((status = 204, description = "It was withdrawn.")),
 )]
-pub(super) async fn withdraw(State(tools): State<Tools>, by: Decider, call: Call) -> Reply<StatusCode> {
-    no_content(tools.approvals().revoke(&by, question(&call)?).await)
+pub(super) async fn withdraw(State(tools): State<Tools>, call: Call) -> Reply<StatusCode> {
+    no_content(tools.approvals().revoke(&decider(&call), question(&call)?).await)
 }
 
 /// List the tool servers of all owners.
