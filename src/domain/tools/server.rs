@@ -22,46 +22,42 @@ const CALL_S_MAX: u64 = 3600;
 const CONVERSATION: &str = "tools-";
 
 /// A tool server as it is written: `url`, `command`, or `command` in an `image`.
+#[serde_with::skip_serializing_none]
+#[serde_with::apply(
+    String => #[serde(skip_serializing_if = "String::is_empty")],
+    Vec => #[serde(skip_serializing_if = "Vec::is_empty")],
+    BTreeMap => #[serde(skip_serializing_if = "BTreeMap::is_empty")],
+)]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerText {
     /// Of an MCP server over Streamable HTTP.
-    #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 4096)]
     pub url: String,
     /// For each request to `url`; `{secret}` in a value is the server's secret.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// A program and its arguments: in a sandbox of its own where there is an `image`, and otherwise of the server's
     /// machine, which only the settings can name.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// The language whose runner image has the command.
-    #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 64)]
     pub image: String,
     /// The network policies of the command in an image; without any it has no network.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub network: Vec<String>,
     /// Variables of the command; `{secret}` in a value is the server's secret.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// What it is for, for models.
-    #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500)]
     pub description: String,
     /// The owners whose programs may call it; empty: all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub owners: Vec<String>,
     /// The first that matches a call counts. Without one a person is asked where the tool may destroy, by its
     /// definition, and other calls pass.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub rules: Vec<RuleText>,
     /// How long one call may take, in seconds; 60 where it is not set.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 3600)]
     pub call_seconds: Option<u64>,
 }
