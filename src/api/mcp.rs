@@ -77,17 +77,15 @@ pub struct McpServer {
     /// Whether the client is notified of changed languages; once, however often it says that it is ready.
     follows_languages: Arc<AtomicBool>,
     transport: Transport,
-    /// Of a process that serves one client.
-    conversation: ConversationId,
 }
 
 /// How requests arrive, which decides who the caller is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Transport {
     /// A middleware authenticates each request and adds its principal.
     Http,
-    /// The caller is the user who started the process.
-    Stdio,
+    /// The caller is the user who started the process. It serves one client, which has this conversation.
+    Stdio(ConversationId),
 }
 
 impl McpServer {
@@ -104,9 +102,8 @@ impl McpServer {
     }
 
     fn new(parts: McpParts, transport: Transport) -> Self {
-        let (calls, followed) = (Calls::default(), Followed::default());
-        let (follows_languages, conversation) = (Arc::default(), ConversationId::fresh());
-        Self { parts: Arc::new(parts), calls, followed, follows_languages, transport, conversation }
+        let (calls, followed, follows_languages) = (Calls::default(), Followed::default(), Arc::default());
+        Self { parts: Arc::new(parts), calls, followed, follows_languages, transport }
     }
 
     fn caller(&self, extensions: &Extensions) -> McpResult<Caller> {
@@ -114,12 +111,10 @@ impl McpServer {
         let request = head.and_then(|head| head.get::<RequestId>()).copied().unwrap_or_else(RequestId::new);
         let trace = head.and_then(|head| head.get::<TraceContext>()).copied();
         let client = head.and_then(|head| head.get::<Client>());
-        let (principal, session, conversation) = match (self.transport, client) {
+        let (principal, session, conversation) = match &self.transport {
             // The process ends with its client.
-            (Transport::Stdio, _) => {
-                (Some(Principal::default()), Some(CancellationToken::new()), Some(self.conversation.clone()))
-            }
-            (Transport::Http, client) => (
+            Transport::Stdio(own) => (Some(Principal::default()), Some(CancellationToken::new()), Some(own.clone())),
+            Transport::Http => (
                 head.and_then(|head| head.get::<Principal>()).cloned(),
                 client.and_then(|client| client.session.clone()),
                 client.and_then(|client| client.conversation.clone()),
@@ -151,7 +146,7 @@ impl ServerHandler for McpServer {
             tools: self.parts.tools.is_offered(owner),
         };
         // Over standard streams no server takes an upload.
-        let takes = |tool: ToolName| tool != ToolName::UploadUrl || self.transport == Transport::Http;
+        let takes = |tool: ToolName| tool != ToolName::UploadUrl || matches!(self.transport, Transport::Http);
         let may = |tool: ToolName| takes(tool) && caller.check_scope(tool.scope()).is_ok();
         let tools = describe::tools(&self.parts.options, &runs.runners(), &offered, caller.view, may);
         Ok(ListToolsResult::with_all_items(tools))

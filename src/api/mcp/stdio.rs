@@ -29,6 +29,7 @@ use tokio_util::{
 };
 
 use super::{McpParts, McpServer, Transport};
+use crate::domain::ConversationId;
 
 /// The longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -58,7 +59,7 @@ pub enum StdioError {
 /// # Errors
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(parts: McpParts, shutdown: CancellationToken) -> Result<(), StdioError> {
-    let server = McpServer::new(parts, Transport::Stdio);
+    let server = McpServer::new(parts, Transport::Stdio(ConversationId::fresh()));
     match Box::pin(server.serve_with_ct(Lines::new(), shutdown)).await {
         Ok(service) => service.waiting().await.map(drop).map_err(StdioError::from),
         // The client closed its end before it sent anything.
