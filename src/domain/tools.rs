@@ -177,7 +177,6 @@ pub struct Approval {
     pub call: ProposedCall,
     pub asked_unix_ms: i64,
     pub answered: Option<Answered>,
-    pub answered_unix_ms: Option<i64>,
     /// Who answered, and by what: `page`, `api`, `client`.
     pub answered_by: Option<String>,
     /// Until when the question can be answered, or the answer holds.

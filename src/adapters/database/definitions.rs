@@ -69,7 +69,6 @@ fn read(row: &AnyRow) -> DbResult<Approval> {
         },
         asked_unix_ms: row.try_get("asked_ms")?,
         answered: answer.as_deref().and_then(Answered::parse),
-        answered_unix_ms: row.try_get("answered_ms")?,
         answered_by: row.try_get("answered_by")?,
         expires_unix_ms: row.try_get("expires_ms")?,
     })

@@ -165,7 +165,6 @@ impl Approvals {
             call,
             asked_unix_ms: now,
             answered: None,
-            answered_unix_ms: None,
             answered_by: None,
             expires_unix_ms: now.saturating_add(i64::try_from(self.ask_max.as_millis()).unwrap_or(i64::MAX)),
         };

@@ -43,7 +43,6 @@ impl World {
                     },
                     asked_unix_ms: now,
                     answered: None,
-                    answered_unix_ms: None,
                     answered_by: None,
                     expires_unix_ms: now + HOUR_MS,
                 };

@@ -28,7 +28,6 @@ fn question(conversation: &str, arguments: &str) -> Approval {
         },
         asked_unix_ms: NOW,
         answered: None,
-        answered_unix_ms: None,
         answered_by: None,
         expires_unix_ms: LATER,
     }
