@@ -215,10 +215,6 @@ impl Requirements {
     pub fn texts(&self) -> Vec<String> {
         self.0.values().cloned().collect()
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 #[cfg(test)]
