@@ -211,13 +211,13 @@ impl McpParts {
     /// # Errors
     /// There is no such run of the caller, or its token may not ask.
     pub(super) async fn task(&self, caller: &Caller, id: &str) -> Result<GetTaskResult, ErrorData> {
-        let detailed = match self.run_of_task(caller, id) {
+        let run = run_of_task(caller, id).map_err(|failure| refused(&failure))?;
+        let detailed = match self.runs.get(&caller.principal, run) {
             Ok(run) => {
                 let view = run.view();
                 DetailedTask::new(task_of(&view), self.payload(caller, &run, &view).await)
             }
-            Err(failure) if failure.code == Code::RunNotFound => self.recorded_task(caller, id).await?,
-            Err(failure) => return Err(refused(&failure)),
+            Err(_) => self.recorded_task(caller, run).await?,
         };
         Ok(GetTaskResult::new(detailed))
     }
@@ -227,13 +227,8 @@ impl McpParts {
     /// # Errors
     /// As [`Self::task`].
     pub(super) fn cancel_task(&self, caller: &Caller, id: &str) -> Result<(), ErrorData> {
-        self.run_of_task(caller, id).map(|run| run.cancel()).map_err(|failure| refused(&failure))
-    }
-
-    fn run_of_task(&self, caller: &Caller, id: &str) -> Result<Arc<Run>, Failure> {
-        caller.check_scope(ToolName::GetRun.scope())?;
-        let run = id.parse::<RunId>().map_err(|_| no_task())?;
-        self.runs.get(&caller.principal, run)
+        let found = run_of_task(caller, id).and_then(|run| self.runs.get(&caller.principal, run));
+        found.map(|run| run.cancel()).map_err(|failure| refused(&failure))
     }
 
     async fn payload(&self, caller: &Caller, run: &Run, view: &RunView) -> TaskPayload {
@@ -249,12 +244,11 @@ impl McpParts {
     }
 
     /// A run that is no longer in memory.
-    async fn recorded_task(&self, caller: &Caller, id: &str) -> Result<DetailedTask, ErrorData> {
-        let run = id.parse::<RunId>().map_err(|_| refused(&no_task()))?;
+    async fn recorded_task(&self, caller: &Caller, run: RunId) -> Result<DetailedTask, ErrorData> {
         let line = self.history.run(&caller.principal, run).await.map_err(|failure| refused(&failure))?;
         let begun = run.unix_ms();
         let updated = line.end.as_ref().map_or(begun, |end| end.unix_ms);
-        let task = Task::new(id, TaskStatus::Working, rfc3339(begun / 1000), rfc3339(updated / 1000));
+        let task = Task::new(run.to_string(), TaskStatus::Working, rfc3339(begun / 1000), rfc3339(updated / 1000));
         let payload = match self.recorded(caller, run).await {
             _ if line.end.is_none() => TaskPayload::Working,
             // As it was while the run was in memory: a status that is final does not change.
@@ -307,8 +301,10 @@ fn failed(caller: &Caller, failure: &Failure) -> TaskPayload {
     TaskPayload::Failed { error: object(json!({"code": ErrorCode::INTERNAL_ERROR.0, "message": message})) }
 }
 
-fn no_task() -> Failure {
-    Failure::new(Code::RunNotFound, "There is no such task.")
+/// The run that a task is, where the caller's token may ask for it.
+fn run_of_task(caller: &Caller, id: &str) -> Result<RunId, Failure> {
+    caller.check_scope(ToolName::GetRun.scope())?;
+    id.parse().map_err(|_| Failure::new(Code::RunNotFound, "There is no such task."))
 }
 
 /// Clients forget a task that is not known, so a fault of ours says something else.
