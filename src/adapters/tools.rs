@@ -54,15 +54,7 @@ impl Connector {
     /// # Errors
     /// When TLS cannot be set up.
     pub fn new(path: OsString) -> Result<Self, ConnectorError> {
-        Self::trusting(path, &[])
-    }
-
-    /// With more roots, in DER.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn trusting(path: OsString, more_roots: &[Vec<u8>]) -> Result<Self, ConnectorError> {
-        Ok(Self { client: http::client(more_roots)?, path })
+        Ok(Self { client: http::client()?, path })
     }
 }
 

@@ -29,12 +29,11 @@ const REQUESTS_MAX: usize = 64;
 const RESUMED_MAX: usize = 4;
 const BETWEEN_STREAMS: Duration = Duration::from_millis(250);
 
-/// With the roots that Mozilla publishes, those of the system and `more_roots`, in DER.
-pub(super) fn client(more_roots: &[Vec<u8>]) -> Result<Client, reqwest::Error> {
+/// With the roots that Mozilla publishes, and those of the system.
+pub(super) fn client() -> Result<Client, reqwest::Error> {
     // reqwest takes the one of the process; an error says that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let built_in = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().map(AsRef::as_ref);
-    let roots = built_in.chain(more_roots.iter().map(Vec::as_slice)).map(Certificate::from_der);
+    let roots = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().map(|root| Certificate::from_der(root.as_ref()));
     Client::builder()
         .tls_certs_merge(roots.collect::<Result<Vec<_>, _>>()?)
         // Headers hold secrets, which follow no redirect.
