@@ -12,6 +12,7 @@ pub mod file;
 pub mod finding;
 #[cfg(test)]
 pub(crate) mod fuzz_support;
+pub mod heartbeats;
 pub mod id;
 pub mod network;
 pub mod outcome;
@@ -35,6 +36,7 @@ pub use self::{
     error::{Code, Failure},
     event::{DisplayKind, Event, EventKind, StreamKind},
     file::{Change, FileEntry},
+    heartbeats::Heartbeats,
     id::{ConversationId, InstanceId, Language, RunId, SandboxId, SessionId, TokenId},
     outcome::{DiskLimit, Ended, Figures, Limits, Outcome},
     owner::{ConversationKey, Principal},

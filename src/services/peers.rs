@@ -17,8 +17,6 @@
 //! follow ── one task: writes the heartbeat, reads the others', stores new conversations, gives back idle ones
 //! ```
 
-mod heartbeats;
-
 use std::{
     collections::HashMap,
     sync::{
@@ -36,10 +34,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::heartbeats::Heartbeats;
 pub use crate::ports::peers::Peer;
 use crate::{
-    domain::{Clock, Code, ConversationKey, Failure, InstanceId, Moment},
+    domain::{Clock, Code, ConversationKey, Failure, Heartbeats, InstanceId, Moment},
     ports::{
         database::{DatabaseError, DbResult, within},
         peers::PeerStore,
@@ -91,6 +88,14 @@ struct OwnRecord {
     used: Instant,
     /// `None` until it is stored.
     stamp: Option<i64>,
+}
+
+/// What the rounds of [`Peers::follow`] know of each other.
+#[derive(Default)]
+struct Beats {
+    /// When this server's own last beat began.
+    own: Option<Moment>,
+    others: Heartbeats<i64>,
 }
 
 /// What is at a server.
@@ -208,7 +213,7 @@ impl Peers {
         let Some(inner) = &self.0 else { return };
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut beats = Heartbeats::default();
+        let mut beats = Beats::default();
         let mut is_new = true;
         loop {
             tokio::select! {
@@ -267,7 +272,7 @@ impl Inner {
         self.store.take(conversation, self.me.instance, stamp, &dead).await
     }
 
-    async fn round(&self, beats: &mut Heartbeats, occupancy: &impl Occupancy) -> DbResult<()> {
+    async fn round(&self, beats: &mut Beats, occupancy: &impl Occupancy) -> DbResult<()> {
         let (clock, begun) = (self.clock.as_ref(), Moment::now(self.clock.as_ref()));
         within(DEAD_AFTER / 2, self.store.announce(&self.me, self.stamp.fetch_add(1, Ordering::Relaxed))).await?;
         // From before the last beat until after this one, so no other server has counted longer.
@@ -276,8 +281,12 @@ impl Inner {
             self.records.lock().values_mut().for_each(|record| record.stamp = None);
             self.has_unstored.store(true, Ordering::Release);
         }
-        let (alive, dead) = beats.alive(within(DEAD_AFTER / 2, self.store.peers()).await?, self.me.instance);
-        *self.others.write() = alive;
+        let mut others = within(DEAD_AFTER / 2, self.store.peers()).await?;
+        others.retain(|(peer, _)| peer.instance != self.me.instance);
+        beats.others.note(others.iter().map(|(peer, beat)| (peer.instance, *beat)), DEAD_AFTER / 2);
+        let dead = beats.others.unchanged_for(DEAD_AFTER);
+        others.retain(|(peer, beat)| !dead.contains(&(peer.instance, *beat)));
+        *self.others.write() = others.into_iter().map(|(peer, _)| peer).collect();
         *self.dead.write() = dead;
         self.ready.send_replace(true);
         // A beat that took long leaves the rest its time.
@@ -285,7 +294,7 @@ impl Inner {
         self.store_made(until, occupancy).await?;
         self.ready.send_replace(true);
         self.give_back(until, occupancy).await?;
-        for (instance, beat) in beats.forgotten() {
+        for (instance, beat) in beats.others.unchanged_for(FORGOTTEN_AFTER) {
             if Instant::now() > until {
                 break;
             }

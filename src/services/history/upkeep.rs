@@ -1,14 +1,17 @@
 //! Maintenance beside recording: this server updates its heartbeat, runs of dead servers are recorded as lost, and old
 //! lines are removed, a bounded number in a round.
 
-use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 use tracing::info;
 
 use super::{History, Store, line};
 use crate::{
-    domain::{InstanceId, StepWatch},
+    domain::{
+        Heartbeats, InstanceId, StepWatch,
+        text::{ms, whole},
+    },
     ports::database::DbResult,
 };
 
@@ -31,10 +34,8 @@ const SUMMED_FOR: Duration = Duration::from_mins(10);
 /// What is known from earlier rounds.
 #[derive(Default)]
 pub(super) struct Upkeep {
-    /// The last beat of other servers, and since when it is the same. Their clocks do not matter.
-    beats: HashMap<InstanceId, (Option<i64>, Instant)>,
-    /// When they were last read.
-    read: Option<Instant>,
+    /// Of other servers.
+    beats: Heartbeats<Option<i64>>,
     steps: StepWatch,
     counted: Option<Counted>,
     summed: Option<Summed>,
@@ -75,23 +76,11 @@ impl History {
     pub(super) async fn upkeep(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
         store.beat(self.instance, self.clock.unix_ms()).await?;
         self.end_unrecorded(store).await?;
-        let open = store.open().await?;
-        let (now, mut beats) = (Instant::now(), HashMap::new());
-        // What did not change while nothing was read may have been unable to, as the database was away: it has another
-        // chance.
-        if known.read.replace(now).is_none_or(|read| now - read > DEAD_AFTER / 2) {
-            known.beats.clear();
-        }
-        for (instance, beat) in open.into_iter().filter(|(instance, _)| *instance != self.instance) {
-            let seen = known.beats.remove(&instance).filter(|(last, _)| *last == beat);
-            beats.entry(instance).or_insert(seen.unwrap_or((beat, now)));
-        }
-        // Before the first call that may fail, or the dead servers that remain would count as alive again.
-        known.beats = beats;
-        for (instance, (_, since)) in &known.beats {
-            if since.elapsed() >= DEAD_AFTER {
-                self.close(store, *instance).await?;
-            }
+        let open = store.open().await?.into_iter();
+        known.beats.note(open.filter(|(instance, _)| *instance != self.instance), DEAD_AFTER / 2);
+        // All are noted before the first call that may fail, or the dead servers that remain would count as alive again.
+        for (instance, _) in known.beats.unchanged_for(DEAD_AFTER) {
+            self.close(store, instance).await?;
         }
         self.remove_old(store, known).await
     }
@@ -122,8 +111,7 @@ impl History {
     /// Nothing is removed for its age soon after the start, or when the clock was set.
     async fn remove_old(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
         let settled_ms = known.steps.settled_ms(self.clock.as_ref());
-        let ms = |age: Duration| i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-        let by_age = settled_ms.zip(self.options.kept).map(|(now, kept)| now.saturating_sub(ms(kept)));
+        let by_age = settled_ms.zip(self.options.kept).map(|(now, kept)| now.saturating_sub(whole(ms(kept))));
         self.sum(store, known).await?;
         let (by_count, counted) = self.count(store, known.counted.take()).await?;
         if let Some(before) = by_age.max(by_count).max(known.first_kept) {
