@@ -1,8 +1,6 @@
 //! The history in the database.
 
 mod activity;
-#[cfg(test)]
-mod plans;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -338,3 +336,6 @@ fn read_usage(row: &AnyRow) -> DbResult<UsageLine> {
         output_bytes: row.try_get("output_bytes")?,
     })
 }
+
+#[cfg(test)]
+mod tests;
