@@ -25,7 +25,7 @@ pub use self::{
     grants::{Consent, Granted, Request, TokenRequest},
     openid::OpenIdOptions,
 };
-use self::{documents::Documents, openid::OpenId, rates::Rates};
+use self::{documents::Documents, rates::Rates};
 use super::tokens::Tokens;
 use crate::{
     domain::{Clock, StepWatch, TokenId},
@@ -128,7 +128,6 @@ pub struct SignIn {
     rates: Rates,
     web: Arc<dyn Web>,
     documents: Mutex<Documents>,
-    openid: Option<OpenId>,
 }
 
 impl SignIn {
@@ -140,9 +139,8 @@ impl SignIn {
         web: Arc<dyn Web>,
         options: SignInOptions,
     ) -> Self {
-        let openid = options.openid.clone().map(|options| OpenId { options, web: Arc::clone(&web) });
         let (rates, documents) = (Rates::default(), Mutex::default());
-        Self { store, tokens, clock, observer, options, rates, web, documents, openid }
+        Self { store, tokens, clock, observer, options, rates, web, documents }
     }
 
     pub fn issuer(&self) -> &str {
