@@ -6,7 +6,6 @@
 //! follow ── one task: changes of other processes, last uses, tokens that ended long ago
 //! ```
 
-mod access;
 mod elsewhere;
 mod follow;
 mod issue;
@@ -32,7 +31,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 use tokio_stream::wrappers::BroadcastStream;
 
-use self::access::AccessTokens;
+use self::token::AccessTokens;
 pub use self::{
     issue::{NewToken, fresh},
     token::{Started, Token},

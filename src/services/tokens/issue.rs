@@ -6,7 +6,7 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
-use super::{Tokens, access::Access, digest};
+use super::{Tokens, digest, token::Access};
 use crate::{
     domain::{
         Code, Failure, Grant, Principal, TokenId, TokenRecord,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Tokens, access::Access};
+use super::{Tokens, token::Access};
 use crate::{
     domain::{
         Code, Failure, Grant, Principal, Scope, TokenDigest, TokenId, TokenLimits, TokenRecord, token::SUBJECT_MARK,
