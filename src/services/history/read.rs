@@ -2,14 +2,13 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use tokio::time::timeout;
 use tracing::debug;
 
 use super::{History, Store, line};
 use crate::{
     domain::{Code, Failure, Principal, RunId},
     ports::{
-        database::DbResult,
+        database::{DbResult, within},
         history::{HistoryLine, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
     services::cut,
@@ -60,8 +59,7 @@ impl History {
     /// [`Code::DatabaseUnavailable`].
     pub async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<(Vec<UsageLine>, bool), Failure> {
         let mut lines = answer(self.stored()?.usage(filter, limit.saturating_add(1))).await?;
-        let more = lines.len() > limit;
-        lines.truncate(limit);
+        let more = cut(&mut lines, limit, |_| ()).is_some();
         Ok((lines, more))
     }
 
@@ -94,8 +92,7 @@ impl History {
 }
 
 async fn answer<T>(call: impl Future<Output = DbResult<T>>) -> Result<T, Failure> {
-    let answered = timeout(ANSWER_MAX, call).await.map_err(|_| unavailable())?;
-    answered.map_err(|error| {
+    within(ANSWER_MAX, call).await.map_err(|error| {
         debug!(%error, "the history was not read");
         unavailable()
     })
