@@ -7,7 +7,7 @@ use crate::{
     adapters::{self, database::Database},
     api::http::{body::Bodies, sign_in::SignInParts},
     config::Config,
-    domain::clock::SystemClock,
+    domain::{clock::SystemClock, text::items},
     ports::{observer::Observer, web::Web},
     services::{
         issuer::{Issuer, IssuerOptions},
@@ -77,15 +77,12 @@ fn openid(config: &Config) -> Result<Option<OpenIdOptions>, StartError> {
             Some(text.trim().into())
         }
     };
-    let list = |text: &str, separator: char| {
-        text.split(separator).map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
-    };
     Ok(Some(OpenIdOptions {
         issuer: set.openid_issuer.clone(),
         client: set.openid_client_id.clone(),
         secret,
-        scopes: list(&set.openid_scopes, ' '),
-        allowed: list(&set.openid_allowed, ','),
+        scopes: set.openid_scopes.split_whitespace().map(str::to_owned).collect(),
+        allowed: items(&set.openid_allowed).map(str::to_owned).collect(),
         owner_claim: set.owner_claim.clone(),
     }))
 }

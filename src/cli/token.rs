@@ -10,7 +10,7 @@ use crate::{
     api::schema::token::TokenStatus,
     app,
     config::Config,
-    domain::{Grant, Language, Principal, Scope, TokenId, TokenLimits},
+    domain::{Grant, Language, Principal, Scope, TokenId, TokenLimits, text::items},
     services::tokens::{NewToken, Tokens},
 };
 
@@ -79,9 +79,7 @@ pub async fn run(config: &Config, command: TokenCommand) -> anyhow::Result<ExitC
             output_bytes_per_day: bytes_per_day,
             network,
         } => {
-            let network = network.map(|names| {
-                names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-            });
+            let network = network.map(|names| items(&names).map(str::to_owned).collect());
             let limits = TokenLimits { runs_per_minute, runs_at_once, cpu_s_per_day, bytes_per_day };
             let expires_unix_ms = expires_days.map(|days| tokens.in_seconds(days.saturating_mul(DAY_S)));
             let (owner, grant) = (owner.parse().context("--owner")?, Grant { scopes, languages, limits, network });
