@@ -6,7 +6,7 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
-use super::{Tokens, digest, token::Access};
+use super::{Token, Tokens, digest, token::Access};
 use crate::{
     domain::{
         Code, Failure, Grant, Principal, TokenId, TokenRecord,
@@ -104,14 +104,10 @@ impl Tokens {
         let is_one = |token: &TokenRecord| {
             token.owner == *owner && token.is_connection() && !token.is_subject() && token.is_valid(now)
         };
-        let mut all: Vec<_> = self
-            .known
-            .read()
-            .tokens
-            .values()
-            .filter(|token| is_one(&token.record))
-            .map(|token| (token.used.load(Ordering::Relaxed).max(token.record.created_unix_ms), token.record.id))
-            .collect();
+        let last_use = |token: &Token| token.used.load(Ordering::Relaxed).max(token.record.created_unix_ms);
+        let known = self.known.read();
+        let of_owner = known.tokens.values().filter(|token| is_one(&token.record));
+        let mut all: Vec<_> = of_owner.map(|token| (last_use(token), token.record.id)).collect();
         all.sort_unstable();
         all.truncate(all.len().saturating_sub(count));
         all.into_iter().map(|(_, id)| id).collect()
