@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::database::DbResult;
-use crate::domain::{Grant, TokenDigest, TokenId, TokenRecord, token::AccessRecord};
+use crate::domain::{Grant, TokenDigest, TokenId, TokenRecord};
 
 /// A client that registered itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct Pair {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exchange {
     /// The pair is stored.
-    Granted { connection: TokenId, grant: Grant, access: AccessRecord },
+    Granted { connection: TokenId, connection_digest: TokenDigest, grant: Grant },
     /// It was used before: the connection has to end.
     Reused(TokenId),
     /// It is unknown, expired, revoked, or another client's.

@@ -9,11 +9,7 @@ use super::{
     tokens::{insert, may},
 };
 use crate::{
-    domain::{
-        Grant, TokenDigest, TokenId, TokenRecord,
-        text::hex,
-        token::{AccessRecord, CONNECTION_MARK},
-    },
+    domain::{Grant, TokenDigest, TokenId, TokenRecord, text::hex, token::CONNECTION_MARK},
     ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient, SignInStore},
 };
 
@@ -216,12 +212,7 @@ async fn grant(
         .execute(&mut *transaction)
         .await?;
     transaction.commit().await?;
-    let access = AccessRecord {
-        digest: pair.access,
-        connection: digest(&row, "digest")?,
-        expires_unix_ms: pair.access_expires_unix_ms,
-    };
-    Ok(Exchange::Granted { connection, grant: may(&row)?, access })
+    Ok(Exchange::Granted { connection, connection_digest: digest(&row, "digest")?, grant: may(&row)? })
 }
 
 fn client(row: &AnyRow) -> DbResult<RegisteredClient> {

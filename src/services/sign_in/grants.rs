@@ -13,7 +13,7 @@ use super::{
 use crate::{
     domain::{
         Grant, Scope, TokenId, error,
-        token::{CONNECTION_MARK, NAME_CHARS_MAX},
+        token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX},
     },
     ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
     services::tokens::{NewToken, digest, fresh},
@@ -210,8 +210,9 @@ impl SignIn {
             _ => return Err(Refusal::UnsupportedGrantType),
         };
         match exchanged {
-            Exchange::Granted { connection, grant, access: accepted } => {
-                self.tokens.accept(accepted);
+            Exchange::Granted { connection, connection_digest, grant } => {
+                let expires_unix_ms = pair.access_expires_unix_ms;
+                self.tokens.accept(AccessRecord { digest: pair.access, connection: connection_digest, expires_unix_ms });
                 let step = if request.grant_type == "refresh_token" { "refreshed" } else { "redeemed" };
                 self.report(step, &client, Some(connection));
                 let expires_s = self.options.access.as_secs();
