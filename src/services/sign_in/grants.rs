@@ -211,8 +211,8 @@ impl SignIn {
         };
         match exchanged {
             Exchange::Granted { connection, connection_digest, grant } => {
-                let expires_unix_ms = pair.access_expires_unix_ms;
-                self.tokens.accept(AccessRecord { digest: pair.access, connection: connection_digest, expires_unix_ms });
+                let (digest, expires_unix_ms) = (pair.access, pair.access_expires_unix_ms);
+                self.tokens.accept(AccessRecord { digest, connection: connection_digest, expires_unix_ms });
                 let step = if request.grant_type == "refresh_token" { "refreshed" } else { "redeemed" };
                 self.report(step, &client, Some(connection));
                 let expires_s = self.options.access.as_secs();
