@@ -23,12 +23,8 @@ const AHEAD_MS: i64 = 2 * 24 * 3600 * 1000;
 #[async_trait]
 impl TokenStore for Database {
     async fn changed(&self, since: i64) -> DbResult<Vec<TokenRecord>> {
-        let rows =
-            sqlx::query("SELECT * FROM tokens WHERE changed_ms >= $1").bind(since).fetch_all(self.pool()?).await?;
-        // What another version of the server wrote must not keep the end of any other token from being read.
-        let skipped =
-            |error: &DatabaseError| warn!(%error, "a token in the database cannot be read, and is not accepted");
-        Ok(rows.iter().filter_map(|row| read(row).inspect_err(skipped).ok()).collect())
+        let query = sqlx::query("SELECT * FROM tokens WHERE changed_ms >= $1").bind(since);
+        Ok(readable(&query.fetch_all(self.pool()?).await?))
     }
 
     async fn access(&self, since: i64) -> DbResult<Vec<AccessRecord>> {
@@ -47,13 +43,13 @@ impl TokenStore for Database {
         insert(&mut *self.pool()?.acquire().await?, token).await
     }
 
-    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> DbResult<Vec<TokenId>> {
+    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> DbResult<Option<Vec<TokenRecord>>> {
         let mut transaction = self.pool()?.begin().await?;
         // The token first: what is being made with it holds its row (`SignInStore::connect`), and only a statement that
         // begins afterwards sees what was made.
         let statements = [
-            "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 WHERE id = $2 AND revoked_ms IS NULL RETURNING id",
-            "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 WHERE parent = $2 AND revoked_ms IS NULL RETURNING id",
+            "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 WHERE id = $2 AND revoked_ms IS NULL RETURNING *",
+            "UPDATE tokens SET revoked_ms = $1, changed_ms = $1 WHERE parent = $2 AND revoked_ms IS NULL RETURNING *",
         ];
         let mut rows = Vec::new();
         for statement in statements {
@@ -61,7 +57,7 @@ impl TokenStore for Database {
             rows.extend(query.fetch_all(&mut *transaction).await?);
         }
         transaction.commit().await?;
-        rows.iter().map(|row| parsed(row, "id")).collect()
+        Ok((!rows.is_empty()).then(|| readable(&rows)))
     }
 
     async fn restore(&self, subject: &TokenId, at_unix_ms: i64) -> DbResult<bool> {
@@ -162,6 +158,12 @@ pub(super) async fn insert(connection: &mut AnyConnection, token: &TokenRecord) 
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// What another version of the server wrote must not keep the end of any other token from being read.
+fn readable(rows: &[AnyRow]) -> Vec<TokenRecord> {
+    let skipped = |error: &DatabaseError| warn!(%error, "a token in the database cannot be read, and is not accepted");
+    rows.iter().filter_map(|row| read(row).inspect_err(skipped).ok()).collect()
 }
 
 fn read(row: &AnyRow) -> DbResult<TokenRecord> {

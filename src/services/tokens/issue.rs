@@ -118,24 +118,15 @@ impl Tokens {
     /// # Errors
     /// [`Code::TokenNotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, id: TokenId) -> Result<(), Failure> {
-        let (store, now) = (self.store()?, self.now());
+        let store = self.store()?;
         self.follower.own(id, true);
-        let revoked = store.revoke(&id, now).await?;
-        if revoked.is_empty() {
+        let Some(revoked) = store.revoke(&id, self.now()).await? else {
             self.follower.settled(&[(id, true)]);
             let why = "There is no such token, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));
-        }
-        let known: Vec<_> = {
-            let known = self.known.read();
-            revoked.iter().filter_map(|id| known.by_id(*id)).map(|token| token.record.clone()).collect()
         };
         // One of them may be stored and not known yet: it must not be taken for valid afterwards.
-        let unknown =
-            if known.len() < revoked.len() { store.changed(now).await.unwrap_or_default() } else { Vec::new() };
-        let ended = known.into_iter().map(|token| TokenRecord { revoked_unix_ms: Some(now), ..token });
-        let unknown = unknown.into_iter().filter(|token| revoked.contains(&token.id));
-        self.learn(ended.chain(unknown).collect());
+        self.learn(revoked);
         Ok(())
     }
 

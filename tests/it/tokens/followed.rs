@@ -73,7 +73,7 @@ impl TokenStore for Slow {
         self.database.insert(token).await
     }
 
-    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Vec<TokenId>, DatabaseError> {
+    async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> Result<Option<Vec<TokenRecord>>, DatabaseError> {
         self.database.revoke(token, at_unix_ms).await
     }
 

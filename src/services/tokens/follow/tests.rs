@@ -41,7 +41,7 @@ impl TokenStore for Hanging {
         self.changed(0).await.map(drop)
     }
 
-    async fn revoke(&self, _: &TokenId, _: i64) -> DbResult<Vec<TokenId>> {
+    async fn revoke(&self, _: &TokenId, _: i64) -> DbResult<Option<Vec<TokenRecord>>> {
         unreachable!()
     }
 
