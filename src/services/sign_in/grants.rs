@@ -30,7 +30,8 @@ const REFRESH_MARK: &str = "mcpr_";
 const HOST_CHARS_MAX: usize = 80;
 /// What a client gets as far as its person may, whatever it asked for: some clients ask for one scope, and cannot ask
 /// for more later without losing it. `admin` would let a client make tokens, `approve` answer what people are asked.
-const OFFERED: [Scope; 2] = [Scope::Run, Scope::Files];
+/// The page of consent says it in words.
+pub(super) const OFFERED: [Scope; 2] = [Scope::Run, Scope::Files];
 
 /// A request for authorization, as it was sent.
 #[derive(Debug, Clone, Default)]
@@ -47,7 +48,6 @@ pub struct Consent {
     pub client: RegisteredClient,
     pub redirect: String,
     pub challenge: String,
-    pub scopes: Vec<Scope>,
 }
 
 /// A request for tokens, as it was sent.
@@ -98,7 +98,7 @@ impl SignIn {
             return Err(Refusal::InvalidRequest("a code_challenge with the method S256 is required"));
         }
         self.check_resources(&request.resources)?;
-        Ok(Consent { client, redirect, challenge: request.challenge.clone(), scopes: OFFERED.into() })
+        Ok(Consent { client, redirect, challenge: request.challenge.clone() })
     }
 
     /// Makes a connection for a person who enters a token, and the code that leads to it.
@@ -109,7 +109,7 @@ impl SignIn {
         let caller = self.tokens.caller_by_own(token.trim().as_bytes());
         let granted = caller.map(|caller| {
             let grant = &caller.token.record.grant;
-            let scopes: Vec<_> = consent.scopes.iter().copied().filter(|scope| grant.has(*scope)).collect();
+            let scopes: Vec<_> = OFFERED.into_iter().filter(|scope| grant.has(*scope)).collect();
             (Grant { scopes, ..grant.clone() }, caller)
         });
         let Some((grant, caller)) = granted.filter(|(grant, _)| !grant.scopes.is_empty()) else {

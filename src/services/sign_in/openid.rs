@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tracing::{info, warn};
 
-use super::{Consent, Refusal, SignIn};
+use super::{Consent, Refusal, SignIn, grants::OFFERED};
 use crate::{
     domain::{Grant, Principal, text::mac},
     ports::web::{NamedBy, WebError},
@@ -156,7 +156,7 @@ impl SignIn {
     /// # Errors
     /// [`Refusal::TooMany`], [`Refusal::Unavailable`].
     pub async fn consent_as(&self, consent: &Consent, owner: Principal) -> Result<SecretString, Refusal> {
-        let grant = Grant { scopes: consent.scopes.clone(), ..Grant::default() };
+        let grant = Grant { scopes: OFFERED.into(), ..Grant::default() };
         let new = NewToken { owner, name: String::new(), grant, expires_unix_ms: None, parent: None };
         self.connect(consent, new, None).await
     }

@@ -7,10 +7,7 @@ use axum::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use sha2::{Digest as _, Sha256};
 
-use crate::{
-    domain::Scope,
-    services::sign_in::{Consent, Refusal, redirect_host},
-};
+use crate::services::sign_in::{Consent, Refusal, redirect_host};
 
 const STYLE: &str = include_str!("consent.css");
 
@@ -28,7 +25,6 @@ pub(super) fn page(
         Some(host) => format!(" <strong>{}</strong> publishes what it says of itself.", escaped(host)),
         None => String::new(),
     };
-    let scopes: String = asked.scopes.iter().flat_map(|scope| ["<li>", about(*scope), "</li>"]).collect();
     let problem = refusal.map_or(String::new(), |refusal| {
         format!(
             "<p class=\"problem\" role=\"alert\" id=\"problem\">Not allowed: {}.</p>",
@@ -55,7 +51,9 @@ pub(super) fn page(
         "<h1>Connect “{name}”?</h1>\
          <p>{name} asks to use this sandbox server for you. That is the name it gives itself; the answer goes to \
          {target}.{published} Go on only if you have just begun this there.</p>\
-         <p>It will be able to do this, as far as you may:</p><ul>{scopes}</ul>{problem}{provider}{form}\
+         <p>It will be able to do this, as far as you may:</p><ul>\
+         <li>run programs in sandboxes, and see their output</li>\
+         <li>read, write and delete the files of your conversations</li></ul>{problem}{provider}{form}\
          <label for=\"token\">{label}</label>\
          <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" spellcheck=\"false\" \
          autofocus data-testid=\"token\"{described}>\
@@ -141,15 +139,6 @@ fn answer(status: StatusCode, title: &str, body: &str) -> Response {
         (HeaderName::from_static("cross-origin-opener-policy"), "unsafe-none"),
     ];
     (status, headers, page).into_response()
-}
-
-fn about(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Run => "run programs in sandboxes, and see their output",
-        Scope::Files => "read, write and delete the files of your conversations",
-        Scope::Approve => "say which tools your programs may call",
-        Scope::Admin => "see and change the tokens of this server",
-    }
 }
 
 fn escaped(text: &str) -> String {
