@@ -9,9 +9,6 @@ use crate::domain::{Grant, TokenDigest, TokenId, TokenRecord};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegisteredClient {
     pub id: String,
-    /// What it says of itself, as a digest; a client with a secret has one that is random. A second registration that
-    /// says the same is the same client.
-    pub fingerprint: TokenDigest,
     pub name: String,
     pub redirects: Vec<String>,
     /// Of the client secret; `None` for a public client.
@@ -63,8 +60,9 @@ pub enum Exchange {
 /// Each method is one transaction. Moments are unix milliseconds.
 #[async_trait]
 pub trait SignInStore: Send + Sync {
-    /// Stores a client; answers the id of the one that has its fingerprint, which may be an older one.
-    async fn register(&self, client: &RegisteredClient, now: i64) -> DbResult<String>;
+    /// Stores a client; answers the id of the one that has its fingerprint, which may be an older one. A fingerprint is a
+    /// digest of what a client says of itself, and of a client with a secret that of the secret.
+    async fn register(&self, client: &RegisteredClient, fingerprint: &TokenDigest, now: i64) -> DbResult<String>;
 
     async fn client(&self, id: &str) -> DbResult<Option<RegisteredClient>>;
 

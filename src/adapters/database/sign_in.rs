@@ -21,7 +21,7 @@ const UNUSED_CLIENT_MS: i64 = 90 * DAY_MS;
 
 #[async_trait]
 impl SignInStore for Database {
-    async fn register(&self, client: &RegisteredClient, now: i64) -> DbResult<String> {
+    async fn register(&self, client: &RegisteredClient, fingerprint: &TokenDigest, now: i64) -> DbResult<String> {
         let mut transaction = self.pool()?.begin().await?;
         let insert = "INSERT INTO sign_in_clients (id, fingerprint, name, redirects, secret, created_ms) \
             VALUES ($1, $2, $3, $4, $5, $6) \
@@ -29,7 +29,7 @@ impl SignInStore for Database {
         let redirects = serde_json::to_string(&client.redirects)?;
         let row = sqlx::query(insert)
             .bind(&client.id)
-            .bind(hex(&client.fingerprint))
+            .bind(hex(fingerprint))
             .bind(&client.name)
             .bind(redirects)
             .bind(client.secret.as_ref().map(|digest| hex(digest)))
@@ -220,7 +220,6 @@ fn client(row: &AnyRow) -> DbResult<RegisteredClient> {
     let has_secret = row.try_get::<Option<String>, _>("secret")?.is_some();
     Ok(RegisteredClient {
         id: row.try_get("id")?,
-        fingerprint: digest(row, "fingerprint")?,
         name: row.try_get("name")?,
         redirects: serde_json::from_str(&redirects)?,
         secret: has_secret.then(|| digest(row, "secret")).transpose()?,
@@ -238,8 +237,8 @@ mod tests {
         database.prepare().await.expect("tables");
         for n in 0..10_u8 {
             let (id, name) = (n.to_string(), "a client".to_owned());
-            let client = RegisteredClient { id, fingerprint: [n; 32], name, redirects: Vec::new(), secret: None };
-            database.register(&client, n.into()).await.expect("registered");
+            let client = RegisteredClient { id, name, redirects: Vec::new(), secret: None };
+            database.register(&client, &[n; 32], n.into()).await.expect("registered");
         }
         let confirm = "UPDATE sign_in_clients SET confirmed_ms = 1 WHERE id = '0'";
         sqlx::query(confirm).execute(&database.pool).await.expect("confirmed");

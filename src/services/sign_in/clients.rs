@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::Uri;
 use secrecy::{ExposeSecret as _, SecretString};
-use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
@@ -68,16 +67,14 @@ impl SignIn {
         }
         let name = shown_name(&wanted.name);
         let secret = wants_secret.then(|| fresh(SECRET_MARK));
-        let said = serde_json::json!([name, redirects]).to_string();
-        let fingerprint = match &secret {
-            Some(secret) => Sha256::digest(secret.expose_secret()).into(),
-            None => digest(said.as_bytes()),
-        };
         let secret_digest = secret.as_ref().map(|secret| digest(secret.expose_secret().as_bytes()));
+        // A second registration that says the same is the same client, unless it gets a secret of its own.
+        let said = serde_json::json!([name, redirects]).to_string();
+        let fingerprint = secret_digest.unwrap_or_else(|| digest(said.as_bytes()));
         let id = Uuid::new_v4().simple().to_string();
-        let mut client = RegisteredClient { id, fingerprint, name, redirects, secret: secret_digest };
+        let mut client = RegisteredClient { id, name, redirects, secret: secret_digest };
         let now = self.now();
-        client.id = self.store.register(&client, now).await?;
+        client.id = self.store.register(&client, &fingerprint, now).await?;
         self.report("registered", &client.id, None);
         Ok(Registered { client, secret, issued_unix_s: now / 1000 })
     }

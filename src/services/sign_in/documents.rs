@@ -11,12 +11,9 @@ use super::{
     Refusal, SignIn,
     clients::{REDIRECTS_MAX, is_usable, shown_name},
 };
-use crate::{
-    ports::{
-        sign_in::RegisteredClient,
-        web::{NamedBy, WebError},
-    },
-    services::tokens::digest,
+use crate::ports::{
+    sign_in::RegisteredClient,
+    web::{NamedBy, WebError},
 };
 
 /// The longest address of a document, in bytes.
@@ -119,8 +116,7 @@ fn read(id: &str, answer: &http::Response<Vec<u8>>) -> Result<RegisteredClient, 
     if redirects.is_empty() {
         return Err("it has no redirect address that can be used");
     }
-    let (name, fingerprint) = (shown_name(text("client_name")), digest(id.as_bytes()));
-    Ok(RegisteredClient { id: id.to_owned(), fingerprint, name, redirects, secret: None })
+    Ok(RegisteredClient { id: id.to_owned(), name: shown_name(text("client_name")), redirects, secret: None })
 }
 
 /// Whether an answer has a media type of JSON. Hosts that serve what anyone uploads call most of it text.

@@ -24,7 +24,7 @@ struct Hanging {
 
 #[async_trait]
 impl SignInStore for Hanging {
-    async fn register(&self, _: &RegisteredClient, _: i64) -> DbResult<String> {
+    async fn register(&self, _: &RegisteredClient, _: &TokenDigest, _: i64) -> DbResult<String> {
         unreachable!()
     }
 
