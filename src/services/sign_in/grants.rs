@@ -118,20 +118,13 @@ impl SignIn {
         };
         let parent = &caller.token.record;
         let id = if caller.token.is_configured() { self.tokens.configured_id() } else { Some(parent.id) };
-        // The configured token has no record in the database.
-        let stored = (!caller.token.is_configured()).then_some(parent.id);
         let owner = parent.owner.clone();
         let new = NewToken { owner, name: String::new(), grant, expires_unix_ms: parent.expires_unix_ms, parent: id };
-        self.connect(consent, new, stored).await
+        self.connect(consent, new).await
     }
 
     /// Makes a connection, named after its client, and the code that leads to it.
-    pub(super) async fn connect(
-        &self,
-        consent: &Consent,
-        new: NewToken,
-        stored_parent: Option<TokenId>,
-    ) -> Result<SecretString, Refusal> {
+    pub(super) async fn connect(&self, consent: &Consent, new: NewToken) -> Result<SecretString, Refusal> {
         self.rates.connections.take(&new.owner)?;
         let host = redirect_host(&consent.redirect).unwrap_or_else(|| "this computer".to_owned());
         let name = listed(&consent.client.name, &host);
@@ -151,6 +144,8 @@ impl SignIn {
         for idle in self.tokens.connections_beyond(CONNECTIONS_OF_OWNER_MAX - 1, &connection.owner) {
             self.end("ended", "", idle).await?;
         }
+        // The configured token has no record in the database.
+        let stored_parent = connection.parent.filter(|parent| Some(*parent) != self.tokens.configured_id());
         // Another process, or another request, may have revoked the token since it was looked up.
         if !self.store.connect(&connection, &stored, stored_parent).await? {
             return Err(Refusal::WrongToken);

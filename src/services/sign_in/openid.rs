@@ -158,7 +158,7 @@ impl SignIn {
     pub async fn consent_as(&self, consent: &Consent, owner: Principal) -> Result<SecretString, Refusal> {
         let grant = Grant { scopes: OFFERED.into(), ..Grant::default() };
         let new = NewToken { owner, name: String::new(), grant, expires_unix_ms: None, parent: None };
-        self.connect(consent, new, None).await
+        self.connect(consent, new).await
     }
 
     /// This server as a client of the provider, which is asked each time where its endpoints are and what its keys are:
