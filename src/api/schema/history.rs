@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use serde::Serialize;
-use time::{Date, OffsetDateTime, format_description::well_known::Rfc3339};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::ToSchema;
 
 use super::{EndedWord, ErrorCode, FiguresResult, answers, moment, parse::text};
@@ -12,6 +12,8 @@ use crate::{
     ports::history::{EndWord, HistoryLine, UsageLine},
     services::history::HistoryPage,
 };
+
+const DAY_S: i64 = 24 * 3600;
 
 answers! {
     /// A page of the history.
@@ -134,19 +136,15 @@ impl FromStr for Day {
         // The rest of a moment makes a day a moment, so one parser is enough.
         let moment = OffsetDateTime::parse(&format!("{text}T00:00:00Z"), &Rfc3339);
         let moment = moment.map_err(|_| "it must be a day such as 2026-01-31")?;
-        Ok(Self(i64::from(moment.date().to_julian_day() - epoch())))
+        Ok(Self(moment.unix_timestamp() / DAY_S))
     }
 }
 
 text!(Moment, Day);
 
-fn epoch() -> i32 {
-    OffsetDateTime::UNIX_EPOCH.date().to_julian_day()
-}
-
 fn day(days: i64) -> String {
-    let day = i32::try_from(days).ok().and_then(|days| Date::from_julian_day(epoch().saturating_add(days)).ok());
-    day.map(|day| day.to_string()).unwrap_or_default()
+    let begin = OffsetDateTime::from_unix_timestamp(days.saturating_mul(DAY_S));
+    begin.map(|begin| begin.date().to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]
