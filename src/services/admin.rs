@@ -39,7 +39,7 @@ use crate::{
         network::PolicyText, tools::ServerText,
     },
     ports::{
-        history::{HistoryLine, Notable, UsageFilter},
+        history::UsageFilter,
         observer::{AdminAction, AdminFacts, ServerGauges, SignInFacts},
     },
 };
@@ -165,14 +165,6 @@ impl Admin {
     async fn sizes(&self) -> Result<Sized, Failure> {
         let (sizes, now) = (Arc::clone(&self.sizes), self.shared().sandboxes.clock.unix_s());
         self.shared().files.blocking(move |store| sizes.measure(store, now)).await
-    }
-
-    /// Runs of all owners that began at this moment or later.
-    ///
-    /// # Errors
-    /// [`Code::DatabaseUnavailable`].
-    pub async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, Failure> {
-        self.parts.history.notable(which, from, limit).await
     }
 
     /// How runs ended, how long they took and what was refused, part by part of time.

@@ -140,10 +140,10 @@ pub(super) async fn conversations(State(admin): State<Admin>, call: Call<ListSiz
     params(ListNotable),
     responses((status = 200, description = "The runs.", body = NotableList)),
 )]
-pub(super) async fn runs(State(admin): State<Admin>, call: Call<ListNotable>) -> Answer<NotableList> {
+pub(super) async fn runs(State(history): State<Arc<History>>, call: Call<ListNotable>) -> Answer<NotableList> {
     let which = call.query.which.unwrap_or(Notable::Slowest);
     let from = call.query.from.map_or(0, |from| from.0);
-    let lines = admin.notable(which, from, page(call.query.limit)?).await?;
+    let lines = history.notable(which, from, page(call.query.limit)?).await?;
     Ok(Json(NotableList { runs: lines.iter().map(HistoryRun::from).collect() }))
 }
 
