@@ -54,8 +54,8 @@ pub trait TokenStore: Send + Sync {
     /// Stores a new token.
     async fn insert(&self, token: &TokenRecord) -> DbResult<()>;
 
-    /// Marks a token as revoked, and those that came from it: all of them that can be read; `None` when there is no such
-    /// token, or it was revoked before.
+    /// Marks a token as revoked, and those that came from it: all of them that can be read; `None` when there is no
+    /// such token, or it was revoked before.
     async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> DbResult<Option<Vec<TokenRecord>>>;
 
     /// Ends the connections whose parent is neither a token nor the id that stands for the configured one, and answers

@@ -60,8 +60,8 @@ pub enum Exchange {
 /// Each method is one transaction. Moments are unix milliseconds.
 #[async_trait]
 pub trait SignInStore: Send + Sync {
-    /// Stores a client; answers the id of the one that has its fingerprint, which may be an older one. A fingerprint is a
-    /// digest of what a client says of itself, and of a client with a secret that of the secret.
+    /// Stores a client; answers the id of the one that has its fingerprint, which may be an older one. A fingerprint is
+    /// a digest of what a client says of itself, and of a client with a secret that of the secret.
     async fn register(&self, client: &RegisteredClient, fingerprint: &TokenDigest, now: i64) -> DbResult<String>;
 
     async fn client(&self, id: &str) -> DbResult<Option<RegisteredClient>>;

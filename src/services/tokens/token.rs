@@ -1,5 +1,5 @@
-//! A token in use: whether it is still valid, and how much of its limits is left. And the access tokens, which stand for
-//! one.
+//! A token in use: whether it is still valid, and how much of its limits is left. And the access tokens, which stand
+//! for one.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
