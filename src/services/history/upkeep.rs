@@ -78,7 +78,8 @@ impl History {
         self.end_unrecorded(store).await?;
         let open = store.open().await?.into_iter();
         known.beats.note(open.filter(|(instance, _)| *instance != self.instance), DEAD_AFTER / 2);
-        // All are noted before the first call that may fail, or the dead servers that remain would count as alive again.
+        // All are noted before the first call that may fail, or the dead servers that remain would count as alive
+        // again.
         for (instance, _) in known.beats.unchanged_for(DEAD_AFTER) {
             self.close(store, instance).await?;
         }
