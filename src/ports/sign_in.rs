@@ -19,7 +19,6 @@ pub struct RegisteredClient {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Code {
     pub digest: TokenDigest,
-    pub connection: TokenId,
     pub client: String,
     pub redirect: String,
     /// The S256 challenge of PKCE.

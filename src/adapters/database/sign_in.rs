@@ -63,7 +63,7 @@ impl SignInStore for Database {
             VALUES ($1, $2, $3, $4, $5, $6)";
         sqlx::query(statement)
             .bind(hex(&code.digest))
-            .bind(code.connection.to_string())
+            .bind(connection.id.to_string())
             .bind(&code.client)
             .bind(&code.redirect)
             .bind(&code.challenge)

@@ -135,7 +135,6 @@ impl SignIn {
         let code = fresh(CODE_MARK);
         let stored = Code {
             digest: digest(code.expose_secret().as_bytes()),
-            connection: connection.id,
             client: consent.client.id.clone(),
             redirect: consent.redirect.clone(),
             challenge: consent.challenge.clone(),
@@ -150,8 +149,8 @@ impl SignIn {
         if !self.store.connect(&connection, &stored, stored_parent).await? {
             return Err(Refusal::WrongToken);
         }
+        self.report("allowed", &stored.client, Some(connection.id));
         self.tokens.learn(vec![connection]);
-        self.report("allowed", &stored.client, Some(stored.connection));
         Ok(code)
     }
 

@@ -122,11 +122,10 @@ impl World {
         self.consent(token).await.expect("consent").expose_secret().to_owned()
     }
 
-    /// A code of a connection, as it is stored.
-    fn stored_code(&self, digest: TokenDigest, connection: TokenId) -> Code {
+    /// A code, as it is stored.
+    fn stored_code(&self, digest: TokenDigest) -> Code {
         Code {
             digest,
-            connection,
             client: self.client.clone(),
             redirect: REDIRECT.into(),
             challenge: challenge(VERIFIER),
@@ -305,7 +304,7 @@ async fn of_connections_that_are_made_during_a_revocation_none_is_left(kind: Kin
     let made: Vec<_> = (0..16)
         .map(|n| {
             let connection = world.tokens.new_connection(of_other(Some(record.id))).expect("a connection");
-            let (code, database) = (world.stored_code([n; 32], connection.id), world.database.clone());
+            let (code, database) = (world.stored_code([n; 32]), world.database.clone());
             let parent = Some(record.id);
             tokio::spawn(async move { SignInStore::connect(&database, &connection, &code, parent).await })
         })
@@ -338,7 +337,7 @@ async fn connection_whose_token_is_revoked_gets_nothing(kind: Kind) {
     world.tokens.revoke(record.id).await.expect("revoked");
     // As an earlier version left some.
     let connection = world.tokens.new_connection(of_other(Some(record.id))).expect("a connection");
-    let code = world.stored_code(digest(b"a-code"), connection.id);
+    let code = world.stored_code(digest(b"a-code"));
     assert!(SignInStore::connect(&world.database, &connection, &code, None).await.expect("stored"));
     let refused = world.sign_in.grant(&world.redemption("a-code"), HERE).await;
     assert_eq!(refused.map(drop), Err(Refusal::InvalidGrant));
@@ -360,9 +359,9 @@ async fn consent_whose_code_is_not_stored_leaves_no_connection(kind: Kind) {
     let world = World::new(kind).await;
     let connection = || world.tokens.new_connection(of_other(None)).expect("a connection");
     let (first, second) = (connection(), connection());
-    let code = |connection| world.stored_code([7; 32], connection);
-    assert!(SignInStore::connect(&world.database, &first, &code(first.id), None).await.expect("stored"));
-    SignInStore::connect(&world.database, &second, &code(second.id), None).await.expect_err("the code is there");
+    let code = world.stored_code([7; 32]);
+    assert!(SignInStore::connect(&world.database, &first, &code, None).await.expect("stored"));
+    SignInStore::connect(&world.database, &second, &code, None).await.expect_err("the code is there");
     let stored = world.database.changed(0).await.expect("the database");
     assert_eq!(stored, [first]);
 }
