@@ -194,8 +194,9 @@ pub trait HistoryStore: Send + Sync {
     /// The servers that have lines without an end, and the last beat of each.
     async fn open(&self) -> DbResult<Vec<(InstanceId, Option<i64>)>>;
 
-    /// Ends the open lines of a server that began before a moment as [`EndWord::SERVER_LOST`]; how many there were.
-    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> DbResult<u64>;
+    /// Ends the open lines of a server that began before a moment as [`EndWord::SERVER_LOST`], at another moment and
+    /// with this sentence; how many there were.
+    async fn close_lost(&self, instance: InstanceId, before: i64, ended: i64, sentence: &str) -> DbResult<u64>;
 
     /// How many lines there are, which takes a look at each.
     async fn count(&self) -> DbResult<u64>;

@@ -256,8 +256,8 @@ async fn an_end_is_kept_once(base: Base) {
     assert_eq!(database.open().await.expect("an answer"), [(open.instance, None)]);
     database.beat(open.instance, 7).await.expect("a beat");
     assert_eq!(database.open().await.expect("an answer"), [(open.instance, Some(7))]);
-    let lost = LineEnd { figures: Figures::default(), files: Vec::new(), ..ended("server_lost", BEGAN) };
-    let close = async |instance, before| database.close_lost(instance, before, &lost).await.expect("an answer");
+    let close =
+        async |instance, before| database.close_lost(instance, before, BEGAN, "It was lost.").await.expect("an answer");
     assert_eq!(close(InstanceId::new(), i64::MAX).await, 0, "of another server");
     assert_eq!(close(open.instance, BEGAN).await, 0, "it began at that moment");
     assert_eq!(close(open.instance, BEGAN + 1).await, 1);

@@ -123,16 +123,16 @@ impl HistoryStore for Database {
         rows.iter().map(|row| Ok((parsed(row, "instance")?, row.try_get("beat")?))).collect()
     }
 
-    async fn close_lost(&self, instance: InstanceId, before_unix_ms: i64, end: &LineEnd) -> DbResult<u64> {
+    async fn close_lost(&self, instance: InstanceId, before: i64, ended: i64, sentence: &str) -> DbResult<u64> {
         let statement = "UPDATE history SET ended_ms = $1, ended = $2, failure = $3, sentence = $4 \
             WHERE ended IS NULL AND instance = $5 AND begun_ms < $6";
         let query = sqlx::query(statement)
-            .bind(end.unix_ms)
-            .bind(end.word.as_str())
-            .bind(end.failure.map(Code::as_str))
-            .bind(&end.sentence)
+            .bind(ended)
+            .bind(EndWord::SERVER_LOST.as_str())
+            .bind(Code::ServerLost.as_str())
+            .bind(sentence)
             .bind(instance.to_string())
-            .bind(before_unix_ms);
+            .bind(before);
         self.execute(query).await
     }
 

@@ -13,7 +13,6 @@ use crate::{
     domain::{Clock, ConversationKey},
     ports::{
         database::Loading,
-        history::LineEnd,
         storage::{ConversationFolder, FsResult, Storage, StorageError},
     },
 };
@@ -98,10 +97,10 @@ impl Backup {
     /// The servers of the backup do not run these any more.
     async fn close_lost(&self, clock: &dyn Clock) -> Result<u64, BackupError> {
         let sentence = "It was under way when the backup was made; how it ended is not known.";
-        let end = LineEnd::lost(clock.unix_s().saturating_mul(1000), sentence);
+        let now = clock.unix_s().saturating_mul(1000);
         let mut lost = 0;
         for (instance, _) in self.database.open().await? {
-            lost += self.database.close_lost(instance, i64::MAX, &end).await?;
+            lost += self.database.close_lost(instance, i64::MAX, now, sentence).await?;
         }
         Ok(lost)
     }

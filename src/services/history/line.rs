@@ -13,6 +13,13 @@ const FILES_MAX: usize = 64;
 const FILE_CHARS_MAX: usize = 256;
 const SENTENCE_CHARS_MAX: usize = 1000;
 
+/// Of a run whose server was lost.
+pub(super) const LOST: &str = "The server ended while the program waited or ran, so how it ended is not known; it was \
+                               not run again: look at the files, then run it again.";
+/// Of a run whose own end was not stored.
+pub(super) const UNRECORDED: &str = "The database did not take how the program ended, so that is not known; it was \
+                                     not run again: look at the files, then run it again.";
+
 pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max: usize) -> HistoryLine {
     HistoryLine {
         run: run.run,
@@ -31,20 +38,6 @@ pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max
 pub(super) fn over(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: usize, unix_ms: i64) -> HistoryLine {
     let end = LineEnd { unix_ms, files: files(run), ..run.end.map_or_else(failed, ended) };
     HistoryLine { end: Some(end), ..begun(&run.begin, instance, source_bytes_max) }
-}
-
-/// The end of a run whose server was lost.
-pub(super) fn lost(unix_ms: i64) -> LineEnd {
-    let sentence = "The server ended while the program waited or ran, so how it ended is not known; it was not run \
-                    again: look at the files, then run it again.";
-    LineEnd::lost(unix_ms, sentence)
-}
-
-/// The end of a run whose own end was not stored.
-pub(super) fn unrecorded(unix_ms: i64) -> LineEnd {
-    let sentence = "The database did not take how the program ended, so that is not known; it was not run again: look \
-                    at the files, then run it again.";
-    LineEnd::lost(unix_ms, sentence)
 }
 
 /// Why the server failed the run, if it did.

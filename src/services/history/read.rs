@@ -9,7 +9,7 @@ use crate::{
     domain::{Code, Failure, Principal, RunId},
     ports::{
         database::{DbResult, within},
-        history::{HistoryLine, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+        history::{HistoryLine, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
     services::cut,
 };
@@ -83,7 +83,7 @@ impl History {
     fn with_lost_end(&self, line: HistoryLine) -> HistoryLine {
         let is_lost =
             line.end.is_none() && line.instance == self.instance && !self.is_recovered.load(Ordering::Acquire);
-        if is_lost { HistoryLine { end: Some(line::lost(self.clock.unix_ms())), ..line } } else { line }
+        if is_lost { HistoryLine { end: Some(LineEnd::lost(self.clock.unix_ms(), line::LOST)), ..line } } else { line }
     }
 
     fn stored(&self) -> Result<&dyn Store, Failure> {

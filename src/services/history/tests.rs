@@ -8,7 +8,7 @@ use crate::{
     domain::{Principal, clock::ManualClock},
     ports::{
         database::DatabaseError,
-        history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+        history::{KeyRecord, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
 };
 
@@ -58,7 +58,7 @@ impl HistoryStore for Hanging {
         Ok(self.dead.iter().map(|dead| (*dead, Some(1))).collect())
     }
 
-    async fn close_lost(&self, instance: InstanceId, _: i64, _: &LineEnd) -> DbResult<u64> {
+    async fn close_lost(&self, instance: InstanceId, _: i64, _: i64, _: &str) -> DbResult<u64> {
         let mut failures = self.failures.lock();
         if *failures > 0 {
             *failures -= 1;

@@ -87,7 +87,7 @@ impl History {
     }
 
     async fn close(&self, store: &dyn Store, instance: InstanceId) -> DbResult<()> {
-        let lost = store.close_lost(instance, i64::MAX, &line::lost(self.clock.unix_ms())).await?;
+        let lost = store.close_lost(instance, i64::MAX, self.clock.unix_ms(), line::LOST).await?;
         if lost > 0 {
             info!(lost, %instance, "runs that a dead server left are recorded as lost");
         }
@@ -98,7 +98,7 @@ impl History {
     /// still come waits for another round.
     async fn end_unrecorded(&self, store: &dyn Store) -> DbResult<()> {
         let Some((newest, before)) = self.unrecorded() else { return Ok(()) };
-        let ended = store.close_lost(self.instance, before, &line::unrecorded(self.clock.unix_ms())).await?;
+        let ended = store.close_lost(self.instance, before, self.clock.unix_ms(), line::UNRECORDED).await?;
         if ended > 0 {
             info!(ended, "runs whose ends were not stored are recorded as lost");
         }
