@@ -257,6 +257,31 @@ fn lines_are_at_most_120_columns_wide() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The last column of the rows in `ARCHITECTURE.md`.
+#[test]
+fn the_architecture_says_how_much_code_a_row_has() {
+    let sources = sources();
+    let of = |row: &str| {
+        let of_tests = |part: &str| part.ends_with("tests") || ["fuzz", "fuzz_support", "test_scale"].contains(&part);
+        let own = sources.iter().filter(|source| room(&source.name) == row);
+        let code = own.filter(|source| !source.name.split('/').any(of_tests));
+        let lines = code.flat_map(|source| source.text.split("mod tests {").next().unwrap_or_default().lines());
+        lines.map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+    };
+    let (_, text) = tracked(&["ARCHITECTURE.md"]).pop().expect("a document");
+    let mut checked = Vec::new();
+    for line in text.lines().skip_while(|line| !line.ends_with("| code lines |")).skip(2) {
+        let Some((rest, told)) = line.trim_end_matches(" |").rsplit_once("| ") else { break };
+        let rows: Vec<_> =
+            rest.split('|').nth(1).expect("a row").split(',').map(|row| row.trim_matches([' ', '`'])).collect();
+        let lines: usize = rows.iter().map(|row| of(row)).sum();
+        let told: usize = told.parse().expect("a number");
+        assert!(told.abs_diff(lines) * 10 <= lines, "{rows:?} has {lines} code lines, and ARCHITECTURE.md says {told}");
+        checked.extend(rows);
+    }
+    assert_eq!(checked, ["main", "cli", "app", "api", "services", "adapters", "ports", "config", "domain"]);
+}
+
 #[test]
 fn comments_name_who_acts() {
     let mut wrong = Vec::new();
