@@ -2,7 +2,7 @@
 //! conversation. Paths, names and forms are those of Jupyter Server's documentation.
 //!
 //! Below `/jupyter/c/{conversationId}` everything is in that conversation. Elsewhere each kernel has a conversation of
-//! its own, and contents are those of [`CONTENTS`]. The token may come in Jupyter's ways: see [`super::access`].
+//! its own, and contents are those of [`CONTENTS`]. The token may come in Jupyter's ways: see [`super::arrival`].
 
 mod channels;
 mod contents;

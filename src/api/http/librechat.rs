@@ -2,7 +2,7 @@
 //!
 //! Paths, names and forms are LibreChat's; a session there is a conversation of ours. Its ids have 21 characters. The
 //! id of a file is derived from its path, so nothing is stored for this surface. A token comes in the path, as
-//! `Authorization: Bearer` or as `X-API-Key`: see [`super::access`]. Users of one LibreChat share its token, so what
+//! `Authorization: Bearer` or as `X-API-Key`: see [`super::arrival`]. Users of one LibreChat share its token, so what
 //! keeps them apart is that sessions have ids that cannot be guessed, as in LibreChat's own service.
 //!
 //! Each upload is a new session; later programs name its files.
