@@ -137,8 +137,29 @@ pub struct Bodies {
     shares: Arc<Shares<Principal>>,
 }
 
-/// What one body has of the memory for all, or for those of its owner; and how much that is in all.
-type Room = (OwnedSemaphorePermit, usize);
+/// What one body has of the memory for all, or for those of its owner.
+struct Room {
+    held: OwnedSemaphorePermit,
+    /// How much there is in all.
+    units: usize,
+}
+
+impl Room {
+    fn new(all: &Arc<Semaphore>, units: usize) -> Result<Self, Failure> {
+        Ok(Self { held: take(all, 0)?, units })
+    }
+
+    fn is_short(&self) -> bool {
+        self.held.semaphore().available_permits() < self.units / 2
+    }
+
+    fn grow_to(&mut self, units: usize) -> Result<(), Failure> {
+        let more = units.saturating_sub(self.held.num_permits());
+        let more = take(self.held.semaphore(), more)?;
+        self.held.merge(more);
+        Ok(())
+    }
+}
 
 fn take(all: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, Failure> {
     let taken = u32::try_from(units).ok().and_then(|units| Arc::clone(all).try_acquire_many_owned(units).ok());
@@ -232,13 +253,12 @@ impl Bodies {
     async fn collect(&self, mut body: Limited<Body>) -> Result<Bytes, Failure> {
         let share = SENDER.try_with(|owner| (self.shares.of(owner), self.shares.permits)).ok();
         let rooms = share.into_iter().chain([(Arc::clone(&self.room), self.units)]);
-        let rooms: Result<Vec<Room>, Failure> = rooms.map(|(all, units)| Ok((take(&all, 0)?, units))).collect();
+        let rooms: Result<Vec<_>, _> = rooms.map(|(all, units)| Room::new(&all, units)).collect();
         let (mut rooms, mut length, mut pieces) = (rooms?, 0_usize, Vec::new());
-        let is_short = |(held, units): &Room| held.semaphore().available_permits() < units / 2;
         let (mut window, mut length_before) = (Instant::now() + WINDOW, 0);
         loop {
             let Ok(frame) = timeout_at(window, body.frame()).await else {
-                if length < length_before + WINDOW_BYTES_MIN && rooms.iter().any(is_short) {
+                if length < length_before + WINDOW_BYTES_MIN && rooms.iter().any(Room::is_short) {
                     let why = "The body arrives slowly while the server has little room for bodies: send it faster.";
                     return Err(Failure::new(Code::BodyTimeout, why));
                 }
@@ -250,10 +270,8 @@ impl Bodies {
                 frame.map_err(|error| if error.is::<LengthLimitError>() { self.too_large() } else { broken() })?;
             let Ok(piece) = frame.into_data() else { continue };
             length += piece.len();
-            for (held, _) in &mut rooms {
-                let more = length.div_ceil(UNIT_BYTES).saturating_sub(held.num_permits());
-                let more = take(held.semaphore(), more)?;
-                held.merge(more);
+            for room in &mut rooms {
+                room.grow_to(length.div_ceil(UNIT_BYTES))?;
             }
             pieces.push(piece);
         }
