@@ -105,7 +105,7 @@ pub async fn observe(State(observer): State<Arc<dyn Observer>>, mut request: Req
     request.extensions_mut().insert(id);
     request.extensions_mut().insert(trace);
     let span = info_span!("request", request = %id);
-    let mut response = logged(&*observer, (id, trace), request, next).instrument(span).await;
+    let mut response = logged(&*observer, id, trace, request, next).instrument(span).await;
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert("x-request-id", value);
     }
@@ -119,7 +119,7 @@ fn caller(headers: &HeaderMap) -> Option<TraceContext> {
 }
 
 /// One line for each request, once it is answered.
-async fn logged(observer: &dyn Observer, ids: (RequestId, TraceContext), request: Request, next: Next) -> Response {
+async fn logged(observer: &dyn Observer, id: RequestId, trace: TraceContext, request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
@@ -127,8 +127,8 @@ async fn logged(observer: &dyn Observer, ids: (RequestId, TraceContext), request
     let response = next.run(request).await;
     let (status, took) = (response.status().as_u16(), begun.elapsed());
     observer.answered(&AnswerFacts {
-        request: ids.0,
-        trace: ids.1,
+        request: id,
+        trace,
         method: standard(&method),
         route: route.as_ref().map(MatchedPath::as_str),
         status,
