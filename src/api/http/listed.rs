@@ -60,7 +60,8 @@ pub(super) fn answer(list: impl Serialize, is_whole: bool) -> Response {
 /// the path of a file and the file, or the path of a folder.
 pub(super) async fn folder(
     files: &Files,
-    (key, folder): (&ConversationKey, Option<&SafePath>),
+    key: &ConversationKey,
+    folder: Option<&SafePath>,
     depth: usize,
     mut room: Room,
     shown: impl Fn(&SafePath, Option<&FileEntry>) -> Value,

@@ -93,9 +93,10 @@ pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Reply {
     let Named { path, depth, .. } = body.lenient().await?;
     let folder = below_data(&path.unwrap_or_default())?;
     let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
-    let (files, at) = (&sandbox.call.parts.files, (&sandbox.key, folder.as_ref()));
-    let found =
-        listed::folder(files, at, depth, Room::default(), |path, file| file.map_or_else(|| of_folder(path), of_file));
+    let (files, room) = (&sandbox.call.parts.files, Room::default());
+    let found = listed::folder(files, &sandbox.key, folder.as_ref(), depth, room, |path, file| {
+        file.map_or_else(|| of_folder(path), of_file)
+    });
     let (entries, is_whole) = found.await?;
     if entries.is_empty() && folder.is_some() {
         return Err(Failure::new(Code::FileNotFound, "There is no such folder, or nothing is in it.").into());

@@ -76,7 +76,7 @@ async fn folder(
     path: Option<&SafePath>,
 ) -> Result<Option<(Value, bool)>, Failure> {
     let mut shown = model(path, None);
-    let found = listed::folder(files, (key, path), 1, Room::beside(&shown), |path, file| {
+    let found = listed::folder(files, key, path, 1, Room::beside(&shown), |path, file| {
         file.map_or_else(|| model(Some(path), None), of_file)
     });
     let (found, is_whole) = found.await?;
