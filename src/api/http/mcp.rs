@@ -100,8 +100,8 @@ struct Mount {
 
 /// The route. It must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
-    let sessions_max = (options.sessions_max, options.principal_sessions_max);
-    let manager = Arc::new(Manager::new(options.run_max + SESSION_MARGIN, sessions_max));
+    let idle_max = options.run_max + SESSION_MARGIN;
+    let manager = Arc::new(Manager::new(idle_max, options.sessions_max, options.principal_sessions_max));
     let (runs, view) = (parts.runs.clone(), parts.options.view);
     let feed = get(sse::feed).with_state(runs.clone());
     let server = McpServer::http(parts);

@@ -59,7 +59,7 @@ const ENDED_MAX: usize = 4096;
 /// The sessions. Whose they are is checked before, by the owner that each one has.
 pub(super) struct Manager {
     local: LocalSessionManager,
-    /// Of all, and of one principal.
+    /// How many there may be, and how many of one principal.
     all_max: usize,
     principal_max: usize,
     open: Mutex<Open>,
@@ -123,7 +123,7 @@ struct EndedStreams {
 
 impl Manager {
     /// Sessions that end when nothing happens in them for so long; at most so many, and of one principal.
-    pub(super) fn new(idle_max: Duration, (all_max, principal_max): (usize, usize)) -> Self {
+    pub(super) fn new(idle_max: Duration, all_max: usize, principal_max: usize) -> Self {
         let mut local = LocalSessionManager::default();
         local.session_config.keep_alive = Some(idle_max);
         // The first event of a stream is made here: rmcp sends it to every client.
