@@ -218,8 +218,11 @@ fn numbers(text: &str) -> Version {
 
 /// Whether a selector takes a version; `None` when it is no selector.
 fn takes(selector: &str, version: &Version) -> Option<bool> {
-    let mut alternatives = selector.split("||");
-    alternatives.try_fold(false, |takes, alternative| Some(range(alternative.trim())?.matches(version) || takes))
+    let mut is_taken = false;
+    for alternative in selector.split("||") {
+        is_taken |= range(alternative.trim())?.matches(version);
+    }
+    Some(is_taken)
 }
 
 fn range(text: &str) -> Option<VersionReq> {
