@@ -166,6 +166,53 @@ fn each_promise_stands_once() {
     }
 }
 
+/// The files that a source includes by `#[path]`, each with the name of that source and the name of the module.
+fn inclusions(source: &Source) -> impl Iterator<Item = (String, (String, String))> {
+    source.text.split("#[path = \"").skip(1).filter_map(move |rest| {
+        let (file, rest) = rest.split_once(".rs\"]")?;
+        let (module, _) = rest.trim_start().strip_prefix("mod ")?.split_once(';')?;
+        let file = Path::new(&source.name).with_file_name(file).display().to_string();
+        Some((file, (source.name.clone(), module.to_owned())))
+    })
+}
+
+fn module_of(file: &str, included: &BTreeMap<String, (String, String)>) -> String {
+    match included.get(file) {
+        Some((by, module)) => format!("{}::{module}", module_of(by, included)),
+        None => file.replace('/', "::"),
+    }
+}
+
+/// The paths of the library's tests. Each is here as a test of its file and of a module `tests` in that.
+fn library_tests() -> Vec<String> {
+    let sources = sources();
+    let included: BTreeMap<_, _> = sources.iter().flat_map(inclusions).collect();
+    let mut tests = Vec::new();
+    for source in &sources {
+        let module = module_of(&source.name, &included);
+        let mut is_marked = false;
+        for line in source.text.lines().map(str::trim) {
+            is_marked |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            let Some((_, test)) = line.split_once("fn ").filter(|_| is_marked) else { continue };
+            let name = test.split('(').next().unwrap_or_default();
+            tests.extend([format!("{module}::{name}"), format!("{module}::tests::{name}")]);
+            is_marked = false;
+        }
+    }
+    tests
+}
+
+/// `cargo test` with a filter that no test matches passes and tests nothing.
+#[test]
+fn filters_of_the_specification_match_tests_of_the_library() {
+    let (page, tests) = (read("SPECIFICATION.md"), library_tests());
+    let commands = page.split('`').filter_map(|code| code.split_once("--lib "));
+    let filters: Vec<_> = commands.flat_map(|(_, filters)| filters.split_whitespace()).collect();
+    assert!(filters.len() > 100, "{} filters", filters.len());
+    let unmatched: Vec<_> = filters.iter().filter(|filter| !tests.iter().any(|test| test.contains(**filter))).collect();
+    assert!(unmatched.is_empty(), "no test of the library has these in its path: {unmatched:?}");
+}
+
 /// The cells of the comparison in a page, row by row.
 fn comparison(page: &str) -> Vec<Vec<&str>> {
     let rows = page.lines().skip_while(|line| !line.contains("| Piston |")).take_while(|line| line.starts_with('|'));
