@@ -1,4 +1,5 @@
-//! The macro that makes a section of settings: a struct, its defaults, its ranges and its documentation, from one text.
+//! The macros that make settings, each from one text: a section (a struct, its defaults, its ranges and its
+//! documentation), the names that stand alone, sections with keys of the operator's choice, and the whole of them.
 
 /// Makes a struct whose fields are the keys of one section. The doc comment of a field is also its line in
 /// `.env.example` and `docs/settings.md`. A range after the default is checked when the settings are loaded.
