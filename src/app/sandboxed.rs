@@ -28,7 +28,7 @@ const CHECK_WAIT_MAX: Duration = Duration::from_secs(15);
 const CHECK_MS: u64 = 10_000;
 /// The answer may be this much longer than four times the longest program: a formatted one, escaped, and problems.
 const MORE_OUTPUT_BYTES: u64 = 1 << 20;
-/// What makes modules has as long.
+/// What making the modules of one server may take.
 const GENERATE_MS: u64 = 120_000;
 /// The sources of one server together, in bytes.
 const GENERATE_OUTPUT_BYTES: u64 = 32 << 20;
