@@ -121,6 +121,33 @@ async fn links_expire_as_stated_and_within_a_week() {
 }
 
 #[tokio::test]
+async fn a_link_is_refused_for_what_another_kind_is_for() {
+    let (_root, _, files) = files(FilesOptions::default());
+    let (id, f) = (key("c"), path("f"));
+    files.write(&id, &f, Bytes::from_static(b"x")).await.expect("written");
+    let upload = files.upload_url(&id, &f).expect("a link").0;
+    let all = files.archive_url(&id).await.expect("a link").0;
+    let file = (files.url(&id, &f), [true, false, false]);
+    for (url, opens) in [file, (all, [false, true, false]), (upload, [false, false, true])] {
+        let part = |name: &str| url.split(['?', '&']).find_map(|part| part.strip_prefix(name)).map(str::to_owned);
+        let link = || SignedLink {
+            conversation: b"c".to_vec(),
+            components: if opens[1] { Vec::new() } else { vec![b"f".to_vec()] },
+            expires: part("expires=").expect("a time"),
+            signature: part("sig=").expect("a signature"),
+            bytes_max: part("max="),
+        };
+        let opened = [
+            files.open_signed(Some(link())).await.map(drop),
+            files.open_archive(link()).await.map(drop),
+            files.open_upload(Some(link())).map(drop),
+        ];
+        let expected = opens.map(|opens| if opens { Ok(()) } else { Err(Code::Forbidden) });
+        assert_eq!(opened.map(|opened| opened.map_err(|failure| failure.code)), expected, "{url}");
+    }
+}
+
+#[tokio::test]
 async fn an_upload_of_announced_length_is_counted_once() {
     let (_root, files) = with_quota(ROOM);
     let id = key("c");
