@@ -103,7 +103,12 @@ impl Files {
         is_wanted: impl Fn(&FileEntry) -> bool,
     ) -> Result<Option<FileEntry>, Failure> {
         let mut found = None;
-        self.visit(conversation, None, |file| found = found.take().or(Some(file).filter(&is_wanted))).await?;
+        let visit = |file: FileEntry| {
+            if found.is_none() && is_wanted(&file) {
+                found = Some(file);
+            }
+        };
+        self.visit(conversation, None, visit).await?;
         Ok(found)
     }
 
