@@ -59,7 +59,8 @@ impl History {
     /// [`Code::DatabaseUnavailable`].
     pub async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<(Vec<UsageLine>, bool), Failure> {
         let mut lines = answer(self.stored()?.usage(filter, limit.saturating_add(1))).await?;
-        let more = cut(&mut lines, limit, |_| ()).is_some();
+        let more = lines.len() > limit;
+        lines.truncate(limit);
         Ok((lines, more))
     }
 
