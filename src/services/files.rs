@@ -2,6 +2,7 @@
 //!
 //! Owns the limits of one answer and the lifetime of a link. Knows no HTTP and no settings. Storage blocks, so its
 //! operations run on blocking threads, a bounded number at a time; an operation ends also when its caller disconnects.
+//! What clients change is announced to readers, which no operation waits for.
 
 mod archive;
 mod carried;

@@ -1,9 +1,9 @@
-//! Watches the files of one running program, and says when a tree is walked: after a pause that grows with the duration
-//! of a walk, and after a shorter one while the disk loses space quickly.
+//! Watches the files of one running program.
 //!
 //! The free space of the disk is read every [`TICK`]. The tree is walked after a pause that grows with the duration of
-//! a walk, and at once when the disk lost so much since the last walk that the quota may be used up. While a walk goes
-//! on, and when it has failed, the free space alone is judged. So a tree that is slow to walk delays no verdict.
+//! a walk, and after a shorter one when the disk lost so much since the last walk that the quota may be used up
+//! ([`Schedule`], which `between` follows too). While a walk goes on, and when it has failed, the free space alone is
+//! judged. So a tree that is slow to walk delays no verdict.
 //!
 //! A walk misses unlinked open files and folders that are moved meanwhile. Free space that no conversation's growth
 //! explains may be theirs, or another process' on the same disk. It stops a program only when two measurements in a row
@@ -65,6 +65,7 @@ pub(super) struct Pace {
     pub hasty_factor: u32,
 }
 
+/// When the tree of a conversation is walked.
 pub(super) struct Schedule {
     pace: &'static Pace,
     /// When the next walk is due.

@@ -1,4 +1,5 @@
-//! Which tokens are accepted, what counts as a use of one, and how wrong ones are delayed.
+//! Which tokens are accepted, what counts as a use of one, how wrong ones are delayed, and which ends a reader gets that
+//! is overtaken.
 
 use std::sync::atomic::Ordering;
 
