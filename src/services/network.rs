@@ -12,6 +12,7 @@ mod reporter;
 
 use std::{
     borrow::Cow,
+    collections::HashSet,
     io,
     net::IpAddr,
     sync::{Arc, OnceLock, Weak},
@@ -298,12 +299,11 @@ impl Network {
         held.filter(|policy| policy.is_for(language)).map(|policy| policy.name.clone()).collect()
     }
 
-    /// The hosts that programs of a caller may reach, as its policies name them; some only in some languages.
+    /// The hosts that programs of a caller may reach, each once, as its policies name them; some in some languages only.
     pub fn hosts(&self, who: &Principal) -> Vec<String> {
         let held = self.0.held(who);
-        let mut hosts: Vec<_> = held.iter().flat_map(|policy| policy.hosts()).collect();
-        hosts.dedup();
-        hosts
+        let mut seen = HashSet::new();
+        held.iter().flat_map(|policy| policy.hosts()).filter(|host| seen.insert(host.clone())).collect()
     }
 
     /// The variables in which programs of a caller find what stands for a secret, and the hosts that take it.

@@ -38,3 +38,12 @@ fn refusal_says_what_its_host_needs() {
         assert!(told.starts_with("[network: no policy allows a.example.com:443. ") && told.contains(needed), "{told}");
     }
 }
+
+#[test]
+fn host_of_several_policies_is_listed_once() {
+    let named = |name: &str, hosts: &[&str]| Policy::parse(name, &policy(hosts, &[])).expect("a policy");
+    let first = named("first", &["a.example.com", "b.example.com"]);
+    let second = named("second", &["b.example.com", "a.example.com"]);
+    let network = network(Arc::default(), vec![first, second], Vec::new(), &[]);
+    assert_eq!(network.hosts(&Principal::default()), ["a.example.com", "b.example.com"]);
+}
