@@ -299,7 +299,8 @@ impl Network {
         held.filter(|policy| policy.is_for(language)).map(|policy| policy.name.clone()).collect()
     }
 
-    /// The hosts that programs of a caller may reach, each once, as its policies name them; some in some languages only.
+    /// The hosts that programs of a caller may reach, each once, as its policies name them; some only in some
+    /// languages.
     pub fn hosts(&self, who: &Principal) -> Vec<String> {
         let held = self.0.held(who);
         let mut seen = HashSet::new();

@@ -6,8 +6,11 @@ use std::{
 };
 
 use mcp_sandbox_server::{
+    adapters::database::Database,
     api::http::json,
+    domain::{network::PolicyText, tools::ServerText},
     ports::{
+        database::{PolicyStore as _, ToolServerStore as _},
         engine::{Engine as _, ImageId},
         runner::RunnerImage,
     },
@@ -263,6 +266,50 @@ async fn log_lines_have_each_key_once_and_say_what_was_wrong() {
     let failed = all.iter().find(|line| line["message"] == "a tool call failed").expect("a line");
     assert_eq!((&failed["tool"], &failed["code"]), (&"sandbox.run_code".into(), &"invalid_argument".into()));
     assert!(failed["why"].as_str().is_some_and(|why| why.contains("code")), "{failed}");
+}
+
+/// On one thread, so that everything is logged there.
+#[tokio::test]
+async fn a_stored_policy_or_tool_server_that_does_not_hold_is_logged_once_until_it_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite://{}/state.db", folder.path().display());
+    // No policy and no tool server is without a host or an address.
+    let store = async |port: u16, seconds: u64| {
+        let database = Database::connect(&url).expect("a database");
+        database.prepare().await.expect("tables");
+        let policy = PolicyText { ports: vec![port], ..PolicyText::default() };
+        database.put_policy("bad", &policy, 1).await.expect("stored");
+        let server = ServerText { call_seconds: Some(seconds), ..ServerText::default() };
+        database.put_tool_server("bad", &server, "", 1).await.expect("stored");
+        database.close().await;
+    };
+    store(80, 1).await;
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt().json().with_max_level(tracing::Level::WARN).with_writer(move || writer.clone());
+    let guard = tracing::subscriber::set_default(log.finish());
+    let server = FakeServer::with(&[("DATABASE_URL", url.as_str())]).await;
+    let logged = |what: &str| {
+        let text = String::from_utf8(lines.0.lock().expect("not poisoned").clone()).expect("text");
+        text.lines().filter(|line| line.contains(what) && line.contains("\"bad\"")).count()
+    };
+    for count in [1, 2] {
+        for name in ["a", "b"] {
+            let policy = serde_json::json!({"hosts": ["a.example"]});
+            let tools = serde_json::json!({"server": {"url": "https://a.example/mcp"}});
+            for (path, body) in [("admin/network", policy), ("tool-servers", tools)] {
+                let url = format!("http://{}/v1/{path}/{name}", server.address);
+                let put = server.http.put(url).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
+                assert_eq!(put.status(), 204, "it reads them all: {path}");
+            }
+        }
+        for what in ["a stored network policy does not hold", "a stored tool server does not hold"] {
+            assert_eq!(logged(what), count, "{what}");
+        }
+        store(443, 2).await;
+    }
+    server.stop().await;
+    drop(guard);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! follow ── one task: what other servers changed
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 use tokio::{
@@ -34,8 +34,9 @@ const DEFINITION_BYTES_MAX: usize = 16 << 10;
 pub struct Policies {
     configured: Vec<Arc<Policy>>,
     made: RwLock<Vec<Arc<Policy>>>,
-    /// Held while they are read: a read that began earlier would put older ones back.
-    loading: Mutex<()>,
+    /// Names and definitions of those that were stored and did not hold at the last read: each is logged once until it
+    /// changes. Held while they are read: a read that began earlier would put older ones back.
+    broken: Mutex<HashSet<(String, String)>>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn PolicyStore>>,
     clock: Arc<dyn Clock>,
@@ -44,7 +45,7 @@ pub struct Policies {
 impl Policies {
     pub fn new(configured: Vec<Policy>, store: Option<Arc<dyn PolicyStore>>, clock: Arc<dyn Clock>) -> Self {
         let configured = configured.into_iter().map(Arc::new).collect();
-        Self { configured, made: RwLock::default(), loading: Mutex::default(), store, clock }
+        Self { configured, made: RwLock::default(), broken: Mutex::default(), store, clock }
     }
 
     /// Those that hold now: first those of the settings, each group in the order of its names.
@@ -105,14 +106,24 @@ impl Policies {
     /// When it does not answer; those that were read before go on.
     pub async fn load(&self) -> Result<(), DatabaseError> {
         let Some(store) = &self.store else { return Ok(()) };
-        let _turn = self.loading.lock().await;
+        let mut broken = self.broken.lock().await;
         let rows = within(ROUND_MAX, store.policies()).await?;
-        let read = rows.into_iter().filter_map(|(name, definition)| {
-            let parsed = serde_json::from_str(&definition).map_err(|error| error.to_string());
-            let policy = parsed.and_then(|text| Policy::parse(&name, &text).map_err(|error| error.to_string()));
-            policy.inspect_err(|error| warn!(name, error, "a stored network policy does not hold")).ok().map(Arc::new)
-        });
-        let read = read.collect();
+        let logged = mem::take(&mut *broken);
+        let mut read = Vec::new();
+        for row in rows {
+            let (name, definition) = &row;
+            let parsed = serde_json::from_str(definition).map_err(|error| error.to_string());
+            let policy = parsed.and_then(|text| Policy::parse(name, &text).map_err(|error| error.to_string()));
+            match policy {
+                Ok(policy) => read.push(Arc::new(policy)),
+                Err(error) => {
+                    if !logged.contains(&row) {
+                        warn!(name, error, "a stored network policy does not hold");
+                    }
+                    broken.insert(row);
+                }
+            }
+        }
         *self.made.write() = read;
         Ok(())
     }

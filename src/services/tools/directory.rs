@@ -1,6 +1,10 @@
 //! The tool servers that exist now: those of the settings, and those that operators made, which the database keeps.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    sync::Arc,
+};
 
 use parking_lot::RwLock;
 use secrecy::SecretString;
@@ -31,8 +35,9 @@ const SECRET_BYTES_MAX: usize = 8 << 10;
 pub struct Directory {
     configured: Vec<Arc<Live>>,
     made: RwLock<Vec<Arc<Live>>>,
-    /// Held while they are read: a read that began earlier would put older ones back.
-    loading: Mutex<()>,
+    /// Names and definitions of those that were stored and did not hold at the last read: each is logged once until it
+    /// changes. Held while they are read: a read that began earlier would put older ones back.
+    broken: Mutex<HashSet<(String, String)>>,
     /// Where made ones outlive the process; without it there are none.
     store: Option<Arc<dyn ToolServerStore>>,
     connectors: ServerConnectors,
@@ -56,7 +61,7 @@ impl Directory {
         let connectors = ServerConnectors { upstreams, sandboxed };
         let live = |(server, secret)| Arc::new(Live::new(server, secret, connectors.clone()));
         let configured = configured.into_iter().map(live).collect();
-        Self { configured, made: RwLock::default(), loading: Mutex::default(), store, connectors, clock }
+        Self { configured, made: RwLock::default(), broken: Mutex::default(), store, connectors, clock }
     }
 
     fn all(&self) -> Vec<Arc<Live>> {
@@ -159,8 +164,9 @@ impl Directory {
     /// When it does not answer; those that were read before go on.
     pub async fn load(&self) -> Result<(), DatabaseError> {
         let Some(store) = &self.store else { return Ok(()) };
-        let _turn = self.loading.lock().await;
+        let mut broken = self.broken.lock().await;
         let rows = within(ROUND_MAX, store.tool_servers()).await?;
+        let logged = mem::take(&mut *broken);
         let mut made = self.made.write();
         let mut known: HashMap<String, Arc<Live>> =
             made.drain(..).map(|live| (live.name().to_string(), live)).collect();
@@ -172,7 +178,13 @@ impl Directory {
                     made.push(live);
                 }
                 (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), self.connectors.clone()))),
-                (Err(error), _) => warn!(name, error, "a stored tool server does not hold"),
+                (Err(error), _) => {
+                    let row = (name, definition);
+                    if !logged.contains(&row) {
+                        warn!(name = row.0, error, "a stored tool server does not hold");
+                    }
+                    broken.insert(row);
+                }
             }
         }
         drop(made);
