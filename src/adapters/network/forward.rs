@@ -147,7 +147,7 @@ impl Forwarder {
         if gate.opens(&target) {
             drop_overrides(request.headers_mut());
         }
-        rewrite(&mut request, &target, self.scheme)?;
+        rewrite(&mut request, &target, self.scheme).map_err(|why| self.sandbox.refused(target.to_string(), why))?;
         // After what `Connection` names was removed, so that it cannot name what is put in.
         patterns.extend(fill(request.headers_mut(), &secrets));
         let mut host = self.host.lock().await;
@@ -198,15 +198,16 @@ impl Forwarder {
 
     /// A new connection, already awaited: a host may end it before the request is sent.
     async fn connect(&self, target: &Target) -> Result<(SendRequest<Incoming>, Awaited), Refusal> {
+        // Before there is a connection, which would be listed as allowed.
+        let name = match self.scheme {
+            Scheme::Http => None,
+            Scheme::Opened => Some(self.tls_name(target)?),
+        };
         let upstream = Upstream::connect(target, &self.sandbox.gate, &self.program_ended).await?;
         let awaited = upstream.activity().awaited();
-        match self.scheme {
-            Scheme::Http => self.begin(upstream, awaited).await,
-            Scheme::Opened => {
-                let name = match &target.host {
-                    Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| Refusal::Malformed)?,
-                    Host::Address(address) => ServerName::from(*address),
-                };
+        match name {
+            None => self.begin(upstream, awaited).await,
+            Some(name) => {
                 let connector = TlsConnector::from(Arc::clone(&self.sandbox.trust));
                 match timeout(TLS_MAX, connector.connect(name, upstream).into_fallible()).await {
                     Ok(Ok(stream)) => self.begin(stream, awaited).await,
@@ -220,6 +221,15 @@ impl Forwarder {
                     Err(_) => Err(awaited.fail()),
                 }
             }
+        }
+    }
+
+    /// The name by which TLS knows a host. One that it cannot have is recorded as refused.
+    fn tls_name(&self, target: &Target) -> Result<ServerName<'static>, Refusal> {
+        match &target.host {
+            Host::Name(name) => ServerName::try_from(name.clone())
+                .map_err(|_| self.sandbox.refused(target.to_string(), Refusal::Malformed)),
+            Host::Address(address) => Ok(ServerName::from(*address)),
         }
     }
 

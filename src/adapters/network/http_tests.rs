@@ -18,6 +18,7 @@ use super::{
     },
     *,
 };
+use crate::domain::network::Host;
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -202,11 +203,11 @@ async fn request_that_was_sent_is_not_sent_again_and_is_listed_with_its_connecti
 }
 
 /// A client whose requests to one host are forwarded.
-fn client(forwarder: &Arc<Forwarder>) -> DuplexStream {
+fn client(forwarder: &Arc<Forwarder>, target: &Target) -> DuplexStream {
     let (near, far) = duplex(1 << 16);
-    let forwarder = Arc::clone(forwarder);
+    let (forwarder, target) = (Arc::clone(forwarder), target.clone());
     let service = service_fn(move |request| {
-        let (forwarder, target) = (Arc::clone(&forwarder), Target::parse("a.example:80", None).expect("a target"));
+        let (forwarder, target) = (Arc::clone(&forwarder), target.clone());
         async move {
             Ok::<_, Infallible>(forwarder.forward(request, target).await.unwrap_or_else(|refusal| refuse(&refusal)))
         }
@@ -222,7 +223,8 @@ async fn request_goes_to_a_new_connection_where_the_kept_one_closes_before_it_is
     let trust = authority::trust(None).expect("roots");
     let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
     let forwarder = Arc::new(Forwarder::new(sandbox, Scheme::Http, ProgramEnd::default()));
-    let [mut first, mut second] = [client(&forwarder), client(&forwarder)];
+    let target = Target::parse("a.example:80", None).expect("a target");
+    let [mut first, mut second] = [client(&forwarder, &target), client(&forwarder, &target)];
     let request = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
     tokio::io::AsyncWriteExt::write_all(&mut first, request).await.expect("written");
     let (mut host, _) = timeout(LONG, listener.accept()).await.expect("in time").expect("a connection");
@@ -244,6 +246,28 @@ async fn request_goes_to_a_new_connection_where_the_kept_one_closes_before_it_is
     let used = gate.used.lock().clone();
     let words: Vec<_> = used.iter().map(|used| used.refusal.as_ref().map(Refusal::word)).collect();
     assert_eq!(words, [None], "the first connection was made");
+}
+
+#[tokio::test]
+async fn request_to_a_name_that_cannot_be_sent_is_recorded_and_reaches_no_host() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    // One is no name for TLS, the other none for a header.
+    for (scheme, name) in [(Scheme::Opened, "a!b.example"), (Scheme::Http, "a\nb.example")] {
+        let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
+        let trust = authority::trust(None).expect("roots");
+        let sandbox = Arc::new(Sandbox::new(gate.clone(), trust, None));
+        let forwarder = Arc::new(Forwarder::new(sandbox, scheme, ProgramEnd::default()));
+        let target = Target { host: Host::Name(name.to_owned()), port: scheme.port() };
+        let mut program = client(&forwarder, &target);
+        let request = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut program, request).await.expect("written");
+        let answer = head(&mut program).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        assert!(listener.accept().now_or_never().is_none(), "nothing has connected");
+        let used = gate.used.lock().clone();
+        let seen: Vec<_> = used.iter().map(|used| (used.target.clone(), used.refusal.clone())).collect();
+        assert_eq!(seen, [(target.to_string(), Some(Refusal::Malformed))]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
