@@ -282,7 +282,7 @@ async fn pages_elsewhere_may_use_what_needs_no_cookie(kind: Kind) {
         assert_eq!(text(&response, "access-control-allow-headers"), "mcp-protocol-version", "{path}");
         assert!(!response.headers().contains_key("access-control-allow-credentials"), "{path}");
         let response = get(path, "http://inspector.example:6274").await;
-        assert_eq!(text(&response, "access-control-expose-headers"), "www-authenticate", "{path}");
+        assert_eq!(text(&response, "access-control-expose-headers"), "www-authenticate,retry-after", "{path}");
     }
     let challenged = get("/mcp", "https://app.example.org").await;
     assert_eq!(challenged.status(), 401);

@@ -82,7 +82,7 @@ pub fn open(parts: SignInParts) -> Router {
         .allow_origin(Any)
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([header::WWW_AUTHENTICATE])
+        .expose_headers([header::WWW_AUTHENTICATE, header::RETRY_AFTER])
         .max_age(Duration::from_hours(1));
     let described = ["", "/mcp", "/mcp/"].map(|path| format!("{RESOURCE}{path}"));
     let described = described.iter().fold(Router::new(), |router, path| router.route(path, get(resource)));
