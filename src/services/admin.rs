@@ -337,8 +337,8 @@ impl Admin {
     /// # Errors
     /// Those of [`Directory::remove`].
     pub async fn remove_tool_server(&self, by: &Principal, name: &str) -> Result<(), Failure> {
-        self.parts.tool_servers.remove(name).await?;
-        self.report(by, AdminAction::ToolServerDeleted, None, name);
+        let name = self.parts.tool_servers.remove(name).await?;
+        self.report(by, AdminAction::ToolServerDeleted, None, &name);
         Ok(())
     }
 
@@ -347,8 +347,8 @@ impl Admin {
     /// # Errors
     /// Those of [`Policies::remove`].
     pub async fn remove_policy(&self, by: &Principal, name: &str) -> Result<(), Failure> {
-        self.policies().remove(name).await?;
-        self.report(by, AdminAction::PolicyDeleted, None, name);
+        let name = self.policies().remove(name).await?;
+        self.report(by, AdminAction::PolicyDeleted, None, &name);
         Ok(())
     }
 

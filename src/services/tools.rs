@@ -41,7 +41,11 @@ use self::{
 };
 use super::{network::Limiters, shared_parts::SharedParts};
 use crate::{
-    domain::{Code, Failure, Limits, Principal, text::shown, tools::ServerText},
+    domain::{
+        Code, Failure, Limits, Principal,
+        text::shown,
+        tools::{ServerName, ServerText},
+    },
     ports::observer::{AdminAction, AdminFacts},
 };
 
@@ -126,7 +130,9 @@ impl Tools {
     /// Those of [`Directory::put`]; [`Code::Forbidden`] for a name that is another owner's.
     pub async fn register(&self, who: &Principal, name: &str, text: &ServerText) -> Result<String, Failure> {
         let parts = &self.0.parts;
-        let taken = parts.directory.list().into_iter().find(|made| made.server.name.as_str() == name);
+        // As it is stored: a hyphen is written otherwise.
+        let stored = ServerName::parse(name);
+        let taken = parts.directory.list().into_iter().find(|made| Some(&made.server.name) == stored.as_ref());
         if taken.is_some_and(|made| made.server.text.owners != text.owners) {
             let why = "A tool server of this name is not yours alone: choose another name.";
             return Err(Failure::new(Code::Forbidden, why));

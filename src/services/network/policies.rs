@@ -88,16 +88,19 @@ impl Policies {
         Ok(policy.name)
     }
 
-    /// Deletes a policy that was made. Connections that there are go on.
+    /// Deletes a policy that was made, by a name as [`Self::put`] takes it; returns the name. Connections that there
+    /// are go on.
     ///
     /// # Errors
     /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
-    pub async fn remove(&self, name: &str) -> Result<(), Failure> {
-        if !self.store()?.remove_policy(name).await? {
+    pub async fn remove(&self, name: &str) -> Result<String, Failure> {
+        let name = name.to_ascii_lowercase();
+        if !self.store()?.remove_policy(&name).await? {
             let why = "There is no such policy, or it is in the server's settings.";
             return Err(Failure::new(Code::NotFound, why));
         }
-        Ok(self.load().await?)
+        self.load().await?;
+        Ok(name)
     }
 
     /// Reads those of the database.

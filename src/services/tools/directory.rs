@@ -146,16 +146,19 @@ impl Directory {
         Ok(name)
     }
 
-    /// Deletes a server that was made. Calls under way end.
+    /// Deletes a server that was made, by a name as [`Self::put`] takes it; returns the name. Calls under way end.
     ///
     /// # Errors
     /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
-    pub async fn remove(&self, name: &str) -> Result<(), Failure> {
-        if !self.store()?.remove_tool_server(name).await? {
+    pub async fn remove(&self, name: &str) -> Result<String, Failure> {
+        // A stored one that does not hold may have a name that cannot be one.
+        let name = ServerName::parse(name).map_or_else(|| name.to_owned(), |name| name.to_string());
+        if !self.store()?.remove_tool_server(&name).await? {
             let why = "There is no such tool server, or it is in the server's settings.";
             return Err(Failure::new(Code::NotFound, why));
         }
-        Ok(self.load().await?)
+        self.load().await?;
+        Ok(name)
     }
 
     /// Reads those of the database. One that did not change keeps its connection.

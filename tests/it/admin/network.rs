@@ -47,7 +47,7 @@ async fn policies_are_made_changed_and_deleted_on_every_server_of_the_database_a
     .await;
     let remove =
         async |name: &str| call(&server, &ops, Method::DELETE, &format!("/v1/admin/network/{name}"), None).await;
-    assert_eq!(remove("packages").await.0, 204);
+    assert_eq!(remove("Packages").await.0, 204);
     assert_eq!(names(&server).await, ["set"]);
     for name in ["packages", "set", "never"] {
         assert_eq!(remove(name).await.0, 404, "{name}");

@@ -25,7 +25,7 @@ async fn acts_on_tool_servers_and_questions_are_in_the_audit_log_with_the_owner(
         act(token, Method::POST, &format!("/v1/approvals/{id}"), Some(json!({"answer": word}))).await;
     }
     act(TOKEN, Method::DELETE, &format!("/v1/approvals/{}", of_ann[0]), None).await;
-    act(TOKEN, Method::DELETE, "/v1/tool-servers/ann_tools", None).await;
+    act(TOKEN, Method::DELETE, "/v1/tool-servers/ann-tools", None).await;
     world.server.stop().await;
     let mut lines = administered(&audit);
     lines.retain(|(action, ..)| action != "token_created");

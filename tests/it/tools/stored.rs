@@ -3,14 +3,14 @@
 use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
-        Principal,
+        Code, Principal,
         owner::ConversationKey,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
     ports::database::{ApprovalStore as _, ToolServerStore as _},
 };
 
-use crate::support::{FakeServer, postgres::Postgres, until};
+use crate::support::{FakeServer, postgres::Postgres, server::TOKEN, until};
 
 const NOW: i64 = 1_000_000;
 const LATER: i64 = NOW + 1000;
@@ -123,5 +123,33 @@ async fn a_stored_server_whose_name_is_in_the_settings_is_offered_to_nobody() {
     for (who, is_offered) in [(owner("ann"), true), (owner("ben"), true), (Principal::default(), false)] {
         assert_eq!(tools.is_offered(&who), is_offered, "{}", who.name());
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_with_a_hyphen_is_the_name_that_is_stored() {
+    let server = FakeServer::start().await;
+    let tools = &server.mcp.tools;
+    let register = async |owner: &str, name: &str| {
+        let text = ServerText {
+            url: "https://a.example/mcp".to_owned(),
+            owners: vec![owner.to_owned()],
+            ..ServerText::default()
+        };
+        let who: Principal = owner.parse().expect("an owner");
+        tools.register(&who, name, &text).await.map_err(|failure| failure.code)
+    };
+    let stored = Ok("git_hub".to_owned());
+    assert_eq!(register("ann", "git-hub").await, stored);
+    for name in ["git_hub", "git-hub"] {
+        assert_eq!(register("ben", name).await, Err(Code::Forbidden), "{name} is another owner's");
+        assert_eq!(register("ann", name).await, stored, "{name}");
+    }
+    let url = format!("http://{}/v1/tool-servers/git-hub", server.address);
+    for status in [204_u16, 404] {
+        let deleted = server.http.delete(&url).bearer_auth(TOKEN).send().await.expect("an answer");
+        assert_eq!(deleted.status(), status);
+    }
+    assert!(tools.directory().list().is_empty());
     server.stop().await;
 }
