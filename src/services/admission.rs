@@ -191,8 +191,7 @@ impl Ticket {
             let lock = lock.lock_owned().await;
             let next = place.of_owner.next().await;
             // The semaphore is never closed, so the error cannot happen; it is mapped anyway.
-            let slot =
-                slots.acquire_owned().await.map_err(|_| Failure::new(Code::ShuttingDown, "The server is stopping."))?;
+            let slot = slots.acquire_owned().await.map_err(|_| Failure::stopping())?;
             drop((next, entry));
             Ok(Permit { _slot: slot, _lock: lock, _place: place })
         };

@@ -128,7 +128,7 @@ impl Opener {
         };
         let room = Arc::clone(room).try_acquire_owned().map_err(|_| full())?;
         if stop.is_cancelled() {
-            return Err(Failure::new(Code::ShuttingDown, "the server is stopping"));
+            return Err(Failure::stopping());
         }
         let runner = parts.catalog.get(&self.language)?;
         parts.isolation.wait(&runner.image).await?;
