@@ -57,7 +57,9 @@ impl Policies {
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<Arc<Policy>> {
-        self.all().into_iter().find(|policy| policy.name == name)
+        // A name in the settings counts first, as in `all`. Asked for each connection, so nothing else is copied.
+        let configured = self.configured.iter().find(|policy| policy.name == name).cloned();
+        configured.or_else(|| self.made.read().iter().find(|policy| policy.name == name).cloned())
     }
 
     /// Whether a policy is of the settings, and cannot be changed while the server runs.
