@@ -43,11 +43,13 @@ impl SandboxGate {
 
     /// Whether the sandbox has a secret for a host that only other policies allow now.
     fn has_lost_secret(&self, target: &Target) -> bool {
-        let is_lost = |secret: &SandboxSecret| {
-            let mut policies = self.allowing(target).peekable();
-            policies.peek().is_some() && !policies.any(|policy| secret.is_given_by(&policy, target))
-        };
-        self.secrets.iter().any(|secret| secret.is_for(target) && is_lost(secret))
+        let secrets: Vec<_> = self.secrets.iter().filter(|secret| secret.is_for(target)).collect();
+        if secrets.is_empty() {
+            return false;
+        }
+        let policies: Vec<_> = self.allowing(target).collect();
+        let is_given = |secret: &SandboxSecret| policies.iter().any(|policy| secret.is_given_by(policy, target));
+        !policies.is_empty() && !secrets.into_iter().all(is_given)
     }
 
     /// A request passes where one policy lets it. Otherwise the first one's reason is given, and of a rate the shortest
