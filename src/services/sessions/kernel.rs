@@ -92,9 +92,12 @@ impl Kernel {
         let followers = Arc::new(Followers::default());
         let (close, stuck) = (CancellationToken::new(), CancellationToken::new());
         let env = &Network::environment(env, channels.as_ref());
-        let authority = channels.as_ref().and_then(Channels::authority_pem);
-        let (kernel, start) = (Some(name), Start::new(&[], env, age_max, GRACE));
-        let request = frames::session(&Start { kernel, channels: channels.is_some(), authority, ..start });
+        let request = frames::session(&Start {
+            kernel: Some(name),
+            channels: channels.is_some(),
+            authority: channels.as_ref().and_then(Channels::authority_pem),
+            ..Start::new(&[], env, age_max, GRACE)
+        });
         let (stdin, mut sandbox) = attach(started);
         let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
         let reporter = Arc::clone(&link.reporter);
@@ -325,7 +328,8 @@ impl KernelTask {
 
     /// What the bridge says of the kernel.
     fn note(&mut self, message: &KernelMessage) {
-        let (Header { msg_type, .. }, content) = (message.read_header(), message.read_content());
+        let Header { msg_type, .. } = message.read_header();
+        let content = message.read_content();
         match msg_type.as_str() {
             "ready" => {
                 let cpu_ms = content["cpuMs"].as_u64().unwrap_or_default();

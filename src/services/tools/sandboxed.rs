@@ -187,9 +187,11 @@ impl Opener {
         let filled = ServerText::filled(env, self.secret.expose_secret());
         let env = filled.iter().fold(Environment::default(), |env, (name, value)| env.or(name, value));
         let env = &Network::environment(&env, channels);
-        let authority = channels.and_then(Channels::authority_pem);
-        let start = Start::new(command, env, LIFE_MAX, GRACE);
-        let start = Start { channels: channels.is_some(), authority, ..start };
+        let start = Start {
+            channels: channels.is_some(),
+            authority: channels.and_then(Channels::authority_pem),
+            ..Start::new(command, env, LIFE_MAX, GRACE)
+        };
         let program = match language.as_str() {
             "python" => BY_PYTHON,
             "bash" => BY_BASH,
