@@ -168,10 +168,12 @@ impl Opener {
         let (stdin, mut sandbox) = attach(started);
         let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
         let (ours, theirs) = duplex(PIPE_BYTES);
-        let (opener, input) = (self.clone(), (stdin, request, outgoing));
+        let opener = self.clone();
         tasks.spawn(async move {
-            carry(&opener, &conversation, sandbox, theirs, input).await;
-            drop((room, lease));
+            carry(&opener, &conversation, sandbox, theirs, (stdin, request, outgoing)).await;
+            // The sandbox is given up before its place is taken by another one.
+            drop(lease);
+            drop(room);
             for sentence in link.end().await {
                 let sentence = sentence.trim_end();
                 info!(server = %opener.server.name, sentence, "a tool server was refused a host");
