@@ -11,7 +11,7 @@ use hyper::{
 
 use crate::domain::network::{Pattern, Redactor, Refusal};
 
-/// As it comes from the host, searched, or of our own.
+/// As it comes from the host, searched, or our own.
 pub(super) type AnswerBody = UnsyncBoxBody<Bytes, hyper::Error>;
 pub(super) type Answer = Response<AnswerBody>;
 

@@ -29,7 +29,8 @@ pub(super) enum TurnState {
 pub(super) enum Watch {
     /// The conversation's files and the turn's token are watched.
     Watched(Pin<Box<dyn Future<Output = StopReason> + Send>>),
-    /// Its stop was reported to clients: the cell of this request is interrupted, and its session ends with `stop`.
+    /// Its stop was reported to clients: `stop` interrupts the cell of this request, and at its end has ended the
+    /// session.
     Stopping { request: String, stop: Pin<Box<dyn Future<Output = ()> + Send>> },
     /// Its stop was reported to clients, and no cell runs any more.
     Reported,

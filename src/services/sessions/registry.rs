@@ -227,7 +227,7 @@ impl Registry {
     /// Notes a restart; `None` when one is under way.
     pub(super) fn restart(&self, id: SessionId) -> Option<Restarting<'_>> {
         let is_first = self.restarting.send_if_modified(|all| all.insert(id));
-        // Made only where it is given out: dropping one ends the restart that is under way, and takes the lock.
+        // Made only where it is given out: dropping one ends the restart that is under way.
         is_first.then(|| Restarting(self, id))
     }
 
@@ -332,8 +332,8 @@ impl Registry {
         Some((last.place.clone(), setup))
     }
 
-    /// How the last session in these places ended, if it was not reported to its next caller: the ends there are
-    /// reported to no other one. Also those that need not be recorded any more.
+    /// How the last session in these places ended, if that was not reported before; from now on all ends there count as
+    /// reported. Also the sessions that need not be recorded any more.
     pub(super) fn take_news(&self, is_there: impl Fn(&SessionKey) -> bool) -> (Option<SessionEnd>, Vec<SessionId>) {
         let (mut news, mut told) = (None, Vec::new());
         for ended in self.state.lock().ended.iter_mut().filter(|ended| is_there(&ended.place)) {

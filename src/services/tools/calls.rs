@@ -69,7 +69,7 @@ pub(super) struct Answered {
     files: Vec<String>,
 }
 
-/// Of the answers that were kept.
+/// The number of the next file of an answer.
 static COUNT: AtomicU64 = AtomicU64::new(1);
 
 /// Why a call was not answered: how it ended, a word for the program, and a sentence for its author.
