@@ -158,7 +158,7 @@ answers! {
     #[derive(Debug, Serialize, ToSchema)]
     #[serde(rename_all = "camelCase")]
     pub struct PolicyResult((policy, configured): (&Policy, bool)) {
-        #[schema(example = "packages")]
+        #[schema(example = "pypi")]
         name: String = policy.name.clone(),
         /// Whether it comes from the server's settings, so that it cannot be changed here.
         is_configured: bool = configured,
