@@ -137,16 +137,11 @@ impl FromStr for ConversationKey {
 
 /// The first place of the owner who has the most places.
 pub fn first_of_most<'a>(owners: impl Iterator<Item = &'a Principal>) -> Option<usize> {
-    first_of_largest(owners.map(|owner| (owner, 1)))
-}
-
-/// The first place of the owner whose places are the largest together.
-pub fn first_of_largest<'a>(places: impl Iterator<Item = (&'a Principal, usize)>) -> Option<usize> {
-    let mut owners: HashMap<&Principal, (usize, usize)> = HashMap::new();
-    for (at, (owner, size)) in places.enumerate() {
-        owners.entry(owner).or_insert((0, at)).0 += size;
+    let mut places: HashMap<&Principal, (usize, usize)> = HashMap::new();
+    for (at, owner) in owners.enumerate() {
+        places.entry(owner).or_insert((0, at)).0 += 1;
     }
-    owners.into_values().max_by_key(|(size, first)| (*size, Reverse(*first))).map(|(_, first)| first)
+    places.into_values().max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first)
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //! run of all is kept whatever its size, and no other owner's run is dropped for it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap, VecDeque},
     ops::Bound,
     sync::Arc,
 };
@@ -14,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::{Run, RunsOptions};
-use crate::domain::{Principal, RunId, owner::first_of_largest};
+use crate::domain::{Principal, RunId};
 
 pub(super) struct Registry {
     options: RunsOptions,
@@ -83,12 +84,15 @@ impl Known {
     }
 }
 
-/// Chooses which of the finished runs is dropped next.
+/// Chooses which of the finished runs is dropped next. Up to 100 000 are kept, and the end of a run may drop hundreds, so
+/// a choice looks at the owners and not at each run.
 #[derive(Default)]
 struct Finished {
-    /// Oldest first.
-    kept: VecDeque<Kept>,
+    /// By a number that counts up.
+    kept: BTreeMap<u64, Kept>,
+    owners: HashMap<Principal, Owned>,
     bytes: usize,
+    next: u64,
 }
 
 struct Kept {
@@ -98,32 +102,55 @@ struct Kept {
     bytes: usize,
 }
 
+/// What is kept of an owner.
+#[derive(Default)]
+struct Owned {
+    /// Oldest first.
+    numbers: VecDeque<u64>,
+    bytes: usize,
+}
+
 impl Finished {
     fn push(&mut self, run: RunId, owner: &Principal, bytes: usize) {
+        let number = self.next;
+        self.next += 1;
         self.bytes += bytes;
-        self.kept.push_back(Kept { run, owner: owner.clone(), at: Instant::now(), bytes });
+        let theirs = self.owners.entry(owner.clone()).or_default();
+        theirs.numbers.push_back(number);
+        theirs.bytes += bytes;
+        self.kept.insert(number, Kept { run, owner: owner.clone(), at: Instant::now(), bytes });
     }
 
     /// Removes one that is not to be kept, if there is one.
     fn drop_next(&mut self, options: &RunsOptions) -> Option<RunId> {
-        let at = if self.kept.front()?.at.elapsed() > options.kept_age {
-            0
+        let (&oldest, first) = self.kept.first_key_value()?;
+        let number = if first.at.elapsed() > options.kept_age {
+            oldest
         } else if self.kept.len() > options.kept_runs_max {
-            self.first_of_largest(|_| 1)?
+            self.oldest_of_most(|owned| owned.numbers.len())?
         } else if self.bytes > options.kept_bytes_max {
-            self.first_of_largest(|kept| kept.bytes)?
+            self.oldest_of_most(|owned| owned.bytes)?
         } else {
             return None;
         };
-        let dropped = self.kept.remove(at)?;
+        let dropped = self.kept.remove(&number)?;
         self.bytes -= dropped.bytes;
+        if let Some(owned) = self.owners.get_mut(&dropped.owner) {
+            // It is the oldest of its owner in any case.
+            owned.numbers.pop_front();
+            owned.bytes -= dropped.bytes;
+            if owned.numbers.is_empty() {
+                self.owners.remove(&dropped.owner);
+            }
+        }
         Some(dropped.run)
     }
 
     /// The oldest of the owner who has the most; `None` where that is the newest of all.
-    fn first_of_largest(&self, measure: impl Fn(&Kept) -> usize) -> Option<usize> {
-        let sizes = self.kept.iter().map(|kept| (&kept.owner, measure(kept)));
-        first_of_largest(sizes).filter(|at| at + 1 < self.kept.len())
+    fn oldest_of_most(&self, measure: impl Fn(&Owned) -> usize) -> Option<u64> {
+        let (&newest, _) = self.kept.last_key_value()?;
+        let oldest = self.owners.values().filter_map(|owned| Some((measure(owned), Reverse(*owned.numbers.front()?))));
+        oldest.max().map(|(_, Reverse(number))| number).filter(|number| *number != newest)
     }
 }
 
@@ -154,7 +181,8 @@ mod tests {
             dropped.extend(std::iter::from_fn(|| all.drop_next(options)));
         }
         assert_eq!(all.kept.len() + dropped.len(), known.len());
-        assert_eq!(all.bytes, all.kept.iter().map(|kept| kept.bytes).sum::<usize>());
+        assert_eq!(all.bytes, all.kept.values().map(|kept| kept.bytes).sum::<usize>());
+        assert_eq!(all.bytes, all.owners.values().map(|owned| owned.bytes).sum::<usize>());
         (0..known.len()).filter(|at| !dropped.contains(&known[*at])).collect()
     }
 
@@ -177,6 +205,18 @@ mod tests {
         assert_eq!(kept(&[("ann", 10), ("ann", 200)], &options(100, 100)), [1]);
         assert_eq!(kept(&[("bob", 10), ("ann", 200)], &options(100, 100)), [0, 1], "not at the cost of another owner");
         assert_eq!(kept(&[("ann", 200), ("bob", 10)], &options(100, 100)), [1]);
+    }
+
+    #[test]
+    fn a_large_run_displaces_many_small_ones_without_a_look_at_each() {
+        let (mut all, options, begun) = (Finished::default(), options(200_000, 100_000), Instant::now());
+        let ann: Principal = "ann".parse().expect("an owner");
+        for _ in 0..100_000 {
+            all.push(RunId::new(), &ann, 1);
+        }
+        all.push(RunId::new(), &ann, 100_000);
+        assert_eq!(std::iter::from_fn(|| all.drop_next(&options)).count(), 100_000);
+        assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
