@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::{
@@ -51,7 +52,7 @@ impl RunTask {
         // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
         // janitor destroys the sandbox.
         let standby = parts.standbys.take(&conversation, &self.runner, &self.limits, when_warm);
-        let Some(standby) = self.run.cancel.run_until_cancelled(standby).await else { return Ok(self.cancelled()) };
+        let Some(standby) = unless_cancelled(&self.run.cancel, standby).await else { return Ok(self.cancelled()) };
         self.stages.stood_by = standby.is_some();
         let (mut started, lease, mark) = match standby {
             Some(ClaimedStandby { started, lease, mark }) => {
@@ -117,7 +118,7 @@ impl RunTask {
         parts.observer.sandbox_held(self.trace, lease.id());
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
         let starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
-        match self.run.cancel.run_until_cancelled(starting).await {
+        match unless_cancelled(&self.run.cancel, starting).await {
             None => Ok(None),
             Some(Ok(Ok(started))) => Ok(Some((started, lease, mark))),
             Some(Ok(Err(error))) => Err(self.failed(&error, error.failure())),
@@ -138,7 +139,7 @@ impl RunTask {
         let (conversation, file_bytes_max) = (&self.run.conversation, self.limits.file_bytes_max);
         let mut carrier = Carrier::new(&parts.files, conversation, room_bytes, file_bytes_max);
         let writing = carrier.write(&mut started.sandbox.stdin);
-        let written = self.run.cancel.run_until_cancelled(writing).await.transpose()?;
+        let written = unless_cancelled(&self.run.cancel, writing).await.transpose()?;
         Ok(written.map(|()| Some(carrier)))
     }
 
@@ -158,5 +159,33 @@ impl RunTask {
         }
         error!(error = %chain(error), image = %self.runner.image.0, "the engine or the runner failed a run");
         failure
+    }
+}
+
+/// `None` when the run is cancelled, also where the step has ended meanwhile: a cancelled run writes no files.
+/// `CancellationToken::run_until_cancelled` would go on then.
+async fn unless_cancelled<T>(cancel: &CancellationToken, step: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => None,
+        done = step => Some(done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_run_that_is_cancelled_as_a_step_ends_goes_no_further() {
+        let (cancel, (end, step)) = (CancellationToken::new(), oneshot::channel());
+        let both_at_once = async {
+            cancel.cancel();
+            end.send(()).expect("it is awaited");
+        };
+        let (gone_on, ()) = tokio::join!(unless_cancelled(&cancel, step), both_at_once);
+        assert_eq!(gone_on, None);
     }
 }
