@@ -151,8 +151,8 @@ impl Action {
                 return wrong(member, "this action takes none: leave it out");
             }
         }
-        let is_none = |selector: &String| selector.trim().is_empty() || selector.len() > SELECTOR_BYTES_MAX;
-        if self.selector.as_ref().is_some_and(is_none) {
+        let is_unusable = |selector: &String| selector.trim().is_empty() || selector.len() > SELECTOR_BYTES_MAX;
+        if self.selector.as_ref().is_some_and(is_unusable) {
             let why = "it is empty or too long: give a CSS selector, or `text=` and what the element shows";
             return wrong("selector", why);
         }
