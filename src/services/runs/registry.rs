@@ -84,7 +84,7 @@ impl Known {
     }
 }
 
-/// Chooses which of the finished runs is dropped next. Up to 100 000 are kept, and the end of a run may drop hundreds, so
+/// Chooses which of the finished runs is dropped next. Up to 100 000 are kept, and the end of a run may drop hundreds:
 /// a choice looks at the owners and not at each run.
 #[derive(Default)]
 struct Finished {
