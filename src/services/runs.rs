@@ -140,7 +140,7 @@ impl Runs {
         inner.parts.variables.check(&request.env)?;
         inner.parts.peers.check(&request.conversation)?;
         let limits = request.limits(&runner, &inner.parts.sandboxes);
-        let detached = request.detach.unwrap_or(inner.options.detach);
+        let detached = self.detaches(request.detach);
         // That of a session is decided when it is opened.
         let (owner, wanted) = (&request.conversation.owner, request.network.as_deref());
         let access = inner.parts.network.access(owner, &runner.language, wanted)?;
@@ -216,12 +216,17 @@ impl Runs {
         })
     }
 
-    /// A run that went on without its caller, in a caller's hands again.
+    /// A run that went on without its caller, in a caller's hands again; `detach` as in a request.
     ///
     /// # Errors
     /// Those of [`Self::get`].
-    pub fn hold(&self, who: &Principal, run: RunId, detached: bool) -> Result<RunHandle, Failure> {
-        Ok(RunHandle { run: self.get(who, run)?, detached })
+    pub fn hold(&self, who: &Principal, run: RunId, detach: Option<bool>) -> Result<RunHandle, Failure> {
+        Ok(RunHandle { run: self.get(who, run)?, detached: self.detaches(detach) })
+    }
+
+    /// Whether a run goes on when its caller goes away.
+    fn detaches(&self, wanted: Option<bool>) -> bool {
+        wanted.unwrap_or(self.0.options.detach)
     }
 
     /// Cancels the runs under way that were begun by a token.

@@ -19,6 +19,7 @@ use crate::support::{
     until,
 };
 
+mod answered;
 mod feed;
 mod tasks;
 

@@ -94,7 +94,7 @@ impl McpParts {
         let stdin_open = request.stdin_open || asks.input;
         let (run, first) = match &entry.returned {
             Some(returned) => {
-                let run = self.runs.hold(&caller.principal, returned.run, request.detach == Some(true))?;
+                let run = self.runs.hold(&caller.principal, returned.run, request.detach)?;
                 let first = returned.deliver(&run, &asks).await;
                 (run, first)
             }
