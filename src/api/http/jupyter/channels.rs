@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Call,
-    wire::{V1, Wire},
+    wire::{V1, Wire, WireError},
 };
 use crate::{
     api::http::{ApiError, Reply},
@@ -191,7 +191,10 @@ fn read(wire: Wire, frame: Message) -> Result<Option<KernelMessage>, Close> {
         Message::Binary(bytes) => wire.read_binary(&bytes),
         Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return Ok(None),
     };
-    message.map(Some).map_err(|why| Close(close_code::INVALID, why.to_string()))
+    message.map(Some).map_err(|why| match why {
+        WireError::TooLong => too_long(),
+        why => Close(close_code::INVALID, why.to_string()),
+    })
 }
 
 fn refused(connection: &Connection, why: MessageRefused) -> Close {
@@ -218,9 +221,33 @@ fn over(end: ConnectionEnd) -> Close {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::services::sessions::message::Channel;
+
+    /// How a connection is closed for this frame.
+    fn closed(wire: Wire, frame: Message) -> (u16, String) {
+        match read(wire, frame) {
+            Err(Close(code, why)) => (code, why),
+            Ok(_) => panic!("it is a message"),
+        }
+    }
+
+    #[test]
+    fn wrong_message_is_closed_for_the_same_reason_in_both_forms() {
+        let (size, why) = closed(Wire::V1, Message::Binary(vec![0; MESSAGE_BYTES_MAX + 1].into()));
+        assert_eq!((size, why.as_str()), (close_code::SIZE, "a message has at most 4 MiB: send less at once"));
+
+        let message = KernelMessage::new(Channel::Iopub, &json!({}), &json!({})).encode();
+        // The channel follows the number of the offsets and these.
+        let (head, rest) = message.split_at(8 * 7);
+        let rest = rest.strip_prefix(b"iopub").expect("the channel");
+        let binary = Message::Binary([head, b"other", rest].concat().into());
+        let text = Message::Text(json!({"header": {}, "channel": "other"}).to_string().into());
+        assert_eq!(closed(Wire::V1, binary), closed(Wire::Default, text));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_a_client_has_sent_is_passed_on_while_it_is_written_to() {

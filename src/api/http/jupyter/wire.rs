@@ -13,7 +13,7 @@ use axum::{body::Bytes, extract::ws::Message};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::services::sessions::message::{self, Channel, KernelMessage};
+use crate::services::sessions::message::{self, Channel, KernelMessage, MessageError};
 
 /// The name of the second form.
 pub(super) const V1: &str = "v1.kernel.websocket.jupyter.org";
@@ -37,6 +37,18 @@ pub(super) enum WireError {
     Channel,
     #[error("messages of this form are binary")]
     Text,
+    #[error("the message is too long")]
+    TooLong,
+}
+
+impl From<MessageError> for WireError {
+    fn from(error: MessageError) -> Self {
+        match error {
+            MessageError::TooLong(_) => Self::TooLong,
+            MessageError::Offsets => Self::Offsets,
+            MessageError::Channel => Self::Channel,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -61,7 +73,7 @@ impl Wire {
 
     /// The message of a binary frame.
     pub(super) fn read_binary(self, bytes: &Bytes) -> Result<KernelMessage, WireError> {
-        if self == Self::V1 { KernelMessage::decode(bytes).map_err(|_| WireError::Offsets) } else { read_parts(bytes) }
+        if self == Self::V1 { KernelMessage::decode(bytes).map_err(WireError::from) } else { read_parts(bytes) }
     }
 
     /// A message as a frame; nothing when the sandbox sent what is not JSON.
