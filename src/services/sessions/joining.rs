@@ -107,7 +107,7 @@ impl Sessions {
         let (inner, session) = (Arc::clone(&self.0), Arc::clone(&link.session));
         async move {
             urge(&session.kernel).await;
-            inner.end(&session, SessionEnd::Killed);
+            inner.end(&session, session.kernel.end_of_silence());
         }
     }
 

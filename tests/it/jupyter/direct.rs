@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use mcp_sandbox_server::{
     domain::{
         error::Code,
@@ -9,7 +10,7 @@ use mcp_sandbox_server::{
         owner::{ConversationKey, Principal},
     },
     services::{
-        kernels::Connection,
+        kernels::{Connection, ConnectionEnd},
         sessions::message::{Channel, KernelMessage},
     },
 };
@@ -155,5 +156,28 @@ async fn each_cell_of_a_turn_counts_for_its_session() {
     }
     until_answered(&mut client, "second", "execute_reply").await;
     assert_eq!(server.sessions.list(&Principal::default(), None)[0].cells, 2);
+    server.stop().await;
+}
+
+/// The interrupt of its cell at a disk limit has no room either.
+#[tokio::test(start_paused = true)]
+async fn a_kernel_whose_bridge_reads_nothing_ends_for_that_reason() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
+    let (kernel, who) = (start(&server).await, Principal::default());
+    let mut client = connect(&server, kernel);
+    send(&client, "cell", "execute_request", &json!({"code": "print on\ndeaf"})).await;
+    until_answered(&mut client, "cell", "stream").await;
+    let code = "x".repeat(4000);
+    for answer in join_all((0..200).map(|_| server.sessions.complete(&who, kernel, &code, 0))).await {
+        assert_eq!(answer.expect_err("the cell runs").code, Code::SessionBusy);
+    }
+    for name in 0..12 {
+        std::fs::write(server.root.join(format!("a/files/{name}")), "").expect("written");
+    }
+    while timeout(PATIENCE, client.next()).await.expect("in time").is_some() {}
+    let why = "its interpreter took no messages any more";
+    assert_eq!(client.end(), ConnectionEnd::Ended(why.to_owned()));
+    let ended = server.sessions.get(&who, kernel).expect_err("it has ended");
+    assert!(ended.message.contains(why), "the next caller is told too: {ended}");
     server.stop().await;
 }
