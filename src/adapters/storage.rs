@@ -122,8 +122,8 @@ impl ConversationFolder for Folder {
         self.moved(from, to, replace)
     }
 
-    fn has_parent_of(&self, path: &SafePath) -> bool {
-        open_beneath(&self.files, path.split_last().0, OFlags::PATH | OFlags::DIRECTORY).is_ok()
+    fn has_folder(&self, path: &SafePath) -> bool {
+        open_beneath(&self.files, path.as_bytes(), OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
     fn link(&self, file: &SafePath, name: &SafePath) -> FsResult<()> {

@@ -122,8 +122,8 @@ pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
     /// Returns a plain file's entry.
     fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>>;
 
-    /// Whether the folder exists that would hold this path.
-    fn has_parent_of(&self, path: &SafePath) -> bool;
+    /// Whether there is this folder. What a link leads to is none.
+    fn has_folder(&self, path: &SafePath) -> bool;
 
     /// Gives a plain file a second name, whose missing folders are created.
     fn link(&self, file: &SafePath, name: &SafePath) -> FsResult<()>;

@@ -1,5 +1,6 @@
 //! E2B's calls with E2B's own SDK, on the fake engine and with real kernels.
 
+use mcp_sandbox_server::domain::owner::Principal;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -69,6 +70,40 @@ async fn files_have_the_names_that_they_were_given_and_errors_connects_words() {
         let (status, why) = post(call, sandbox, body).await;
         assert_eq!((status, why["code"].as_str()), (expected.0, Some(expected.1)), "{call}: {why}");
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_is_made_once_within_the_quota_and_by_no_program() {
+    let server = FakeServer::with(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
+    let (_, opened) = ask(&server, Method::POST, "/e2b/sandboxes", json!({})).await;
+    let id = opened["sandboxID"].as_str().expect("an id");
+    let make = async |path: &str| {
+        let call = request(&server, TOKEN, Method::POST, "/e2b/filesystem.Filesystem/MakeDir");
+        let call = call.header("e2b-sandbox-id", id).json(&json!({"path": path}));
+        let answer = call.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON"))
+    };
+    let (status, made) = make("/home/user/a/b").await;
+    let entry = &made["entry"];
+    assert_eq!((status, &entry["path"]), (200, &json!("/home/user/a/b")), "{made}");
+    assert_eq!(entry["type"], "FILE_TYPE_DIRECTORY", "{made}");
+    let files = server.root.join(id).join("files");
+    assert!(files.join("a/b").is_dir());
+    std::fs::write(files.join("file"), "").expect("written");
+    for (path, expected) in [
+        ("a/b", (409, "already_exists")),
+        ("/home/user/a/", (409, "already_exists")),
+        ("file", (400, "invalid_argument")),
+        ("file/c", (400, "invalid_argument")),
+        ("1/2/3/4/5/6/7/8/9/10/11", (507, "resource_exhausted")),
+    ] {
+        let (status, why) = make(path).await;
+        assert_eq!((status, why["code"].as_str()), (expected.0, Some(expected.1)), "{path}: {why}");
+    }
+    assert!(!files.join("1").exists());
+    assert_eq!(make("a/c").await.0, 200, "there is room for it");
+    assert!(server.mcp.runs.list(&Principal::default(), None, None, 1).runs.is_empty());
     server.stop().await;
 }
 

@@ -208,7 +208,7 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
         ("v1", Some("skills"), ..) => Some(Scope::Files),
         ("v1", Some("runs" | "sessions" | "executions" | "browser" | "network" | "tools"), ..)
         | ("mcp", Some("events"), ..)
-        // An installation runs programs, a program reads the source of a module, and a command makes a folder.
+        // An installation runs programs, a program reads the source of a module, and only programs see an empty folder.
         | ("v1", Some("conversations"), Some(_), Some("packages"))
         | ("v1", Some("runners"), Some(_), _)
         | ("e2b", Some("filesystem.Filesystem"), Some("MakeDir"), _) => Some(Scope::Run),

@@ -88,6 +88,27 @@ impl Files {
         self.step(conversation, step).await
     }
 
+    /// Makes a folder and its missing parents; `false` where there is one. A missing conversation is created.
+    ///
+    /// # Errors
+    /// [`Code::NotAFile`] when a file or a link is where a folder should be, [`Code::QuotaExceeded`],
+    /// [`Code::NoSpace`], [`Code::Forbidden`], [`Code::InvalidArgument`] for a name that is too long.
+    pub async fn make_folders(&self, conversation: &ConversationKey, path: &SafePath) -> Result<bool, Failure> {
+        debug!(%conversation, "make a folder");
+        // Until it is made, no other client makes it.
+        let writer = self.quota.writer(conversation).await;
+        let (id, path) = (conversation.clone(), path.clone());
+        let step = move |store: &dyn Storage| {
+            if store.open(&id)?.is_some_and(|there| there.has_folder(&path)) {
+                return Ok(false);
+            }
+            writer.reserve(&space(&path, None))?;
+            written(store, &id, |there| there.make_folders(&path))?;
+            Ok(true)
+        };
+        self.step(conversation, step).await
+    }
+
     /// Deletes a file, a link (not its target) or a folder with its contents, if the condition holds.
     ///
     /// # Errors
@@ -145,7 +166,7 @@ impl Files {
         let step = move |store: &dyn Storage| {
             check(store, &id, &from, condition.as_ref())?;
             let there = store.open(&id)?.ok_or_else(no_files)?;
-            if !there.has_parent_of(&to) {
+            if to.folders().last().is_some_and(|folder| !there.has_folder(&folder)) {
                 writer.reserve(&space(&to, None))?;
             }
             there.mark()?;

@@ -1,5 +1,4 @@
-//! Files of a sandbox. A folder exists for this surface while a file is in it. Making a folder, for which the services
-//! have no call, runs as a command.
+//! Files of a sandbox. A folder exists for this surface while a file is in it.
 
 use axum::{Json, http::StatusCode};
 use multer::Constraints;
@@ -7,11 +6,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{InSandbox, a_file, all_files, below_data, programs::quoted};
+use super::{InSandbox, a_file, all_files, below_data};
 use crate::{
     api::http::{Answer, ApiError, Form, Query, Reply, RequestBody, Room, files as downloads, listed, multipart},
-    domain::{Code, Ended, Failure, FileEntry, Language, SafePath, text::rfc3339},
-    services::{files::FileQuery, runs::RunRequest},
+    domain::{Code, Failure, FileEntry, SafePath, text::rfc3339},
+    services::files::FileQuery,
 };
 
 /// The files of one upload.
@@ -135,14 +134,15 @@ pub(super) async fn make_dir(sandbox: InSandbox, body: RequestBody) -> Answer<Va
         ..ApiError::new(Code::NotAFile, "The folder is there already.")
     };
     let path = named(body).await?.ok_or_else(there)?;
-    let name = quoted(&path.text());
-    let language: Language = "bash".parse().map_err(|why| Failure::argument("language", why))?;
-    let command = format!("[ ! -d {name} ] || exit 17; mkdir -p -- {name}");
-    let report = sandbox.call.finished(RunRequest::new(sandbox.key, language, command.into())).await?;
-    match report.outcome.ended {
-        Ended::Exited { code: 0 } => Ok(Json(json!({"entry": of_folder(&path)}))),
-        Ended::Exited { code: 17 } => Err(there()),
-        _ => Err(Failure::argument("path", format!("it cannot be used: {}", report.stderr.text.trim())).into()),
+    let is_made = sandbox.call.parts.files.make_folders(&sandbox.key, &path).await.map_err(unusable)?;
+    if is_made { Ok(Json(json!({"entry": of_folder(&path)}))) } else { Err(there()) }
+}
+
+/// A file in the way has another status than a folder that is there.
+fn unusable(failure: Failure) -> Failure {
+    match failure.code {
+        Code::NotAFile => Failure::argument("path", format!("it cannot be used: {}", failure.message)),
+        _ => failure,
     }
 }
 

@@ -300,7 +300,7 @@ impl Process {
 }
 
 /// A word for bash.
-pub(super) fn quoted(word: &str) -> String {
+fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
