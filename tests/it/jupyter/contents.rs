@@ -1,5 +1,7 @@
 //! Contents: a conversation's files in Jupyter's form.
 
+use std::os::unix::fs::symlink;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -63,6 +65,8 @@ async fn files_are_saved_listed_renamed_and_deleted() {
     assert_eq!(get(&server, &format!("{ROOT}/moved/x/y")).await["content"], "AP8=");
     assert_eq!(rename("moved/x", "x").await.0, 200);
     assert_eq!(call(&server, Method::DELETE, &format!("{ROOT}/x"), None).await.0, 204);
+    symlink("none", server.root.join("mine/files/link")).expect("a link");
+    assert_eq!(put(&server, "link", text.clone()).await.0, 200, "it replaces the link");
     for (method, path, body, expected) in [
         (Method::GET, "bytes", None, 404),
         (Method::GET, "x", None, 404),

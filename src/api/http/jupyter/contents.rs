@@ -23,7 +23,7 @@ use crate::{
         },
         schema::parse::by_size,
     },
-    domain::{Code, ConversationKey, Failure, FileEntry, SafePath, file::media_type, text::rfc3339},
+    domain::{Change, Code, ConversationKey, Failure, FileEntry, SafePath, file::media_type, text::rfc3339},
     services::files::Files,
 };
 
@@ -155,9 +155,8 @@ pub(super) async fn write(State(files): State<Arc<Files>>, call: Call, body: Req
     let sent = body.clone();
     let bytes = by_size(body.len(), move || saved(&sent)).await?;
     let key = call.contents()?;
-    let is_new = files.open(&key, &path).await.is_err();
     let entry = files.write(&key, &path, bytes.into()).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if entry.change == Change::Created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, [location(&call, &path)], Json(of_file(&entry))).into_response())
 }
 
