@@ -15,8 +15,8 @@ use rmcp::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Client;
-use crate::domain::{Event, EventKind};
+use super::{Client, shown::last_drawings};
+use crate::domain::{Event, EventKind, StreamKind};
 
 /// The time between two notifications of a silent program. Short enough for a client that waits 10 s.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -37,10 +37,12 @@ pub(super) struct Progress {
     news: UnsentOutput,
 }
 
-/// What was printed since the last notification.
+/// What was printed since the last notification; of lines of standard error the last drawings, as in an answer.
 #[derive(Default)]
 struct UnsentOutput {
     text: String,
+    /// Where its end begins that is standard error as it was printed.
+    undrawn: Option<usize>,
     /// There was more before it.
     cut: bool,
 }
@@ -125,7 +127,13 @@ impl UnsentOutput {
 
     fn add(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Output(_, bytes) => self.text.push_str(&String::from_utf8_lossy(bytes)),
+            EventKind::Output(stream, bytes) => {
+                match stream {
+                    StreamKind::Stdout => self.draw(),
+                    StreamKind::Stderr => self.undrawn = self.undrawn.or(Some(self.text.len())),
+                }
+                self.text.push_str(&String::from_utf8_lossy(bytes));
+            }
             EventKind::Cut { .. } => self.cut = true,
             _ => {}
         }
@@ -135,20 +143,30 @@ impl UnsentOutput {
         }
     }
 
+    /// Leaves of standard error at the end the last drawing of each line.
+    fn draw(&mut self) {
+        if let Some(begin) = self.undrawn.take() {
+            let drawn = last_drawings(&self.text[begin..]);
+            self.text.replace_range(begin.., &drawn);
+        }
+    }
+
     fn trim(&mut self) {
         let wanted = self.text.len().saturating_sub(OUTPUT_BYTES_MAX);
         let start = (wanted..=self.text.len()).find(|at| self.text.is_char_boundary(*at)).unwrap_or(wanted);
         self.text.drain(..start);
+        self.undrawn = self.undrawn.map(|begin| begin.saturating_sub(start));
         self.cut |= start > 0;
     }
 
     /// The newest of it, if there is any.
     fn take(&mut self) -> Option<String> {
+        self.draw();
         if self.is_empty() {
             return None;
         }
         self.trim();
-        let Self { text, cut } = std::mem::take(self);
+        let Self { text, cut, .. } = std::mem::take(self);
         Some(if cut { format!("[… some output is left out here; the result has it …]\n{text}") } else { text })
     }
 }
@@ -175,7 +193,6 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::domain::StreamKind;
 
     /// A client that takes each message so slowly.
     struct Slow {
@@ -208,9 +225,13 @@ mod tests {
 
     impl ServerHandler for Nothing {}
 
-    fn printed(text: &str) -> Event {
-        let kind = EventKind::Output(StreamKind::Stdout, Bytes::from(text.to_owned()));
+    fn printed_to(stream: StreamKind, text: &str) -> Event {
+        let kind = EventKind::Output(stream, Bytes::from(text.to_owned()));
         Event { number: 1, at: Duration::ZERO, kind }
+    }
+
+    fn printed(text: &str) -> Event {
+        printed_to(StreamKind::Stdout, text)
     }
 
     #[test]
@@ -228,6 +249,26 @@ mod tests {
         let message = news.take().expect("something");
         assert!(message.starts_with("[…") && message.ends_with("€4999\n"), "{message}");
         assert!((OUTPUT_BYTES_MAX - 8..OUTPUT_BYTES_MAX + 80).contains(&message.len()), "{}", message.len());
+    }
+
+    #[test]
+    fn news_have_the_last_drawings_of_standard_error_alone() {
+        let mut news = UnsentOutput::default();
+        let drawn = |text: &str| printed_to(StreamKind::Stderr, text);
+        for event in [printed("a\rb\n"), drawn("\r10%"), drawn("\r50%\r"), drawn("90%\r\n"), drawn("c\r")] {
+            news.add(&event);
+        }
+        news.add(&printed("\rd\n"));
+        news.add(&drawn("1%\r2%"));
+        assert_eq!(news.take().as_deref(), Some("a\rb\n90%\r\nc\rd\n2%"));
+        news.add(&drawn("\r"));
+        assert_eq!(news.take(), None, "an empty drawing");
+        for n in 0..5000 {
+            news.add(&drawn(&format!("€ {n} %\r")));
+            assert!(news.text.len() <= 2 * OUTPUT_BYTES_MAX);
+        }
+        let message = news.take().expect("something");
+        assert!(message.starts_with("[…") && message.ends_with("\n€ 4999 %"), "{message}");
     }
 
     #[tokio::test(start_paused = true)]
