@@ -175,13 +175,19 @@ impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lines, first, unchained, cut_off, end_unknown } = self;
         write!(f, "The chain is unbroken: {lines} lines, from number {first}.")?;
-        let notes = [
-            (*first > 1, " Name the older files first to check those before it.".to_owned()),
-            (*unchained > 0, format!(" {unchained} lines before it have no chain.")),
-            (*cut_off > 0, format!(" {cut_off} lines were cut off by a full disk or a crash.")),
-            (*end_unknown, " There is no .head file, so missing lines at the end cannot be noticed.".to_owned()),
-        ];
-        notes.iter().filter(|(applies, _)| *applies).try_for_each(|(_, note)| f.write_str(note))
+        if *first > 1 {
+            write!(f, " Name the older files first to check those before it.")?;
+        }
+        if *unchained > 0 {
+            write!(f, " {unchained} lines before it have no chain.")?;
+        }
+        if *cut_off > 0 {
+            write!(f, " {cut_off} lines were cut off by a full disk or a crash.")?;
+        }
+        if *end_unknown {
+            write!(f, " There is no .head file, so missing lines at the end cannot be noticed.")?;
+        }
+        Ok(())
     }
 }
 
