@@ -6,7 +6,9 @@
 //! ```
 //!
 //! An observed fact puts spans into the queue and never waits. A span that finds the queue full is lost and counted.
-//! Spans are made from facts only, so that no log line can get into one.
+//! Spans are made from facts only, so that no log line can get into one. Attributes are fixed words, ids that the
+//! server made, languages and digests of installed images, and figures: never a conversation, a path, a program, its
+//! arguments, its input, its output, or the text of an error.
 //!
 //! ```text
 //! POST /v1/runs ── run ─┬─ queue
@@ -169,8 +171,6 @@ pub async fn reach(collector: &Collector) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Facts as spans. Attributes are fixed words, ids that the server made, languages and digests of installed images, and
-/// figures: never a conversation, a path, a program, its arguments, its input, its output, or the text of an error.
 fn of_answer(answer: &AnswerFacts<'_>, end_ns: u64) -> Span {
     let AnswerFacts { request, trace, method, route, status, took, .. } = *answer;
     let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
