@@ -187,8 +187,12 @@ fn remove(folder: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
         Err(Errno::ISDIR) => rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR),
         other => other,
     };
-    // `NOTDIR`: a program put a file where a folder was a moment ago.
-    Ok(unless(&TAKEN, unless(&[Errno::NOENT], removed))?.is_some())
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        // `NOTDIR`: a program put a file where a folder was a moment ago.
+        Err(errno) if TAKEN.contains(&errno) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Moves a folder up, under a name that nothing else has.
