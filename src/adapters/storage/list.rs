@@ -89,7 +89,9 @@ impl Walk {
         self.listing.truncated |= ended_early;
         let total = (!ended_early).then_some(self.files);
         let usage = (!ended_early && !self.unseen).then(|| self.tally.usage());
-        let entries = self.found.into_iter().map(|(_, entry)| entry).collect();
+        let mut entries: Vec<_> = self.found.into_iter().map(|(_, entry)| entry).collect();
+        // A folder may show a name twice that a program gave to another file meanwhile.
+        entries.dedup_by(|one, other| one.path == other.path);
         Ok(Listing { entries, total, usage, ..self.listing })
     }
 
@@ -224,5 +226,30 @@ impl Walk {
         names.extend(Some(self.folders[0].name.as_slice()).filter(|name| !name.is_empty()));
         names.reverse();
         names.join(&b'/')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_replaced_meanwhile_is_listed_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("before"), "a").expect("written");
+        std::fs::write(at("after"), "bb").expect("written");
+        let mut walk = Walk::new(ListBounds { entries_max: 10, bytes_max: 1 << 20, depth_max: 2 });
+        for seen in ["before", "after"] {
+            let stat = look(CWD, at(seen), StatxFlags::BASIC_STATS).expect("a file");
+            walk.entry(0, b"", b"x", &stat);
+        }
+        std::fs::create_dir(at("empty")).expect("a folder");
+        let empty = OwnedFd::from(std::fs::File::open(at("empty")).expect("opened"));
+        let listing = walk.page(&empty).expect("a listing");
+        let names: Vec<_> = listing.entries.iter().map(|entry| entry.path.display()).collect();
+        assert_eq!(names, ["x"]);
     }
 }
