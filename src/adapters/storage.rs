@@ -119,7 +119,7 @@ impl ConversationFolder for Folder {
     }
 
     fn rename(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>> {
-        self.moved(from, to, replace)
+        self.move_entry(from, to, replace)
     }
 
     fn has_folder(&self, path: &SafePath) -> bool {

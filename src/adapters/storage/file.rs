@@ -45,7 +45,7 @@ impl Folder {
     }
 
     /// In one step, through handles of the source's folder and the target's.
-    pub(super) fn moved(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>> {
+    pub(super) fn move_entry(&self, from: &SafePath, to: &SafePath, replace: bool) -> FsResult<Option<Entry>> {
         let ((old_folder, old), (new_folder, new)) = (from.split_last(), to.split_last());
         for _ in 0..TRIES {
             let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY).map_err(absent)?;
