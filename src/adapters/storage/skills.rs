@@ -219,3 +219,23 @@ fn write(skill: &OwnedFd, file: &NewFile) -> Result<(), Errno> {
     rustix::fs::fchmod(&handle, Mode::from_raw_mode(if file.is_executable { OPEN_MODE } else { 0o644 }))?;
     File::from(handle).write_all(&file.bytes).map_err(|error| errno_of(&error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_of_a_skill_are_listed_whatever_folders_they_are_in() {
+        let root = tempfile::tempdir().expect("a folder");
+        let skills = DiskSkills::at(root.path(), 0).expect("a store");
+        let (source, name): (_, SkillName) = (SkillSource::Public, "a".parse().expect("a name"));
+        let in_a_folder = |number: usize| NewFile {
+            path: SafePath::from_text(&format!("{number}/x")).expect("a path"),
+            bytes: Vec::new(),
+            is_executable: false,
+        };
+        let files: Vec<_> = (0..SKILL_ENTRIES_MAX).map(in_a_folder).collect();
+        skills.replace(&source, &name, &files).expect("placed");
+        assert_eq!(skills.files(&source, &name).expect("files").len(), SKILL_ENTRIES_MAX);
+    }
+}
