@@ -88,7 +88,10 @@ impl Folder {
             let mut parent = handle(b"")?;
             for name in path.split(|&b| b == b'/') {
                 let there = open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY);
-                parent = unless(&[Errno::NOENT], there)?.map_or_else(|| self.make_folder(&parent, name), Ok)?;
+                parent = match unless(&[Errno::NOENT], there)? {
+                    Some(there) => there,
+                    None => self.make_folder(&parent, name)?,
+                };
                 // The parent was removed meanwhile: start again.
                 if rustix::fs::fstat(&parent)?.st_nlink == 0 {
                     continue 'again;
