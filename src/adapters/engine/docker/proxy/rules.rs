@@ -94,7 +94,8 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
     let denied = || Denied::new(format!("not among the calls of this server's adapter: {method} {}", uri.path()));
     let id = |text: &str| text.parse::<SandboxId>().map_err(|_| denied());
     let call = match (method.as_str(), segments.as_slice()) {
-        ("GET" | "HEAD", [name @ "_ping"]) | ("GET", [name @ ("version" | "info")]) => Call::Plain((*name).to_owned()),
+        ("GET" | "HEAD", ["_ping"]) => Call::Plain("_ping".to_owned()),
+        ("GET", [name @ ("version" | "info")]) => Call::Plain((*name).to_owned()),
         ("GET", ["events"]) => Call::Plain(filtered("events?", &json!({"type": ["image"], "event": images::ACTIONS}))),
         ("GET", ["images", "json"]) => {
             Call::Plain(filtered("images/json?", &json!({"label": [format!("{LABEL_RUNNER}=true")]})))
