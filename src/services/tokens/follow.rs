@@ -78,7 +78,7 @@ impl Tokens {
     }
 
     /// Learns at once what other processes have changed, for a token that may be another server's newest. Whether it
-    /// did: not more often than [`CATCHES_UP`], and not when the database takes long.
+    /// did: not more often than [`super::CATCHES_UP`], and not when the database takes long.
     pub async fn catch_up(&self) -> bool {
         let Some(store) = self.store.as_deref().filter(|_| self.catches_up.check().is_ok()) else { return false };
         matches!(timeout(CATCH_UP_MAX, self.round(store, 1)).await, Ok(Ok(())))
