@@ -84,10 +84,10 @@ async fn a_folder_is_made_once_within_the_quota_and_by_no_program() {
         let answer = call.send().await.expect("an answer");
         (answer.status().as_u16(), answer.json::<Value>().await.expect("JSON"))
     };
-    let (status, made) = make("/home/user/a/b").await;
-    let entry = &made["entry"];
-    assert_eq!((status, &entry["path"]), (200, &json!("/home/user/a/b")), "{made}");
-    assert_eq!(entry["type"], "FILE_TYPE_DIRECTORY", "{made}");
+    let (status, answer) = make("/home/user/a/b").await;
+    let entry = &answer["entry"];
+    assert_eq!((status, &entry["path"]), (200, &json!("/home/user/a/b")), "{answer}");
+    assert_eq!(entry["type"], "FILE_TYPE_DIRECTORY", "{answer}");
     let files = server.root.join(id).join("files");
     assert!(files.join("a/b").is_dir());
     std::fs::write(files.join("file"), "").expect("written");
