@@ -264,6 +264,10 @@ impl<'de> Deserializer<'de> for Json {
         visitor.visit_f64(number.ok_or_else(|| self.wrong("a number"))?)
     }
 
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        self.deserialize_string(visitor)
+    }
+
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.value {
             Value::String(text) => visitor.visit_string(text),
@@ -303,7 +307,7 @@ impl<'de> Deserializer<'de> for Json {
     }
 
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 char str bytes byte_buf unit unit_struct newtype_struct tuple
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 char bytes byte_buf unit unit_struct newtype_struct tuple
         tuple_struct map identifier ignored_any
     }
 }
