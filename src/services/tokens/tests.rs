@@ -1,5 +1,5 @@
-//! Which tokens are accepted, what counts as a use of one, how wrong ones are delayed, and which ends a reader gets that
-//! is overtaken.
+//! Which tokens are accepted, what counts as a use of one, how wrong ones are delayed, and which ends a reader gets
+//! that is overtaken.
 
 use std::sync::atomic::Ordering;
 
