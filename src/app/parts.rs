@@ -139,35 +139,14 @@ impl Parts {
         observability: &Observability,
         database: Option<Database>,
     ) -> Result<Self, StartError> {
-        let (instance, clock, catalog) = (store.instance(), Arc::new(SystemClock), Arc::new(Catalog::default()));
-        let (history, keys) = recorders(config, instance, database.as_ref());
+        let (stop, clock, bodies) = (CancellationToken::new(), Arc::new(SystemClock), options::bodies(config));
+        let (history, keys) = recorders(config, store.instance(), database.as_ref());
         let refusals = Arc::new(Refusals::new(clock.clone()));
         let observer = observers(observability, &history, &refusals);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
-        let (stop, isolation, bodies) = (CancellationToken::new(), IsolationState::default(), options::bodies(config));
-        let discovery = discover(&engine, &catalog, &observer).await?;
-        let tokens = Arc::new(tokens(config, database.as_ref()));
-        tokens.report_to(&observer);
-        tokens.count_beside(instance);
-        let sign_in = sign_in::parts(config, database.as_ref(), &tokens, &observer, bodies.clone())?;
+        let (shared, discovery) = shared(config, signer, store, engine, probe, database.as_ref(), observer).await?;
+        let sign_in = sign_in::parts(config, database.as_ref(), &shared.tokens, &shared.observer, bodies.clone())?;
 
-        let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock.clone(), options::files(config)));
-        let sandboxes = sandboxes(config, &engine, instance)?;
-        let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
-        let network = network::service(config, database.as_ref(), &tokens, &observer)?;
-        let shared = SharedParts {
-            sandboxes,
-            catalog,
-            store,
-            files,
-            standbys,
-            isolation,
-            variables: options::variables(config),
-            tokens,
-            network,
-            peers: network::peers(config, instance, database.as_ref()),
-            observer,
-        };
         let records = database.clone().map(|database| Arc::new(database) as Arc<dyn SessionStore>);
         let sessions = Sessions::new(shared.clone(), records, options::sessions(config));
         let packages = sandboxed::packages(config, &shared)?;
@@ -189,7 +168,7 @@ impl Parts {
             has_sign_in: sign_in.is_some(),
             tool_servers: Arc::clone(tools.directory()),
             refusals,
-            checks: doctor::checks_of(config, &engine),
+            checks: doctor::checks_of(config, &shared.sandboxes.engine),
         });
         let api = ApiParts {
             containers: Containers::new(runs.clone()),
@@ -235,6 +214,42 @@ impl Parts {
             stop,
         })
     }
+}
+
+/// What the services that start sandboxes have in common, and the discovery that keeps its catalog.
+async fn shared(
+    config: &Config,
+    signer: UrlSigner,
+    store: Arc<dyn Storage>,
+    engine: Arc<dyn Engine>,
+    probe: &Probe,
+    database: Option<&Database>,
+    observer: Arc<dyn Observer>,
+) -> Result<(SharedParts, Arc<Discovery>), StartError> {
+    let (instance, catalog, isolation) = (store.instance(), Arc::new(Catalog::default()), IsolationState::default());
+    let discovery = discover(&engine, &catalog, &observer).await?;
+    let tokens = Arc::new(tokens(config, database));
+    tokens.report_to(&observer);
+    tokens.count_beside(instance);
+    let clock = Arc::new(SystemClock);
+    let files = Arc::new(Files::new(Arc::clone(&store), Arc::new(signer), clock, options::files(config)));
+    let sandboxes = sandboxes(config, &engine, instance)?;
+    let standbys = standbys(config, probe, &sandboxes, &catalog, &store, &isolation);
+    let network = network::service(config, database, &tokens, &observer)?;
+    let shared = SharedParts {
+        sandboxes,
+        catalog,
+        store,
+        files,
+        standbys,
+        isolation,
+        variables: options::variables(config),
+        tokens,
+        network,
+        peers: network::peers(config, instance, database),
+        observer,
+    };
+    Ok((shared, discovery))
 }
 
 fn observers(all: &Observability, history: &Arc<History>, refusals: &Arc<Refusals>) -> Arc<dyn Observer> {
