@@ -119,7 +119,10 @@ async fn standbys_skip_unused_languages_and_respect_the_budget() {
     let python = server.catalog.find(&"python".parse().expect("a language")).expect("a Python runner");
     assert_eq!(server.standbys.standing_by(&python.image), 0);
     assert!(server.janitor.leased() <= 3, "{}", server.janitor.leased());
-    // Without runs each standby keeps its place: places are not taken back and forth.
+    // Without runs each standby keeps its place, once the round that the last run began is over: places are not taken
+    // back and forth.
+    let rounds = server.standbys.rounds();
+    until("a round has gone by", async || server.standbys.rounds() > rounds + 1).await;
     let before: Vec<_> = server.engine.list().await.expect("a list").into_iter().map(|s| s.id).collect();
     let kept: Vec<_> = before.into_iter().filter(|id| server.standbys.holds(*id)).collect();
     let rounds = server.standbys.rounds();
