@@ -333,7 +333,6 @@ pub(super) async fn connections(State(admin): State<Admin>) -> Answer<Connection
 /// issuer are refused until it is allowed.
 #[utoipa::path(
     delete, path = "/v1/connections/{connectionId}", tag = "connections", operation_id = "endConnection",
-    params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It has ended.")),
 )]
 pub(super) async fn end_connection(
@@ -351,7 +350,6 @@ pub(super) async fn end_connection(
 /// Its tokens are accepted again, including earlier ones that have not expired.
 #[utoipa::path(
     post, path = "/v1/connections/{connectionId}/allow", tag = "connections", operation_id = "allowSubject",
-    params(("connectionId" = String, Path, description = "The connection.", pattern = "^token-[0-9a-f]{32}$")),
     responses((status = 204, description = "It is allowed.")),
 )]
 pub(super) async fn allow_subject(

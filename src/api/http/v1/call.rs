@@ -38,11 +38,12 @@ const PAGE_MAX: u64 = 200;
 
 /// Conversations and owners.
 const NAME: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
+
 /// What a name in a path is, its pattern, and its length at least and at most.
 type NameOfPath = (&'static str, &'static str, Option<usize>, Option<usize>);
 
 /// The names in paths, for the API's description, by what they follow.
-const NAMES: [(&str, NameOfPath); 15] = [
+const NAMES: [(&str, NameOfPath); 16] = [
     ("conversations/{conversationId}", ("The conversation.", NAME, Some(1), Some(128))),
     ("conversations/{owner}", ("The owner.", NAME, Some(1), Some(64))),
     ("{owner}/{conversationId}", ("The owner's conversation.", NAME, Some(1), Some(128))),
@@ -56,6 +57,7 @@ const NAMES: [(&str, NameOfPath); 15] = [
     ("approvals/{id}", ("The question.", "^[0-9a-f]{32}$", None, None)),
     ("network/{name}", ("The policy's name.", "^[A-Za-z0-9_-]*$", Some(1), Some(32))),
     ("tokens/{tokenId}", ("The token's id.", "^token-[0-9a-f]{32}$", None, None)),
+    ("connections/{connectionId}", ("The connection.", "^token-[0-9a-f]{32}$", None, None)),
     ("runners/{language}", ("The language.", "^[A-Za-z0-9][A-Za-z0-9._+#-]*$", None, None)),
     ("modules/{name}", ("The module, such as `json.decoder`.", "^[A-Za-z0-9_.]+$", None, None)),
 ];
