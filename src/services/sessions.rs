@@ -19,6 +19,7 @@ mod files;
 mod joining;
 mod kernel;
 pub mod message;
+mod progress;
 mod queue;
 mod records;
 mod registry;
@@ -37,11 +38,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
-pub(super) use self::{
-    cell::{Cell, reply_verdict},
-    display::DisplayFile,
-    view::CellEnd,
-};
+pub(super) use self::{cell::Cell, display::DisplayFile, progress::Progress, view::CellEnd};
 use self::{
     joining::WaitingCells,
     kernel::Kernel,

@@ -1,7 +1,6 @@
 //! The code that clients have sent to a kernel and that has not ended, and which client sent each request.
 //!
-//! As everywhere, a cell has ended at its reply and its idle status; where one of both is missing, a moment later. What
-//! it used is known a moment after that.
+//! When a cell is over, its [`Progress`] says. What it used is known a moment after that.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,10 +9,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::order::CellCode;
-use crate::{domain::Ended, services::sessions::message::KernelMessage};
+use crate::services::sessions::{Progress, message::KernelMessage};
 
-/// How long after the first sign of its end a cell still counts.
-const GRACE: Duration = Duration::from_secs(1);
 /// How long after its end a cell waits for what it used.
 const FIGURES_MAX: Duration = Duration::from_secs(5);
 /// Requests whose replies are awaited. Some kinds have none, so the oldest is forgotten.
@@ -28,29 +25,15 @@ pub(super) struct Cell {
     pub(super) header: Bytes,
     pub(super) code: CellCode,
     begun: Instant,
-    /// By the kernel's reply.
-    replied: Option<Ended>,
-    /// Why it was interrupted, if the server did that.
-    pub(super) stopped: Option<Ended>,
+    pub(super) progress: Progress,
     /// Bytes on standard output and on standard error.
     pub(super) printed: [u64; 2],
-    is_idle: bool,
-    over: Option<Instant>,
 }
 
 impl Cell {
     /// How long it took, so far or until it was over.
     pub(super) fn took(&self) -> Duration {
-        self.over.unwrap_or_else(Instant::now) - self.begun
-    }
-
-    /// How it ended, where it was stopped or its kernel has said so.
-    pub(super) fn ended(&self) -> Option<Ended> {
-        self.stopped.or(self.replied)
-    }
-
-    pub(super) fn has_replied(&self) -> bool {
-        self.replied.is_some()
+        self.progress.over().unwrap_or_else(Instant::now) - self.begun
     }
 }
 
@@ -78,8 +61,7 @@ impl Cells {
         }
         self.executed.push_back(code.request.clone());
         let begun = Instant::now();
-        let (replied, stopped, printed, is_idle, over) = (None, None, [0, 0], false, None);
-        self.open.push(Cell { id, client, header, code, begun, replied, stopped, printed, is_idle, over });
+        self.open.push(Cell { id, client, header, code, begun, progress: Progress::default(), printed: [0, 0] });
     }
 
     /// How many are not reported, and what is kept of them, in bytes.
@@ -90,6 +72,15 @@ impl Cells {
 
     pub(super) fn is_open(&self, request: &str) -> bool {
         self.open.iter().any(|cell| cell.code.request == request)
+    }
+
+    /// The one that the kernel executes: it takes them in their order.
+    pub(super) fn running(&mut self) -> Option<&mut Cell> {
+        self.open.iter_mut().find(|cell| !cell.progress.has_replied())
+    }
+
+    fn of(&mut self, id: &str) -> Option<&mut Cell> {
+        self.open.iter_mut().find(|cell| cell.id == id)
     }
 
     /// Notes who sent a request that is no cell.
@@ -111,7 +102,7 @@ impl Cells {
 
     /// Counts what a cell prints, if it is one.
     pub(super) fn printed(&mut self, id: &str, content: impl FnOnce() -> Value) {
-        if let Some(cell) = self.open.iter_mut().find(|cell| cell.id == id) {
+        if let Some(cell) = self.of(id) {
             let content = content();
             let bytes = content["text"].as_str().map_or(0, str::len);
             cell.printed[usize::from(content["name"] == "stderr")] += bytes as u64;
@@ -134,43 +125,37 @@ impl Cells {
         self.question = None;
     }
 
-    pub(super) fn replied(&mut self, id: &str, ended: impl FnOnce() -> Ended) {
-        self.sign(id, |cell| cell.replied = Some(ended()));
+    pub(super) fn replied(&mut self, id: &str, content: impl FnOnce() -> Value) {
+        if let Some(cell) = self.of(id) {
+            cell.progress.reply(&content());
+        }
     }
 
     /// The header of the cell, if it is one.
     pub(super) fn idle(&mut self, id: &str) -> Option<Bytes> {
-        self.sign(id, |cell| cell.is_idle = true);
-        self.open.iter().find(|cell| cell.id == id).map(|cell| cell.header.clone())
-    }
-
-    fn sign(&mut self, id: &str, note: impl FnOnce(&mut Cell)) {
-        let Some(cell) = self.open.iter_mut().find(|cell| cell.id == id) else { return };
-        note(cell);
-        let now = Instant::now();
-        cell.over = Some(if cell.has_replied() && cell.is_idle { now } else { now + GRACE });
+        let cell = self.of(id)?;
+        cell.progress.idle();
+        Some(cell.header.clone())
     }
 
     /// When the next one is over, or is not measured any more, as far as that is known.
     pub(super) fn next_over(&self) -> Option<Instant> {
-        let measured = self.unmeasured.front().and_then(|cell| Some(cell.over? + FIGURES_MAX));
-        self.open.iter().filter_map(|cell| cell.over).chain(measured).min()
+        let measured = self.unmeasured.front().and_then(|cell| Some(cell.progress.over()? + FIGURES_MAX));
+        self.open.iter().filter_map(|cell| cell.progress.over()).chain(measured).min()
     }
 
     /// The next one whose figures did not come in time.
     pub(super) fn take_late(&mut self) -> Option<Cell> {
         let now = Instant::now();
-        self.unmeasured.pop_front_if(|cell| cell.over.is_none_or(|over| over + FIGURES_MAX <= now))
+        self.unmeasured.pop_front_if(|cell| cell.progress.over().is_none_or(|over| over + FIGURES_MAX <= now))
     }
 
-    /// Ends those that are over; how many. A reply that comes later still finds its client.
+    /// Ends those that are over; how many.
     pub(super) fn end(&mut self) -> usize {
         let now = Instant::now();
-        let over: Vec<_> = self.open.extract_if(.., |cell| cell.over.is_some_and(|over| over <= now)).collect();
+        let is_over = |cell: &mut Cell| cell.progress.over().is_some_and(|over| over <= now);
+        let over: Vec<_> = self.open.extract_if(.., is_over).collect();
         self.question = self.question.take().filter(|(id, _)| over.iter().all(|cell| cell.id != *id));
-        for cell in over.iter().filter(|cell| !cell.has_replied()) {
-            self.asked(cell.id.clone(), cell.client.clone());
-        }
         let count = over.len();
         self.unmeasured.extend(over);
         count
@@ -200,7 +185,7 @@ mod tests {
         cells.answered();
         assert_eq!(cells.question("second"), None);
         cells.questioned("second", &question);
-        cells.replied("second", || Ended::Exited { code: 0 });
+        cells.replied("second", || json!({"status": "ok"}));
         cells.idle("second");
         assert_eq!((cells.end(), cells.question("second")), (1, None));
     }
@@ -213,7 +198,7 @@ mod tests {
             cells.begin(id.to_owned(), "client".to_owned(), header.clone(), code());
         }
         assert_eq!(cells.held(), (2, 2004));
-        cells.replied("first", || Ended::Exited { code: 0 });
+        cells.replied("first", || json!({"status": "ok"}));
         cells.idle("first");
         assert_eq!((cells.end(), cells.held()), (1, (2, 2004)));
         cells.unmeasured.clear();

@@ -35,7 +35,6 @@ use crate::{
         sessions::{
             KernelLink, MessageSender, SessionEnd, SessionView,
             message::{Channel, KernelMessage},
-            reply_verdict,
         },
     },
 };
@@ -297,7 +296,7 @@ impl HubTask {
             self.cells.questioned(&parent.msg_id, message);
         }
         if header.msg_type == "execute_reply" {
-            self.cells.replied(&parent.msg_id, || reply_verdict(&message.read_content()));
+            self.cells.replied(&parent.msg_id, || message.read_content());
         }
         if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
             self.deliver(Some(&asker), message);

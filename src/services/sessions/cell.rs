@@ -1,8 +1,6 @@
 //! Executes one cell in a session: sends it once, passes on its displays, stops it at a limit, decides how it ended.
 //!
-//! A cell has ended when its kernel has replied and says that it is idle. Code of the cell can forge both, in its own
-//! sandbox. A cell at a limit is interrupted, and the variables stay; a kernel that does not stop is ended with its
-//! sandbox.
+//! A cell at a limit is interrupted, and the variables stay; a kernel that does not stop is ended with its sandbox.
 
 mod events;
 
@@ -22,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::events::{Events, Input};
 use super::{
     CellEnd, Inner, NOT_EXECUTED, SessionEnd, Sessions, display::DisplayFile, kernel::Kernel, message::Channel,
-    queue::Following, registry::Session,
+    progress::Progress, queue::Following, registry::Session,
 };
 use crate::{
     domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Limits, Outcome, SessionId, StreamKind},
@@ -30,8 +28,6 @@ use crate::{
     services::network::Sink,
 };
 
-/// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
-const IDLE_GRACE: Duration = Duration::from_secs(1);
 const FIGURES_MAX: Duration = Duration::from_secs(1);
 /// When an interrupt is followed by a message that wakes a kernel which awaits something, when it is repeated, and when
 /// the kernel is ended.
@@ -113,8 +109,7 @@ impl Sessions {
             following,
             request,
             sink,
-            reply: None,
-            is_idle: false,
+            progress: Progress::default(),
             has_error: false,
             output_left: cell.limits.output_bytes_max,
             output_over: false,
@@ -125,15 +120,15 @@ impl Sessions {
             input: Input::new(cell.input),
         };
         let deadline = session.kernel.reporter.waits.after(begun + cell.limits.wall());
-        let stopped = execution.until_end(deadline, cancel, breach).await;
-        let ended = match stopped {
-            End::Itself => execution.reply.as_ref().map_or(Ended::Exited { code: 0 }, reply_verdict),
-            End::Stopped(ended) => {
+        let gone = match execution.until_end(deadline, cancel, breach).await {
+            End::Itself => None,
+            End::Stopped => {
                 execution.interrupt(&self.0).await;
-                ended
+                None
             }
-            End::KernelGone => execution.kernel_gone(&self.0).await?,
+            End::KernelGone => Some(execution.kernel_gone(&self.0).await),
         };
+        let ended = execution.progress.ended(gone)?;
         let (used, oom_killed) = execution.figures().await;
         let figures = session.figures(&used);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
@@ -170,7 +165,7 @@ pub(super) async fn urge(kernel: &Kernel) {
 
 enum End {
     Itself,
-    Stopped(Ended),
+    Stopped,
     KernelGone,
 }
 
@@ -180,8 +175,7 @@ struct Execution<'a> {
     /// The id of the request.
     request: String,
     sink: &'a mut (dyn FnMut(EventKind) + Send),
-    reply: Option<Value>,
-    is_idle: bool,
+    progress: Progress,
     /// Whether an error was shown.
     has_error: bool,
     output_left: u64,
@@ -202,33 +196,31 @@ impl Execution<'_> {
         breach: impl Future<Output = DiskLimit>,
     ) -> End {
         let (mut deadline, mut breach) = (pin!(deadline), pin!(breach));
-        let mut grace = pin!(sleep_until(Instant::now()));
-        loop {
-            if self.reply.is_some() && self.is_idle {
-                return End::Itself;
-            }
-            let replied = self.reply.is_some();
+        while !self.progress.is_complete() {
+            let over = self.progress.over();
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => return End::Stopped(Ended::Cancelled),
-                () = &mut deadline => return End::Stopped(Ended::TimedOut),
+                () = cancel.cancelled() => return self.stop(Ended::Cancelled),
+                () = &mut deadline => return self.stop(Ended::TimedOut),
                 // Before the messages, which may never have to be waited for.
-                limit = &mut breach => return End::Stopped(Ended::DiskLimit(limit)),
+                limit = &mut breach => return self.stop(Ended::DiskLimit(limit)),
                 line = self.input.line(), if self.asked.is_some() => self.answer(line).await,
                 () = ready(()), if self.events.has_request() => self.wait_for_line(),
                 message = self.following.next() => {
                     let Some(message) = message else { return End::KernelGone };
                     self.record(&message);
                     if self.output_over {
-                        return End::Stopped(Ended::OutputLimit);
-                    }
-                    if !replied && self.reply.is_some() {
-                        grace.as_mut().reset(Instant::now() + IDLE_GRACE);
+                        return self.stop(Ended::OutputLimit);
                     }
                 }
-                () = &mut grace, if replied => return End::Itself,
+                () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => break,
             }
         }
+        End::Itself
+    }
+
+    fn stop(&mut self, ended: Ended) -> End {
+        if self.progress.stop(ended) { End::Stopped } else { End::Itself }
     }
 
     /// Answers the kernel's request for input; at the end of the input by the character that stands for it.
@@ -253,11 +245,11 @@ impl Execution<'_> {
         let session = self.session;
         // First in the selection: a cell that prints without a pause does not hold it up.
         let mut urging = pin!(urge(&session.kernel));
-        while !(self.reply.is_some() && self.is_idle) {
+        while !self.progress.is_complete() {
             tokio::select! {
                 biased;
                 () = &mut urging => {
-                    if self.reply.is_none() {
+                    if !self.progress.has_replied() {
                         self.end_session(inner, session.kernel.end_of_silence());
                     }
                     return;
@@ -273,16 +265,13 @@ impl Execution<'_> {
         }
     }
 
-    /// How a cell ended whose kernel is gone.
-    ///
-    /// # Errors
-    /// Those of [`SessionEnd::of_cell`].
-    async fn kernel_gone(&mut self, inner: &Arc<Inner>) -> Result<Ended, Failure> {
+    /// How the session ended whose kernel is gone.
+    async fn kernel_gone(&mut self, inner: &Arc<Inner>) -> SessionEnd {
         let end = inner.ended(self.session).await;
         if !matches!(end, SessionEnd::Kernel(_) | SessionEnd::Lost) {
             self.say_end(end);
         }
-        end.of_cell()
+        end
     }
 
     /// Ends the session, so that the next caller does not find it, and says why where the verdict does not.
@@ -316,15 +305,4 @@ impl Execution<'_> {
         let kills = before["oomKills"].as_u64().zip(after["oomKills"].as_u64());
         (after, kills.is_some_and(|(before, after)| after > before))
     }
-}
-
-/// How a cell ended, by its kernel's reply alone: an error that was only shown, such as that of a script which `%run`
-/// started, does not end its cell.
-pub(in crate::services) fn reply_verdict(reply: &Value) -> Ended {
-    let failed = reply["status"] != "ok";
-    let text = |name: &str| reply[name].as_str().unwrap_or_default();
-    // A shell's kernel gives the exit status as the value of an error without a name.
-    let is_status = |code: &i32| failed && text("ename").is_empty() && (1..=255).contains(code);
-    let status = text("evalue").parse::<i32>().ok().filter(is_status);
-    Ended::Exited { code: status.unwrap_or(i32::from(failed)) }
 }

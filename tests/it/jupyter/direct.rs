@@ -7,10 +7,12 @@ use mcp_sandbox_server::{
     domain::{
         error::Code,
         id::SessionId,
+        outcome::Ended,
         owner::{ConversationKey, Principal},
     },
     services::{
         kernels::{Connection, ConnectionEnd},
+        runs::RunRequest,
         sessions::message::{Channel, KernelMessage},
     },
 };
@@ -20,11 +22,14 @@ use tokio::time::timeout;
 use super::FakeServer;
 use crate::support::until::PATIENCE;
 
+fn conversation() -> ConversationKey {
+    ConversationKey::new(Principal::default(), "a".parse().expect("an id"))
+}
+
 /// The id of a new kernel.
 async fn start(server: &FakeServer) -> SessionId {
-    let conversation = ConversationKey::new(Principal::default(), "a".parse().expect("an id"));
     let language = "python".parse().expect("a language");
-    server.kernels.start(&conversation, &language).await.expect("a kernel").id
+    server.kernels.start(&conversation(), &language).await.expect("a kernel").id
 }
 
 fn connect(server: &FakeServer, kernel: SessionId) -> Connection {
@@ -156,6 +161,20 @@ async fn each_cell_of_a_turn_counts_for_its_session() {
     }
     until_answered(&mut client, "second", "execute_reply").await;
     assert_eq!(server.sessions.list(&Principal::default(), None)[0].cells, 2);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_forges_its_idle_status_keeps_its_turn_until_its_reply() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let kernel = start(&server).await;
+    let mut client = connect(&server, kernel);
+    send(&client, "cell", "execute_request", &json!({"code": "idle\nsleep 3s\nappend log cell,"})).await;
+    until_answered(&mut client, "cell", "status").await;
+    let program = RunRequest::new(conversation(), "python".parse().expect("a language"), "append log run".into());
+    let report = server.mcp.runs.begin(program).expect("a run").finished().await.expect("a report");
+    assert_eq!(report.outcome.ended, Ended::Exited { code: 0 });
+    assert_eq!(std::fs::read_to_string(server.root.join("a/files/log")).expect("the log"), "cell,run");
     server.stop().await;
 }
 

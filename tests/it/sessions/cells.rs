@@ -132,6 +132,14 @@ async fn a_cell_whose_kernel_says_nothing_after_its_reply_has_ended() {
     server.stop().await;
 }
 
+/// Its idle status is awaited when its time is over.
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_has_replied_in_time_is_not_late() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "2000")]).await;
+    assert_eq!(shown(&cell(&server, "a", "noidle\nsleep 1500ms\nprint end").await), ("end\n", "", OK));
+    server.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cell_that_forges_its_idle_status_goes_on_until_its_reply() {
     let server = FakeServer::with_kernel(&[]).await;

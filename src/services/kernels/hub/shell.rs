@@ -19,7 +19,7 @@ use super::{
     Cells, HubTask, KernelLink, Order, TurnState,
 };
 use crate::{
-    domain::{Code, ConversationKey, Ended, Failure, Figures},
+    domain::{Code, ConversationKey, Failure, Figures},
     services::sessions::{SessionEnd, message::KernelMessage},
 };
 
@@ -50,7 +50,7 @@ impl HubTask {
         if let Some(waiting) = self.shell.iter_mut().find(is_it) {
             waiting.client = order.client;
         } else if let Some(cell) = self.cells.open.iter_mut().find(|cell| cell.code.request == *request)
-            && !cell.has_replied()
+            && !cell.progress.has_replied()
         {
             cell.client.clone_from(&order.client);
             let id = cell.id.clone();
@@ -170,14 +170,16 @@ impl HubTask {
         for cell in &unmeasured {
             self.report(cell, Figures::default(), false, None);
         }
-        if let Some(cell) = open.first() {
+        // Those that have replied, and the one that was executed.
+        let begun = open.iter().position(|cell| !cell.progress.has_replied()).map_or(open.len(), |at| at + 1);
+        for cell in &open[..begun] {
             self.report(cell, Figures::default(), false, Some(end));
         }
         self.turn = TurnState::None;
         self.clear_outbox();
         self.orders.ended();
         self.last_end = end;
-        let sent = open.into_iter().filter(|cell| !cell.has_replied());
+        let sent = open.into_iter().filter(|cell| !cell.progress.has_replied());
         let waiting = self.shell.drain(..).filter(|order| order.code.is_some());
         let waiting = waiting.map(|order| (order.client, order.message.header));
         sent.map(|cell| (cell.client, cell.header)).chain(waiting).collect()
@@ -187,18 +189,15 @@ impl HubTask {
         let TurnState::Held { turn, .. } = &self.turn else { return };
         let [stdout_bytes, stderr_bytes] = cell.printed;
         let figures = Figures { wall: cell.took(), stdout_bytes, stderr_bytes, ..used };
-        // One that is idle and sends no reply has failed.
-        let unknown = || killed_by.map_or(Ok(Ended::Exited { code: 1 }), SessionEnd::of_cell);
-        let ended = cell.ended().map_or_else(unknown, Ok);
-        turn.report(&self.language, &cell.code.text, figures, ended, oom_killed);
+        turn.report(&self.language, &cell.code.text, figures, cell.progress.ended(killed_by), oom_killed);
         self.reported = cell.header.clone();
     }
 
     /// Tells those who watch, and stops the cell that runs.
     pub(super) fn stop_cells(&mut self, reason: &StopReason, link: &KernelLink) {
         self.note(&format!("[{}]\n", reason.sentence));
-        let stopped = self.cells.open.first_mut().map(|cell| {
-            cell.stopped = Some(reason.ended);
+        let stopped = self.cells.running().map(|cell| {
+            cell.progress.stop(reason.ended);
             cell.code.request.clone()
         });
         if let TurnState::Held { watch, .. } = &mut self.turn {

@@ -64,7 +64,7 @@ impl Execution<'_> {
                 let event = self.events.clear(content["wait"].as_bool().unwrap_or_default());
                 self.emit(event);
             }
-            (Channel::Iopub, "status") => self.is_idle |= content["execution_state"] == "idle",
+            (Channel::Iopub, "status") if content["execution_state"] == "idle" => self.progress.idle(),
             (Channel::Stdin, "input_request") => {
                 let prompt = content["prompt"].as_str().unwrap_or_default().chars().take(PROMPT_CHARS_MAX).collect();
                 let event = self.events.request(prompt, content["password"] == true);
@@ -80,7 +80,7 @@ impl Execution<'_> {
                         self.text(StreamKind::Stdout, text);
                     }
                 }
-                self.reply = Some(content);
+                self.progress.reply(&content);
             }
             _ => {}
         }

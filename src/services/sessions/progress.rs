@@ -1,0 +1,137 @@
+//! How far one cell is, by what its kernel says: the same for a cell that is a run and for a notebook's.
+//!
+//! A cell has ended when its kernel has replied and says that it is idle; one whose kernel sends no idle status after
+//! the reply ends a second later. Code of the cell can forge both, in its own sandbox. An idle status alone ends
+//! nothing: what a cell keeps from others, it keeps while its code runs.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::SessionEnd;
+use crate::domain::{Ended, Failure};
+
+/// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(in crate::services) struct Progress {
+    /// How it ended by its first reply.
+    replied: Option<Ended>,
+    is_idle: bool,
+    /// Why the server stopped it.
+    stopped: Option<Ended>,
+    over: Option<Instant>,
+}
+
+impl Progress {
+    /// Takes the content of a reply.
+    pub(in crate::services) fn reply(&mut self, content: &Value) {
+        if !self.has_replied() {
+            let now = Instant::now();
+            self.replied = Some(verdict(content));
+            self.over = Some(if self.is_idle { now } else { now + IDLE_GRACE });
+        }
+    }
+
+    /// Takes an idle status.
+    pub(in crate::services) fn idle(&mut self) {
+        self.is_idle = true;
+        self.over = self.over.map(|over| over.min(Instant::now()));
+    }
+
+    /// The server stops it for this reason; whether that counts. One that has replied has ended by itself, unless its
+    /// output was cut.
+    pub(in crate::services) fn stop(&mut self, ended: Ended) -> bool {
+        let counts = !self.has_replied() || ended == Ended::OutputLimit;
+        self.stopped = self.stopped.or(counts.then_some(ended));
+        counts
+    }
+
+    pub(in crate::services) fn has_replied(&self) -> bool {
+        self.replied.is_some()
+    }
+
+    /// It has replied and is idle.
+    pub(in crate::services) fn is_complete(&self) -> bool {
+        self.has_replied() && self.is_idle
+    }
+
+    /// When it is over, as soon as that is known.
+    pub(in crate::services) fn over(&self) -> Option<Instant> {
+        self.over
+    }
+
+    /// How it ended: as it was stopped, as its kernel replied, or else with its session.
+    ///
+    /// # Errors
+    /// Those of [`SessionEnd::of_cell`].
+    pub(in crate::services) fn ended(&self, session: Option<SessionEnd>) -> Result<Ended, Failure> {
+        let unknown = || session.unwrap_or(SessionEnd::Lost).of_cell();
+        self.stopped.or(self.replied).map_or_else(unknown, Ok)
+    }
+}
+
+/// How a cell ended, by its kernel's reply alone: an error that was only shown, such as that of a script which `%run`
+/// started, does not end its cell.
+fn verdict(reply: &Value) -> Ended {
+    let failed = reply["status"] != "ok";
+    let text = |name: &str| reply[name].as_str().unwrap_or_default();
+    // A shell's kernel gives the exit status as the value of an error without a name.
+    let is_status = |code: &i32| failed && text("ename").is_empty() && (1..=255).contains(code);
+    let status = text("evalue").parse::<i32>().ok().filter(is_status);
+    Ended::Exited { code: status.unwrap_or(i32::from(failed)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const OK: Ended = Ended::Exited { code: 0 };
+
+    fn replied() -> Progress {
+        let mut progress = Progress::default();
+        progress.reply(&json!({"status": "ok"}));
+        progress
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cell_is_over_at_its_reply_and_its_idle_status_in_any_order_or_a_second_after_its_reply() {
+        let now = Instant::now();
+        let mut progress = replied();
+        assert_eq!((progress.over(), progress.is_complete()), (Some(now + IDLE_GRACE), false));
+        progress.idle();
+        assert_eq!((progress.over(), progress.is_complete()), (Some(now), true));
+        let mut forged = Progress::default();
+        forged.idle();
+        assert_eq!((forged.over(), forged.is_complete()), (None, false), "its code may run on");
+        forged.reply(&json!({"status": "ok"}));
+        assert_eq!((forged.over(), forged.is_complete()), (Some(now), true));
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_has_replied_is_not_stopped_and_one_that_was_stopped_keeps_its_reason() {
+        let mut late = replied();
+        for ended in [Ended::TimedOut, Ended::Cancelled] {
+            assert!(!late.stop(ended));
+        }
+        late.reply(&json!({"status": "error"}));
+        assert_eq!(late.ended(Some(SessionEnd::Killed)), Ok(OK));
+        assert!(late.stop(Ended::OutputLimit), "its output was cut");
+        assert_eq!(late.ended(None), Ok(Ended::OutputLimit));
+        let mut stopped = Progress::default();
+        assert!(stopped.stop(Ended::TimedOut) && stopped.stop(Ended::Cancelled));
+        stopped.reply(&json!({"status": "error", "ename": "KeyboardInterrupt"}));
+        assert_eq!(stopped.ended(None), Ok(Ended::TimedOut));
+    }
+
+    #[test]
+    fn a_cell_without_a_reply_ends_as_its_session() {
+        let (cell, killed) = (Progress::default(), Ended::Signaled { signal: 9 });
+        assert_eq!(cell.ended(Some(SessionEnd::Kernel(killed))), Ok(killed));
+        assert!(cell.ended(Some(SessionEnd::Lost)).is_err() && cell.ended(None).is_err());
+    }
+}
