@@ -70,10 +70,6 @@ impl Cells {
         (held().count(), held().map(|cell| cell.header.len() + cell.code.text.len()).sum())
     }
 
-    pub(super) fn is_open(&self, request: &str) -> bool {
-        self.open.iter().any(|cell| cell.code.request == request)
-    }
-
     /// The one that the kernel executes: it takes them in their order.
     pub(super) fn running(&mut self) -> Option<&mut Cell> {
         self.open.iter_mut().find(|cell| !cell.progress.has_replied())

@@ -97,8 +97,9 @@ impl TurnState {
             Self::Held { watch, .. } => match watch {
                 Watch::Watched(reason) => return TurnChange::Stopped(reason.await),
                 Watch::Stopping { stop, .. } => {
-                    stop.await;
-                    *watch = Watch::Reported;
+                    stop.as_mut().await;
+                    // The kernel is about to end.
+                    *stop = Box::pin(pending());
                 }
                 Watch::Reported => {}
             },

@@ -13,14 +13,17 @@ use mcp_sandbox_server::{
     services::{
         kernels::{Connection, ConnectionEnd},
         runs::RunRequest,
-        sessions::message::{Channel, KernelMessage},
+        sessions::{
+            SessionState,
+            message::{Channel, KernelMessage},
+        },
     },
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::FakeServer;
-use crate::support::until::PATIENCE;
+use crate::support::until::{PATIENCE, until};
 
 fn conversation() -> ConversationKey {
     ConversationKey::new(Principal::default(), "a".parse().expect("an id"))
@@ -175,6 +178,25 @@ async fn a_cell_that_forges_its_idle_status_keeps_its_turn_until_its_reply() {
     let report = server.mcp.runs.begin(program).expect("a run").finished().await.expect("a report");
     assert_eq!(report.outcome.ended, Ended::Exited { code: 0 });
     assert_eq!(std::fs::read_to_string(server.root.join("a/files/log")).expect("the log"), "cell,run");
+    server.stop().await;
+}
+
+/// It replies just before it would be given up, and its idle status is lost.
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_obeys_a_disk_limit_late_keeps_its_session() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
+    let (kernel, who) = (start(&server).await, Principal::default());
+    let mut client = connect(&server, kernel);
+    send(&client, "cell", "execute_request", &json!({"code": "linger 1500ms\nnoidle\nprint on\nhang"})).await;
+    until_answered(&mut client, "cell", "stream").await;
+    for name in 0..12 {
+        std::fs::write(server.root.join(format!("a/files/{name}")), "").expect("written");
+    }
+    until_answered(&mut client, "cell", "execute_reply").await;
+    until("its turn is given back", async || {
+        server.sessions.get(&who, kernel).expect("its session").state == SessionState::Idle
+    })
+    .await;
     server.stop().await;
 }
 

@@ -17,6 +17,7 @@
 //! | `idle` | an idle status, as at the end of this cell |
 //! | `noidle` | no idle status follows the reply of this cell |
 //! | `stubborn` | interrupts are ignored from here on |
+//! | `linger 1500ms` | an interrupted step ends so long after its interrupt, from here on |
 //! | `deaf` | nothing is read any more, as by a bridge that is stopped |
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
 //! | `broken` | messages of this cell whose content is no JSON, nested too deeply, or of other types |
@@ -27,7 +28,7 @@
 
 mod codec;
 
-use std::{collections::HashMap, future::pending};
+use std::{collections::HashMap, future::pending, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -86,8 +87,17 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
         let (messages, received) = mpsc::channel(64);
         let reading = tokio::spawn(read(input, messages));
         let (variables, cpu_ms) = (HashMap::new(), LOADING_MS);
-        let mut kernel =
-            Kernel { actor, received, variables, cells: 0, cpu_ms, oom_kills: 0, idles: true, stubborn: false };
+        let mut kernel = Kernel {
+            actor,
+            received,
+            variables,
+            cells: 0,
+            cpu_ms,
+            oom_kills: 0,
+            idles: true,
+            stubborn: false,
+            lingers: Duration::ZERO,
+        };
         kernel.run(exit).await;
         oom_kills = kernel.oom_kills;
         reading.abort();
@@ -121,6 +131,8 @@ struct Kernel<'a> {
     /// Whether the cell that runs ends with an idle status.
     idles: bool,
     stubborn: bool,
+    /// How long after its interrupt a step ends.
+    lingers: Duration,
 }
 
 /// How a cell ended.
@@ -266,6 +278,7 @@ impl Kernel<'_> {
                 self.actor.emit(StreamKind::Stdout, message).await;
             }
             "stubborn" => self.stubborn = true,
+            "linger" => self.lingers = script::duration(rest).unwrap_or_default(),
             "deaf" => pending().await,
             "broken" => self.break_contents(parent).await,
             "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,
@@ -340,6 +353,7 @@ impl Kernel<'_> {
                 () = &mut over => return CellEnd::Ok,
                 message = self.received.recv() => match message {
                     Some(message) if message.header["msg_type"] == "interrupt" && !self.stubborn => {
+                        sleep(self.lingers).await;
                         return interrupted();
                     }
                     Some(message) => self.tell(&message.header).await,

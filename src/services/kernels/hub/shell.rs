@@ -208,13 +208,17 @@ impl HubTask {
         }
     }
 
-    /// Once the cell that was stopped is over, those that were sent behind it are watched.
+    /// Once the cell that was stopped has replied, it has obeyed, and those that were sent behind it are watched.
     fn reacted(&mut self) {
         let TurnState::Held { turn, watch, .. } = &mut self.turn else { return };
-        if let Watch::Stopping { request, .. } = watch
-            && !self.cells.is_open(request)
-        {
-            *watch = if self.cells.open.is_empty() { Watch::Reported } else { Watch::begin(turn) };
+        let running = self.cells.running().map(|cell| &cell.code.request);
+        let is_current = match &*watch {
+            Watch::Watched(_) => true,
+            Watch::Stopping { request, .. } => running == Some(request),
+            Watch::Reported => running.is_none(),
+        };
+        if !is_current {
+            *watch = if running.is_some() { Watch::begin(turn) } else { Watch::Reported };
         }
     }
 }
