@@ -44,6 +44,8 @@ pub(super) struct Cells {
     pub(super) open: Vec<Cell>,
     /// Those that are over and whose figures have not come.
     pub(super) unmeasured: VecDeque<Cell>,
+    /// The bridge answers in order. So many answers are for none of these, and come before theirs.
+    unclaimed: usize,
     /// Whether one has begun in the turn that is held.
     pub(super) has_begun: bool,
     /// The requests that were passed on, also to an earlier kernel.
@@ -140,10 +142,27 @@ impl Cells {
         self.open.iter().filter_map(|cell| cell.progress.over()).chain(measured).min()
     }
 
-    /// The next one whose figures did not come in time.
+    /// The next one whose figures did not come in time. When they come, they are no other cell's.
     pub(super) fn take_late(&mut self) -> Option<Cell> {
         let now = Instant::now();
-        self.unmeasured.pop_front_if(|cell| cell.progress.over().is_none_or(|over| over + FIGURES_MAX <= now))
+        let is_late = |cell: &mut Cell| cell.progress.over().is_none_or(|over| over + FIGURES_MAX <= now);
+        let late = self.unmeasured.pop_front_if(is_late);
+        self.unclaimed += usize::from(late.is_some());
+        late
+    }
+
+    /// The bridge is asked what was used, before the first one of a turn.
+    pub(super) fn ask_before(&mut self) {
+        self.unclaimed += 1;
+    }
+
+    /// The one that the next answer of the bridge is for.
+    pub(super) fn take_measured(&mut self) -> Option<Cell> {
+        if self.unclaimed > 0 {
+            self.unclaimed -= 1;
+            return None;
+        }
+        self.unmeasured.pop_front()
     }
 
     /// Ends those that are over; how many.
@@ -197,7 +216,27 @@ mod tests {
         cells.replied("first", || json!({"status": "ok"}));
         cells.idle("first");
         assert_eq!((cells.end(), cells.held()), (1, (2, 2004)));
-        cells.unmeasured.clear();
+        assert!(cells.take_measured().is_some());
         assert_eq!(cells.held(), (1, 1002));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_late_is_no_other_cells() {
+        let mut cells = Cells::default();
+        let end = |cells: &mut Cells, id: &str| {
+            let code = CellCode { text: String::new(), request: id.to_owned() };
+            cells.begin(id.to_owned(), "client".to_owned(), Bytes::new(), code);
+            cells.replied(id, || json!({"status": "ok"}));
+            cells.idle(id);
+            cells.end()
+        };
+        cells.ask_before();
+        assert_eq!(end(&mut cells, "late"), 1);
+        assert!(cells.take_late().is_none());
+        tokio::time::sleep(FIGURES_MAX).await;
+        assert_eq!(cells.take_late().expect("it is late").id, "late");
+        assert_eq!(end(&mut cells, "next"), 1);
+        let measured = [(); 4].map(|()| cells.take_measured().map(|cell| cell.id));
+        assert_eq!(measured, [None, None, Some("next".to_owned()), None]);
     }
 }

@@ -219,6 +219,7 @@ impl HubTask {
                     TurnChange::Came(Ok(turn)) => {
                         self.turn = TurnState::held(turn, link.session.occupy());
                         // What was killed for memory before this turn is not counted for its first cell.
+                        self.cells.ask_before();
                         self.outbox.push_back(KernelLink::ask_figures());
                     }
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),

@@ -155,7 +155,7 @@ impl HubTask {
     pub(super) fn measured(&mut self, link: &KernelLink, said: &Value) {
         let oom_kills = said["oomKills"].as_u64();
         let before = mem::replace(&mut self.oom_kills, oom_kills);
-        if let Some(cell) = self.cells.unmeasured.pop_front() {
+        if let Some(cell) = self.cells.take_measured() {
             let oom_killed = before.zip(oom_kills).is_some_and(|(before, after)| after > before);
             self.report(&cell, link.session.figures(said), oom_killed, None);
         }
