@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -29,7 +30,7 @@ use super::{
     turn::{TurnChange, TurnState},
 };
 use crate::{
-    domain::{Code, ConversationKey, Failure, Language, SessionId},
+    domain::{Code, ConversationKey, Failure, Figures, Language, SessionId},
     services::{
         runs::Runs,
         sessions::{
@@ -139,7 +140,7 @@ impl HubTask {
         loop {
             self.serve(&mut link).await;
             let end = self.runs.sessions().ended(&link).await;
-            let lost = self.take_lost(end);
+            let lost = self.take_lost(end, link.session.figures(&Value::Null));
             self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
             let next = self.restarted(&link).await;
             match next {
@@ -155,7 +156,7 @@ impl HubTask {
 
     /// Accepts clients that are still waiting, and sends all of them the reason of the end.
     fn end(&mut self, end: &ConnectionEnd) {
-        drop(self.take_lost(SessionEnd::Server));
+        drop(self.take_lost(SessionEnd::Server, Figures::default()));
         self.new_clients.close();
         self.accept();
         self.clients.drain(..).for_each(|client| client.leave(end.clone()));

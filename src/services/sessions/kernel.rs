@@ -3,7 +3,10 @@
 //! Messages of the sandbox are untrusted. The task waits for a follower whose bounded queue is full, so that no output
 //! of a cell is lost; each follower is a task of the server that always reads.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -25,7 +28,7 @@ use super::{
 use crate::{
     domain::{Code, Ended, Environment, Failure, StreamKind},
     services::{
-        frames::{self, Start},
+        frames::{self, ExitReport, Start},
         network::{Channels, ConnectionReporter, Network},
         sandbox::{Attachment, SandboxEvent, Started, attach},
     },
@@ -49,6 +52,8 @@ pub(super) struct Kernel {
     /// Those that follow get the messages from then on. They end with the kernel.
     pub(super) followers: Arc<Followers>,
     phase: watch::Receiver<Phase>,
+    /// What it had used when it ended by itself, in milliseconds of processor time.
+    exit_cpu_ms: Arc<OnceLock<u64>>,
     /// Ends it.
     pub(super) close: CancellationToken,
     /// Ends it because it takes no messages.
@@ -90,7 +95,7 @@ impl Kernel {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let (files, file_frames) = FileLink::new();
-        let followers = Arc::new(Followers::default());
+        let (followers, exit_cpu_ms) = (Arc::new(Followers::default()), Arc::default());
         let (close, stuck) = (CancellationToken::new(), CancellationToken::new());
         let env = &Network::environment(env, channels.as_ref());
         let request = frames::session(&Start {
@@ -107,6 +112,7 @@ impl Kernel {
             reader: MessageReader::default(),
             followers: Arc::clone(&followers),
             phase,
+            exit_cpu_ms: Arc::clone(&exit_cpu_ms),
             died: None,
             oom_kills: 0,
             files: files.clone(),
@@ -124,6 +130,7 @@ impl Kernel {
             outgoing: sender,
             followers,
             phase: phase_receiver,
+            exit_cpu_ms,
             close,
             stuck,
             client: Uuid::new_v4().simple().to_string(),
@@ -153,6 +160,12 @@ impl Kernel {
     /// What its sandbox had used when it was ready, in milliseconds of processor time.
     pub(super) fn cpu_at_ready_ms(&self) -> u64 {
         if let Phase::Ready(ready) = *self.phase.borrow() { ready.cpu_ms } else { 0 }
+    }
+
+    /// What it had used when it ended by itself, in milliseconds of processor time, without what was used before its
+    /// sandbox was given to it; nothing where it has not, or that is not known.
+    pub(super) fn cpu_at_exit_ms(&self) -> Option<u64> {
+        self.exit_cpu_ms.get().copied()
     }
 
     /// Waits for the end of the kernel.
@@ -256,6 +269,7 @@ struct KernelTask {
     reader: MessageReader,
     followers: Arc<Followers>,
     phase: watch::Sender<Phase>,
+    exit_cpu_ms: Arc<OnceLock<u64>>,
     /// How the kernel ended, as the bridge says, which ends after it.
     died: Option<Ended>,
     /// Processes that were killed for memory before the cell that runs, as the bridge says.
@@ -290,14 +304,7 @@ impl KernelTask {
                     debug!(sandbox = %self.sandbox.id, text = %text.escape_debug(), "a kernel wrote to its log");
                 }
                 SandboxEvent::Files(message) => self.files.pass_on(message).await,
-                SandboxEvent::ProgramExited(report) if report.oom_kills > self.oom_kills => {
-                    return SessionEnd::Kernel(Ended::OutOfMemory);
-                }
-                SandboxEvent::ProgramExited(report) => {
-                    let code = report.status.unwrap_or_default();
-                    let ended = report.signal.map_or(Ended::Exited { code }, |signal| Ended::Signaled { signal });
-                    return SessionEnd::Kernel(self.died.unwrap_or(ended));
-                }
+                SandboxEvent::ProgramExited(report) => return SessionEnd::Kernel(self.exited(&report)),
                 SandboxEvent::ContractBroken(why) => {
                     warn!(sandbox = %self.sandbox.id, why, "the runner of a session broke its contract");
                     return SessionEnd::Lost;
@@ -308,6 +315,20 @@ impl KernelTask {
                 SandboxEvent::SandboxExited(_) | SandboxEvent::OutputBroke => return SessionEnd::Lost,
             }
         }
+    }
+
+    /// How the kernel ended, as process 1 says.
+    fn exited(&self, report: &ExitReport) -> Ended {
+        if let Some(cpu_ms) = report.cpu_ms {
+            // It is said once.
+            let _ = self.exit_cpu_ms.set(cpu_ms);
+        }
+        if report.oom_kills > self.oom_kills {
+            return Ended::OutOfMemory;
+        }
+        let code = report.status.unwrap_or_default();
+        let ended = report.signal.map_or(Ended::Exited { code }, |signal| Ended::Signaled { signal });
+        self.died.unwrap_or(ended)
     }
 
     async fn messages(&mut self) -> Option<SessionEnd> {

@@ -129,9 +129,9 @@ impl Session {
         Busy(Arc::clone(self))
     }
 
-    /// What a cell used, by what the bridge says at its end.
+    /// What a cell used, by what the bridge says at its end; of one that ended its kernel, by what process 1 has said.
     pub(in crate::services) fn figures(&self, said: &Value) -> Figures {
-        let total = said["cpuMs"].as_u64();
+        let total = said["cpuMs"].as_u64().or_else(|| self.kernel.cpu_at_exit_ms());
         let cpu_ms = total.map(|total| total.saturating_sub(self.cpu_ms.swap(total, Ordering::Relaxed)));
         let memory_peak_bytes = said["memoryPeakBytes"].as_u64();
         Figures { cpu: cpu_ms.map(Duration::from_millis), memory_peak_bytes, ..Figures::default() }

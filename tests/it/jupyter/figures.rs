@@ -51,6 +51,17 @@ async fn what_a_notebooks_cell_used_is_its_own_and_counts_for_its_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_notebooks_cell_used_that_ends_its_kernel_counts_for_its_token() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (token, _, mut client) = notebook(&server, json!({"cpuSecondsPerDay": 5})).await;
+    client.run("burn 6s\nexit 3").await;
+    let program = json!({"language": "python", "code": "print no"});
+    let (status, why) = call(&server, &token, Method::POST, "/v1/runs", program).await;
+    assert_eq!((status, &why["code"]), (429, &json!("rate_limited")), "{why}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_beyond_the_quota_are_told_after_a_notebooks_cell() {
     let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
     let (_, _, mut client) = notebook(&server, json!({})).await;

@@ -35,6 +35,17 @@ async fn a_cell_used_what_it_used_itself_and_not_what_loading_the_interpreter_di
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cell_that_ends_its_kernel_used_what_it_used() {
+    let server = FakeServer::with_kernel(&[]).await;
+    assert_eq!(cpu(&cell(&server, "a", "burn 1s").await), Some(Duration::from_millis(1010)));
+    for (end, ended) in [("exit 3", Ended::Exited { code: 3 }), ("signal 9", Ended::Signaled { signal: 9 })] {
+        let last = cell(&server, "a", &format!("burn 2s\n{end}")).await;
+        assert_eq!((cpu(&last), last.outcome.ended), (Some(Duration::from_millis(2010)), ended));
+    }
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn messages_that_no_kernel_sends_have_no_effect() {
     let server = FakeServer::with_kernel(&[]).await;
     let run = begin(&server, request("a", "set x 41\nbroken\nprint end"));

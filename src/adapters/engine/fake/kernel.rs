@@ -62,6 +62,7 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
     actor.emit_frame(READY, br#"{"protocol":2}"#).await;
     let (mut loading, mut is_warm) = (actor.quirks.loading.take(), false);
     let (mut config, mut program, mut oom_kills) = (Value::Null, Vec::new(), 0);
+    let mut used_ms = None;
     loop {
         let mut next = Box::pin(frame(&mut input));
         let received = loop {
@@ -99,15 +100,15 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
             lingers: Duration::ZERO,
         };
         kernel.run(exit).await;
-        oom_kills = kernel.oom_kills;
+        (oom_kills, used_ms) = (kernel.oom_kills, Some(kernel.cpu_ms));
         reading.abort();
     } else {
         actor.perform(&String::from_utf8_lossy(&program), exit).await;
     }
     let oom = oom_kills + u64::from(exit.oom_killed);
     let end = match exit.status {
-        status @ 129..=192 => json!({"signal": status - 128, "oomKills": oom}),
-        status => json!({"status": status, "oomKills": oom}),
+        status @ 129..=192 => json!({"signal": status - 128, "oomKills": oom, "cpuMs": used_ms}),
+        status => json!({"status": status, "oomKills": oom, "cpuMs": used_ms}),
     };
     actor.emit_frame(EXIT, end.to_string().as_bytes()).await;
 }

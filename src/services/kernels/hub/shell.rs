@@ -162,27 +162,25 @@ impl HubTask {
     }
 
     /// Takes the code that the kernel will not answer any more, with its clients. What was meant for this kernel is not
-    /// executed by the next one. Cells that are over are reported, and the one that was executed with what ended it;
-    /// what they used will not be known.
-    pub(super) fn take_lost(&mut self, end: SessionEnd) -> Vec<(String, Bytes)> {
+    /// executed by the next one. Cells that have replied are reported, and the one that was executed with what ended it,
+    /// and `used`; what the others used will not be known.
+    pub(super) fn take_lost(&mut self, end: SessionEnd, used: Figures) -> Vec<(String, Bytes)> {
         let Cells { open, unmeasured, executed, .. } = mem::take(&mut self.cells);
         self.cells.executed = executed;
-        for cell in &unmeasured {
+        let (replied, sent): (Vec<_>, Vec<_>) = open.into_iter().partition(|cell| cell.progress.has_replied());
+        for cell in unmeasured.iter().chain(&replied) {
             self.report(cell, Figures::default(), false, None);
         }
-        // Those that have replied, and the one that was executed.
-        let begun = open.iter().position(|cell| !cell.progress.has_replied()).map_or(open.len(), |at| at + 1);
-        for cell in &open[..begun] {
-            self.report(cell, Figures::default(), false, Some(end));
+        if let Some(cell) = sent.first() {
+            self.report(cell, used, false, Some(end));
         }
         self.turn = TurnState::None;
         self.clear_outbox();
         self.orders.ended();
         self.last_end = end;
-        let sent = open.into_iter().filter(|cell| !cell.progress.has_replied());
         let waiting = self.shell.drain(..).filter(|order| order.code.is_some());
         let waiting = waiting.map(|order| (order.client, order.message.header));
-        sent.map(|cell| (cell.client, cell.header)).chain(waiting).collect()
+        sent.into_iter().map(|cell| (cell.client, cell.header)).chain(waiting).collect()
     }
 
     fn report(&mut self, cell: &Cell, used: Figures, oom_killed: bool, killed_by: Option<SessionEnd>) {
