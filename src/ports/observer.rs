@@ -26,7 +26,7 @@ macro_rules! observer {
 }
 
 observer! {
-    /// A run was begun: it waits for its turn. A notebook's own code is only reported when it is over.
+    /// A run was begun: it waits for its turn. A notebook's own code is begun when its kernel executes it.
     fn run_begun(run: &BeginFacts<'_>);
     /// A run is over: it has its outcome, or the server failed it. Called once for each run that was begun.
     fn run_over(run: &RunFacts<'_>);

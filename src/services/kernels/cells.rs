@@ -9,7 +9,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::order::CellCode;
-use crate::services::sessions::{Progress, message::KernelMessage};
+use crate::{
+    domain::RunId,
+    services::sessions::{Progress, message::KernelMessage},
+};
 
 /// How long after its end a cell waits for what it used.
 const FIGURES_MAX: Duration = Duration::from_secs(5);
@@ -24,16 +27,18 @@ pub(super) struct Cell {
     pub(super) client: String,
     pub(super) header: Bytes,
     pub(super) code: CellCode,
-    begun: Instant,
+    /// Its id as a run and when it began, once the kernel executes it.
+    pub(super) begun: Option<(RunId, Instant)>,
     pub(super) progress: Progress,
     /// Bytes on standard output and on standard error.
     pub(super) printed: [u64; 2],
 }
 
 impl Cell {
-    /// How long it took, so far or until it was over.
+    /// How long it was executed, so far or until it was over.
     pub(super) fn took(&self) -> Duration {
-        self.progress.over().unwrap_or_else(Instant::now) - self.begun
+        let over = || self.progress.over().unwrap_or_else(Instant::now);
+        self.begun.map_or(Duration::ZERO, |(_, begun)| over() - begun)
     }
 }
 
@@ -62,8 +67,7 @@ impl Cells {
             self.executed.pop_front();
         }
         self.executed.push_back(code.request.clone());
-        let begun = Instant::now();
-        self.open.push(Cell { id, client, header, code, begun, progress: Progress::default(), printed: [0, 0] });
+        self.open.push(Cell { id, client, header, code, begun: None, progress: Progress::default(), printed: [0, 0] });
     }
 
     /// How many are not reported, and what is kept of them, in bytes.

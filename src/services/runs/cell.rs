@@ -20,6 +20,7 @@ use crate::{
     },
     ports::{
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
+        runner::Runner,
         storage::Usage,
     },
     services::{
@@ -116,6 +117,8 @@ impl RunTask {
 pub(in crate::services) struct ConversationTurn {
     service: Arc<Inner>,
     conversation: ConversationKey,
+    /// `None` where its language has none any more: its cells are not reported.
+    runner: Option<Runner>,
     _permit: Permit,
     by: Option<Started>,
     /// Whether a cell has begun: the first one was counted with the turn.
@@ -145,6 +148,7 @@ impl Runs {
         Ok(ConversationTurn {
             service: Arc::clone(&service),
             conversation: conversation.clone(),
+            runner: parts.catalog.find(language),
             _permit: permit,
             by,
             has_begun: false,
@@ -195,10 +199,20 @@ impl ConversationTurn {
         self.service.parts.files.quota().exceeds_now(&self.conversation).await
     }
 
-    /// Reports a cell to the observers, and counts what it used for the token that it came by.
-    pub(in crate::services) fn report(
+    /// Reports to the observers that a cell begins; its id.
+    pub(in crate::services) fn run_begun(&self, code: &str) -> RunId {
+        let run = RunId::new();
+        if let Some(runner) = &self.runner {
+            let sha256 = text::sha256(code.as_bytes());
+            self.service.parts.observer.run_begun(&self.begin_facts(runner, run, code, &sha256));
+        }
+        run
+    }
+
+    /// Reports to the observers that a cell is over, and counts what it used for the token that it came by.
+    pub(in crate::services) fn run_over(
         &self,
-        language: &Language,
+        run: RunId,
         code: &str,
         figures: Figures,
         ended: Result<Ended, Failure>,
@@ -209,24 +223,23 @@ impl ConversationTurn {
         }
         let took = figures.wall;
         let parts = &self.service.parts;
-        let Some(runner) = parts.catalog.find(language) else { return };
-        let (limits, run) = (&parts.sandboxes.limits, RunId::new());
+        let Some(runner) = &self.runner else { return };
+        let limits = parts.sandboxes.limits_of(runner);
         let outcome = ended.map(|ended| {
             let oom_killed = oom_killed || ended == Ended::OutOfMemory;
-            Outcome { ended, oom_killed, limits: *limits, figures }
+            Outcome { ended, oom_killed, limits, figures }
         });
         let ended_unix_s = parts.sandboxes.clock.unix_s();
-        let conversation = &self.conversation;
+        let (conversation, language) = (&self.conversation, &runner.language);
         let how = outcome.as_ref().map(|outcome| outcome.ended);
         info!(%run, %conversation, %language, ?how, wall_ms = text::ms(took), "a notebook's cell ended");
-        let sha256 = &text::sha256(code.as_bytes());
-        let program = ProgramFacts { bytes: code.as_bytes(), sha256 };
+        let sha256 = text::sha256(code.as_bytes());
         parts.observer.run_over(&RunFacts {
-            begin: BeginFacts { run, conversation, is_cell: true, language, image: &runner.image.0, program },
+            begin: self.begin_facts(runner, run, code, &sha256),
             trace: TraceContext::of_run(run, None),
             args: 0,
             stdin_bytes: 0,
-            limits,
+            limits: &limits,
             begun_unix_s: ended_unix_s.saturating_sub(i64::try_from(took.as_secs()).unwrap_or(i64::MAX)),
             ended_unix_s,
             stages: Stages { program: Some(took), total: took, ..Stages::default() },
@@ -234,6 +247,17 @@ impl ConversationTurn {
             files: Vec::new(),
             files_truncated: false,
         });
+    }
+
+    fn begin_facts<'a>(&'a self, runner: &'a Runner, run: RunId, code: &'a str, sha256: &'a str) -> BeginFacts<'a> {
+        BeginFacts {
+            run,
+            conversation: &self.conversation,
+            is_cell: true,
+            language: &runner.language,
+            image: &runner.image.0,
+            program: ProgramFacts { bytes: code.as_bytes(), sha256 },
+        }
     }
 }
 

@@ -76,6 +76,10 @@ impl Progress {
 /// How a cell ended, by its kernel's reply alone: an error that was only shown, such as that of a script which `%run`
 /// started, does not end its cell.
 fn verdict(reply: &Value) -> Ended {
+    // It was queued behind a cell that failed, and was not executed.
+    if reply["status"] == "aborted" {
+        return Ended::Cancelled;
+    }
     let failed = reply["status"] != "ok";
     let text = |name: &str| reply[name].as_str().unwrap_or_default();
     // A shell's kernel gives the exit status as the value of an error without a name.
@@ -126,6 +130,21 @@ mod tests {
         assert!(stopped.stop(Ended::TimedOut) && stopped.stop(Ended::Cancelled));
         stopped.reply(&json!({"status": "error", "ename": "KeyboardInterrupt"}));
         assert_eq!(stopped.ended(None), Ok(Ended::TimedOut));
+    }
+
+    #[test]
+    fn a_reply_says_how_its_cell_ended() {
+        let exited = |code| Ended::Exited { code };
+        for (reply, ended) in [
+            (json!({"status": "ok", "evalue": "3"}), OK),
+            (json!({"status": "error", "ename": "KeyError", "evalue": "3"}), exited(1)),
+            (json!({"status": "error", "ename": "", "evalue": "3"}), exited(3)),
+            (json!({"status": "error", "evalue": "256"}), exited(1)),
+            (json!({"status": "aborted"}), Ended::Cancelled),
+            (json!({}), exited(1)),
+        ] {
+            assert_eq!(verdict(&reply), ended, "{reply}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a notebook's cells use.
 
+use mcp_sandbox_server::ports::engine::Engine as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -128,6 +129,56 @@ async fn a_notebooks_cell_is_in_the_history_with_how_it_ended() {
         let mut ended: Vec<_> = history["runs"].as_array().into_iter().flatten().map(end).collect();
         ended.sort_unstable();
         ended == expected
+    })
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notebooks_cell_is_in_the_history_from_when_its_kernel_executes_it() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (_, _, mut client) = notebook(&server, json!({})).await;
+    // Both are passed on in one turn.
+    client.execute("ask go?\nsleep 1s\nprint first").await;
+    let second = client.execute("print second").await;
+    client.until(|message| message["msg_type"] == "input_request").await;
+    let runs = async || {
+        let history = call(&server, TOKEN, Method::GET, "/v1/history?owner=ann", None::<Value>).await.1;
+        history["runs"].as_array().cloned().unwrap_or_default()
+    };
+    until("one has begun", async || !runs().await.is_empty()).await;
+    let begun = runs().await;
+    assert!(begun.len() == 1 && begun[0]["ended"].is_null(), "{begun:?}");
+    client.send("stdin", "input_reply", json!({"value": "yes"})).await;
+    client.answers(&second).await;
+    let have_ended = async || runs().await.iter().filter(|run| run["ended"] == "exited").count() == 2;
+    until("both have ended", have_ended).await;
+    // Newest first.
+    let ended = runs().await;
+    assert_eq!(ended[1]["runId"], begun[0]["runId"]);
+    let wall = |run: &Value| run["figures"]["wallMs"].as_u64().expect("a time");
+    assert!(wall(&ended[0]) < wall(&ended[1]), "the second did not run while the first did: {ended:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notebooks_cell_is_told_the_memory_that_its_runner_asked_for() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let mut images = server.engine.runners().await.expect("images");
+    for image in &mut images {
+        image.labels.insert("sandbox.memory-bytes".to_owned(), (512 << 20).to_string());
+    }
+    server.engine.set_runners(images);
+    let python = "python".parse().expect("a language");
+    until("the label is read", async || {
+        server.shared.catalog.find(&python).is_some_and(|runner| runner.memory_bytes == Some(512 << 20))
+    })
+    .await;
+    let (_, _, mut client) = notebook(&server, json!({})).await;
+    client.run("oom").await;
+    until("its limit is in the history", async || {
+        let history = call(&server, TOKEN, Method::GET, "/v1/history?owner=ann", None::<Value>).await.1;
+        history["runs"][0]["sentence"].as_str().is_some_and(|sentence| sentence.contains("512 MiB"))
     })
     .await;
     server.stop().await;

@@ -28,7 +28,11 @@
 
 mod codec;
 
-use std::{collections::HashMap, future::pending, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    future::pending,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -91,6 +95,7 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
         let mut kernel = Kernel {
             actor,
             received,
+            later: VecDeque::new(),
             variables,
             cells: 0,
             cpu_ms,
@@ -123,6 +128,8 @@ async fn loaded(loading: Option<&mut watch::Receiver<bool>>) {
 struct Kernel<'a> {
     actor: &'a mut Actor,
     received: mpsc::Receiver<Message>,
+    /// Cells that came while another one ran.
+    later: VecDeque<Message>,
     variables: HashMap<String, String>,
     cells: u64,
     /// Since the sandbox was started.
@@ -153,7 +160,7 @@ impl Kernel<'_> {
         let mut ready = info.clone();
         ready["cpuMs"] = self.cpu_ms.into();
         self.send("bridge", "ready", &json!({}), &ready).await;
-        while let Some(Message { channel, header, content }) = self.received.recv().await {
+        while let Some(Message { channel, header, content }) = self.next().await {
             let kind = header["msg_type"].as_str().unwrap_or_default();
             let answer = match kind {
                 "execute_request" => {
@@ -176,6 +183,22 @@ impl Kernel<'_> {
                 }
             };
             self.send(&channel, &kind.replace("request", "reply"), &header, &answer).await;
+        }
+    }
+
+    async fn next(&mut self) -> Option<Message> {
+        match self.later.pop_front() {
+            Some(message) => Some(message),
+            None => self.received.recv().await,
+        }
+    }
+
+    /// Takes a message that comes while a cell runs.
+    async fn meanwhile(&mut self, message: Message) {
+        if message.header["msg_type"] == "execute_request" {
+            self.later.push_back(message);
+        } else {
+            self.tell(&message.header).await;
         }
     }
 
@@ -302,7 +325,7 @@ impl Kernel<'_> {
                             break;
                         }
                         Some(message) if message.header["msg_type"] == "interrupt" => return interrupted(),
-                        Some(message) => self.tell(&message.header).await,
+                        Some(message) => self.meanwhile(message).await,
                         None => return CellEnd::Dead,
                     }
                 }
@@ -357,7 +380,7 @@ impl Kernel<'_> {
                         sleep(self.lingers).await;
                         return interrupted();
                     }
-                    Some(message) => self.tell(&message.header).await,
+                    Some(message) => self.meanwhile(message).await,
                     None => return CellEnd::Dead,
                 },
             }

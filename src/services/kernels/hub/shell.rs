@@ -9,6 +9,7 @@ use std::{collections::VecDeque, mem};
 
 use bytes::Bytes;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{
     super::{
@@ -75,10 +76,15 @@ impl HubTask {
         }
     }
 
-    /// Ends cells that are over, and passes on what may be passed on.
+    /// Ends cells that are over, passes on what may be passed on, and begins the cell whose turn it is in the kernel.
     pub(super) fn advance(&mut self) {
         self.end_cells();
         self.reacted();
+        self.pass_on_next();
+        self.begin_running();
+    }
+
+    fn pass_on_next(&mut self) {
         loop {
             self.return_turn();
             let Some(order) = self.shell.front() else { return };
@@ -94,6 +100,14 @@ impl HubTask {
             }
             let Some(order) = self.shell.pop_front() else { return };
             self.pass_on(order);
+        }
+    }
+
+    /// The kernel executes one cell after the other, so the next one begins with the reply of the one before it.
+    fn begin_running(&mut self) {
+        let TurnState::Held { turn, .. } = &self.turn else { return };
+        if let Some(cell) = self.cells.running().filter(|cell| cell.begun.is_none()) {
+            cell.begun = Some((turn.run_begun(&cell.code.text), Instant::now()));
         }
     }
 
@@ -187,7 +201,9 @@ impl HubTask {
         let TurnState::Held { turn, .. } = &self.turn else { return };
         let [stdout_bytes, stderr_bytes] = cell.printed;
         let figures = Figures { wall: cell.took(), stdout_bytes, stderr_bytes, ..used };
-        turn.report(&self.language, &cell.code.text, figures, cell.progress.ended(killed_by), oom_killed);
+        // One whose reply came before its turn was not begun.
+        let run = cell.begun.map_or_else(|| turn.run_begun(&cell.code.text), |(run, _)| run);
+        turn.run_over(run, &cell.code.text, figures, cell.progress.ended(killed_by), oom_killed);
         self.reported = cell.header.clone();
     }
 
