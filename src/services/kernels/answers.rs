@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 use super::ID_BYTES_MAX;
 use crate::{
-    domain::Failure,
+    domain::{
+        Failure, text,
+        tools::{Approval, ProposedCall},
+    },
     services::sessions::{
         message::{Channel, Header, KernelMessage},
         own_message,
@@ -63,6 +66,13 @@ impl KernelSender {
             state("idle"),
         ]
     }
+}
+
+/// The line that asks a person for what a cell waits for.
+pub(super) fn asks(question: &Approval) -> String {
+    let ProposedCall { server, tool, .. } = &question.call;
+    let (call, id) = (text::shown(&format!("{server}/{tool}")), question.id);
+    format!("[The cell waits until a person allows it to call {call}: answer by POST /v1/approvals/{id}.]\n")
 }
 
 pub(super) struct Buffer {

@@ -77,6 +77,8 @@ pub(super) struct HubTask {
     notes: (mpsc::UnboundedSender<Note>, mpsc::UnboundedReceiver<Note>),
     /// The header of the cell that was reported last.
     reported: Bytes,
+    /// That of the cell whose connections and calls are reported.
+    watched: Option<Bytes>,
     /// Processes that were killed for memory, as the bridge said last.
     oom_kills: Option<u64>,
 }
@@ -122,6 +124,7 @@ impl Inner {
             urgent: VecDeque::new(),
             notes: mpsc::unbounded_channel(),
             reported: Bytes::from_static(b"{}"),
+            watched: None,
             oom_kills: None,
         };
         self.tasks.spawn(task.run(link, self.stop.clone()));
@@ -195,7 +198,7 @@ impl HubTask {
     async fn serve(&mut self, link: &mut KernelLink) {
         let outgoing = link.outgoing();
         loop {
-            self.advance();
+            self.advance(link);
             let (room, over) = (self.room(), self.cells.next_over());
             tokio::select! {
                 message = link.next() => match message {
@@ -270,7 +273,8 @@ impl HubTask {
         self.urgent.clear();
     }
 
-    /// Relays one message of the kernel; before the end of a cell also the refusals of its connections.
+    /// Relays one message of the kernel; before its idle status also the refusals of a cell's connections, since clients
+    /// take it for the end.
     fn relay(&mut self, message: &KernelMessage, link: &KernelLink) {
         let (header, parent) = (message.read_header(), message.read_parent());
         if message.channel == Channel::Bridge {
@@ -288,8 +292,8 @@ impl HubTask {
             }
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
                 let cell = self.cells.idle(&parent.msg_id);
-                for sentence in cell.is_some().then(|| link.take_refusals()).into_iter().flatten() {
-                    self.deliver(None, &self.sender.note(cell.clone().unwrap_or_default(), &sentence));
+                if let Some(header) = cell.filter(|header| self.watched.as_ref() == Some(header)) {
+                    self.note_all(&header, link.take_refusals());
                 }
             }
             return self.deliver(None, message);
@@ -328,6 +332,13 @@ impl HubTask {
     fn note(&mut self, text: &str) {
         let parent = self.cells.open.first().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
         self.deliver(None, &self.sender.note(parent, text));
+    }
+
+    /// Sends lines beside the output of a cell.
+    fn note_all(&mut self, cell: &Bytes, lines: Vec<String>) {
+        for line in lines {
+            self.deliver(None, &self.sender.note(cell.clone(), &line));
+        }
     }
 
     /// Reports to clients why their code, named by its header, has no answer of the kernel.

@@ -53,6 +53,11 @@ impl ConnectionReporter {
         std::mem::take(&mut *self.listener.lock()).refusals
     }
 
+    /// The same without an end: what is counted is counted on.
+    pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
+        std::mem::take(&mut self.listener.lock().refusals)
+    }
+
     /// A refusal becomes that sentence.
     pub(super) fn report(&self, used: &NetworkUse, sentence: impl FnOnce(&Refusal) -> String) {
         let mut listener = self.listener.lock();
@@ -129,5 +134,19 @@ impl Decisions {
     pub fn newest(&self, who: &Principal, limit: usize) -> Vec<Decision> {
         let all = self.0.lock();
         all.get(who).into_iter().flat_map(|kept| kept.iter().rev()).take(limit).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_until_the_end_of_the_cell_also_when_its_refusals_are_taken() {
+        let reporter = ConnectionReporter::default();
+        reporter.to(Box::new(|_| {}));
+        assert!(reporter.count("calls", 2) && reporter.count("calls", 2));
+        assert!(reporter.take_refusals().is_empty() && !reporter.count("calls", 2));
+        assert!(reporter.end().is_empty() && reporter.count("calls", 2));
     }
 }

@@ -19,7 +19,7 @@ use super::{
     registry::{Session, SessionKey},
 };
 use crate::{
-    domain::{Code, ConversationKey, Failure, Language, Principal, SessionId},
+    domain::{Code, ConversationKey, EventKind, Failure, Language, Principal, SessionId},
     services::{network::Access, shares::WeakMap},
 };
 
@@ -51,8 +51,18 @@ impl KernelLink {
         self.session.kernel.outgoing.clone()
     }
 
+    /// A cell begins: its connections and calls are counted from now on, and reported here.
+    pub(in crate::services) fn begin_report(&self, sink: impl Fn(EventKind) + Send + Sync + 'static) {
+        self.session.kernel.reporter.to(Box::new(sink));
+    }
+
     /// A sentence for each host that was refused since the last time.
     pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
+        self.session.kernel.reporter.take_refusals()
+    }
+
+    /// The cell has ended. The same sentences.
+    pub(in crate::services) fn end_report(&self) -> Vec<String> {
         self.session.kernel.take_refusals()
     }
 

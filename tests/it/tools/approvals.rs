@@ -17,6 +17,7 @@ use crate::support::{
     FakeServer,
     calls::ask,
     server::{Server, TOKEN},
+    socket::Socket,
     until,
 };
 
@@ -130,6 +131,29 @@ async fn rules_are_for_owners() {
     let wrong =
         json!({"server": {"url": upstream.url, "rules": [{"tool": "*", "action": "deny", "owners": ["../a"]}]}});
     assert_eq!(call(&server, TOKEN, Method::PUT, "/v1/tool-servers/up", wrong).await.0, 422);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notebooks_cell_says_that_it_waits_for_an_answer() {
+    let sdk = Sdk::start("mcp2").await;
+    let server = server(&[]).await;
+    put(&server, "files", json!({"url": sdk.url})).await;
+    let wanted = json!({"name": "python"});
+    let (_, kernel) = call(&server, TOKEN, Method::POST, "/jupyter/api/kernels", wanted).await;
+    let path = format!("/jupyter/t/{TOKEN}/api/kernels/{}/channels", kernel["id"].as_str().expect("an id"));
+    let mut client = Socket::connect(server.address, &path, &[]).await.expect("a connection");
+    let cell = client.execute(&delete("/once")).await;
+    let is_told =
+        |message: &Value, what: &str| message["content"]["text"].as_str().is_some_and(|text| text.contains(what));
+    let asked = client.until(|message| is_told(message, "until a person allows it to call files/delete_file")).await;
+    let question = question(&server, TOKEN).await;
+    let told = asked.last().expect("a line");
+    assert!(is_told(told, question["id"].as_str().expect("an id")), "{told}");
+    assert_eq!(told["parent_header"]["msg_id"], cell);
+    assert_eq!(answer(&server, TOKEN, &question, "once").await.0, 200);
+    let answers = client.answers(&cell).await;
+    assert!(answers.iter().any(|message| is_told(message, "deleted /once")), "{answers:?}");
     server.stop().await;
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
+        answers::asks,
         cells::Cell,
         order::Room,
         turn::{StopReason, Watch},
@@ -20,7 +21,7 @@ use super::{
     Cells, HubTask, KernelLink, Order, TurnState,
 };
 use crate::{
-    domain::{Code, ConversationKey, Failure, Figures},
+    domain::{Code, ConversationKey, EventKind, Failure, Figures},
     services::sessions::{SessionEnd, message::KernelMessage},
 };
 
@@ -77,11 +78,11 @@ impl HubTask {
     }
 
     /// Ends cells that are over, passes on what may be passed on, and begins the cell whose turn it is in the kernel.
-    pub(super) fn advance(&mut self) {
+    pub(super) fn advance(&mut self, link: &KernelLink) {
         self.end_cells();
         self.reacted();
         self.pass_on_next();
-        self.begin_running();
+        self.begin_running(link);
     }
 
     fn pass_on_next(&mut self) {
@@ -104,10 +105,23 @@ impl HubTask {
     }
 
     /// The kernel executes one cell after the other, so the next one begins with the reply of the one before it.
-    fn begin_running(&mut self) {
+    fn begin_running(&mut self, link: &KernelLink) {
+        if self.cells.running().is_some_and(|cell| cell.begun.is_some()) {
+            return;
+        }
+        if let Some(replied) = self.watched.take() {
+            self.note_all(&replied, link.end_report());
+        }
         let TurnState::Held { turn, .. } = &self.turn else { return };
-        if let Some(cell) = self.cells.running().filter(|cell| cell.begun.is_none()) {
+        if let Some(cell) = self.cells.running() {
             cell.begun = Some((turn.run_begun(&cell.code.text), Instant::now()));
+            self.watched = Some(cell.header.clone());
+            let (header, notes) = (cell.header.clone(), self.notes.0.clone());
+            link.begin_report(move |event| {
+                if let EventKind::Approval(question) = event {
+                    drop(notes.send((header.clone(), asks(&question))));
+                }
+            });
         }
     }
 
@@ -189,6 +203,7 @@ impl HubTask {
             self.report(cell, used, false, Some(end));
         }
         self.turn = TurnState::None;
+        self.watched = None;
         self.clear_outbox();
         self.orders.ended();
         self.last_end = end;
