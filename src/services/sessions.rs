@@ -38,7 +38,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
-pub(super) use self::{cell::Cell, display::DisplayFile, progress::Progress, view::CellEnd};
+pub(super) use self::{
+    cell::Cell,
+    display::{DisplayFile, printed_bytes},
+    progress::Progress,
+    view::CellEnd,
+};
 use self::{
     joining::WaitingCells,
     kernel::Kernel,

@@ -103,11 +103,11 @@ impl Cells {
     }
 
     /// Counts what a cell prints, if it is one.
-    pub(super) fn printed(&mut self, id: &str, content: impl FnOnce() -> Value) {
+    pub(super) fn printed(&mut self, id: &str, bytes: impl FnOnce() -> [u64; 2]) {
         if let Some(cell) = self.of(id) {
-            let content = content();
-            let bytes = content["text"].as_str().map_or(0, str::len);
-            cell.printed[usize::from(content["name"] == "stderr")] += bytes as u64;
+            let [stdout_bytes, stderr_bytes] = bytes();
+            cell.printed[0] += stdout_bytes;
+            cell.printed[1] += stderr_bytes;
         }
     }
 

@@ -36,6 +36,7 @@ use crate::{
         sessions::{
             KernelLink, MessageSender, SessionEnd, SessionView,
             message::{Channel, KernelMessage},
+            printed_bytes,
         },
     },
 };
@@ -287,8 +288,8 @@ impl HubTask {
         }
         self.sender.hear(&header);
         if message.channel == Channel::Iopub {
-            if header.msg_type == "stream" {
-                self.cells.printed(&parent.msg_id, || message.read_content());
+            if matches!(header.msg_type.as_str(), "stream" | "display_data" | "execute_result" | "error") {
+                self.cells.printed(&parent.msg_id, || printed_bytes(&header.msg_type, &message.read_content()));
             }
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
                 let cell = self.cells.idle(&parent.msg_id);

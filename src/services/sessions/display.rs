@@ -96,6 +96,21 @@ impl<'a> Bundle<'a> {
     }
 }
 
+/// How much a message of a cell prints or shows as text, in bytes: on standard output, and on standard error.
+pub(in crate::services) fn printed_bytes(msg_type: &str, content: &Value) -> [u64; 2] {
+    let length = |text: &Value| text.as_str().map_or(0, str::len) as u64;
+    match msg_type {
+        "stream" if content["name"] == "stderr" => [0, length(&content["text"])],
+        "stream" => [length(&content["text"]), 0],
+        "display_data" | "execute_result" => {
+            let text = Bundle::of(content).and_then(|bundle| bundle.terminal_text(None));
+            [text.map_or(0, |text| text.len() as u64), 0]
+        }
+        "error" => [0, content["traceback"].as_array().into_iter().flatten().map(length).sum()],
+        _ => [0, 0],
+    }
+}
+
 /// Whether a text is only the name of an object, such as `<Figure size 640x480 with 1 Axes>`.
 fn is_repr(text: &str) -> bool {
     let text = text.trim();

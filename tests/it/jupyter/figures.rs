@@ -48,6 +48,14 @@ async fn what_a_notebooks_cell_used_is_its_own_and_counts_for_its_token() {
     assert_eq!(client.run("print 12345\nstderr 789").await, "12345\n789\n");
     let why = refusal(&mut client).await;
     assert!(why.contains("10 bytes of output a day"), "{why}");
+
+    // A result and a traceback are printed too.
+    for code in ["set x 1234567890\nget x", "raise Name 1234567890"] {
+        let (_, _, mut client) = notebook(&server, json!({"outputBytesPerDay": 10})).await;
+        client.run(code).await;
+        let why = refusal(&mut client).await;
+        assert!(why.contains("10 bytes of output a day"), "{code}: {why}");
+    }
     server.stop().await;
 }
 
