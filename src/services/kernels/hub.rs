@@ -221,8 +221,8 @@ impl HubTask {
                     Err(_) => self.clear_outbox(),
                 },
                 change = self.turn.change() => match change {
-                    TurnChange::Came(Ok(turn)) => {
-                        self.turn = TurnState::held(turn, link.session.occupy());
+                    TurnChange::Came(Ok((turn, busy))) => {
+                        self.turn = TurnState::held(turn, busy);
                         // What was killed for memory before this turn is not counted for its first cell.
                         self.cells.ask_before();
                         self.outbox.push_back(KernelLink::ask_figures());

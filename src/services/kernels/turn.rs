@@ -13,11 +13,14 @@ use crate::{
     },
 };
 
+/// A turn, and the session that is occupied for it.
+type NewTurn = Result<(Box<ConversationTurn>, Busy), Failure>;
+
 #[derive(Default)]
 pub(super) enum TurnState {
     #[default]
     None,
-    Awaited(Pin<Box<dyn Future<Output = Result<Box<ConversationTurn>, Failure>> + Send>>),
+    Awaited(Pin<Box<dyn Future<Output = NewTurn> + Send>>),
     Held {
         turn: Box<ConversationTurn>,
         busy: Busy,
@@ -44,7 +47,7 @@ pub(super) struct StopReason {
 }
 
 pub(super) enum TurnChange {
-    Came(Result<Box<ConversationTurn>, Failure>),
+    Came(NewTurn),
     Stopped(StopReason),
 }
 
@@ -55,8 +58,8 @@ impl TurnState {
         Self::Awaited(Box::pin(async move {
             let turn = runs.turn(&conversation, &language).await?;
             runs.sessions().check_use(&conversation.owner, session)?;
-            runs.sessions().carry_in(&conversation.owner, session).await?;
-            Ok(Box::new(turn))
+            let busy = runs.sessions().carry_in(&conversation.owner, session).await?;
+            Ok((Box::new(turn), busy))
         }))
     }
 

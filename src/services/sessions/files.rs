@@ -8,7 +8,10 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
 
-use super::{Inner, SessionEnd, Sessions, registry::Session};
+use super::{
+    Inner, SessionEnd, Sessions,
+    registry::{Busy, Session},
+};
 use crate::{
     domain::{Code, DiskLimit, Failure, Principal, SessionId},
     services::{
@@ -62,12 +65,17 @@ impl FileLink {
 }
 
 impl Sessions {
-    /// Before code of a client is passed on to a session's kernel.
+    /// Before code of a client is passed on to a session's kernel. The session is not ended as unused from here on.
     ///
     /// # Errors
     /// Those of [`Sessions::get`] and of a cell.
-    pub(in crate::services) async fn carry_in(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
-        self.0.carry_in(&self.0.find(who, id)?).await
+    pub(in crate::services) async fn carry_in(&self, who: &Principal, id: SessionId) -> Result<Busy, Failure> {
+        let session = self.0.find(who, id)?;
+        let busy = session.occupy();
+        // It may have ended before it was occupied.
+        self.0.find(who, id)?;
+        self.0.carry_in(&session).await?;
+        Ok(busy)
     }
 
     /// After such code: stores the files, and then waits for `over`, which says what limit they exceed. Where they do,

@@ -200,6 +200,25 @@ async fn a_cell_that_obeys_a_disk_limit_late_keeps_its_session() {
     server.stop().await;
 }
 
+/// The scripted sandbox never takes its files.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_gets_its_files_for_a_cell_makes_no_room_for_another() {
+    let one = [("SANDBOX_ENGINE__FILES", "streamed"), ("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", "268435456")];
+    let server = FakeServer::with_kernel(&one).await;
+    let (kernel, who) = (start(&server).await, Principal::default());
+    let client = connect(&server, kernel);
+    send(&client, "cell", "execute_request", &json!({"code": "print on"})).await;
+    until("it gets its files", async || {
+        server.sessions.get(&who, kernel).expect("its session").state == SessionState::Busy
+    })
+    .await;
+    let other = ConversationKey::new(who.clone(), "b".parse().expect("an id"));
+    let refused = server.sessions.open(&other, &"python".parse().expect("a language")).await.expect_err("no memory");
+    assert_eq!(refused.code, Code::SessionsFull);
+    server.sessions.get(&who, kernel).expect("its session");
+    server.stop().await;
+}
+
 /// The interrupt of its cell at a disk limit has no room either.
 #[tokio::test(start_paused = true)]
 async fn a_kernel_whose_bridge_reads_nothing_ends_for_that_reason() {
