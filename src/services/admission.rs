@@ -126,11 +126,17 @@ impl Admission {
         self.rate.as_ref().map_or(Ok(()), |rate| rate.check_capacity(who))
     }
 
-    /// A place for a run of this conversation whose request holds this many bytes, at once or not at all.
+    /// A place for a run of this conversation whose request holds this many bytes, at once or not at all. `count` counts
+    /// the run elsewhere, once there is room.
     ///
     /// # Errors
-    /// [`Code::QueueFull`], [`Code::RateLimited`]; nothing was touched.
-    pub fn enter(&self, conversation: &ConversationKey, bytes: usize) -> Result<Ticket, Failure> {
+    /// [`Code::QueueFull`], [`Code::RateLimited`], those of `count`; nothing was touched.
+    pub fn enter<T>(
+        &self,
+        conversation: &ConversationKey,
+        bytes: usize,
+        count: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(Ticket, T), Failure> {
         let who = &conversation.owner;
         let of_all = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
         let of_owner = self.owners.take(who).ok_or_else(full)?;
@@ -146,15 +152,17 @@ impl Admission {
             let why = "The programs that wait or run hold too much input: try again in a few seconds, or send less.";
             Failure::new(Code::QueueFull, why)
         })?;
+        let counted = count()?;
         // Last: a run that is refused for another reason does not count.
         self.rate.as_ref().map_or(Ok(()), |rate| rate.take(who))?;
-        Ok(Ticket {
+        let ticket = Ticket {
             entry: Queue::join(&self.queue, who),
             place: Place { _of_conversation: of_conversation, of_owner, _memory: memory, _of_all: of_all },
             lock: self.locks.of(conversation, AsyncMutex::default),
             slots: Arc::clone(&self.slots),
             wait_max: self.options.wait_max,
-        })
+        };
+        Ok((ticket, counted))
     }
 
     /// The conversation's lock, when no run holds or awaits it.

@@ -98,10 +98,10 @@ impl Checker {
         let inner = Arc::clone(&self.0);
         inner.check_running()?;
         let job = inner.job(language, code)?;
-        let counted = inner.parts.tokens.begin(who, &job.runner.language)?;
         // Checks have no order among each other, so each is a conversation of its own.
         let alone = ConversationKey::new(who.clone(), ConversationId::fresh());
-        let ticket = inner.admission.enter(&alone, code.len())?;
+        let begin = || inner.parts.tokens.begin(who, &job.runner.language);
+        let (ticket, counted) = inner.admission.enter(&alone, code.len(), begin)?;
         let task = self.0.tasks.spawn(async move {
             let permit = ticket.turn().await?;
             inner.execute(job, counted.as_ref(), permit).await

@@ -20,7 +20,11 @@ fn gate(slots: usize, queue_max: usize) -> Admission {
 }
 
 fn enter(gate: &Admission, conversation: &str) -> Result<Ticket, Failure> {
-    gate.enter(&conversation.parse().expect("an id"), 0)
+    enter_key(gate, &conversation.parse().expect("an id"), 0)
+}
+
+fn enter_key(gate: &Admission, key: &ConversationKey, bytes: usize) -> Result<Ticket, Failure> {
+    gate.enter(key, bytes, || Ok(())).map(|(ticket, ())| ticket)
 }
 
 /// Conversations of which something is kept.
@@ -130,11 +134,26 @@ async fn enter_takes_no_place_when_refused_for_its_rate() {
     let other = "other".parse().expect("a principal");
     assert!(gate.check_capacity(&other).is_ok());
     assert!(
-        gate.enter(&ConversationKey::new(other, "d".parse().expect("an id")), 0).is_ok(),
+        enter_key(&gate, &ConversationKey::new(other, "d".parse().expect("an id")), 0).is_ok(),
         "another token has a rate of its own"
     );
     drop(held);
     assert_eq!((gate.places.available_permits(), kept(&gate)), (9, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_refused_counts_nowhere() {
+    let gate = Admission::new(AdmissionOptions { rate_a_minute: 6, rate_burst: 2, ..options(1, 1) });
+    let key: ConversationKey = "a".parse().expect("an id");
+    for _ in 0..5 {
+        let refused = gate.enter(&key, 0, || Err::<(), _>(Failure::new(Code::RateLimited, "its token")));
+        assert_eq!(refused.expect_err("its token has a limit").message, "its token");
+    }
+    let held = (enter(&gate, "a").expect("one"), enter(&gate, "b").expect("two"));
+    let refused = gate.enter(&key, 0, || -> Result<(), Failure> { unreachable!("there is no room") });
+    assert_eq!(refused.expect_err("full").code, Code::QueueFull);
+    drop(held);
+    assert_eq!((gate.places.available_permits(), kept(&gate)), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +184,7 @@ fn slots_for_respects_cores_and_memory() {
 }
 
 fn enter_with(gate: &Admission, owner: &str, conversation: usize, bytes: usize) -> Result<Ticket, Failure> {
-    gate.enter(&format!("@{owner}/c{conversation}").parse().expect("a key"), bytes)
+    enter_key(gate, &format!("@{owner}/c{conversation}").parse().expect("a key"), bytes)
 }
 
 fn enter_of(gate: &Admission, owner: &str, conversation: usize) -> Result<Ticket, Failure> {
