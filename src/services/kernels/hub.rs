@@ -305,6 +305,9 @@ impl HubTask {
         if header.msg_type == "execute_reply" {
             self.cells.replied(&parent.msg_id, || message.read_content());
         }
+        if message.channel == Channel::Shell {
+            self.cells.probed(&parent.msg_id);
+        }
         if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
             self.deliver(Some(&asker), message);
         }

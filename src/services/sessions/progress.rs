@@ -19,7 +19,8 @@ const IDLE_GRACE: Duration = Duration::from_secs(1);
 pub(in crate::services) struct Progress {
     /// How it ended by its first reply.
     replied: Option<Ended>,
-    is_idle: bool,
+    /// Since when its kernel says that it is idle.
+    idle: Option<Instant>,
     /// Why the server stopped it.
     stopped: Option<Ended>,
     over: Option<Instant>,
@@ -31,14 +32,15 @@ impl Progress {
         if !self.has_replied() {
             let now = Instant::now();
             self.replied = Some(verdict(content));
-            self.over = Some(if self.is_idle { now } else { now + IDLE_GRACE });
+            self.over = Some(if self.idle.is_some() { now } else { now + IDLE_GRACE });
         }
     }
 
     /// Takes an idle status.
     pub(in crate::services) fn idle(&mut self) {
-        self.is_idle = true;
-        self.over = self.over.map(|over| over.min(Instant::now()));
+        let now = Instant::now();
+        self.idle = self.idle.or(Some(now));
+        self.over = self.over.map(|over| over.min(now));
     }
 
     /// The server stops it for this reason; whether that counts. One that has replied has ended by itself, unless its
@@ -55,7 +57,12 @@ impl Progress {
 
     /// It has replied and is idle.
     pub(in crate::services) fn is_complete(&self) -> bool {
-        self.has_replied() && self.is_idle
+        self.has_replied() && self.idle.is_some()
+    }
+
+    /// Since when it is idle without a reply.
+    pub(in crate::services) fn idle_without_reply(&self) -> Option<Instant> {
+        self.idle.filter(|_| !self.has_replied())
     }
 
     /// When it is over, as soon as that is known.

@@ -181,6 +181,20 @@ async fn a_cell_that_forges_its_idle_status_keeps_its_turn_until_its_reply() {
     server.stop().await;
 }
 
+/// As where a kernel fails in the request itself.
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_gets_an_idle_status_alone_gives_its_turn_back() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let kernel = start(&server).await;
+    let mut client = connect(&server, kernel);
+    send(&client, "cell", "execute_request", &json!({"code": "noreply\nprint on"})).await;
+    until_answered(&mut client, "cell", "stream").await;
+    let program = RunRequest::new(conversation(), "python".parse().expect("a language"), "print run".into());
+    let report = server.mcp.runs.begin(program).expect("a run").finished().await.expect("a report");
+    assert_eq!(report.stdout.text, "run\n");
+    server.stop().await;
+}
+
 /// It replies just before it would be given up, and its idle status is lost.
 #[tokio::test(start_paused = true)]
 async fn a_cell_that_obeys_a_disk_limit_late_keeps_its_session() {

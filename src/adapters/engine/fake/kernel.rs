@@ -16,6 +16,7 @@
 //! | `comm some text` | a message of a widget with two buffers, the text and an empty one |
 //! | `idle` | an idle status, as at the end of this cell |
 //! | `noidle` | no idle status follows the reply of this cell |
+//! | `noreply` | this cell ends with an idle status alone |
 //! | `stubborn` | interrupts are ignored from here on |
 //! | `linger 1500ms` | an interrupted step ends so long after its interrupt, from here on |
 //! | `deaf` | nothing is read any more, as by a bridge that is stopped |
@@ -101,6 +102,7 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
             cpu_ms,
             oom_kills: 0,
             idles: true,
+            replies: true,
             stubborn: false,
             lingers: Duration::ZERO,
         };
@@ -138,6 +140,7 @@ struct Kernel<'a> {
     oom_kills: u64,
     /// Whether the cell that runs ends with an idle status.
     idles: bool,
+    replies: bool,
     stubborn: bool,
     /// How long after its interrupt a step ends.
     lingers: Duration,
@@ -228,7 +231,7 @@ impl Kernel<'_> {
     async fn cell(&mut self, parent: &Value, request: &Value, exit: &mut Exit) -> bool {
         self.cells += 1;
         self.cpu_ms += CELL_MS;
-        self.idles = true;
+        (self.idles, self.replies) = (true, true);
         self.send("iopub", "status", parent, &json!({"execution_state": "busy"})).await;
         let mut end = CellEnd::Ok;
         for line in request["code"].as_str().unwrap_or_default().lines() {
@@ -246,7 +249,9 @@ impl Kernel<'_> {
                 reply
             }
         };
-        self.send("shell", "execute_reply", parent, &reply).await;
+        if self.replies {
+            self.send("shell", "execute_reply", parent, &reply).await;
+        }
         if self.idles {
             self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await;
         }
@@ -296,6 +301,7 @@ impl Kernel<'_> {
             }
             "idle" => self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await,
             "noidle" => self.idles = false,
+            "noreply" => self.replies = false,
             "comm" => {
                 let header = json!({"msg_id": "fake-comm", "msg_type": "comm_msg", "session": "fake"});
                 let message = layout("iopub", &header, parent, &json!({"comm_id": "c", "data": {}}), &[rest, ""]);
