@@ -262,6 +262,8 @@ async fn kernel_of_a_notebook_has_the_files_too() {
     assert_eq!(socket.run("print(open('made', 'w').write(open('up').read() + '!'))").await.trim(), "7");
     let file = server.root.join(conversation).join("files/made");
     until("the file is stored", async || fs::read_to_string(&file).is_ok_and(|text| text == "client!")).await;
+    let ended = socket.run("open('lost', 'w').write('x')\nimport os; os._exit(3)").await;
+    assert!(ended.contains("what the cell changed in /data is not stored"), "{ended}");
     server.stop().await;
 }
 

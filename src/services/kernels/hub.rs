@@ -144,6 +144,11 @@ impl HubTask {
         loop {
             self.serve(&mut link).await;
             let end = self.runs.sessions().ended(&link).await;
+            if matches!(self.turn, TurnState::Held { .. })
+                && let Some(line) = self.runs.sessions().lost_files()
+            {
+                self.note(line);
+            }
             let lost = self.take_lost(end, link.session.figures(&Value::Null));
             self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
             let next = self.restarted(&link).await;

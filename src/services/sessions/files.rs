@@ -78,6 +78,12 @@ impl Sessions {
         Ok(busy)
     }
 
+    /// A line for the code whose kernel has ended: where the files travel, what it changed is lost with the sandbox.
+    pub(in crate::services) fn lost_files(&self) -> Option<&'static str> {
+        let streamed = self.0.parts.sandboxes.volumes.streamed_bytes();
+        streamed.map(|_| "[The sandbox takes nothing more, so what the cell changed in /data is not stored.]\n")
+    }
+
     /// After such code: stores the files, and then waits for `over`, which says what limit they exceed. Where they do,
     /// or not all of them were stored, `tell` gets a note of it, with what is beside its sender.
     pub(in crate::services) fn carry_out_until(
