@@ -100,8 +100,8 @@ impl Checker {
         let job = inner.job(language, code)?;
         // Checks have no order among each other, so each is a conversation of its own.
         let alone = ConversationKey::new(who.clone(), ConversationId::fresh());
-        let begin = || inner.parts.tokens.begin(who, &job.runner.language);
-        let (ticket, counted) = inner.admission.enter(&alone, code.len(), begin)?;
+        let count = || inner.parts.tokens.begin(who, &job.runner.language);
+        let (ticket, counted) = inner.admission.enter(&alone, code.len(), count)?;
         let task = self.0.tasks.spawn(async move {
             let permit = ticket.turn().await?;
             inner.execute(job, counted.as_ref(), permit).await

@@ -149,8 +149,8 @@ impl Runs {
             inner.sessions.check_cell(&request.conversation, &runner.language, named)
         });
         let waiting = waiting.transpose()?.unwrap_or_default();
-        let begin = || inner.parts.tokens.begin(owner, &runner.language);
-        let (ticket, started) = inner.admission.enter(&request.conversation, request.bytes(), begin)?;
+        let count = || inner.parts.tokens.begin(owner, &runner.language);
+        let (ticket, started) = inner.admission.enter(&request.conversation, request.bytes(), count)?;
         let position = ticket.position();
         let place = position.now().unwrap_or(1);
         let (stdin, stdin_receiver) = request.stdin_open.then(stdin::open).unzip();

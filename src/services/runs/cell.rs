@@ -139,8 +139,8 @@ impl Runs {
         let service = Arc::clone(&self.0);
         let parts = &service.parts;
         let entered = service.check_running().and_then(|()| parts.peers.check(conversation));
-        let begin = || parts.tokens.begin(&conversation.owner, language);
-        let entered = entered.and_then(|()| service.admission.enter(conversation, 0, begin));
+        let count = || parts.tokens.begin(&conversation.owner, language);
+        let entered = entered.and_then(|()| service.admission.enter(conversation, 0, count));
         let (ticket, by) = entered.inspect_err(|failure| parts.observer.refused(failure.code))?;
         let permit = ticket.turn().await?;
         parts.files.check_capacity(conversation, Usage::default()).await?;
