@@ -126,8 +126,8 @@ impl Admission {
         self.rate.as_ref().map_or(Ok(()), |rate| rate.check_capacity(who))
     }
 
-    /// A place for a run of this conversation whose request holds this many bytes, at once or not at all. `count` counts
-    /// the run elsewhere, once there is room.
+    /// A place for a run of this conversation whose request holds this many bytes, at once or not at all. `count`
+    /// counts the run elsewhere, once there is room.
     ///
     /// # Errors
     /// [`Code::QueueFull`], [`Code::RateLimited`], those of `count`; nothing was touched.

@@ -279,8 +279,8 @@ impl HubTask {
         self.urgent.clear();
     }
 
-    /// Relays one message of the kernel; before its idle status also the refusals of a cell's connections, since clients
-    /// take it for the end.
+    /// Relays one message of the kernel; before its idle status also the refusals of a cell's connections, since
+    /// clients take it for the end.
     fn relay(&mut self, message: &KernelMessage, link: &KernelLink) {
         let (header, parent) = (message.read_header(), message.read_parent());
         if message.channel == Channel::Bridge {

@@ -191,8 +191,8 @@ impl HubTask {
     }
 
     /// Takes the code that the kernel will not answer any more, with its clients. What was meant for this kernel is not
-    /// executed by the next one. Cells that have replied are reported, and the one that was executed with what ended it,
-    /// and `used`; what the others used will not be known.
+    /// executed by the next one. Cells that have replied are reported, and the one that was executed with what ended
+    /// it, and `used`; what the others used will not be known.
     pub(super) fn take_lost(&mut self, end: SessionEnd, used: Figures) -> Vec<(String, Bytes)> {
         let Cells { open, unmeasured, executed, .. } = mem::take(&mut self.cells);
         self.cells.executed = executed;
