@@ -92,7 +92,7 @@ pub trait PolicyStore: Send + Sync {
     /// Stores a policy, in place of the one of that name.
     async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> DbResult<()>;
 
-    /// Whether there was one.
+    /// Removes a policy; false when there is none.
     async fn remove_policy(&self, name: &str) -> DbResult<bool>;
 }
 
@@ -105,7 +105,7 @@ pub trait ToolServerStore: Send + Sync {
     /// Stores one, in place of the one of that name.
     async fn put_tool_server(&self, name: &str, text: &ServerText, secret: &str, at_unix_ms: i64) -> DbResult<()>;
 
-    /// Whether there was one.
+    /// Removes a tool server; false when there is none.
     async fn remove_tool_server(&self, name: &str) -> DbResult<bool>;
 }
 
@@ -167,7 +167,7 @@ pub trait DumpStore: Send + Sync {
     /// The version of the tables that this server makes.
     fn version(&self) -> i64;
 
-    /// Makes no tables.
+    /// Whether it has tables and rows; makes none.
     async fn state(&self) -> DbResult<DumpState>;
 
     /// Sends every row as of one moment, while others write; ends early when they are not taken.

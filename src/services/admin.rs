@@ -105,7 +105,7 @@ impl Admin {
         Self { parts: Arc::new(parts), sizes: Arc::default(), checking: Arc::default() }
     }
 
-    /// Does not wait.
+    /// What runs and waits at this moment; does not wait for it.
     pub fn overview(&self) -> Overview {
         let parts = &self.parts;
         let runs = parts.runs.all_under_way();

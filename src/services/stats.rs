@@ -18,7 +18,7 @@ pub struct StatsSnapshot {
 }
 
 impl StatsSnapshot {
-    /// Does not wait.
+    /// The gauges at this moment; does not wait for them.
     pub fn now(&self) -> ServerGauges {
         let sessions = self.runs.sessions();
         let SharedParts { sandboxes, standbys, catalog, .. } = self.runs.parts();
