@@ -42,7 +42,7 @@ async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> 
     let reason = match &state {
         Ready::Yes => "A run can start.",
         Ready::NoEngine => "The container engine does not answer.",
-        Ready::NoRunner => "No runner image is installed: build them with ./build.sh.",
+        Ready::NoRunner => "No runner is installed: build the images with ./build.sh, or apply pod templates on Kubernetes.",
         Ready::NotTested(None) => "The isolation check has not ended yet.",
         Ready::NotTested(Some(_)) => "The isolation check could not be made: the server's log says why.",
         Ready::Except(why) | Ready::NoIsolationProgram(why) => why,

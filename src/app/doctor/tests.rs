@@ -311,6 +311,6 @@ fn a_sentence_is_split_into_detail_and_fix() {
     let error = StartError::Engine(EngineError::Unavailable { act: "probe", source });
     let mut findings = Findings::default();
     findings.sentence(Level::Fail, "engine", &error.to_string());
-    assert_eq!(findings.0[0].detail, "the container engine lacks a required feature");
+    assert_eq!(findings.0[0].detail, "the container engine failed in a call that the start needs");
     assert!(findings.failed() && findings.text().starts_with("FAIL  engine: "));
 }
