@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import statistics
+import struct
 import subprocess
 import sys
 import threading
@@ -153,6 +154,15 @@ def kernel_ends_with_the_bridge(session, _):
                   "        os.kill(int(p), 9)\nwhile True: pass")  # fmt: skip
     died(session)
     equal(session.exit.get("signal"), 9)
+
+
+@case("python", "bash")
+def message_that_is_too_long_is_said_to_end_the_session(session, language):
+    session.frame(0x04, struct.pack(">I", (4 << 20) + 1))
+    equal(died(session)[-1], "failed")
+    # The bridge of a kernel that is started is the program; one that is adopted ends its kernel.
+    equal({name: session.exit.get(name) for name in ("status", "signal")},
+          {"status": None, "signal": 9} if language == "python" else {"status": 1, "signal": None})  # fmt: skip
 
 
 @case("python")

@@ -108,6 +108,7 @@ impl Kernel {
             followers: Arc::clone(&followers),
             phase,
             died: None,
+            has_failed: false,
             oom_kills: 0,
             files: files.clone(),
         };
@@ -258,6 +259,8 @@ struct KernelTask {
     phase: watch::Sender<Phase>,
     /// How the kernel ended, as the bridge says, which ends after it.
     died: Option<Ended>,
+    /// The bridge gave the kernel up, so the status of its own end says nothing of the kernel's.
+    has_failed: bool,
     /// Processes that were killed for memory before the cell that runs, as the bridge says.
     oom_kills: u64,
     files: FileLink,
@@ -296,7 +299,10 @@ impl KernelTask {
                 SandboxEvent::ProgramExited(report) => {
                     let code = report.status.unwrap_or_default();
                     let ended = report.signal.map_or(Ended::Exited { code }, |signal| Ended::Signaled { signal });
-                    return SessionEnd::Kernel(self.died.unwrap_or(ended));
+                    return match self.died {
+                        None if self.has_failed => SessionEnd::Lost,
+                        died => SessionEnd::Kernel(died.unwrap_or(ended)),
+                    };
                 }
                 SandboxEvent::ContractBroken(why) => {
                     warn!(sandbox = %self.sandbox.id, why, "the runner of a session broke its contract");
@@ -349,6 +355,7 @@ impl KernelTask {
             }
             "figures" => self.oom_kills = content["oomKills"].as_u64().unwrap_or(self.oom_kills),
             "failed" => {
+                self.has_failed = true;
                 let why: String = content["message"].as_str().unwrap_or_default().chars().take(400).collect();
                 warn!(sandbox = %self.sandbox.id, why = %why.escape_debug(), "a kernel failed");
             }

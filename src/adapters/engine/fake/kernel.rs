@@ -21,6 +21,7 @@
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
 //! | `broken` | messages of this cell whose content is no JSON, nested too deeply, or of other types |
 //! | `garbage` | bytes that are no message |
+//! | `fail` | the bridge gives the kernel up, as for a message that is too long, and ends with status 0 |
 //! | `exit 3`, `signal 9`, `oom` | the kernel ends |
 //!
 //! It reads and writes the frames by itself, so a mistake in the server's codec shows.
@@ -85,10 +86,13 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
     if config["kernel"].is_string() {
         let (messages, received) = mpsc::channel(64);
         let reading = tokio::spawn(read(input, messages));
-        let (variables, cpu_ms) = (HashMap::new(), LOADING_MS);
+        let (variables, cpu_ms, failed) = (HashMap::new(), LOADING_MS, false);
         let mut kernel =
-            Kernel { actor, received, variables, cells: 0, cpu_ms, oom_kills: 0, idles: true, stubborn: false };
+            Kernel { actor, received, variables, cells: 0, cpu_ms, oom_kills: 0, idles: true, stubborn: false, failed };
         kernel.run(exit).await;
+        if kernel.failed {
+            kernel.send("bridge", "failed", &json!({}), &json!({"message": "it gives up"})).await;
+        }
         oom_kills = kernel.oom_kills;
         reading.abort();
     } else {
@@ -121,6 +125,8 @@ struct Kernel<'a> {
     /// Whether the cell that runs ends with an idle status.
     idles: bool,
     stubborn: bool,
+    /// The bridge ends, and says so.
+    failed: bool,
 }
 
 /// How a cell ended.
@@ -140,7 +146,7 @@ impl Kernel<'_> {
         let mut ready = info.clone();
         ready["cpuMs"] = self.cpu_ms.into();
         self.send("bridge", "ready", &json!({}), &ready).await;
-        while let Some(Message { channel, header, content }) = self.received.recv().await {
+        while let Some(Message { channel, header, content }) = self.next().await {
             let kind = header["msg_type"].as_str().unwrap_or_default();
             let answer = match kind {
                 "execute_request" => {
@@ -164,6 +170,13 @@ impl Kernel<'_> {
             };
             self.send(&channel, &kind.replace("request", "reply"), &header, &answer).await;
         }
+    }
+
+    /// The next message; none at the end of the input, and for one that is too long.
+    async fn next(&mut self) -> Option<Message> {
+        let message = self.received.recv().await?;
+        self.failed |= message.channel.is_empty();
+        (!self.failed).then_some(message)
     }
 
     async fn send(&mut self, channel: &str, kind: &str, parent: &Value, content: &Value) {
@@ -266,6 +279,10 @@ impl Kernel<'_> {
                 self.actor.emit(StreamKind::Stdout, message).await;
             }
             "stubborn" => self.stubborn = true,
+            "fail" => {
+                self.failed = true;
+                return CellEnd::Dead;
+            }
             "deaf" => pending().await,
             "broken" => self.break_contents(parent).await,
             "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,
@@ -281,7 +298,7 @@ impl Kernel<'_> {
                     self.print(parent, "stdout", &[b'x'; 2 << 10]).await;
                 }
                 loop {
-                    match self.received.recv().await {
+                    match self.next().await {
                         Some(message) if message.header["msg_type"] == "input_reply" => {
                             let text = format!("{}\n", message.content["value"].as_str().unwrap_or_default());
                             self.print(parent, "stdout", text.as_bytes()).await;
@@ -338,7 +355,7 @@ impl Kernel<'_> {
         loop {
             tokio::select! {
                 () = &mut over => return CellEnd::Ok,
-                message = self.received.recv() => match message {
+                message = self.next() => match message {
                     Some(message) if message.header["msg_type"] == "interrupt" && !self.stubborn => {
                         return interrupted();
                     }
