@@ -38,7 +38,7 @@ use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
 pub(super) use self::{
-    cell::{Cell, reply_verdict},
+    cell::{Cell, InputPiece, reply_verdict},
     display::DisplayFile,
     view::CellEnd,
 };
