@@ -98,7 +98,23 @@ async fn input_and_errors_are_told_however_much_was_shown_before() {
     assert_eq!(names.collect::<Vec<_>>(), ["ValueError"]);
     let report = run.finished().await.expect("a report");
     assert_eq!(report.stdout.text, "yes\n");
-    assert_eq!(report.stderr.text.matches("[Displays left out: 99.").count(), 1, "{}", report.stderr.text);
+    assert_eq!(report.stderr.text.matches("[Events left out: 99.").count(), 1, "{}", report.stderr.text);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_errors_the_first_hundred_and_the_last_are_told() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let code: Vec<_> = (0..150).map(|n| format!("complain Name {n}\n")).collect();
+    let run = begin(&server, request("a", &code.concat()));
+    let events = events(&run).await;
+    let values = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Error { value, .. } => value.parse().ok(),
+        _ => None,
+    });
+    assert_eq!(values.collect::<Vec<u32>>(), (0..100).chain([149]).collect::<Vec<u32>>());
+    let report = run.finished().await.expect("a report");
+    assert_eq!(report.stderr.text.matches("[Events left out: 49.").count(), 1, "{}", report.stderr.text);
     server.stop().await;
 }
 
