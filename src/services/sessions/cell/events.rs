@@ -252,8 +252,8 @@ impl Events {
     pub(super) fn end(self) -> impl Iterator<Item = EventKind> {
         let note = (self.left_out > 0).then(|| {
             let note = format!(
-                "\n[Events left out: {}. A cell passes on {EVENTS_MAX} displays, at most 1 MiB of them, and {ERRORS_MAX} \
-                 errors; of the others the last.]\n",
+                "\n[Events left out: {}. A cell passes on {EVENTS_MAX} displays, at most 1 MiB of them, and \
+                 {ERRORS_MAX} errors; of the others the last.]\n",
                 self.left_out
             );
             EventKind::Output(StreamKind::Stderr, note.into())
