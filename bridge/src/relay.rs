@@ -182,6 +182,10 @@ impl Relay {
                 break;
             }
         }
+        if self.failed.is_some() {
+            // Before an adopted kernel ends, with which process 1 ends all that is in the sandbox.
+            sending::finish(&mut self.server.output, &mut self.outbox).await;
+        }
         self.kernel.kill();
         self.release();
         sending::finish(&mut self.server.output, &mut self.outbox).await;
