@@ -152,6 +152,7 @@ async fn relay(socket: &mut WebSocket, connection: &mut Connection, wire: Wire, 
     let mut pings = interval(PING);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        connection.written();
         let takes = unsent.takes();
         let frame = tokio::select! {
             message = connection.next() => match message {
