@@ -209,6 +209,21 @@ async fn a_path_pins_the_conversation() {
     let mut socket = Socket::connect(server.address, &path, &[]).await.expect("a connection");
     socket.run("write f text").await;
     assert_eq!(get(&server, "/c/mine/api/contents/f").await["content"], "text");
+
+    // One path is a notebook of its own at each address, in whatever order they are asked.
+    let notebook = async |below: &str| {
+        let asked = json!({"path": "n.ipynb", "type": "notebook", "kernel": {"name": "python"}});
+        let (status, _, session) = call(&server, Method::POST, &format!("{below}/api/sessions"), Some(asked)).await;
+        assert_eq!(status, 201, "{below}: {session}");
+        session
+    };
+    let (other, unpinned, mine) = (notebook("/c/other").await, notebook("").await, notebook("/c/mine").await);
+    assert_eq!(mine["kernel"]["id"], id);
+    for (below, session) in [("", &unpinned), ("/c/other", &other), ("/c/mine", &mine)] {
+        assert_eq!(notebook(below).await["id"], session["id"], "{below}");
+    }
+    let kernels = [&other, &unpinned, &mine].map(|session| session["kernel"]["id"].as_str().expect("an id"));
+    assert!(kernels[1] != kernels[0] && kernels[1] != kernels[2], "{kernels:?}");
     server.stop().await;
 }
 

@@ -19,6 +19,8 @@ const TEXT_BYTES_MAX: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     pub id: Uuid,
+    /// The conversation that its client named for it.
+    pub pin: Option<ConversationId>,
     pub path: String,
     pub name: String,
     pub kind: String,
@@ -37,7 +39,7 @@ pub struct DocumentChange {
 #[derive(Default)]
 pub(super) struct Documents {
     all: Mutex<Vec<(Principal, Document)>>,
-    creating: WeakMap<(Principal, String), AsyncMutex<()>>,
+    creating: WeakMap<(Principal, Option<ConversationId>, String), AsyncMutex<()>>,
 }
 
 impl Documents {
@@ -81,10 +83,10 @@ impl DocumentChange {
 }
 
 impl Kernels {
-    /// The right to look for the document of a path and to add it. Others wait meanwhile, so that two callers get the
-    /// same document and kernel.
-    pub async fn creating(&self, who: &Principal, path: &str) -> OwnedMutexGuard<()> {
-        let place = (who.clone(), path.to_owned());
+    /// The right to look for the document of a path, in a conversation or in none, and to add it. Others wait meanwhile,
+    /// so that two callers get the same document and kernel.
+    pub async fn creating(&self, who: &Principal, pin: Option<&ConversationId>, path: &str) -> OwnedMutexGuard<()> {
+        let place = (who.clone(), pin.cloned(), path.to_owned());
         self.0.documents.creating.of(&place, AsyncMutex::default).lock_owned().await
     }
 
@@ -111,9 +113,15 @@ impl Kernels {
     }
 
     /// Notes what a kernel is for.
-    pub fn add_document(&self, who: &Principal, kernel: SessionId, said: DocumentChange) -> Document {
-        let (path, name) = (String::new(), String::new());
-        let mut document = Document { id: Uuid::new_v4(), path, name, kind: "notebook".to_owned(), kernel };
+    pub fn add_document(
+        &self,
+        who: &Principal,
+        pin: Option<ConversationId>,
+        kernel: SessionId,
+        said: DocumentChange,
+    ) -> Document {
+        let (id, path, name) = (Uuid::new_v4(), String::new(), String::new());
+        let mut document = Document { id, pin, path, name, kind: "notebook".to_owned(), kernel };
         said.apply(&mut document);
         let is_there = |owner: &Principal, document: &Document| self.get(owner, document.kernel).is_ok();
         self.0.documents.add(who, document.clone(), is_there);
@@ -159,8 +167,8 @@ mod tests {
         let (documents, kernel) = (Documents::default(), SessionId::new());
         let [ann, ben]: [Principal; 2] = ["ann", "ben"].map(|name| name.parse().expect("an owner"));
         let add = |who: &Principal, path: String| {
-            let (name, kind) = (String::new(), "notebook".to_owned());
-            documents.add(who, Document { id: Uuid::new_v4(), path, name, kind, kernel }, |_, _| true);
+            let (id, name, kind) = (Uuid::new_v4(), String::new(), "notebook".to_owned());
+            documents.add(who, Document { id, pin: None, path, name, kind, kernel }, |_, _| true);
         };
         add(&ben, "his".to_owned());
         (0..=DOCUMENTS_MAX).for_each(|n| add(&ann, n.to_string()));

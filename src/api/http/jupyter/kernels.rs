@@ -123,18 +123,22 @@ async fn named(kernels: &Kernels, call: &Call, wanted: Option<&Value>) -> Result
     kernels.start(&call.conversation()?, &runner.language).await.map(|kernel| kernel.id)
 }
 
-/// The session of a path: the one that is there, or a new one.
+/// The session of a path: the one that is there, or a new one. A path in a conversation is another one than the same
+/// path elsewhere.
 pub(super) async fn create_session(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Reply {
     let members = members(body).await?;
-    let (who, change) = (&call.who, change_of(&members)?);
+    let (who, pin, change) = (&call.who, call.pinned()?, change_of(&members)?);
     // Those without a path are never the same.
     let path = change.path().filter(|path| !path.is_empty());
-    let _creating = OptionFuture::from(path.map(|path| kernels.creating(who, path))).await;
-    let known = kernels.documents(who, call.pinned()?.as_ref()).into_iter();
-    let is_it = |document: &Document| Some(&*document.path) == path;
+    let _creating = OptionFuture::from(path.map(|path| kernels.creating(who, pin.as_ref(), path))).await;
+    let known = kernels.documents(who, pin.as_ref()).into_iter();
+    let is_it = |document: &Document| Some(&*document.path) == path && document.pin == pin;
     let document = match known.into_iter().find(is_it) {
         Some(document) => document,
-        None => kernels.add_document(who, named(&kernels, &call, members.get("kernel")).await?, change),
+        None => {
+            let kernel = named(&kernels, &call, members.get("kernel")).await?;
+            kernels.add_document(who, pin, kernel, change)
+        }
     };
     let location = [(header::LOCATION, format!("{}/api/sessions/{}", call.base, document.id))];
     Ok((StatusCode::CREATED, location, Json(shown(&kernels, &call, &document)?)).into_response())
