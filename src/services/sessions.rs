@@ -176,6 +176,11 @@ impl Sessions {
         self.0.find(who, id).map(|session| session.view())
     }
 
+    /// The conversation of a session of this caller that is open, or has ended, as far back as is kept.
+    pub fn conversation(&self, who: &Principal, id: SessionId) -> Option<ConversationId> {
+        self.0.registry.conversation(who, id)
+    }
+
     /// The open sessions of a caller, newest first: of one conversation or of all.
     pub fn list(&self, who: &Principal, conversation: Option<&ConversationId>) -> Vec<SessionView> {
         let mut all = self.all();

@@ -224,6 +224,28 @@ async fn a_path_pins_the_conversation() {
     }
     let kernels = [&other, &unpinned, &mine].map(|session| session["kernel"]["id"].as_str().expect("an id"));
     assert!(kernels[1] != kernels[0] && kernels[1] != kernels[2], "{kernels:?}");
+
+    // What is in another conversation is not there.
+    let (kernel, session) = (kernels[0], other["id"].as_str().expect("an id"));
+    let (kernel_path, session_path) = (format!("/api/kernels/{kernel}"), format!("/api/sessions/{session}"));
+    let given = json!({"path": "x.ipynb", "kernel": {"id": kernel}});
+    for (method, path, body) in [
+        (Method::GET, kernel_path.clone(), None),
+        (Method::POST, format!("{kernel_path}/interrupt"), None),
+        (Method::POST, format!("{kernel_path}/restart"), None),
+        (Method::GET, format!("{kernel_path}/channels"), None),
+        (Method::GET, session_path.clone(), None),
+        (Method::PATCH, session_path.clone(), Some(json!({"path": "x.ipynb"}))),
+        (Method::POST, "/api/sessions".to_owned(), Some(given.clone())),
+        (Method::PATCH, format!("/api/sessions/{}", mine["id"].as_str().expect("an id")), Some(given)),
+        (Method::DELETE, session_path.clone(), None),
+        (Method::DELETE, kernel_path.clone(), None),
+    ] {
+        let (status, _, why) = call(&server, method, &format!("/c/mine{path}"), body).await;
+        assert_eq!(status, 404, "{path}: {why}");
+    }
+    assert_eq!(get(&server, &format!("/c/other{session_path}")).await["path"], "n.ipynb");
+    assert_eq!(call(&server, Method::DELETE, &format!("/c/other{kernel_path}"), None).await.0, 204);
     server.stop().await;
 }
 

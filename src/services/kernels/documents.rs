@@ -103,12 +103,17 @@ impl Kernels {
         mine.into_iter().filter(is_there).collect()
     }
 
-    /// A document of a caller.
+    /// A document of a caller: of one conversation or of any.
     ///
     /// # Errors
     /// [`Code::SessionNotFound`], also when its kernel is gone.
-    pub fn document(&self, who: &Principal, id: Uuid) -> Result<Document, Failure> {
-        let found = self.documents(who, None).into_iter().find(|document| document.id == id);
+    pub fn document(
+        &self,
+        who: &Principal,
+        conversation: Option<&ConversationId>,
+        id: Uuid,
+    ) -> Result<Document, Failure> {
+        let found = self.documents(who, conversation).into_iter().find(|document| document.id == id);
         found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session, or its kernel is gone."))
     }
 
@@ -138,7 +143,7 @@ impl Kernels {
         id: Uuid,
         change: DocumentChange,
     ) -> Result<(Document, SessionId), Failure> {
-        self.document(who, id)?;
+        self.document(who, None, id)?;
         let mut all = self.0.documents.all.lock();
         let found = all.iter_mut().find(|(owner, document)| owner == who && document.id == id);
         let (_, document) = found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session."))?;
@@ -152,7 +157,7 @@ impl Kernels {
     /// # Errors
     /// [`Code::SessionNotFound`].
     pub fn remove_document(&self, who: &Principal, id: Uuid) -> Result<SessionId, Failure> {
-        let document = self.document(who, id)?;
+        let document = self.document(who, None, id)?;
         self.0.documents.all.lock().retain(|(_, other)| other.id != id);
         Ok(document.kernel)
     }
