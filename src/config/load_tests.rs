@@ -298,3 +298,14 @@ fn a_peer_url_may_be_an_ipv6_address_with_brackets_or_without() {
         assert!(at(wrong).expect_err(wrong).0.contains("SANDBOX_SERVER__PEER_URL"), "{wrong}");
     }
 }
+
+#[test]
+fn a_refresh_token_lives_as_long_as_an_access_token_or_longer() {
+    let names = ["SANDBOX_SIGN_IN__ACCESS_S", "SANDBOX_SIGN_IN__REFRESH_S"];
+    let with = |access, refresh| load(&sources(&[(names[0], access), (names[1], refresh)]));
+    assert!(with("86400", "86400").is_ok());
+    for (access, refresh) in [("86400", "3600"), ("3601", "3600")] {
+        let error = with(access, refresh).expect_err("the connection would end first").0;
+        assert!(names.iter().all(|name| error.contains(name)), "{error}");
+    }
+}
