@@ -130,8 +130,8 @@ pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, nex
 }
 
 /// Passes a request with a valid token on with its principal and its token, if the token has the scope; any other is
-/// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly. What is
-/// under way ends when the token does.
+/// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly; with 503
+/// while it may be one of the database that is not known yet. What is under way ends when the token does.
 pub(super) async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Reply {
     // Its token may have ended since.
     let found = request.extensions_mut().remove::<Caller>().filter(|found| !found.token.expired().is_cancelled());
@@ -172,12 +172,14 @@ fn tried(request: &Request) -> Option<IpAddr> {
 }
 
 async fn refuse(tokens: &Tokens, tried: Option<IpAddr>) -> ApiError {
-    if !tokens.is_loaded() {
-        let why = "The tokens of the server's database are not known yet: try again in a moment.";
-        return Failure::new(Code::DatabaseUnavailable, why).into();
-    }
     if let Some(from) = tried {
+        // Looked up first: the tokens that are read during the delay were not compared with this one.
+        let is_loaded = tokens.is_loaded();
         sleep(tokens.refused(from)).await;
+        if !is_loaded {
+            let why = "The tokens of the server's database are not known yet: try again in a moment.";
+            return Failure::new(Code::DatabaseUnavailable, why).into();
+        }
     }
     let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN or a token of it.";
     ApiError::new(Code::Unauthorized, why)

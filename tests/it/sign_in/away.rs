@@ -56,3 +56,14 @@ async fn endpoints_without_the_database_are_503_and_issue_nothing() {
     assert_eq!(list["connections"].as_array().map(Vec::len), Some(2), "the consent made none: {list}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_without_a_token_is_challenged_before_the_database_was_read() {
+    // No server listens there.
+    let server = FakeServer::with(&[ON, ("DATABASE_URL", "postgres://sandbox@127.0.0.1:1/sandbox")]).await;
+    let answer = server.http.get(format!("http://{}/mcp", server.address)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 401);
+    let challenge = answer.headers()["www-authenticate"].to_str().expect("text");
+    assert!(challenge.starts_with("Bearer resource_metadata="), "{challenge}");
+    server.stop().await;
+}
