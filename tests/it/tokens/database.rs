@@ -65,6 +65,11 @@ async fn a_running_server_follows_the_command_line() {
         let refused = cli(&server, wrong);
         assert!(!refused.status.success() && !refused.stderr.is_empty(), "{wrong:?}");
     }
+    for days in ["0", "2000001", "3000000"] {
+        let refused = cli(&server, &["token", "create", "a", "--expires-days", days]);
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && why.contains("--expires-days"), "{days}: {why}");
+    }
     server.stop().await;
 }
 
