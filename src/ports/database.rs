@@ -34,12 +34,23 @@ pub fn no_database() -> Failure {
 /// How long a round of what follows the database may wait for an answer.
 pub const ROUND_MAX: Duration = Duration::from_secs(30);
 
+/// How long a client's request may wait for an answer: five seconds for a connection, and as long for a lock of SQLite.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// The answer to a call, or an error after this time: where a connection is lost silently, no answer comes.
 ///
 /// # Errors
 /// Those of the call.
 pub async fn within<T>(max: Duration, call: impl Future<Output = DbResult<T>>) -> DbResult<T> {
     timeout(max, call).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
+}
+
+/// [`within`] the time that a client's request may wait.
+///
+/// # Errors
+/// Those of the call.
+pub async fn in_time<T>(call: impl Future<Output = DbResult<T>>) -> DbResult<T> {
+    within(ANSWER_MAX, call).await
 }
 
 /// The tokens of all owners.

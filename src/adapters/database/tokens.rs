@@ -40,7 +40,10 @@ impl TokenStore for Database {
     }
 
     async fn insert(&self, token: &TokenRecord) -> DbResult<()> {
-        insert(&mut *self.pool()?.acquire().await?, token).await
+        // A caller that has waited too long drops this: a token that nobody knows is not stored then.
+        let mut transaction = self.pool()?.begin().await?;
+        insert(&mut transaction, token).await?;
+        Ok(transaction.commit().await?)
     }
 
     async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> DbResult<Option<Vec<TokenRecord>>> {
