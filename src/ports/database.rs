@@ -81,8 +81,8 @@ pub trait TokenStore: Send + Sync {
     async fn used(&self, tokens: &[(TokenId, i64)]) -> DbResult<()>;
 
     /// What runs of these tokens have used that ended at `since` or within two days after it, in unix milliseconds:
-    /// processor time in milliseconds and bytes of output. Without the runs that a server began since a moment, which
-    /// it counts itself.
+    /// processor time in milliseconds, or the most that it can be, and bytes of output. Without the runs that a server
+    /// began since a moment, which it counts itself.
     async fn spent(
         &self,
         tokens: &[TokenId],

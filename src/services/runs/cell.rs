@@ -204,13 +204,13 @@ impl ConversationTurn {
         ended: Result<Ended, Failure>,
         oom_killed: bool,
     ) {
+        let parts = &self.service.parts;
+        let (limits, run) = (&parts.sandboxes.limits, RunId::new());
         if let Some(by) = &self.by {
-            by.count(&figures);
+            by.count(&figures, limits.cpu_millis);
         }
         let took = figures.wall;
-        let parts = &self.service.parts;
         let Some(runner) = parts.catalog.find(language) else { return };
-        let (limits, run) = (&parts.sandboxes.limits, RunId::new());
         let outcome = ended.map(|ended| {
             let oom_killed = oom_killed || ended == Ended::OutOfMemory;
             Outcome { ended, oom_killed, limits: *limits, figures }
