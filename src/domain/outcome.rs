@@ -186,8 +186,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The CPU time that counts for a limit of it. Where it is not known, this is the most that the limit of the sandbox
-    /// allows, in thousandths of a core: a program must not go uncounted by keeping it from being reported.
+    /// The CPU time that counts for a limit of it. Where it is not known, this is the most that `cpu_millis`, in
+    /// thousandths of a core, allows: a program must not go uncounted by keeping it from being reported.
     pub fn cpu_or_most(&self, cpu_millis: u32) -> Duration {
         self.cpu.unwrap_or_else(|| self.wall.saturating_mul(cpu_millis) / 1000)
     }
