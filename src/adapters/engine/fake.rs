@@ -103,6 +103,8 @@ pub struct Faults {
     starts: VecDeque<StartFault>,
     /// Every start takes this long.
     pub start_delay: Duration,
+    /// While this is set, starts of the image wait.
+    pub fetching: watch::Sender<Option<ImageId>>,
     /// So many of the next sandboxes break off their output after its first piece.
     pub streams_to_break: u32,
     /// How so many of the next sandboxes end will not be known.
@@ -305,6 +307,8 @@ impl Engine for FakeEngine {
             Some(StartFault::HalfWay) | None => self.create(spec)?,
         }
         sleep(delay).await;
+        let mut fetching = self.faults().fetching.subscribe();
+        drop(fetching.wait_for(|image| image.as_ref() != Some(&spec.image)).await);
         if fault.is_some() { Err(EngineError::refused("start", "on command")) } else { self.run(spec) }
     }
 
