@@ -23,8 +23,8 @@ use super::{KubernetesEngine, call};
 
 /// Unanswered probes before a connection is closed.
 const PROBES: u32 = 3;
-/// The rights that docs/kubernetes.md lists. Without some of them a server would only log from time to time what it
-/// cannot see.
+/// The rights of docs/kubernetes.md that are used. Without some of them a server would only log from time to time what
+/// it cannot see.
 const RIGHTS: [(&str, &[&str]); 3] = [
     ("pods", &["create", "get", "list", "watch", "delete"]),
     ("pods/attach", &["get", "create"]),
