@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Error, TimeoutError as Expired, async_playwright
 
-from sandbox_actions import DATA, VIEWPORT, Refused, act, free_name, left_ms, sentence_of
+from sandbox_actions import DATA, DOWNLOADS, VIEWPORT, Refused, act, free_name, left_ms, sentence_of
 from sandbox_reading import LIBRARY, NOTE_CHARS_MAX, collect, evaluate, extract, fit, world_of
 
 _CHROMIUM = "/usr/bin/chromium-headless-shell"
@@ -149,9 +149,10 @@ class Browser:
     async def _save(self, download):
         try:
             path = Path(await download.path())
-            name = free_name(download.suggested_filename)
-            path.rename(DATA / name)
-            self._saved.append(name)
+            DOWNLOADS.mkdir(exist_ok=True)
+            name = free_name(DOWNLOADS, download.suggested_filename)
+            path.rename(DOWNLOADS / name)
+            self._saved.append(f"{DOWNLOADS.name}/{name}")
         except (Error, OSError) as error:
             self.note(f"A download failed: {sentence_of(error)}")
 

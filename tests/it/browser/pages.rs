@@ -104,6 +104,9 @@ fn router(refused: SocketAddr) -> Router {
         <div style='height: 9000px'>tall</div>";
     let bare = "before<script>onload = () => document.body.remove()</script>";
     let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo')</script>";
+    // Clicked by the page itself.
+    let planted = "<a download=requests.py href='data:text/x-python,get=None'>x</a>\
+        <script>document.querySelector('a').click()</script>";
     let attached = || {
         let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
         async move { (name, "the report") }
@@ -121,6 +124,7 @@ fn router(refused: SocketAddr) -> Router {
         .route("/post", post(async |body: String| page("Posted", &format!("got {body}"))))
         .route("/cookie", get(cookie))
         .route("/files", get(page("Files", "<a href=/report>the report</a> <a href=/flood>the flood</a>")))
+        .route("/planted", get(page("Planted", planted)))
         .route("/report", get(attached))
         .route("/flood", get(flooded))
         .route("/noise", get(page("Noise", noise)))
