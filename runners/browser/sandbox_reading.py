@@ -49,7 +49,7 @@ async def collect(session, wanted, request, time_ms, note):
             continue  # a frame that went away
         if found["text"]:
             texts.append(f"[frame {frame['url'][:200]}]\n{found['text']}" if parents else found["text"])
-            left["text"] -= len(found["text"])
+            left["text"] = max(0, left["text"] - len(_utf8(texts[-1])))
         is_cut |= found["isCut"] and "text" in wanted
         for name in lists:
             for item in found[name]:
@@ -58,7 +58,9 @@ async def collect(session, wanted, request, time_ms, note):
             answer[name] += found[name]
             answer[name + "More"] += found.get(name + "More", 0)
             left[name] -= len(found[name])
-    answer["text"], answer["textTruncated"] = "\n\n".join(texts), is_cut
+    text = _utf8("\n\n".join(texts))
+    answer["text"] = text[: request["textBytesMax"]].decode("utf-8", "ignore")
+    answer["textTruncated"] = is_cut or len(text) > request["textBytesMax"]
     if len(frames) > _FRAMES_MAX:
         note(f"{len(frames) - _FRAMES_MAX} more frames were not read.")
     return answer
@@ -111,19 +113,26 @@ async def _owner(session, frame, parents):
     return prefix
 
 
+def _utf8(text):
+    return text.encode("utf-8", "replace")
+
+
 def fit(answer, bytes_max):
-    """The answer as JSON that is no longer than allowed: lists give way first, then the text."""
+    """The answer as JSON that is no longer than allowed: text that takes more than half of it gives way first, then the
+    lists do, then the rest of the text.
+    """
     while True:
-        line = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+        line = _utf8(json.dumps(answer, ensure_ascii=False))
         if len(line) <= bytes_max:
             return line.decode()
+        text = answer.get("text") or ""
         lists = [name for name in ("anchors", "links", "controls", "extracted") if answer.get(name)]
-        if lists:
+        if text and (not lists or len(_utf8(json.dumps(text, ensure_ascii=False))) > bytes_max // 2 + len('""')):
+            answer["text"], answer["textTruncated"] = text[: len(text) * 9 // 10], True
+        elif lists:
             longest = max(lists, key=lambda name: len(json.dumps(answer[name])))
             kept = len(answer[longest]) // 2
             answer[longest + "More"] = answer.get(longest + "More", 0) + len(answer[longest]) - kept
             answer[longest] = answer[longest][:kept]
-        elif answer.get("text"):
-            answer["text"], answer["textTruncated"] = answer["text"][: len(answer["text"]) // 2], True
         else:
             return json.dumps({"error": {"kind": "failed", "sentence": "The answer was too long."}})

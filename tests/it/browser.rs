@@ -247,6 +247,19 @@ async fn pages_of_any_size_and_kind_leave_the_session_usable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn links_and_controls_of_a_page_that_is_full_of_text_are_listed() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let full = browse(&server, json!({"conversationId": "a", "url": pages.url("/full")})).await;
+    let counts = ["links", "controls"].map(|list| full[list].as_array().map(Vec::len));
+    assert_eq!(counts, [Some(30), Some(35)], "{full}");
+    assert_eq!((&full["linksMore"], &full["controlsMore"]), (&json!(0), &json!(0)), "{full}");
+    // Each character has three bytes.
+    assert!(full["textTruncated"] == true && (48_000..=48 << 10).contains(&text(&full).len()), "{full}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn names_of_fields_are_not_taken_for_properties_of_their_form() {
     let pages = Pages::start().await;
     let server = server(&pages, &[COLD]).await;
