@@ -318,7 +318,7 @@ class Browser:
             if query := request.get("query"):
                 answer |= await extract(session, query)
             if wanted:
-                answer |= await collect(session, wanted, request, self._read_s * 250, self.note)
+                answer |= await collect(session, wanted, request, self._read_s * 500, self.note)
             answer["title"] = await self.in_world(f"{LIBRARY}.title()")
 
 BROWSER = Browser()

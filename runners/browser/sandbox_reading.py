@@ -3,6 +3,7 @@ protocol, in a world that the scripts of the page cannot reach. Every list and t
 """
 
 import json
+import time
 from pathlib import Path
 
 from playwright.async_api import Error
@@ -32,14 +33,15 @@ async def collect(session, wanted, request, time_ms, note):
     for name in ("links", "controls", "anchors"):
         left[name] = request["itemsMax"] if name in wanted else 0
     answer |= {name: [] for name in lists} | {name + "More": 0 for name in lists}
-    texts, is_cut, frames = [], False, list(_frames(tree))
+    texts, is_cut, frames, until = [], False, list(_frames(tree)), time.monotonic() + time_ms / 1000
     for frame, parents in frames[:_FRAMES_MAX]:
         prefix = ""
         if parents:
             prefix = await _owner(session, frame["id"], parents)
             if prefix is None:
                 continue
-        limits = {"timeMs": time_ms} | {name + "Max": most for name, most in left.items()}
+        limits = {name + "Max": most for name, most in left.items()}
+        limits["timeMs"] = max(0, until - time.monotonic()) * 1000
         try:
             world = await world_of(session, frame["id"])
             found = await evaluate(session, world, f"{LIBRARY}.read({json.dumps(limits)})")

@@ -252,10 +252,13 @@ async fn links_and_controls_of_a_page_that_is_full_of_text_are_listed() {
     let server = server(&pages, &[COLD]).await;
     let full = browse(&server, json!({"conversationId": "a", "url": pages.url("/full")})).await;
     let counts = ["links", "controls"].map(|list| full[list].as_array().map(Vec::len));
-    assert_eq!(counts, [Some(30), Some(35)], "{full}");
+    assert_eq!(counts, [Some(60), Some(66)], "{full}");
+    assert_eq!(controls(&full).last().map(|one| one.1), Some("Send"), "it is after the text: {full}");
     assert_eq!((&full["linksMore"], &full["controlsMore"]), (&json!(0), &json!(0)), "{full}");
     // Each character has three bytes.
     assert!(full["textTruncated"] == true && (48_000..=48 << 10).contains(&text(&full).len()), "{full}");
+    let deep = browse(&server, json!({"conversationId": "a", "url": pages.url("/deep")})).await;
+    assert!(deep["textTruncated"] == true && !text(&deep).contains("bottom"), "{deep}");
     server.stop().await;
 }
 
