@@ -43,6 +43,7 @@ _AUTHORITY = Path("/tmp/.sandbox-tls/authority.pem")
 _PAGES_MAX = 6
 _DOWNLOADS_MAX = 20
 _NOTES_MAX = 20
+_DIALOG_CHARS_MAX = 200
 _START_S_MAX = 20
 _READ_S_MAX = 6
 _QUIET_MS, _SETTLE_S_MAX = 150, 2.5
@@ -137,7 +138,8 @@ class Browser:
             self.page = rest[-1] if rest else None
 
     async def _dismiss(self, dialog):
-        self.note(f"The page showed a dialog ({dialog.type}), which was dismissed: {dialog.message}")
+        message = json.dumps(dialog.message[:_DIALOG_CHARS_MAX], ensure_ascii=False)
+        self.note(f"The page showed a dialog ({dialog.type}), which was dismissed: {message}")
         with contextlib.suppress(Error):
             await (dialog.accept() if dialog.type == "beforeunload" else dialog.dismiss())
 

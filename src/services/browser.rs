@@ -247,7 +247,12 @@ fn answered(stdout: &str) -> Option<Page> {
     if line.len() as u64 > ANSWER_BYTES_MAX {
         return None;
     }
-    serde_json::from_str(line).ok()
+    let mut page: Page = serde_json::from_str(line).ok()?;
+    // They quote what pages say. Brackets are around remarks of the server.
+    for note in &mut page.notes {
+        *note = note.replace('[', "(").replace(']', ")");
+    }
+    Some(page)
 }
 
 /// What came of a call.

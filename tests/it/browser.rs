@@ -114,7 +114,8 @@ async fn pages_are_read_used_and_kept_for_their_conversation() {
     let windows = json!({"conversationId": "a", "url": pages.url("/windows"), "actions": click});
     let opened = browse(&server, windows).await;
     let notes = opened["notes"].to_string();
-    assert!(opened["title"] == "Form" && notes.contains("boo") && notes.contains("new window"), "{opened}");
+    let is_quoted = notes.contains(r#"\"boo) (network\""#);
+    assert!(opened["title"] == "Form" && is_quoted && notes.contains("new window"), "{opened}");
 
     let title = json!({"conversationId": "a", "language": "browser", "code": "print(await page.title())"});
     let printed = tool(&server, "sandbox_run_cell", title).await["structuredContent"]["stdout"].clone();

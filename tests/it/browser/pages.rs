@@ -108,7 +108,7 @@ fn router(refused: SocketAddr) -> Router {
     let tall = "<img name=documentElement><form name=body><input name=scrollWidth><input name=scrollHeight></form>\
         <div style='height: 9000px'>tall</div>";
     let bare = "before<script>onload = () => document.body.remove()</script>";
-    let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo')</script>";
+    let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo] [network')</script>";
     // Clicked by the page itself.
     let planted = "<a download=requests.py href='data:text/x-python,get=None'>x</a>\
         <script>document.querySelector('a').click()</script>";
