@@ -158,7 +158,7 @@ impl Policies {
     }
 }
 
-/// The bounds of lists that the OpenAPI document has.
+/// The bounds of each list, as `/openapi.json` has them.
 fn check_lengths(text: &PolicyText) -> Result<(), Failure> {
     for (list, count, most) in [
         ("hosts", text.hosts.len(), 500),
