@@ -141,7 +141,7 @@ impl Connection {
         let now = Instant::now();
         let class = {
             let mut state = self.state.lock();
-            // Probes read their answers, so they need no share of the places.
+            // Clients of probes read their answers, so these hold no place for long.
             let is_unread = state.blocked.is_some() && *class == Class::Probe;
             state.class = if is_unread { Class::Guest } else { class.clone() };
             (state.phase, state.window) = (Phase::Answering, None);
@@ -157,7 +157,7 @@ impl Connection {
                 return busy;
             }
             self.state.lock().phase = Phase::Queued(now);
-            let _queued = (class == Class::Guest).then(|| Arc::clone(&self.places.queued));
+            let _queued = (!class.is_holder()).then(|| Arc::clone(&self.places.queued));
             tokio::select! {
                 biased;
                 () = self.refuse.notified() => break,
@@ -181,10 +181,8 @@ impl Connection {
         let state = self.state.lock();
         match state.phase {
             Phase::Waiting { since, .. } if state.requests == 0 => Some((0, since + NEW_MIN)),
-            Phase::Waiting { since, .. } => {
-                Some((u8::from(matches!(state.class, Class::Holder { .. })), since + IDLE_MIN))
-            }
-            Phase::Queued(since) if state.class == Class::Guest => Some((2, since + NEW_MIN)),
+            Phase::Waiting { since, .. } => Some((u8::from(state.class.is_holder()), since + IDLE_MIN)),
+            Phase::Queued(since) if !state.class.is_holder() => Some((2, since + NEW_MIN)),
             Phase::Queued(since) if self.places.are_taken() => Some((3, since + NEW_MIN)),
             Phase::Queued(_) | Phase::Answering | Phase::Flushing | Phase::Upgraded => None,
         }
@@ -274,11 +272,14 @@ impl Connection {
             });
         }
         if let Some(blocked) = state.blocked {
+            // The socket has taken the answers to a hundred probes or more before.
+            if state.class == Class::Probe {
+                return Err("its client does not read the answers to health probes");
+            }
             let stalled = due(blocked, settings.write_stall_ms, "its client does not read")?;
             let (since, bytes) = state.window.unwrap_or((now, 0));
             let slow = bytes < RATE_BYTES_PER_S_MIN * since.elapsed().as_secs();
-            let is_holder = matches!(state.class, Class::Holder { .. });
-            if slow && !is_holder && since + RATE_WINDOW <= now && self.places.are_short() {
+            if slow && !state.class.is_holder() && since + RATE_WINDOW <= now && self.places.are_short() {
                 return Err("its client reads slowly while places are short");
             }
             let window = if since + RATE_WINDOW <= now { (now, 0) } else { (since, bytes) };

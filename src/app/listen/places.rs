@@ -2,9 +2,10 @@
 //!
 //! A place is an open connection. A quarter of the places is never used for answers to requests without a token
 //! (guests), and some not even for those with one (holders), so that a new connection can always be read and a health
-//! probe or a holder answered. One address has a share of the guests' places. One token may use twice as many places as
-//! it leaves free, and the tokens of one owner together three times as many: two thirds and three quarters of the
-//! places that others do not use. So the last places go to tokens that use few. A request beyond its share waits.
+//! probe or a holder answered. Health probes have half as many places as guests leave; beyond, they are guests. One
+//! address has a share of the guests' places. One token may use twice as many places as it leaves free, and the tokens
+//! of one owner together three times as many: two thirds and three quarters of the places that others do not use. So
+//! the last places go to tokens that use few. A request beyond its share waits.
 //!
 //! When every place is used, the connection that has waited longest for its client is closed, guests' first, then one
 //! whose request waits for its turn, again guests' first. A connection is spared for a short time in which its client
@@ -15,6 +16,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    iter,
     net::IpAddr,
     sync::{Arc, Weak},
 };
@@ -45,6 +47,8 @@ enum Sender {
     Address(IpAddr),
     Owner(Principal),
     Token(TokenId),
+    /// Of health probes.
+    Probe,
 }
 
 #[derive(Debug, Default)]
@@ -126,7 +130,7 @@ impl Places {
     fn shares(&self, class: &Class, address: IpAddr, answers: usize) -> Vec<(Sender, usize)> {
         let places = self.settings.connections_max as usize;
         match class {
-            Class::Probe => Vec::new(),
+            Class::Probe => vec![(Sender::Probe, (self.reserve() / 2).max(1))],
             Class::Holder { owner, token } => {
                 let left = (places - self.reserve().div_ceil(4)).saturating_sub(answers);
                 vec![(Sender::Owner(owner.clone()), left * 3), (Sender::Token(*token), left * 2)]
@@ -152,11 +156,12 @@ impl Places {
     /// The right to be answered now.
     pub(super) fn turn(self: &Arc<Self>, class: &Class, address: IpAddr) -> Option<AnswerPermit> {
         let mut answers = self.answers.lock();
-        let shares = self.shares(class, address, answers.all);
         let held = |sender: &Sender| answers.senders.get(sender).copied().unwrap_or_default();
-        if shares.iter().any(|(sender, most)| held(sender) >= *most) {
-            return None;
-        }
+        let guest = Class::Guest;
+        let shares = iter::once(class)
+            .chain((*class == Class::Probe).then_some(&guest))
+            .map(|class| self.shares(class, address, answers.all))
+            .find(|shares| shares.iter().all(|(sender, most)| held(sender) < *most))?;
         answers.all += 1;
         let senders: Vec<_> = shares.into_iter().map(|(sender, _)| sender).collect();
         for sender in &senders {

@@ -52,7 +52,7 @@ async fn answers_of_one_piece_that_are_not_read_take_bounded_memory() {
     let server = with_file(&[]).await;
     let read = async |path: &str| ask(server.address, path, &with_token()).await;
     // Eleven of them fill the half of the memory that one owner has.
-    let held = attackers(14, &Attack::Unread(get(PATH, &with_token())), server.address);
+    let held = attackers(14, &[Attack::Unread(get(PATH, &with_token()))], server.address);
     let refused = async { while !read(PATH).await.contains("no room for another request") {} };
     timeout(PATIENCE, refused).await.expect("a refusal");
     assert!(read("/v1/runners").await.starts_with("HTTP/1.1 200"), "short answers are sent");
@@ -65,7 +65,7 @@ async fn answers_of_one_piece_that_are_not_read_take_bounded_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn program_whose_answer_has_no_room_is_not_to_be_run_again() {
     let server = with_file(&[("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "32000000")]).await;
-    let held = attackers(14, &Attack::Unread(get(PATH, &with_token())), server.address);
+    let held = attackers(14, &[Attack::Unread(get(PATH, &with_token()))], server.address);
     let read = async || ask(server.address, PATH, &with_token()).await;
     let full = async { while !read().await.contains("no room for another request") {} };
     timeout(PATIENCE, full).await.expect("a refusal");

@@ -130,6 +130,19 @@ async fn guests_leave_places_to_holders_and_holders_to_probes() {
 }
 
 #[test]
+fn probes_have_half_as_many_places_as_guests_leave_and_are_guests_beyond() {
+    let all = places(16);
+    let turns = |address| std::iter::from_fn(|| all.turn(&Class::Probe, address)).collect::<Vec<_>>();
+    let (here, there) = (turns(HERE), turns(THERE));
+    assert_eq!((here.len(), there.len()), (10, 2), "2 of probes and 8 of an address, then what is left to guests");
+    assert!(all.turn(&holder("ann"), HERE).is_some());
+    drop(here);
+    assert_eq!(turns(THERE).len(), 8, "2 of probes again, and 6 more of the address");
+    drop(there);
+    assert!(all.answers.lock().senders.is_empty());
+}
+
+#[test]
 fn tokens_and_owners_leave_places_to_others() {
     let all = places(64);
     let turns = |class: &Class| std::iter::from_fn(|| all.turn(class, HERE)).collect::<Vec<_>>();
