@@ -29,6 +29,8 @@ use crate::api::http::auth::Class;
 const LAST_READ: Duration = Duration::from_millis(2);
 /// How long a new connection, or a request that waits for its turn, stays even when it takes the last place.
 const NEW_MIN: Duration = Duration::from_millis(100);
+/// The same for the request of a guest. Clients from many addresses leave only the reserve to those that follow them.
+const GUEST_TURN_MIN: Duration = Duration::from_millis(50);
 /// The same for a connection that has had an answer.
 const IDLE_MIN: Duration = Duration::from_millis(500);
 /// How long a request waits for its turn.
@@ -182,7 +184,7 @@ impl Connection {
         match state.phase {
             Phase::Waiting { since, .. } if state.requests == 0 => Some((0, since + NEW_MIN)),
             Phase::Waiting { since, .. } => Some((u8::from(state.class.is_holder()), since + IDLE_MIN)),
-            Phase::Queued(since) if !state.class.is_holder() => Some((2, since + NEW_MIN)),
+            Phase::Queued(since) if !state.class.is_holder() => Some((2, since + GUEST_TURN_MIN)),
             Phase::Queued(since) if self.places.are_taken() => Some((3, since + NEW_MIN)),
             Phase::Queued(_) | Phase::Answering | Phase::Flushing | Phase::Upgraded => None,
         }

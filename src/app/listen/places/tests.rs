@@ -184,6 +184,27 @@ async fn request_of_a_holder_beyond_its_share_makes_room_only_when_every_place_i
     assert!(from.elapsed() < Duration::from_secs(1), "it is refused as soon as the last place is taken");
 }
 
+#[tokio::test(start_paused = true)]
+async fn request_of_a_guest_beyond_its_share_makes_room_sooner_than_a_new_connection() {
+    let (all, from, guest) = (places(2), Instant::now(), Class::Guest);
+    let answer = all.turn(&guest, HERE);
+    let (waits, new) = (all.open(HERE).await.expect("a place"), all.open(HERE).await.expect("a place"));
+    let request = waits.drive(async { waits.begin(&guest).await.is_answered() });
+    let newcomer = async {
+        loop {
+            all.make_room().await;
+        }
+    };
+    let refused = tokio::select! {
+        biased;
+        refused = request => refused,
+        () = newcomer => unreachable!("it asks for ever"),
+    };
+    assert_eq!(refused, Ok(false));
+    assert!(from.elapsed() < Duration::from_millis(100) && new.next_limit().is_ok());
+    drop(answer);
+}
+
 #[test]
 fn long_answers_of_one_sender_leave_memory_to_others() {
     let all = Places::new(Server::default());
