@@ -318,27 +318,25 @@ async fn ready_says_what_stands_by_to_operators_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_tokens_are_answered_late_and_valid_ones_at_once() {
-    let server = FakeServer::start().await;
-    let guess = async |n: usize| {
-        let from = Instant::now();
-        let answer = ask(server.address, "/v1/runners", &format!("authorization: Bearer guess-{n:020}\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-        from.elapsed()
-    };
-    for n in 0..10 {
-        guess(n).await;
+    for (path, status) in [("/v1/runners", 401), ("/readyz", 200), ("/health", 200)] {
+        let server = FakeServer::start().await;
+        let asked = async |token: &str, status: u16| {
+            let from = Instant::now();
+            let answer = ask(server.address, path, &bearer(token)).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+            from.elapsed()
+        };
+        let guess = async |n: usize| asked(&format!("guess-{n:020}"), status).await;
+        for n in 0..10 {
+            guess(n).await;
+        }
+        assert!(guess(10).await > Duration::from_secs(1), "the eleventh of a minute");
+        // After its delay one more guess is free.
+        let (one, other, valid) = tokio::join!(guess(11), guess(12), asked(TOKEN, 200));
+        let slow = one.max(other);
+        assert!(valid < slow, "{path}: {valid:?}, {slow:?}");
+        server.stop().await;
     }
-    assert!(guess(10).await > Duration::from_secs(1), "the eleventh of a minute");
-    // After its delay one more guess is free.
-    let (one, other, valid) = tokio::join!(guess(11), guess(12), async {
-        let from = Instant::now();
-        let answer = ask(server.address, "/v1/runners", &with_token()).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        from.elapsed()
-    });
-    let slow = one.max(other);
-    assert!(valid < slow, "{valid:?}, {slow:?}");
-    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -181,7 +181,7 @@ fn has_key(headers: &HeaderMap) -> bool {
 }
 
 /// Where a request with a wrong token comes from; `None` for one without a token.
-fn tried(request: &Request) -> Option<IpAddr> {
+pub(super) fn tried(request: &Request) -> Option<IpAddr> {
     let from = || request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address);
     has_key(request.headers()).then(from)
 }
