@@ -100,6 +100,8 @@ struct State {
 pub struct Faults {
     /// Nothing answers.
     pub away: bool,
+    /// Nothing answers in time.
+    pub hangs: bool,
     starts: VecDeque<StartFault>,
     /// Every start takes this long.
     pub start_delay: Duration,
@@ -162,7 +164,8 @@ impl FakeEngine {
             if state.faults.away {
                 return Err(unavailable(act));
             }
-            state.faults.storm.as_mut().map_or(Gust::Calm, Storm::gust)
+            let hangs = state.faults.hangs;
+            state.faults.storm.as_mut().map_or(if hangs { Gust::Stall } else { Gust::Calm }, Storm::gust)
         };
         match gust {
             Gust::Calm => Ok(true),
