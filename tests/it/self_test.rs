@@ -167,8 +167,8 @@ async fn isolation_check_retries_transient_failures() {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_that_this_engine_isolates() {
     let server = Server::start().await;
-    let ready = server.http.get(server.url("/readyz")).send().await.expect("an answer");
-    assert_eq!(ready.status(), 200);
+    let ready = async || server.http.get(server.url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200);
+    until("it is ready", ready).await;
     let root = server.root.display().to_string();
     let doctor = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
         .args(["doctor", "--json"])

@@ -35,6 +35,8 @@ const GUEST_TURN_MIN: Duration = Duration::from_millis(50);
 const IDLE_MIN: Duration = Duration::from_millis(500);
 /// How long a request waits for its turn.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long the answers to health probes may wait for their client. The socket takes those to a hundred probes first.
+const PROBE_STALL_MS: u64 = 1000;
 /// A connection is closed after so many requests and after this time, so that none keeps its place without limit.
 const REQUESTS_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_hours(1);
@@ -274,11 +276,9 @@ impl Connection {
             });
         }
         if let Some(blocked) = state.blocked {
-            // The socket has taken the answers to a hundred probes or more before.
-            if state.class == Class::Probe {
-                return Err("its client does not read the answers to health probes");
-            }
-            let stalled = due(blocked, settings.write_stall_ms, "its client does not read")?;
+            let is_probe = state.class == Class::Probe;
+            let stall_ms = if is_probe { PROBE_STALL_MS.min(settings.write_stall_ms) } else { settings.write_stall_ms };
+            let stalled = due(blocked, stall_ms, "its client does not read")?;
             let (since, bytes) = state.window.unwrap_or((now, 0));
             let slow = bytes < RATE_BYTES_PER_S_MIN * since.elapsed().as_secs();
             if slow && !state.class.is_holder() && since + RATE_WINDOW <= now && self.places.are_short() {
