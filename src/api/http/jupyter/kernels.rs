@@ -135,14 +135,13 @@ pub(super) async fn create_session(parts: ApiParts, call: Call, body: RequestBod
     // Those without a path are never the same.
     let path = change.path().filter(|path| !path.is_empty());
     let _creating = OptionFuture::from(path.map(|path| kernels.creating(who, pin.as_ref(), path))).await;
-    let known = kernels.documents(who, pin.as_ref()).into_iter();
+    let mut known = kernels.documents(who, pin.as_ref()).into_iter();
     let is_it = |document: &Document| Some(&*document.path) == path && document.pin == pin;
-    let document = match known.into_iter().find(is_it) {
-        Some(document) => document,
-        None => {
-            let kernel = named(&parts, &call, members.get("kernel")).await?;
-            kernels.add_document(who, pin, kernel, change)
-        }
+    let document = if let Some(document) = known.find(is_it) {
+        document
+    } else {
+        let kernel = named(&parts, &call, members.get("kernel")).await?;
+        kernels.add_document(who, pin, kernel, change)
     };
     let location = [(header::LOCATION, format!("{}/api/sessions/{}", call.base, document.id))];
     Ok((StatusCode::CREATED, location, Json(shown(kernels, &call, &document)?)).into_response())
