@@ -172,12 +172,10 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     {
         return answer;
     }
-    let answered = match taken {
-        Ok(body) if session.is_some_and(|session| is_batch(&session, &body)) => {
-            answer_batch(&mount.sessions, &head, &body).await
-        }
-        Ok(body) => mount.one(head, body).await,
-        Err(error) => Err(error),
+    let answered = match (taken, session.as_deref()) {
+        (Ok(body), Some(session)) if is_batch(session, &body) => answer_batch(&mount, session, &head, &body).await,
+        (Ok(body), _) => mount.one(head, body).await,
+        (Err(error), _) => Err(error),
     };
     answered.unwrap_or_else(IntoResponse::into_response)
 }
