@@ -6,13 +6,15 @@
 //! until its handler has ended, because a guard travels with the request.
 //!
 //! A stream continues without its client, so that the answer is available when the client returns; the messages kept
-//! of ended streams are bounded over all sessions.
+//! of ended streams are bounded over all sessions, and one owner has half of that.
 //!
 //! ```text
 //! each request in a session: a task that moves its messages from rmcp into a log; ends with the answer or the session
 //! ```
 //!
 //! An event has the id `number/stream`; those of the session's own stream, which `GET /mcp` opens, are rmcp's numbers.
+
+mod streams;
 
 use std::{
     cmp::Reverse,
@@ -22,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _};
 use http::request::Parts;
 use parking_lot::Mutex;
 use rmcp::{
@@ -35,9 +37,10 @@ use rmcp::{
         },
     },
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::streams::{EndedStreams, Log, read};
 use crate::{
     api::{
         mcp::{Client, View},
@@ -48,13 +51,8 @@ use crate::{
 
 /// How soon a client should return (`retry`).
 const RETRY: Duration = Duration::from_secs(3);
-/// Messages before the answer that a stream keeps: the newest.
-const MESSAGES_MAX: usize = 64;
 /// Streams that a session keeps: the newest.
 const STREAMS_MAX: usize = 64;
-/// Ended streams of all sessions together, in bytes of JSON and in number: the newest.
-const ENDED_BYTES_MAX: usize = 32 << 20;
-const ENDED_MAX: usize = 4096;
 
 /// The sessions. Whose they are is checked before, by the owner that each one has.
 pub(super) struct Manager {
@@ -102,23 +100,6 @@ pub(super) struct Session {
     calls: Arc<()>,
     /// By their numbers, the newest last.
     streams: Mutex<VecDeque<(u64, Arc<Log>)>>,
-}
-
-/// The messages of one stream. A reader has its own place in it.
-type Log = watch::Sender<Events>;
-
-#[derive(Default)]
-struct Events {
-    /// How many were dropped before `kept`.
-    dropped: u64,
-    kept: VecDeque<ServerSseMessage>,
-    complete: bool,
-}
-
-#[derive(Default)]
-struct EndedStreams {
-    logs: VecDeque<(Weak<Log>, usize)>,
-    bytes: usize,
 }
 
 impl Manager {
@@ -222,7 +203,7 @@ impl Session {
             // So that the client can return before the first message. Earlier clients fail on an event without data.
             log.send_modify(|events| events.add(ServerSseMessage::priming("", RETRY), number));
         }
-        let (kept, over) = (Arc::clone(&log), self.over.clone());
+        let (kept, over, owner) = (Arc::clone(&log), self.over.clone(), self.owner.clone());
         tokio::spawn(async move {
             let mut messages = std::pin::pin!(messages.take_until(over.cancelled_owned()));
             while let Some(message) = messages.next().await {
@@ -230,7 +211,7 @@ impl Session {
             }
             let bytes = kept.borrow().kept.iter().map(|event| json_len(&event.message)).sum();
             kept.send_modify(|events| events.complete = true);
-            ended.lock().add(&kept, bytes);
+            ended.lock().add(&owner, &kept, bytes);
         });
         log
     }
@@ -238,63 +219,6 @@ impl Session {
     fn find(&self, number: u64) -> Option<Arc<Log>> {
         self.streams.lock().iter().find(|(kept, _)| *kept == number).map(|(_, log)| Arc::clone(log))
     }
-}
-
-impl Events {
-    fn add(&mut self, mut event: ServerSseMessage, stream: u64) {
-        event.event_id = Some(format!("{}/{stream}", self.end()));
-        self.kept.push_back(event);
-        if self.kept.len() > MESSAGES_MAX {
-            self.kept.pop_front();
-            self.dropped += 1;
-        }
-    }
-
-    fn end(&self) -> u64 {
-        self.dropped + self.kept.len() as u64
-    }
-
-    /// The event with this number, or the first after it that is kept; with its number.
-    fn at(&self, number: u64) -> Option<(u64, ServerSseMessage)> {
-        let number = number.max(self.dropped);
-        let index = usize::try_from(number - self.dropped).ok()?;
-        self.kept.get(index).map(|event| (number, event.clone()))
-    }
-}
-
-impl EndedStreams {
-    fn add(&mut self, log: &Arc<Log>, bytes: usize) {
-        self.bytes += bytes;
-        self.logs.push_back((Arc::downgrade(log), bytes));
-        while self.bytes > ENDED_BYTES_MAX || self.logs.len() > ENDED_MAX {
-            let Some((log, bytes)) = self.logs.pop_front() else { return };
-            self.bytes -= bytes;
-            if let Some(log) = log.upgrade() {
-                log.send_modify(|events| {
-                    events.dropped = events.end();
-                    events.kept.clear();
-                });
-            }
-        }
-    }
-}
-
-/// The events from this number on, as they come; ends after the last.
-fn read(log: &Log, from: u64) -> impl Stream<Item = ServerSseMessage> + Send + Sync + 'static + use<> {
-    stream::unfold((log.subscribe(), from), |(mut events, next)| async move {
-        loop {
-            let (found, complete) = {
-                let events = events.borrow_and_update();
-                (events.at(next), events.complete)
-            };
-            match found {
-                Some((number, event)) => return Some((event, (events, number + 1))),
-                None if complete => return None,
-                // The log is dropped with its session.
-                None => events.changed().await.ok()?,
-            }
-        }
-    })
 }
 
 impl SessionManager for Manager {
