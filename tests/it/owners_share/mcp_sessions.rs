@@ -49,6 +49,40 @@ fn call(id: u64, tool: &str, arguments: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
 }
 
+/// Each call waits for a program that goes on, and its client goes when it has the head of the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_without_an_answer_are_bounded_for_each_session_and_each_owner() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let program = json!({"conversationId": "c", "language": "python", "code": "hang", "wait": 0});
+    let (status, run) = ann.call(Method::POST, "/v1/runs", Some(program)).await;
+    assert_eq!(status, 202, "{run}");
+    let waits = json!({"runId": run["runId"], "waitSeconds": 3600});
+    let (mut left, mut sessions) = (500_u64, Vec::new());
+    while left > 0 {
+        let session = ann.initialize().await;
+        let room = left.min(64);
+        for id in 1..=room {
+            let answer = ann.message(Some(&session), call(id, "sandbox_get_run", &waits)).await;
+            assert_eq!(answer.status(), 200, "{id} of {left}");
+        }
+        let refused = ann.message(Some(&session), call(65, "sandbox_get_run", &waits)).await;
+        assert_eq!(refused.status(), 503, "{left}");
+        let refused: Value = refused.json().await.expect("JSON");
+        let code = &refused["error"]["data"]["code"];
+        assert_eq!((&refused["id"], code), (&json!(65), &json!("queue_full")), "{refused}");
+        left -= room;
+        sessions.push(session);
+    }
+    assert!(bob.lives(&bob.initialize().await).await);
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    assert_eq!(ann.message(Some(&sessions[0]), cancel).await.status(), 202);
+    until("there is room for a call", async || ann.lives(&sessions[0]).await).await;
+    let path = format!("/v1/runs/{}/cancel", run["runId"].as_str().expect("an id"));
+    assert_eq!(ann.call(Method::POST, &path, None).await.0, 200);
+    server.stop().await;
+}
+
 /// More streams end than are kept of all owners together.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_one_owner_erase_no_answer_that_waits_for_a_client_of_another() {

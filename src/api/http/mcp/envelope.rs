@@ -127,6 +127,11 @@ pub(super) fn failed(failure: Failure) -> ApiError {
     of(failure, INVALID_REQUEST, None)
 }
 
+/// The same, of a call that is known.
+pub(super) fn failed_call(failure: Failure, id: &Value) -> ApiError {
+    of(failure, INVALID_REQUEST, Some(id))
+}
+
 fn of(failure: Failure, code: i64, id: Option<&Value>) -> ApiError {
     ApiError { rpc: Some(RpcError { code, id: id.cloned().map(Box::new) }), ..failure.into() }
 }
@@ -208,15 +213,15 @@ async fn answer_one(
     message: Bytes,
     request: RequestId,
 ) -> Result<Response, ApiError> {
-    let Envelope { method, id } = Envelope::read(&message)?;
-    if method.as_deref() == Some("initialize") {
+    let envelope = Envelope::read(&message)?;
+    if envelope.method.as_deref() == Some("initialize") {
         let why = "method: a batch holds no initialize: send it alone.";
-        return Err(refusal(INVALID_REQUEST, id.as_ref(), why));
+        return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
     }
-    if id.is_some()
+    if let Some(id) = envelope.id.clone()
         && let Some(peer) = mount.elsewhere(&head, Some(session), &message).await
     {
-        let refused = move |failure| of(failure, INVALID_REQUEST, id.as_ref());
+        let refused = move |failure| failed_call(failure, &id);
         let peer = peer.map_err(&refused)?;
         // Whole, since a piece of another server's stream may be a part of an event.
         head.headers.insert(header::ACCEPT, JSON);
@@ -227,9 +232,10 @@ async fn answer_one(
         });
         return Ok(([(header::CONTENT_TYPE, EVENT_STREAM)], Body::from_stream(event.flatten())).into_response());
     }
+    mount.count(&mut head, &envelope)?;
     head.headers.insert(header::ACCEPT, BOTH_KINDS);
     let one = Request::from_parts(head, Body::from(message));
-    Ok(as_json_rpc(mount.sessions.handle(one).await.map(Body::new), id).await)
+    Ok(as_json_rpc(mount.sessions.handle(one).await.map(Body::new), envelope.id).await)
 }
 
 /// A stream of events as it is; an error as one event.

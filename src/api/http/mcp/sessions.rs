@@ -3,7 +3,8 @@
 //! A session belongs to the principal that opened it. The least recently used one without a call in progress is
 //! closed for another: one of the same principal when that has its share, otherwise of the one that has the most, as
 //! long as that has more than the asking one would, or as much where the asking one has none. A call is in progress
-//! until its handler has ended, because a guard travels with the request.
+//! until its handler has ended, because a guard travels with the request. How many of a session and of a principal have
+//! no answer yet is bounded.
 //!
 //! A stream continues without its client, so that the answer is available when the client returns; the messages kept
 //! of ended streams are bounded over all sessions, and one owner has half of that.
@@ -37,7 +38,10 @@ use rmcp::{
         },
     },
 };
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use self::streams::{EndedStreams, Log, read};
@@ -47,11 +51,12 @@ use crate::{
         schema::json_len,
     },
     domain::{Code, ConversationId, Failure, Principal},
+    services::shares::Shares,
 };
 
 /// How soon a client should return (`retry`).
 const RETRY: Duration = Duration::from_secs(3);
-/// Streams that a session keeps: the newest.
+/// Streams that a session keeps: the newest. As many of its calls may have no answer yet, so theirs are among them.
 const STREAMS_MAX: usize = 64;
 
 /// The sessions. Whose they are is checked before, by the owner that each one has.
@@ -61,6 +66,8 @@ pub(super) struct Manager {
     all_max: usize,
     principal_max: usize,
     open: Mutex<Open>,
+    /// Calls without an answer.
+    unanswered: Shares<Principal>,
     ended: Arc<Mutex<EndedStreams>>,
 }
 
@@ -85,6 +92,13 @@ pub(super) struct InProgress {
     _call: Arc<()>,
 }
 
+/// Among the extensions of a call in a session, and with the task that records its messages: it counts among those
+/// without an answer.
+#[derive(Clone)]
+pub(super) struct Unanswered {
+    _permits: Arc<[OwnedSemaphorePermit; 2]>,
+}
+
 /// What a client agreed on and what its streams hold.
 pub(super) struct Session {
     /// Who opened it.
@@ -98,6 +112,7 @@ pub(super) struct Session {
     used: Mutex<Instant>,
     /// Clones are with the requests in progress.
     calls: Arc<()>,
+    unanswered: Arc<Semaphore>,
     /// By their numbers, the newest last.
     streams: Mutex<VecDeque<(u64, Arc<Log>)>>,
 }
@@ -109,7 +124,9 @@ impl Manager {
         local.session_config.keep_alive = Some(idle_max);
         // The first event of a stream is made here: rmcp sends it to every client.
         local.session_config.sse_retry = None;
-        Self { local, all_max, principal_max, open: Mutex::default(), ended: Arc::default() }
+        // One for each session that a principal may have.
+        let unanswered = Shares::new(principal_max.max(STREAMS_MAX));
+        Self { local, all_max, principal_max, open: Mutex::default(), unanswered, ended: Arc::default() }
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Arc<Session>> {
@@ -122,6 +139,19 @@ impl Manager {
         let session = open.sessions.get(id)?;
         *session.used.lock() = Instant::now();
         Some(InProgress { _call: Arc::clone(&session.calls) })
+    }
+
+    /// Room for a call in a session.
+    ///
+    /// # Errors
+    /// [`Code::QueueFull`] when too many calls of the session or of its owner have no answer yet.
+    pub(super) fn begin_call(&self, session: &Session) -> Result<Unanswered, Failure> {
+        let shares = [Arc::clone(&session.unanswered), self.unanswered.of(&session.owner)];
+        let [Ok(of_session), Ok(of_owner)] = shares.map(Semaphore::try_acquire_owned) else {
+            let why = "Too many calls have no answer yet: wait for one of them, or cancel one.";
+            return Err(Failure::new(Code::QueueFull, why));
+        };
+        Ok(Unanswered { _permits: Arc::new([of_session, of_owner]) })
     }
 
     /// Room for another session, which counts until the session is open or the result is dropped.
@@ -186,15 +216,17 @@ impl Session {
         &self,
         messages: impl Stream<Item = ServerSseMessage> + Send + 'static,
         ended: Arc<Mutex<EndedStreams>>,
+        call: Option<Unanswered>,
     ) -> Arc<Log> {
         let log = Arc::new(Log::default());
         let number = {
             let mut streams = self.streams.lock();
             let number = streams.back().map_or(1, |(newest, _)| newest + 1);
             streams.push_back((number, Arc::clone(&log)));
-            if streams.len() > STREAMS_MAX {
-                // The oldest that has ended: one that goes on still has its answer to come.
-                let at = streams.iter().position(|(_, log)| log.borrow().complete).unwrap_or(0);
+            // The oldest that has ended: one that goes on still has its answer to come.
+            if streams.len() > STREAMS_MAX
+                && let Some(at) = streams.iter().position(|(_, log)| log.borrow().complete)
+            {
                 streams.remove(at);
             }
             number
@@ -212,6 +244,7 @@ impl Session {
             let bytes = kept.borrow().kept.iter().map(|event| json_len(&event.message)).sum();
             kept.send_modify(|events| events.complete = true);
             ended.lock().add(&owner, &kept, bytes);
+            drop(call);
         });
         log
     }
@@ -255,7 +288,8 @@ impl SessionManager for Manager {
             let used = Mutex::new(Instant::now());
             let mut open = self.open.lock();
             open.opening.retain(|(_, place)| !ptr::eq(place.as_ptr(), Arc::as_ptr(&calls)));
-            let session = Session { owner, view, version, over, conversation, used, calls, streams };
+            let unanswered = Arc::new(Semaphore::new(STREAMS_MAX));
+            let session = Session { owner, view, version, over, conversation, used, calls, unanswered, streams };
             open.sessions.insert(id.clone(), Arc::new(session));
         }
         Ok(response)
@@ -278,8 +312,13 @@ impl SessionManager for Manager {
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Error> {
         let session = self.session(id)?;
+        let head = match &message {
+            ClientJsonRpcMessage::Request(request) => request.request.extensions().get::<Parts>(),
+            _ => None,
+        };
+        let call = head.and_then(|head| head.extensions.get().cloned());
         let messages = self.local.create_stream(id, message).await?;
-        Ok(read(&session.record(messages, Arc::clone(&self.ended)), 0))
+        Ok(read(&session.record(messages, Arc::clone(&self.ended), call), 0))
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Error> {
