@@ -336,7 +336,7 @@ Claude Code, from any folder:
 
   claude mcp add --transport http sandbox $url/mcp --header "Authorization: Bearer $token"
 
-Other clients: README.md
+Other clients: docs/clients.md
 TEXT
 }
 

@@ -48,7 +48,7 @@ rights() {
   other=$(kubectl auth can-i --list --as "$account" --no-headers |
     awk '$1 !~ /^(pods|podtemplates|pods\/attach|\[.*|selfsubject.*)$/ && NF { print $1 }')
   [ $made = no ] || kubectl delete -f - <<<"$role" >/dev/null
-  local wanted=$'pods [create get list watch delete]\npods/attach [get create]\npodtemplates [list watch]'
+  local wanted=$'pods [create get list watch delete]\npods/attach [get create]\npodtemplates [get list watch]'
   if [ "$may" != "$wanted" ] || [ -n "$other" ]; then
     say "the server's rights are not what docs/kubernetes.md says: $may $other"
     return 1

@@ -92,11 +92,12 @@ impl Setting {
 
 // The names that stand alone, in the order of documents.
 named! {
-    /// Bearer token for /mcp. Required, at least 16 characters: `openssl rand -hex 32` makes one.
+    /// Token of the owner `default`, with every right, on every interface. Required, at least 16 characters:
+    /// `openssl rand -hex 32` makes one.
     "MCP_API_TOKEN" = "",
     /// Signs the links to files. Required, at least 16 characters. `new,old` rotates: the first signs, all verify.
     "FILE_SECRET" = "",
-    /// The files of a conversation are in {SANDBOX_ROOT}/{conversationId}/files.
+    /// Files: {SANDBOX_ROOT}/{conversationId}/files, of owners but `default` {SANDBOX_ROOT}/@{owner}/{conversationId}/files.
     "SANDBOX_ROOT" = "/var/sandboxes",
     /// Prefix of the links to files; its host is also an allowed Host and Origin.
     "PUBLIC_BASE_URL" = "http://localhost:8080",

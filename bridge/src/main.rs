@@ -17,6 +17,7 @@ mod usage;
 
 use std::{
     ffi::OsString,
+    io::Write as _,
     os::{
         fd::{BorrowedFd, OwnedFd},
         unix::process::CommandExt,
@@ -66,7 +67,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("sandbox-bridge: {message}");
+            // Where a kernel has filled it, standard error takes nothing, since it does not block.
+            let _ = writeln!(std::io::stderr(), "sandbox-bridge: {message}");
             ExitCode::FAILURE
         }
     }
@@ -102,11 +104,15 @@ async fn serve(order: &Order) -> std::io::Result<()> {
         input: Receiver::from_owned_fd(own(rustix::stdio::stdin())?)?,
         output: Sender::from_owned_fd(own(rustix::stdio::stdout())?)?,
     };
-    match start(order) {
+    let done = match start(order) {
         Ok((kernel, connection, manner)) => relay(server, kernel, &connection, manner).await,
-        Err(message) => relay::refuse(&mut server.output, &message).await,
-    }
-    Ok(())
+        Err(message) => {
+            relay::refuse(&mut server.output, &message).await;
+            Err(message)
+        }
+    };
+    // Where this is the program of process 1, its status does not say that the session ended well.
+    done.map_err(std::io::Error::other)
 }
 
 fn own(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
@@ -130,7 +136,7 @@ fn start(order: &Order) -> Result<(Kernel, Connection, Manner), String> {
     }
 }
 
-async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, manner: Manner) {
+async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, manner: Manner) -> Result<(), String> {
     // Not before the kernel is started, which would inherit it.
     let limit = Rlimit { current: Some(OWN_BYTES_MAX), maximum: Some(OWN_BYTES_MAX) };
     if let Err(error) = setrlimit(Resource::As, limit) {
@@ -148,14 +154,13 @@ async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, 
         Ok(sockets) => sockets,
         Err(message) => {
             kernel.kill();
-            return relay::refuse(&mut server.output, &message).await;
+            relay::refuse(&mut server.output, &message).await;
+            return Err(message);
         }
     };
     let signer = Signer::new(&connection.key);
-    match Relay::new(server, sockets, kernel, signer, manner, until) {
-        Ok(relay) => relay.run().await,
-        Err(error) => eprintln!("sandbox-bridge: {error}"),
-    }
+    let relay = Relay::new(server, sockets, kernel, signer, manner, until).map_err(|error| error.to_string())?;
+    relay.run().await
 }
 
 #[cfg(test)]

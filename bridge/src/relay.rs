@@ -66,6 +66,8 @@ pub struct Relay {
     decoder: Decoder,
     outbox: Outbox,
     phase: Phase,
+    /// Why it gave the session up.
+    failed: Option<String>,
 }
 
 /// An idle status that waits for output of its cell. It is passed on when the kernel's threads were asleep twice in a
@@ -144,11 +146,15 @@ impl Relay {
             decoder: Decoder::default(),
             outbox: Outbox::default(),
             phase: Phase::Starting { until, again, pause: ASK_AGAIN, info: None, is_idle: false },
+            failed: None,
         })
     }
 
     /// Relays until the session is over. The kernel is gone then.
-    pub async fn run(mut self) {
+    ///
+    /// # Errors
+    /// Why the session was given up, as the server is told.
+    pub async fn run(mut self) -> Result<(), String> {
         while let Some(event) = self.next().await {
             let is_over = match event {
                 Event::Kernel(channel, Ok(frames)) => {
@@ -176,9 +182,14 @@ impl Relay {
                 break;
             }
         }
+        if self.failed.is_some() {
+            // Before an adopted kernel ends, with which process 1 ends all that is in the sandbox.
+            sending::finish(&mut self.server.output, &mut self.outbox).await;
+        }
         self.kernel.kill();
         self.release();
         sending::finish(&mut self.server.output, &mut self.outbox).await;
+        self.failed.map_or(Ok(()), Err)
     }
 
     /// The next event; `None` when a dead kernel has nothing more to say.
@@ -201,7 +212,7 @@ impl Relay {
             message = sockets.stdin.recv(), if !is_broken => Event::Kernel(Channel::Stdin, message),
             how = self.kernel.ended(), if !is_known_dead => {
                 if is_starting {
-                    self.say("failed", &json!({"message": format!("the kernel ended before it answered: {how}")}));
+                    self.fail(format!("the kernel ended before it answered: {how}"));
                     return None;
                 }
                 Event::Ended(how)
@@ -235,6 +246,12 @@ impl Relay {
     fn say(&mut self, word: &str, content: &Value) {
         self.release();
         self.outbox.push(Channel::Bridge, &bridge_message(word, content), Weight::Own);
+    }
+
+    /// Gives the session up.
+    fn fail(&mut self, why: String) {
+        self.say("failed", &json!({"message": why}));
+        self.failed = Some(why);
     }
 
     /// Handles what the kernel sent, if its signature is right.
@@ -321,7 +338,7 @@ impl Relay {
                 Ok(Some((Channel::Bridge, message))) => self.obey(&header(&message.header).msg_type).await,
                 Ok(Some((channel, message))) => self.send(channel, &message).await,
                 Err(error) => {
-                    self.say("failed", &json!({"message": error.to_string()}));
+                    self.fail(error.to_string());
                     return true;
                 }
             }
@@ -348,7 +365,7 @@ impl Relay {
             Phase::Starting { until, again, pause, .. } => {
                 let now = Instant::now();
                 if now >= *until {
-                    self.say("failed", &json!({"message": "the kernel did not answer in time"}));
+                    self.fail("the kernel did not answer in time".to_owned());
                     return true;
                 }
                 *again = now + *pause;
@@ -361,7 +378,7 @@ impl Relay {
             Phase::Gone { how, .. } => {
                 match how.take() {
                     Some(how) => self.say("died", &how),
-                    None => self.say("failed", &json!({"message": "the connection to the kernel broke"})),
+                    None => self.fail("the connection to the kernel broke".to_owned()),
                 }
                 true
             }

@@ -12,6 +12,8 @@ from playwright.async_api import Error, TimeoutError as Expired
 from sandbox_reading import LIBRARY, NOTE_CHARS_MAX
 
 DATA = Path("/data")
+# Pages choose the names of downloads, and programs find modules in /data itself.
+DOWNLOADS = DATA / "downloads"
 VIEWPORT = {"width": 1280, "height": 800}
 _NAME_BYTES_MAX = 150
 _SCREENSHOTS_MAX = 4
@@ -138,13 +140,13 @@ async def _whole_page(browser, options):
 
 def _store(picture, name):
     try:
-        (DATA / free_name(name)).write_bytes(picture)
+        (DATA / free_name(DATA, name)).write_bytes(picture)
     except OSError as error:
         raise Refused("failed", f"the picture was not stored: {error.strerror or error}") from None
 
 
-def free_name(suggested):
-    """A name in /data that no file has."""
+def free_name(folder, suggested):
+    """A name in a folder that no file has."""
     name = "".join(c for c in suggested.rpartition("/")[2] if c.isprintable()).strip(". ") or "download"
     stem, dot, ending = name.rpartition(".")
     if not dot or len(ending) > 10:
@@ -152,6 +154,6 @@ def free_name(suggested):
     stem = stem.encode("utf-8", "replace")[:_NAME_BYTES_MAX].decode("utf-8", "ignore")
     for n in range(1, 1000):
         name = (stem if n == 1 else f"{stem} ({n})") + (f".{ending}" if ending else "")
-        if not (DATA / name).exists():
+        if not (folder / name).exists():
             return name
     raise OSError("there are too many files of that name")

@@ -105,10 +105,10 @@
   const read = ({textMax, linksMax, controlsMax, anchorsMax, timeMs}) => {
     const began = performance.now()
     const out = {text: "", isCut: false, links: [], controls: [], anchors: [], linksMore: 0, controlsMore: 0}
-    let pieces = [], length = 0, pending = "", steps = 0
+    let pieces = [], length = 0, pending = "", steps = 0, isFull = false, isLate = false
     const isOver = () => {
-      if (!out.isCut && ++steps % CLOCK_STEP === 0 && performance.now() - began > timeMs) out.isCut = true
-      return out.isCut
+      if (!isLate && ++steps % CLOCK_STEP === 0 && performance.now() - began > timeMs) out.isCut = isLate = true
+      return isLate
     }
     const add = text => {
       const lead = length ? pending : ""
@@ -117,10 +117,12 @@
       const piece = (lead + text).slice(0, room)
       pieces.push(piece)
       length += piece.length
-      out.isCut ||= lead.length + text.length > room
+      isFull = lead.length + text.length > room
+      out.isCut ||= isFull
     }
     const gap = text => { if (pending.length < text.length || !pending.includes("\n")) pending = text }
     const leaf = (node, isPre) => {
+      if (isFull) return // links and controls that follow are listed and counted
       // A text node may be as long as the page: no more of it is looked at than there is room for.
       const text = node.data.length > textMax ? node.substringData(0, textMax * 2) : node.data
       if (isPre) return text && add(text)
@@ -148,7 +150,8 @@
       }
     }
     const walk = (node, isPre, depth) => {
-      if (isOver() || depth > DEPTH_MAX) return
+      if (isOver()) return
+      if (depth > DEPTH_MAX) { out.isCut = true; return }
       const {nodeType, tagName, shadowRoot, childNodes} = of(node)
       if (nodeType === Node.TEXT_NODE) return leaf(node, isPre)
       if (nodeType === Node.ELEMENT_NODE) {
@@ -165,7 +168,7 @@
         let children = childNodes
         if (shadowRoot) children = shadowRoot.childNodes
         else if (tagName === "SLOT" && node.assignedNodes().length) children = node.assignedNodes({flatten: true})
-        for (const child of children) { if (out.isCut) break; walk(child, inside, depth + 1) }
+        for (const child of children) { if (isLate) break; walk(child, inside, depth + 1) }
         if (edge) gap(edge)
       }
     }

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Error, TimeoutError as Expired, async_playwright
 
-from sandbox_actions import DATA, VIEWPORT, Refused, act, free_name, left_ms, sentence_of
+from sandbox_actions import DATA, DOWNLOADS, VIEWPORT, Refused, act, free_name, left_ms, sentence_of
 from sandbox_reading import LIBRARY, NOTE_CHARS_MAX, collect, evaluate, extract, fit, world_of
 
 _CHROMIUM = "/usr/bin/chromium-headless-shell"
@@ -43,6 +43,7 @@ _AUTHORITY = Path("/tmp/.sandbox-tls/authority.pem")
 _PAGES_MAX = 6
 _DOWNLOADS_MAX = 20
 _NOTES_MAX = 20
+_DIALOG_CHARS_MAX = 200
 _START_S_MAX = 20
 _READ_S_MAX = 6
 _QUIET_MS, _SETTLE_S_MAX = 150, 2.5
@@ -137,7 +138,8 @@ class Browser:
             self.page = rest[-1] if rest else None
 
     async def _dismiss(self, dialog):
-        self.note(f"The page showed a dialog ({dialog.type}), which was dismissed: {dialog.message}")
+        message = json.dumps(dialog.message[:_DIALOG_CHARS_MAX], ensure_ascii=False)
+        self.note(f"The page showed a dialog ({dialog.type}), which was dismissed: {message}")
         with contextlib.suppress(Error):
             await (dialog.accept() if dialog.type == "beforeunload" else dialog.dismiss())
 
@@ -149,9 +151,10 @@ class Browser:
     async def _save(self, download):
         try:
             path = Path(await download.path())
-            name = free_name(download.suggested_filename)
-            path.rename(DATA / name)
-            self._saved.append(name)
+            DOWNLOADS.mkdir(exist_ok=True)
+            name = free_name(DOWNLOADS, download.suggested_filename)
+            path.rename(DOWNLOADS / name)
+            self._saved.append(f"{DOWNLOADS.name}/{name}")
         except (Error, OSError) as error:
             self.note(f"A download failed: {sentence_of(error)}")
 
@@ -317,7 +320,7 @@ class Browser:
             if query := request.get("query"):
                 answer |= await extract(session, query)
             if wanted:
-                answer |= await collect(session, wanted, request, self._read_s * 250, self.note)
+                answer |= await collect(session, wanted, request, self._read_s * 500, self.note)
             answer["title"] = await self.in_world(f"{LIBRARY}.title()")
 
 BROWSER = Browser()

@@ -3,6 +3,7 @@ protocol, in a world that the scripts of the page cannot reach. Every list and t
 """
 
 import json
+import time
 from pathlib import Path
 
 from playwright.async_api import Error
@@ -32,14 +33,15 @@ async def collect(session, wanted, request, time_ms, note):
     for name in ("links", "controls", "anchors"):
         left[name] = request["itemsMax"] if name in wanted else 0
     answer |= {name: [] for name in lists} | {name + "More": 0 for name in lists}
-    texts, is_cut, frames = [], False, list(_frames(tree))
+    texts, is_cut, frames, until = [], False, list(_frames(tree)), time.monotonic() + time_ms / 1000
     for frame, parents in frames[:_FRAMES_MAX]:
         prefix = ""
         if parents:
             prefix = await _owner(session, frame["id"], parents)
             if prefix is None:
                 continue
-        limits = {"timeMs": time_ms} | {name + "Max": most for name, most in left.items()}
+        limits = {name + "Max": most for name, most in left.items()}
+        limits["timeMs"] = max(0, until - time.monotonic()) * 1000
         try:
             world = await world_of(session, frame["id"])
             found = await evaluate(session, world, f"{LIBRARY}.read({json.dumps(limits)})")
@@ -49,7 +51,7 @@ async def collect(session, wanted, request, time_ms, note):
             continue  # a frame that went away
         if found["text"]:
             texts.append(f"[frame {frame['url'][:200]}]\n{found['text']}" if parents else found["text"])
-            left["text"] -= len(found["text"])
+            left["text"] = max(0, left["text"] - len(_utf8(texts[-1])))
         is_cut |= found["isCut"] and "text" in wanted
         for name in lists:
             for item in found[name]:
@@ -58,7 +60,9 @@ async def collect(session, wanted, request, time_ms, note):
             answer[name] += found[name]
             answer[name + "More"] += found.get(name + "More", 0)
             left[name] -= len(found[name])
-    answer["text"], answer["textTruncated"] = "\n\n".join(texts), is_cut
+    text = _utf8("\n\n".join(texts))
+    answer["text"] = text[: request["textBytesMax"]].decode("utf-8", "ignore")
+    answer["textTruncated"] = is_cut or len(text) > request["textBytesMax"]
     if len(frames) > _FRAMES_MAX:
         note(f"{len(frames) - _FRAMES_MAX} more frames were not read.")
     return answer
@@ -111,19 +115,26 @@ async def _owner(session, frame, parents):
     return prefix
 
 
+def _utf8(text):
+    return text.encode("utf-8", "replace")
+
+
 def fit(answer, bytes_max):
-    """The answer as JSON that is no longer than allowed: lists give way first, then the text."""
+    """The answer as JSON that is no longer than allowed: text that takes more than half of it gives way first, then the
+    lists do, then the rest of the text.
+    """
     while True:
-        line = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+        line = _utf8(json.dumps(answer, ensure_ascii=False))
         if len(line) <= bytes_max:
             return line.decode()
+        text = answer.get("text") or ""
         lists = [name for name in ("anchors", "links", "controls", "extracted") if answer.get(name)]
-        if lists:
+        if text and (not lists or len(_utf8(json.dumps(text, ensure_ascii=False))) > bytes_max // 2 + len('""')):
+            answer["text"], answer["textTruncated"] = text[: len(text) * 9 // 10], True
+        elif lists:
             longest = max(lists, key=lambda name: len(json.dumps(answer[name])))
             kept = len(answer[longest]) // 2
             answer[longest + "More"] = answer.get(longest + "More", 0) + len(answer[longest]) - kept
             answer[longest] = answer[longest][:kept]
-        elif answer.get("text"):
-            answer["text"], answer["textTruncated"] = answer["text"][: len(answer["text"]) // 2], True
         else:
             return json.dumps({"error": {"kind": "failed", "sentence": "The answer was too long."}})

@@ -29,7 +29,8 @@ pub enum StartError {
     Connect(#[source] ConnectError),
     /// The cluster that the settings name.
     #[cfg(feature = "kubernetes")]
-    #[error("the cluster cannot be used")]
+    #[error("the cluster cannot be used: make sure that its API server is reachable and that the rights of deploy/kubernetes \
+         are applied")]
     Cluster(#[from] crate::adapters::engine::ClusterError),
     #[cfg(not(feature = "kubernetes"))]
     #[error(
@@ -41,7 +42,8 @@ pub enum StartError {
     #[error(transparent)]
     EngineSetting(ConnectError),
     /// The engine answers, and refuses a call that the start needs.
-    #[error("the container engine lacks a required feature: run `mcp-sandbox-server doctor` for details")]
+    #[error("the container engine failed in a call that the start needs: read its log, and run `mcp-sandbox-server doctor` for \
+         details")]
     Engine(#[from] EngineError),
     #[error("SANDBOX_AUDIT__FILE {path} cannot be appended to: make its folder, owned by the server's user")]
     Audit { path: String, source: std::io::Error },
@@ -54,7 +56,7 @@ pub enum StartError {
     Trust(#[from] TrustError),
     #[error("programs would not be isolated, so the server does not serve: {0}")]
     Isolation(String),
-    #[error("cannot listen on {name} {addr}: choose another port or stop what uses it")]
+    #[error("cannot listen on {name} {addr}: choose another address or port, or stop what uses it")]
     Listen {
         /// Of the setting.
         name: &'static str,

@@ -69,7 +69,7 @@ async fn pull(engine: &Arc<dyn Engine>, images: &[String]) -> anyhow::Result<Exi
         let fetched: Vec<_> = after.iter().filter(|runner| named(runner, image) || !before.contains(runner)).collect();
         is_whole &= !fetched.is_empty();
         let text: String = fetched.into_iter().map(line).collect();
-        let none = format!("(refused)\tit carries no label sandbox.runner=true, or is not allowed\t{image}\n");
+        let none = format!("(refused)\tadd the label sandbox.runner=true to it, or its name to SANDBOX_ENGINE__RUNNER_IMAGES\t{image}\n");
         super::print(if text.is_empty() { &none } else { &text })?;
     }
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -10,7 +10,7 @@ use crate::{
     api::schema::token::TokenStatus,
     app,
     config::Config,
-    domain::{Grant, Language, Principal, Scope, TokenId, TokenLimits, text::items},
+    domain::{Grant, Language, Principal, Scope, TokenId, TokenLimits, text::items, token::LIFE_DAYS_MAX},
     services::tokens::{NewToken, Tokens},
 };
 
@@ -32,7 +32,7 @@ pub enum TokenCommand {
         #[arg(long, value_delimiter = ',')]
         languages: Vec<Language>,
         /// After how many days it ends.
-        #[arg(long, value_name = "DAYS")]
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=LIFE_DAYS_MAX))]
         expires_days: Option<u64>,
         /// Programs that may begin within a minute.
         #[arg(long, value_name = "COUNT")]

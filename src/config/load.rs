@@ -192,7 +192,7 @@ fn unknown(name: &str, place: &str) -> String {
     let shown: String = name.chars().take(80).collect();
     format!(
         "`{}` in {place} is not a setting: correct or remove it; \
-         `mcp-sandbox-server config print` lists every setting.",
+         `mcp-sandbox-server config table` lists every setting.",
         shown.escape_debug()
     )
 }

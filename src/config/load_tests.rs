@@ -145,6 +145,14 @@ fn secrets_of_programs_are_checked_and_never_shown() {
 }
 
 #[test]
+fn wrong_field_of_a_network_policy_is_named() {
+    for (hosts, why) in [("*.com", "covers the hosts of many owners"), ("a b", "is not a host")] {
+        let told = refused(&[("SANDBOX_NETWORK__WEB", hosts)]);
+        assert!(told.starts_with("SANDBOX_NETWORK__WEB: `hosts`: ") && told.contains(why), "{told}");
+    }
+}
+
+#[test]
 fn unknown_and_wrong_settings_are_named() {
     for (name, value) in [
         ("SANDBOX_LIMITS__WALLMS", "1"),
@@ -296,5 +304,16 @@ fn a_peer_url_may_be_an_ipv6_address_with_brackets_or_without() {
     }
     for wrong in ["http://fd00::8080", "http://10.0.0.7:8080/below", "https://10.0.0.7:8080"] {
         assert!(at(wrong).expect_err(wrong).0.contains("SANDBOX_SERVER__PEER_URL"), "{wrong}");
+    }
+}
+
+#[test]
+fn a_refresh_token_lives_as_long_as_an_access_token_or_longer() {
+    let names = ["SANDBOX_SIGN_IN__ACCESS_S", "SANDBOX_SIGN_IN__REFRESH_S"];
+    let with = |access, refresh| load(&sources(&[(names[0], access), (names[1], refresh)]));
+    assert!(with("86400", "86400").is_ok());
+    for (access, refresh) in [("86400", "3600"), ("3601", "3600")] {
+        let error = with(access, refresh).expect_err("the connection would end first").0;
+        assert!(names.iter().all(|name| error.contains(name)), "{error}");
     }
 }

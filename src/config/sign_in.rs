@@ -105,6 +105,10 @@ impl Config {
         let why = "SANDBOX_SIGN_IN__MODE needs a PUBLIC_BASE_URL that begins with https:// (or is of this machine) \
                    and has no path: tokens must not travel in the clear.";
         ensure(sign_in.mode == "off" || fits, why)?;
+        // A connection without a refresh token has nothing left to go on with, and is removed.
+        let why = "SANDBOX_SIGN_IN__REFRESH_S must be at least SANDBOX_SIGN_IN__ACCESS_S: a connection ends with its \
+                   refresh token.";
+        ensure(sign_in.refresh_s >= sign_in.access_s, why)?;
         self.check_issuer()
     }
 

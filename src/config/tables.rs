@@ -156,8 +156,9 @@ impl Config {
     /// A sentence that names the setting.
     pub fn network_policies(&self) -> Result<Vec<Policy>, ConfigError> {
         let policy = |(name, written): (&String, &NetworkPolicy)| {
-            Policy::parse(name, &written.0)
-                .map_err(|why| ConfigError(format!("SANDBOX_NETWORK__{}: {why}.", name.to_uppercase())))
+            Policy::parse(name, &written.0).map_err(|why| {
+                ConfigError(format!("SANDBOX_NETWORK__{}: `{}`: {why}.", name.to_uppercase(), why.field()))
+            })
         };
         self.network.iter().map(policy).collect()
     }

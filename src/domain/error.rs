@@ -96,8 +96,8 @@ codes! {
     HeldElsewhere = "held_elsewhere", "Try again after the seconds that `Retry-After` says.";
     /// The disk is full.
     NoSpace = "no_space", "The operator must free space.";
-    /// The conversation's files reached their quota.
-    QuotaExceeded = "quota_exceeded", "Delete files that are no longer needed.";
+    /// The files of the conversation or of its owner, packages or skills reached their quota; the message says which.
+    QuotaExceeded = "quota_exceeded", "Delete what is no longer needed.";
     /// Nothing is served at that path.
     NotFound = "not_found", "Use a path of the API.";
     /// The path exists, but not with that method.

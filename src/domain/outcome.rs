@@ -185,6 +185,14 @@ pub struct Figures {
     pub files: u64,
 }
 
+impl Figures {
+    /// The CPU time that counts for a limit of it. Where it is not known, this is the most that `cpu_millis`, in
+    /// thousandths of a core, allows: a program must not go uncounted by keeping it from being reported.
+    pub fn cpu_or_most(&self, cpu_millis: u32) -> Duration {
+        self.cpu.unwrap_or_else(|| self.wall.saturating_mul(cpu_millis) / 1000)
+    }
+}
+
 /// How a run ended, with its figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {

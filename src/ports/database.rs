@@ -34,12 +34,23 @@ pub fn no_database() -> Failure {
 /// How long a round of what follows the database may wait for an answer.
 pub const ROUND_MAX: Duration = Duration::from_secs(30);
 
+/// How long a client's request may wait for an answer: five seconds for a connection, and as long for a lock of `SQLite`.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// The answer to a call, or an error after this time: where a connection is lost silently, no answer comes.
 ///
 /// # Errors
 /// Those of the call.
 pub async fn within<T>(max: Duration, call: impl Future<Output = DbResult<T>>) -> DbResult<T> {
     timeout(max, call).await.unwrap_or_else(|_| Err(DatabaseError("it takes too long".to_owned())))
+}
+
+/// [`within`] the time that a client's request may wait.
+///
+/// # Errors
+/// Those of the call.
+pub async fn in_time<T>(call: impl Future<Output = DbResult<T>>) -> DbResult<T> {
+    within(ANSWER_MAX, call).await
 }
 
 /// The tokens of all owners.
@@ -70,8 +81,8 @@ pub trait TokenStore: Send + Sync {
     async fn used(&self, tokens: &[(TokenId, i64)]) -> DbResult<()>;
 
     /// What runs of these tokens have used that ended at `since` or within two days after it, in unix milliseconds:
-    /// processor time in milliseconds and bytes of output. Without the runs that a server began since a moment, which
-    /// it counts itself.
+    /// processor time in milliseconds, or the most that it can be, and bytes of output. Without the runs that a server
+    /// began since a moment, which it counts itself.
     async fn spent(
         &self,
         tokens: &[TokenId],
@@ -92,7 +103,7 @@ pub trait PolicyStore: Send + Sync {
     /// Stores a policy, in place of the one of that name.
     async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> DbResult<()>;
 
-    /// Whether there was one.
+    /// Removes a policy; false when there is none.
     async fn remove_policy(&self, name: &str) -> DbResult<bool>;
 }
 
@@ -105,7 +116,7 @@ pub trait ToolServerStore: Send + Sync {
     /// Stores one, in place of the one of that name.
     async fn put_tool_server(&self, name: &str, text: &ServerText, secret: &str, at_unix_ms: i64) -> DbResult<()>;
 
-    /// Whether there was one.
+    /// Removes a tool server; false when there is none.
     async fn remove_tool_server(&self, name: &str) -> DbResult<bool>;
 }
 
@@ -167,7 +178,7 @@ pub trait DumpStore: Send + Sync {
     /// The version of the tables that this server makes.
     fn version(&self) -> i64;
 
-    /// Makes no tables.
+    /// Whether it has tables and rows; makes none.
     async fn state(&self) -> DbResult<DumpState>;
 
     /// Sends every row as of one moment, while others write; ends early when they are not taken.

@@ -1,6 +1,6 @@
 //! The history port: a line for each run and cell, sums of them by day, and the keys of requests that began runs.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use async_trait::async_trait;
 
@@ -43,6 +43,8 @@ pub struct LineEnd {
     /// As clients read it.
     pub sentence: String,
     pub figures: Figures,
+    /// The most CPU time that it can have used; `None` where its figures have what it used, or it has none.
+    pub cpu_max: Option<Duration>,
     /// Names of the files that it created or changed: the first of them.
     pub files: Vec<String>,
 }

@@ -44,8 +44,9 @@ use crate::{
     },
 };
 
-/// How long a round of checks may take before its caller gets an error.
-const CHECK_MAX: Duration = Duration::from_mins(2);
+/// How long a round of checks may take before its caller gets an error: the test of the engine, the starts that are
+/// under way at its end, and the removal of their sandboxes.
+const CHECK_MAX: Duration = Duration::from_mins(3);
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// Sums of a day that are read: owners times languages.
 const USAGE_MAX: usize = 10_000;
@@ -105,7 +106,7 @@ impl Admin {
         Self { parts: Arc::new(parts), sizes: Arc::default(), checking: Arc::default() }
     }
 
-    /// Does not wait.
+    /// What runs and waits at this moment; does not wait for it.
     pub fn overview(&self) -> Overview {
         let parts = &self.parts;
         let runs = parts.runs.all_under_way();

@@ -18,9 +18,9 @@ use crate::domain::{Code, ConversationKey, Ended, Failure, Language, Principal};
 
 /// The language of the runner that has the browser.
 const LANGUAGE: &str = "browser";
-/// The readable text of one page, in characters.
-const TEXT_CHARS_MAX: usize = 48 << 10;
-/// The answer, in bytes; lists and text give way.
+/// The readable text of one page, in bytes.
+const TEXT_BYTES_MAX: usize = 48 << 10;
+/// The answer, in bytes; text beyond half of it gives way, then lists.
 const ANSWER_BYTES_MAX: u64 = 96 << 10;
 /// Links, controls or anchors of one answer.
 pub const ITEMS_MAX: usize = 200;
@@ -229,7 +229,7 @@ pub fn request(runs: &Runs, conversation: ConversationKey, browse: &Browse) -> R
         "timeoutMs": timeout_ms,
         // What is left of a cell's time ends what does not answer.
         "readMs": (limits.wall_ms / 5).min(READ_MS_MAX),
-        "textBytesMax": TEXT_CHARS_MAX,
+        "textBytesMax": TEXT_BYTES_MAX,
         "itemsMax": ITEMS_MAX,
         "answerBytesMax": (limits.output_kept_bytes / 2).min(ANSWER_BYTES_MAX),
     });
@@ -247,7 +247,12 @@ fn answered(stdout: &str) -> Option<Page> {
     if line.len() as u64 > ANSWER_BYTES_MAX {
         return None;
     }
-    serde_json::from_str(line).ok()
+    let mut page: Page = serde_json::from_str(line).ok()?;
+    // They quote what pages say. Brackets are around remarks of the server.
+    for note in &mut page.notes {
+        *note = note.replace('[', "(").replace(']', ")");
+    }
+    Some(page)
 }
 
 /// What came of a call.

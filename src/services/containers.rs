@@ -139,7 +139,7 @@ impl Containers {
         all
     }
 
-    /// The time by which they expire.
+    /// The current time, on the clock by which containers expire.
     pub fn now_unix_s(&self) -> i64 {
         self.runs.parts().sandboxes.clock.unix_s()
     }

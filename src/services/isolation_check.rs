@@ -12,17 +12,18 @@
 //! ```text
 //! IsolationCheck::start ── one task: tries one runner after another until the result is final; waits for runners and
 //!                          for an engine that does not answer; ended by `stop`
-//!                          where runners differ: checks each that has not passed, until `stop`
+//!                          where runners differ: checks each that has not passed, a few at once, until `stop`
 //! ```
 
 pub(crate) mod inspection;
 mod programs;
 mod state;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::{task::JoinHandle, time::sleep};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{field::display, info, warn};
 
@@ -31,11 +32,13 @@ use self::{inspection::Findings, programs::CheckProgram};
 use crate::{
     domain::{Code, Failure, Language, Limits, RunnerUsers},
     ports::{
-        engine::Engine,
+        engine::{Engine, ImageId},
         runner::{Catalog, Runner},
     },
 };
 
+/// Runners that are checked at once.
+const CHECKS_AT_ONCE: usize = 4;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -173,38 +176,63 @@ impl IsolationCheck {
         Err(inconclusive)
     }
 
-    /// Checks each runner, and again those that have changed or have not passed. Never ends by itself.
+    /// Checks each runner, and again those that have changed or have not passed. A runner whose sandbox takes long to
+    /// start does not keep the others waiting, nor one that changes meanwhile. Never ends by itself.
     async fn check_each(&self) {
         let mut changes = self.catalog.changes();
-        let mut pause = PAUSE_MIN;
+        let permits = Semaphore::new(CHECKS_AT_ONCE);
+        let mut checks = FuturesUnordered::new();
+        let mut under_way = HashSet::new();
         loop {
             let runners: Arc<[Runner]> = Arc::clone(&changes.borrow_and_update());
             self.state.keep(&runners);
+            self.state.conclude(&runners);
             for runner in runners.iter() {
-                if !self.state.permits(&runner.image) {
-                    self.check_one(runner).await;
+                if !self.state.permits(&runner.image) && under_way.insert(runner.image.clone()) {
+                    checks.push(self.check_until_passed(runner.clone(), &permits));
                 }
             }
-            // Until the new runners were checked too, the last result of all stays.
-            if !changes.has_changed().unwrap_or_default() {
-                self.state.conclude();
-            }
             tokio::select! {
-                () = sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
-                _ = changes.changed() => pause = PAUSE_MIN,
+                Some(image) = checks.next() => {
+                    under_way.remove(&image);
+                }
+                _ = changes.changed() => {}
             }
         }
+    }
+
+    /// Checks a runner until it has passed or is not installed any more. Returns its image.
+    async fn check_until_passed(&self, runner: Runner, permits: &Semaphore) -> ImageId {
+        let mut pause = PAUSE_MIN;
+        while self.is_installed(&runner) {
+            // It is never closed.
+            let permit = permits.acquire().await;
+            self.check_one(&runner).await;
+            drop(permit);
+            if self.state.permits(&runner.image) {
+                break;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        runner.image
     }
 
     async fn check_one(&self, runner: &Runner) {
         let result = self.result_of(runner).await;
         // The program may have run in a sandbox of the image that has replaced this one.
-        if self.catalog.find(&runner.language).is_none_or(|now| now.image != runner.image) {
+        if !self.is_installed(runner) {
             return;
         }
         if self.state.set_of(runner, &result) {
             log(&result, Some(&runner.language));
         }
+        // Until the new runners were checked too, the last result of all stays.
+        self.state.conclude(&self.catalog.all());
+    }
+
+    fn is_installed(&self, runner: &Runner) -> bool {
+        self.catalog.find(&runner.language).is_some_and(|now| now.image == runner.image)
     }
 
     async fn result_of(&self, runner: &Runner) -> Isolation {

@@ -15,6 +15,7 @@ mod documents;
 mod hub;
 mod order;
 mod turn;
+mod unread;
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -30,10 +31,15 @@ use tokio_util::{
 };
 
 pub use self::documents::{Document, DocumentChange};
-use self::{documents::Documents, hub::Client, order::OrderSender};
+use self::{
+    documents::Documents,
+    hub::Client,
+    order::OrderSender,
+    unread::{Reader, unread},
+};
 use super::{
     runs::Runs,
-    sessions::{Following, SessionState, SessionView, Sessions, message::KernelMessage, queue},
+    sessions::{SessionState, SessionView, Sessions, message::KernelMessage, queue},
     shares::Shares,
 };
 use crate::{
@@ -125,7 +131,7 @@ pub struct Connection {
     name: String,
     who: Principal,
     place: ConnectionPlace,
-    following: Following,
+    reader: Reader,
     orders: OrderSender,
     end: Arc<OnceLock<ConnectionEnd>>,
     stop: CancellationToken,
@@ -228,13 +234,14 @@ impl Kernels {
         }
         let place = ConnectionPlace { _permit: permit, _counted: hub.connections.token() };
         let (queue, following) = queue();
+        let (reader, unread) = unread(following);
         let end = Arc::new(OnceLock::new());
-        let client = Client::new(name, queue, Arc::clone(&end));
+        let client = Client::new(name, queue, unread, Arc::clone(&end));
         let name = client.name.clone();
         // When the kernel has just ended, the queue ends at once.
         drop(hub.clients.send(client));
         let (orders, stop) = (hub.orders.clone(), inner.stop.clone());
-        Ok(Connection { name, who: who.clone(), place, following, orders, end, stop })
+        Ok(Connection { name, who: who.clone(), place, reader, orders, end, stop })
     }
 
     /// Ends every connection and waits for the tasks.
@@ -265,9 +272,15 @@ impl Inner {
 }
 
 impl Connection {
-    /// The next message for the client; nothing when the connection is over.
+    /// The next message for the client; nothing when the connection is over. The client gets it again when it comes
+    /// back, unless it was [`written`](Self::written).
     pub async fn next(&mut self) -> Option<KernelMessage> {
-        self.following.next().await
+        self.reader.next().await
+    }
+
+    /// The client was sent the last message.
+    pub fn written(&self) {
+        self.reader.written();
     }
 
     /// Passes a message on to the kernel, unless it is none. Waits while much is waiting already, on the shell channel
@@ -306,8 +319,9 @@ mod tests {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
         let place = ConnectionPlace { _permit: permit, _counted: TaskTracker::new().token() };
         let ((queue, following), (orders, _)) = (queue(), order::orders());
+        let (reader, _) = unread(following);
         let (name, who, end, stop) = (String::new(), Principal::default(), Arc::default(), CancellationToken::new());
-        let mut client = Connection { name, who, place, following, orders, end, stop };
+        let mut client = Connection { name, who, place, reader, orders, end, stop };
         drop(queue);
         assert!(client.next().await.is_none());
         assert_eq!(client.end(), ConnectionEnd::Ended("it has just ended".to_owned()));

@@ -97,6 +97,8 @@ struct Inner {
     options: Option<PackagesOptions>,
     /// One installation at a time for each owner, so that the second of two for the same finds what the first made.
     turns: Shares<Principal>,
+    /// Those that run or wait.
+    places: Shares<Principal>,
     at_once: Semaphore,
     counts: Mutex<PackagesCounts>,
     steps: StepWatch,
@@ -147,6 +149,7 @@ impl Packages {
             parts,
             options,
             turns: Shares::new(1),
+            places: Shares::new(1 + WAITING_MAX),
             at_once: Semaphore::new(AT_ONCE_MAX),
             counts: Mutex::default(),
             steps: StepWatch::default(),
@@ -236,12 +239,13 @@ impl Inner {
     }
 
     async fn run(&self, job: Job, tell: &(dyn Fn(&str) + Send + Sync)) -> Result<Installed, Failure> {
-        let turn = self.turns.of(&job.wanted.conversation.owner);
-        if Arc::strong_count(&turn) > WAITING_MAX {
+        let owner = &job.wanted.conversation.owner;
+        let full = |_| {
             let why = "Too many installations of this token wait: try again when some have ended.";
-            return Err(Failure::new(Code::QueueFull, why).retry_after(10));
-        }
-        let _turn = turn.acquire().await.map_err(|_| internal())?;
+            Failure::new(Code::QueueFull, why).retry_after(10)
+        };
+        let _place = self.places.of(owner).try_acquire_owned().map_err(full)?;
+        let _turn = self.turns.of(owner).acquire_owned().await.map_err(|_| internal())?;
         job.by.as_ref().map_or(Ok(()), Started::check)?;
         let (conversation, tool) = (job.wanted.conversation.clone(), job.tool);
         let had = self.on_disk(move |store| store.placed(&conversation, tool)).await?;

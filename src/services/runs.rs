@@ -153,7 +153,7 @@ impl Runs {
         let (ticket, started) = inner.admission.enter(&request.conversation, request.bytes(), count)?;
         let position = ticket.position();
         let place = position.now().unwrap_or(1);
-        let (stdin, stdin_receiver) = request.stdin_open.then(stdin::open).unzip();
+        let (stdin, stdin_receiver) = request.stdin_open.then(|| stdin::open(request.line_meter())).unzip();
         let run = Arc::new(Run {
             id: request.id.unwrap_or_else(RunId::new),
             conversation: request.conversation.clone(),

@@ -39,7 +39,7 @@ use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
 pub(super) use self::{
-    cell::Cell,
+    cell::{Cell, InputPiece},
     display::{DisplayFile, printed_bytes},
     progress::Progress,
     view::CellEnd,
@@ -176,6 +176,11 @@ impl Sessions {
     /// [`Code::SessionNotFound`], [`Code::SessionEnded`], [`Code::SessionBusy`] while it is restarted.
     pub fn get(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
         self.0.find(who, id).map(|session| session.view())
+    }
+
+    /// The conversation of a session of this caller that is open, or has ended, as far back as is kept.
+    pub fn conversation(&self, who: &Principal, id: SessionId) -> Option<ConversationId> {
+        self.0.registry.conversation(who, id)
     }
 
     /// The open sessions of a caller, newest first: of one conversation or of all.

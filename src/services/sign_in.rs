@@ -30,7 +30,7 @@ use super::tokens::Tokens;
 use crate::{
     domain::{Clock, StepWatch, TokenId},
     ports::{
-        database::{DatabaseError, DbResult, ROUND_MAX, within},
+        database::{DatabaseError, DbResult, ROUND_MAX, in_time, within},
         observer::{Observer, SignInFacts},
         sign_in::{RegisteredClient, SignInStore},
         web::Web,
@@ -170,7 +170,7 @@ impl SignIn {
         if documents::is_document(id) && self.options.documents {
             return self.documented(id, from).await;
         }
-        self.store.client(id).await?.ok_or(Refusal::InvalidClient)
+        in_time(self.store.client(id)).await?.ok_or(Refusal::InvalidClient)
     }
 
     fn report(&self, step: &'static str, client: &str, connection: Option<TokenId>) {

@@ -1,15 +1,26 @@
 //! The state of the server, collected on request and never on the path of a run: figures of the services, and whether a
 //! run can start, which it can when the engine answers and isolates and there is a runner. The engine is probed at most
-//! once a second, however often that is asked.
+//! once a second, however often that is asked. While it is slow to answer, the last probe counts.
+//!
+//! ```text
+//! check ── one task: a probe, which ends at the time limit of the engine's calls
+//! ```
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, timeout},
+};
 
 use super::{isolation_check::Isolation, packages::Packages, runs::Runs, shared_parts::SharedParts};
 use crate::{domain::Language, ports::observer::ServerGauges};
 
 const FRESH: Duration = Duration::from_secs(1);
+/// How long a request waits for a probe, and how many do. The others are answered at once, so that those who ask often
+/// while the engine hangs hold few connections.
+const WAIT_MAX: Duration = Duration::from_millis(900);
+const WAITING_MAX: usize = 4;
 
 #[derive(Clone)]
 pub struct StatsSnapshot {
@@ -18,7 +29,7 @@ pub struct StatsSnapshot {
 }
 
 impl StatsSnapshot {
-    /// Does not wait.
+    /// The gauges at this moment; does not wait for them.
     pub fn now(&self) -> ServerGauges {
         let sessions = self.runs.sessions();
         let SharedParts { sandboxes, standbys, catalog, .. } = self.runs.parts();
@@ -53,12 +64,17 @@ pub enum Ready {
 
 pub struct Readiness {
     stats: StatsSnapshot,
-    engine_answers: Mutex<Option<(Instant, bool)>>,
+    /// When the last probe ended, and whether the engine answered.
+    probed: watch::Sender<Option<(Instant, bool)>>,
+    /// Of the probe that is under way.
+    probing: Arc<Semaphore>,
+    waiting: Semaphore,
 }
 
 impl Readiness {
     pub fn new(stats: StatsSnapshot) -> Self {
-        Self { stats, engine_answers: Mutex::new(None) }
+        let (probing, waiting) = (Arc::new(Semaphore::new(1)), Semaphore::new(WAITING_MAX));
+        Self { stats, probed: watch::Sender::new(None), probing, waiting }
     }
 
     pub fn standing_by(&self) -> Vec<(Language, &'static str, usize)> {
@@ -66,18 +82,8 @@ impl Readiness {
     }
 
     pub async fn check(&self) -> Ready {
-        let SharedParts { sandboxes, catalog, isolation, .. } = self.stats.runs.parts();
-        // Held across the probe, so that concurrent callers share one.
-        let mut known = self.engine_answers.lock().await;
-        let answers = match *known {
-            Some((at, answers)) if at.elapsed() < FRESH => answers,
-            _ => {
-                let answers = sandboxes.engine.probe().await.is_ok();
-                *known = Some((Instant::now(), answers));
-                answers
-            }
-        };
-        match (answers, catalog.all().is_empty()) {
+        let SharedParts { catalog, isolation, .. } = self.stats.runs.parts();
+        match (self.engine_answers().await, catalog.all().is_empty()) {
             (false, _) => Ready::NoEngine,
             (true, true) => Ready::NoRunner,
             (true, false) => match isolation.now() {
@@ -87,6 +93,38 @@ impl Readiness {
                 Isolation::Violated(_) => Ready::NoIsolation,
             },
         }
+    }
+
+    /// By the last probe. Until the first has ended, the engine does not answer.
+    async fn engine_answers(&self) -> bool {
+        let mut probed = self.probed.subscribe();
+        if !self.is_fresh() {
+            self.probe();
+            if let Ok(_waits) = self.waiting.try_acquire() {
+                // Else the one before counts.
+                drop(timeout(WAIT_MAX, probed.changed()).await);
+            }
+        }
+        let last = *probed.borrow();
+        last.is_some_and(|(_, answers)| answers)
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.probed.borrow().is_some_and(|(at, _)| at.elapsed() < FRESH)
+    }
+
+    /// Begins a probe, unless one is under way or has just ended.
+    fn probe(&self) {
+        let Ok(one) = Arc::clone(&self.probing).try_acquire_owned() else { return };
+        if self.is_fresh() {
+            return;
+        }
+        let (engine, probed) = (Arc::clone(&self.stats.runs.parts().sandboxes.engine), self.probed.clone());
+        tokio::spawn(async move {
+            let answers = engine.probe().await.is_ok();
+            probed.send_replace(Some((Instant::now(), answers)));
+            drop(one);
+        });
     }
 }
 

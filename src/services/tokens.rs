@@ -327,7 +327,7 @@ pub(super) fn quota((burst, a_minute): (u32, u32)) -> Quota {
     Quota::per_minute(at_least_1(a_minute)).allow_burst(at_least_1(burst))
 }
 
-/// As tokens are stored.
+/// The form in which tokens are stored: SHA-256.
 pub fn digest(token: &[u8]) -> TokenDigest {
     Sha256::digest(token).into()
 }

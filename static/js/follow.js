@@ -7,6 +7,8 @@ const LAST = new Set(["finished", "failed"]);
 const SILENCE_MS_MAX = 45_000;
 const RETRY_MS = [250, 500, 1000, 2000, 5000];
 const ATTEMPTS_MAX = 30;
+// The characters of events after which the browser gets a turn to draw and to take the user's input.
+const SLICE_CHARS = 4 * 1024;
 // A connection that lasted so long counts as one that works.
 const STEADY_MS = 10_000;
 
@@ -71,6 +73,7 @@ async function* events(client, runId, after, signal) {
 async function* parse(body, alive) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let passed = 0;
   try {
     for (;;) {
       const { value, done } = await reader.read();
@@ -80,12 +83,29 @@ async function* parse(body, alive) {
       rest = whole.pop();
       for (const message of whole) {
         const data = message.split("\n").find((line) => line.startsWith("data:"));
-        if (data) yield JSON.parse(data.slice("data:".length));
+        if (!data) continue;
+        yield JSON.parse(data.slice("data:".length));
+        passed += data.length;
+        if (passed < SLICE_CHARS) continue;
+        passed = 0;
+        await turn();
       }
     }
   } finally {
     reader.cancel().catch(() => {});
   }
+}
+
+// Unlike a timer, a message is not delayed while the page is in the background.
+function turn() {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
 }
 
 // A stream that ends without the last event: all events were received before, or a proxy closed it.

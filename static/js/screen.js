@@ -9,14 +9,75 @@ const SEGMENTS_MAX = 200;
 /** The style of text that no sequence changed. */
 export const PLAIN = Object.freeze({ key: "" });
 
+/** Cells are code points, each with its style. Changing some of them costs nothing for the others. */
 class Row {
-  /** `[{text, style}]`: neighbours differ in style. */
-  segments = [];
-  width = 0;
+  #texts = [];
+  #styles = [];
+  #segments = null;
   /** The style of the newline, or null when the row has none. */
   end = null;
   /** Whether it changed since it was drawn. */
   changed = true;
+
+  get width() {
+    return this.#texts.length;
+  }
+
+  /** `[{text, style}]`: neighbours differ in style; beyond the bound, text takes the style before it. */
+  get segments() {
+    this.#segments ??= this.#joined();
+    return this.#segments;
+  }
+
+  /** Writes a cell at a column of the row or behind its last one. */
+  put(column, text, style) {
+    this.#texts[column] = text;
+    this.#styles[column] = style;
+    this.#touch();
+  }
+
+  blank(from, to) {
+    for (let column = from; column < to; column += 1) {
+      this.#texts[column] = " ";
+      this.#styles[column] = PLAIN;
+    }
+    this.#touch();
+  }
+
+  remove(from, count = Infinity) {
+    this.#texts.splice(from, count);
+    this.#styles.splice(from, count);
+    this.#touch();
+  }
+
+  removeStyle(key) {
+    const keeps = this.#styles.map((style) => style.key !== key);
+    this.#texts = this.#texts.filter((_, column) => keeps[column]);
+    this.#styles = this.#styles.filter((_, column) => keeps[column]);
+    this.#touch();
+  }
+
+  /** What is left of it when it is final. */
+  settled() {
+    const { segments, width, end, element } = this;
+    return { segments, width, end, element };
+  }
+
+  #touch() {
+    this.changed = true;
+    this.#segments = null;
+  }
+
+  #joined() {
+    const segments = [];
+    this.#texts.forEach((text, column) => {
+      const style = this.#styles[column];
+      const last = segments.at(-1);
+      if (last && (last.style.key === style.key || segments.length >= SEGMENTS_MAX)) last.text += text;
+      else segments.push({ text, style });
+    });
+    return segments;
+  }
 }
 
 export class Screen {
@@ -41,11 +102,12 @@ export class Screen {
   }
 
   write(text, style) {
-    for (let rest = text; rest;) {
+    for (const cell of text) {
       if (this.column >= COLUMNS_MAX) this.#continue();
-      const part = slice(rest, 0, COLUMNS_MAX - this.column);
-      this.#put(part, style);
-      rest = rest.slice(part.length);
+      const row = this.#current();
+      row.blank(row.width, this.column);
+      row.put(this.column, cell, style);
+      this.column += 1;
     }
   }
 
@@ -73,7 +135,7 @@ export class Screen {
   /** 0: from the cursor to the end; 1: up to the cursor; 2 and 3: all of it. */
   eraseScreen(what) {
     const from = what === 0 ? this.row + 1 : this.top;
-    if (what === 1) for (const row of this.rows.slice(this.top, this.row)) this.#replace(row, []);
+    if (what === 1) for (const row of this.rows.slice(this.top, this.row)) row.remove(0);
     else this.rows.splice(from);
     if (!this.rows.length || this.rows.at(-1).end) this.rows.push(new Row());
     this.eraseLine(what);
@@ -84,25 +146,18 @@ export class Screen {
   /** 0: from the cursor to the end; 1: up to the cursor; 2: all of it. */
   eraseLine(what) {
     const row = this.rows[this.row];
-    if (!row) return;
-    const [head, tail] = [cut(row.segments, 0, this.column), cut(row.segments, this.column + 1, Infinity)];
-    const blank = blanks(this.column + 1);
-    this.#replace(row, what === 0 ? head : what === 1 ? [...blank, ...tail] : []);
+    if (what === 1) row?.blank(0, Math.min(this.column + 1, row.width));
+    else row?.remove(what === 0 ? this.column : 0);
   }
 
   eraseCells(count) {
     const row = this.rows[this.row];
-    if (!row) return;
-    const tail = cut(row.segments, this.column + count, Infinity);
-    this.#replace(row, [...cut(row.segments, 0, this.column), ...(tail.length ? blanks(count) : []), ...tail]);
+    if (this.column + count < row?.width) row.blank(this.column, this.column + count);
+    else row?.remove(this.column);
   }
 
   deleteCells(count) {
-    const row = this.rows[this.row];
-    if (!row) return;
-    const { segments } = row;
-    const rest = cut(segments, this.column + count, Infinity);
-    this.#replace(row, [...cut(segments, 0, this.column), ...rest]);
+    this.rows[this.row]?.remove(this.column, count);
   }
 
   /** Removes the text of one style where it can still be changed, and the line that only its newline began. */
@@ -113,18 +168,14 @@ export class Screen {
       last.end = null;
       this.row = this.lastRow;
     }
-    for (const row of this.rows)
-      this.#replace(
-        row,
-        row.segments.filter(({ style }) => style.key !== key),
-      );
+    for (const row of this.rows) row.removeStyle(key);
     this.row = Math.min(this.row, this.lastRow);
     this.column = this.rows[this.row].width;
   }
 
   /** Makes all rows final. */
   finish() {
-    this.#final.push(...this.rows.splice(0, Infinity, new Row()));
+    this.#final.push(...this.rows.splice(0, Infinity, new Row()).map((row) => row.settled()));
     this.row = 0;
     this.column = 0;
   }
@@ -141,7 +192,7 @@ export class Screen {
     if (this.row < this.rows.length) return;
     this.rows.push(new Row());
     if (this.rows.length <= ROWS_MAX) return;
-    this.#final.push(this.rows.shift());
+    this.#final.push(this.rows.shift().settled());
     this.row -= 1;
   }
 
@@ -154,67 +205,4 @@ export class Screen {
     }
     return this.rows[this.row];
   }
-
-  #put(text, style) {
-    const row = this.#current();
-    const width = widthOf(text);
-    if (this.column < row.width) {
-      const tail = cut(row.segments, this.column + width, Infinity);
-      this.#replace(row, [...cut(row.segments, 0, this.column), { text, style }, ...tail]);
-    } else {
-      if (this.column > row.width) add(row.segments, ...blanks(this.column - row.width));
-      add(row.segments, { text, style });
-      row.width = this.column + width;
-      row.changed = true;
-    }
-    this.column += width;
-  }
-
-  #replace(row, segments) {
-    row.segments = [];
-    for (const segment of segments) add(row.segments, segment);
-    row.width = row.segments.reduce((sum, { text }) => sum + widthOf(text), 0);
-    row.changed = true;
-  }
-}
-
-// Appends, joining equal styles; beyond the bound, text takes the style before it.
-function add(segments, ...more) {
-  for (const { text, style } of more) {
-    const last = segments.at(-1);
-    if (last && (last.style.key === style.key || segments.length >= SEGMENTS_MAX)) {
-      segments[segments.length - 1] = { text: last.text + text, style: last.style };
-    } else if (text) segments.push({ text, style });
-  }
-}
-
-/** The cells `from` to `to` of a row. */
-function cut(segments, from, to) {
-  const kept = [];
-  let at = 0;
-  for (const { text, style } of segments) {
-    const width = widthOf(text);
-    const part = slice(text, Math.max(from - at, 0), Math.max(to - at, 0));
-    if (part) kept.push({ text: part, style });
-    at += width;
-  }
-  // A row that is shorter than the cursor's column is filled up to it.
-  if (from === 0 && to !== Infinity && at < to) kept.push(...blanks(to - at));
-  return kept;
-}
-
-function blanks(count) {
-  return [{ text: " ".repeat(Math.min(count, COLUMNS_MAX)), style: PLAIN }];
-}
-
-// A column is a code point. Only text with surrogate pairs has to be taken apart for that.
-const PAIRS = /[\ud800-\udbff]/;
-
-function widthOf(text) {
-  return PAIRS.test(text) ? [...text].length : text.length;
-}
-
-function slice(text, from, to) {
-  if (!PAIRS.test(text)) return text.slice(from, to);
-  return [...text].slice(from, to).join("");
 }

@@ -14,7 +14,7 @@ export function wordsOf(line) {
       ),
     );
   }
-  if (line.slice(end).trim()) throw new Error("A quote is not closed.");
+  if (line.slice(end).trim()) throw new Error("A quote is not closed: close it, or write \\ before it.");
   return words;
 }
 

@@ -10,15 +10,18 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from expectations import CODE, CONVERSATION, PNG_CODE, TOOLS, check_error, check_picture, check_plain, check_run
+from expectations import CODE, CONVERSATION, LARGE_CODE, PNG_CODE, TOOLS
+from expectations import check_error, check_large, check_picture, check_plain, check_run
 
 
 async def era(url: str, token: str, mode: str) -> None:
     conversation = CONVERSATION + mode
+    large = {"conversationId": conversation + "large", "language": "python", "code": LARGE_CODE}
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
         async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
             run = {"conversationId": conversation + "plain", "language": "python", "code": CODE}
             check_plain((await client.call_tool("sandbox_run_code", run)).model_dump(by_alias=True))
+            check_large((await client.call_tool("sandbox_run_code", large)).model_dump(by_alias=True))
         async with Client(streamable_http_client(url + "?structured=on", http_client=http), mode=mode) as client:
             tools = (await client.list_tools()).tools
             assert [tool.name for tool in tools] == [f"sandbox_{name}" for name in TOOLS], tools
@@ -32,6 +35,7 @@ async def era(url: str, token: str, mode: str) -> None:
             run = {"conversationId": conversation, "language": "python"}
             check_run(await call("sandbox_run_code", run | {"code": CODE}))
             check_picture(await call("sandbox_run_code", run | {"code": PNG_CODE}), base64.b64decode)
+            check_large(await call("sandbox_run_code", large))
             check_error(await call("sandbox_run_code", {"language": "python"}))
             await call("sandbox_list_runners", {})
             listed = await call("sandbox_list_files", {"conversationId": conversation})

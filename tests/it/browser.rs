@@ -40,6 +40,12 @@ async fn browse(server: &Server, arguments: Value) -> Value {
     page.clone()
 }
 
+/// The files of the conversation `a`.
+async fn listed(server: &Server) -> Value {
+    let request = server.http.get(server.url("/v1/conversations/a/files")).bearer_auth(TOKEN);
+    request.send().await.expect("an answer").json::<Value>().await.expect("JSON")["files"].clone()
+}
+
 fn text(page: &Value) -> &str {
     page["text"].as_str().expect("a text")
 }
@@ -99,7 +105,8 @@ async fn pages_are_read_used_and_kept_for_their_conversation() {
     let click = json!([{"action": "click", "selector": "text=the report"}]);
     let saved = browse(&server, json!({"conversationId": "a", "url": pages.url("/files"), "actions": click})).await;
     let file = &saved["files"][0];
-    assert!(file["path"].as_str().expect("a path").ends_with("report.txt"), "{saved}");
+    let path = file["path"].as_str().expect("a path");
+    assert!(path.starts_with("downloads/") && path.ends_with("report.txt"), "{saved}");
     let link = file["url"].as_str().expect("a link");
     assert_eq!(server.http.get(link).send().await.expect("an answer").text().await.expect("a text"), "the report");
 
@@ -107,7 +114,8 @@ async fn pages_are_read_used_and_kept_for_their_conversation() {
     let windows = json!({"conversationId": "a", "url": pages.url("/windows"), "actions": click});
     let opened = browse(&server, windows).await;
     let notes = opened["notes"].to_string();
-    assert!(opened["title"] == "Form" && notes.contains("boo") && notes.contains("new window"), "{opened}");
+    let is_quoted = notes.contains(r#"\"boo) (network\""#);
+    assert!(opened["title"] == "Form" && is_quoted && notes.contains("new window"), "{opened}");
 
     let title = json!({"conversationId": "a", "language": "browser", "code": "print(await page.title())"});
     let printed = tool(&server, "sandbox_run_cell", title).await["structuredContent"]["stdout"].clone();
@@ -153,11 +161,20 @@ async fn download_that_is_not_finished_in_time_is_cancelled_and_deleted() {
     let call = json!({"conversationId": "a", "url": pages.url("/files"), "actions": click, "timeoutSeconds": 8});
     let given_up = browse(&server, call).await;
     assert!(given_up["notes"].to_string().contains("A download was not finished in time"), "{given_up}");
-    let listed = async || {
-        let request = server.http.get(server.url("/v1/conversations/a/files")).bearer_auth(TOKEN);
-        request.send().await.expect("an answer").json::<Value>().await.expect("JSON")["files"].clone()
-    };
-    until("nothing of it is left", async || listed().await == json!([])).await;
+    until("nothing of it is left", async || listed(&server).await == json!([])).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn download_that_a_page_begins_by_itself_is_no_module_of_programs() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    browse(&server, json!({"conversationId": "a", "url": pages.url("/planted")})).await;
+    until("it is stored", async || listed(&server).await[0]["path"] == "downloads/requests.py").await;
+    let code = "import requests; print(callable(requests.get))";
+    let call = json!({"conversationId": "a", "language": "python", "code": code});
+    let printed = tool(&server, "sandbox_run_code", call).await["structuredContent"]["stdout"].clone();
+    assert_eq!(printed, "True\n");
     server.stop().await;
 }
 
@@ -227,6 +244,22 @@ async fn pages_of_any_size_and_kind_leave_the_session_usable() {
     let missing =
         json!({"conversationId": "a", "actions": [{"action": "click", "selector": "#none"}], "timeoutSeconds": 2});
     assert_eq!(browse(&server, missing).await["error"]["kind"], "not_found");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_and_controls_of_a_page_that_is_full_of_text_are_listed() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let full = browse(&server, json!({"conversationId": "a", "url": pages.url("/full")})).await;
+    let counts = ["links", "controls"].map(|list| full[list].as_array().map(Vec::len));
+    assert_eq!(counts, [Some(60), Some(66)], "{full}");
+    assert_eq!(controls(&full).last().map(|one| one.1), Some("Send"), "it is after the text: {full}");
+    assert_eq!((&full["linksMore"], &full["controlsMore"]), (&json!(0), &json!(0)), "{full}");
+    // Each character has three bytes.
+    assert!(full["textTruncated"] == true && (48_000..=48 << 10).contains(&text(&full).len()), "{full}");
+    let deep = browse(&server, json!({"conversationId": "a", "url": pages.url("/deep")})).await;
+    assert!(deep["textTruncated"] == true && !text(&deep).contains("bottom"), "{deep}");
     server.stop().await;
 }
 

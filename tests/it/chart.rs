@@ -146,7 +146,7 @@ fn role_of_the_server_has_these_rights_and_no_more() {
     let rules: String = rules.split_whitespace().collect::<Vec<_>>().join(" ");
     let expected = "- apiGroups: [\"\"] resources: [pods] verbs: [create, get, list, watch, delete] \
                     - apiGroups: [\"\"] resources: [pods/attach] verbs: [get, create] \
-                    - apiGroups: [\"\"] resources: [podtemplates] verbs: [list, watch]";
+                    - apiGroups: [\"\"] resources: [podtemplates] verbs: [get, list, watch]";
     assert_eq!(rules, expected);
     assert!(!text.contains("ClusterRole"), "its rights are in one namespace");
 }

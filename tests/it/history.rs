@@ -123,6 +123,7 @@ fn ended(word: &str, unix_ms: i64) -> LineEnd {
             stderr_bytes: 4,
             files: 1,
         },
+        cpu_max: (word == "timed_out").then_some(Duration::from_millis(90)),
         files: vec!["a\u{e4}.txt".to_owned()],
     }
 }

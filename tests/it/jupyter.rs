@@ -209,6 +209,43 @@ async fn a_path_pins_the_conversation() {
     let mut socket = Socket::connect(server.address, &path, &[]).await.expect("a connection");
     socket.run("write f text").await;
     assert_eq!(get(&server, "/c/mine/api/contents/f").await["content"], "text");
+
+    // One path is a notebook of its own at each address, in whatever order they are asked.
+    let notebook = async |below: &str| {
+        let asked = json!({"path": "n.ipynb", "type": "notebook", "kernel": {"name": "python"}});
+        let (status, _, session) = call(&server, Method::POST, &format!("{below}/api/sessions"), Some(asked)).await;
+        assert_eq!(status, 201, "{below}: {session}");
+        session
+    };
+    let (other, unpinned, mine) = (notebook("/c/other").await, notebook("").await, notebook("/c/mine").await);
+    assert_eq!(mine["kernel"]["id"], id);
+    for (below, session) in [("", &unpinned), ("/c/other", &other), ("/c/mine", &mine)] {
+        assert_eq!(notebook(below).await["id"], session["id"], "{below}");
+    }
+    let kernels = [&other, &unpinned, &mine].map(|session| session["kernel"]["id"].as_str().expect("an id"));
+    assert!(kernels[1] != kernels[0] && kernels[1] != kernels[2], "{kernels:?}");
+
+    // What is in another conversation is not there.
+    let (kernel, session) = (kernels[0], other["id"].as_str().expect("an id"));
+    let (kernel_path, session_path) = (format!("/api/kernels/{kernel}"), format!("/api/sessions/{session}"));
+    let given = json!({"path": "x.ipynb", "kernel": {"id": kernel}});
+    for (method, path, body) in [
+        (Method::GET, kernel_path.clone(), None),
+        (Method::POST, format!("{kernel_path}/interrupt"), None),
+        (Method::POST, format!("{kernel_path}/restart"), None),
+        (Method::GET, format!("{kernel_path}/channels"), None),
+        (Method::GET, session_path.clone(), None),
+        (Method::PATCH, session_path.clone(), Some(json!({"path": "x.ipynb"}))),
+        (Method::POST, "/api/sessions".to_owned(), Some(given.clone())),
+        (Method::PATCH, format!("/api/sessions/{}", mine["id"].as_str().expect("an id")), Some(given)),
+        (Method::DELETE, session_path.clone(), None),
+        (Method::DELETE, kernel_path.clone(), None),
+    ] {
+        let (status, _, why) = call(&server, method, &format!("/c/mine{path}"), body).await;
+        assert_eq!(status, 404, "{path}: {why}");
+    }
+    assert_eq!(get(&server, &format!("/c/other{session_path}")).await["path"], "n.ipynb");
+    assert_eq!(call(&server, Method::DELETE, &format!("/c/other{kernel_path}"), None).await.0, 204);
     server.stop().await;
 }
 

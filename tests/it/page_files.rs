@@ -104,7 +104,9 @@ async fn files_are_previewed_without_effect() {
     let csv = format!("name;note\nAda;\"a;\"\"b\"\"\nc\"\n{}", "x;<b>\n".repeat(1500));
     // This byte says that the first column is compressed by Snappy (1, as a zigzag number); here by Brotli (4).
     let packed = [&PARQUET[..197], &[8], &PARQUET[198..]].concat();
-    let files: [(&str, &[u8]); 10] = [
+    let long = format!("a\n{}x\n", " ".repeat(1_000_000));
+    let files: [(&str, &[u8]); 11] = [
+        ("long.csv", long.as_bytes()),
         ("deep/er/m.md", MARKDOWN.as_bytes()),
         ("deep/p.html", HTML.as_bytes()),
         ("t.csv", csv.as_bytes()),
@@ -128,6 +130,8 @@ async fn files_are_previewed_without_effect() {
 
     markdown(&scene).await;
     html(&scene).await;
+    scene.view("long.csv", "table").await;
+    scene.close_viewer().await;
     scene.view("t.csv", "table").await;
     let cells = "const rows = [...document.querySelectorAll('.viewer-body tr')]; return [rows.length, \
                  rows.slice(0, 3).map(row => [...row.cells].map(cell => cell.textContent))]";

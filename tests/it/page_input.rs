@@ -125,7 +125,7 @@ async fn arguments_and_input_are_given_before_the_run(sheet: &Sheet) {
     sheet.click("run").await;
     until("the mistake is said", async || {
         sheet.browser.script("return document.getElementById('args-error').textContent").await
-            == "A quote is not closed."
+            == r"A quote is not closed: close it, or write \ before it."
     })
     .await;
     assert_eq!((focused_element(sheet).await, sheet.history().await.len()), (json!("args"), before));

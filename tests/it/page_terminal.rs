@@ -35,6 +35,7 @@ async fn printed_text_is_shown_as_on_a_terminal() {
     streams_are_in_order_and_told_apart(&sheet).await;
     following_ends_only_by_a_gesture(&server, &sheet).await;
     hostile_output_is_bounded(&sheet).await;
+    overwritten_cells_of_a_wide_row_leave_the_page_its_turns(&sheet).await;
     sheet.browser.close().await;
     server.stop().await;
 }
@@ -176,6 +177,24 @@ async fn hostile_output_is_bounded(sheet: &Sheet) {
         eprintln!("{} bytes of steps: {elements} elements, {characters} characters", steps.join("\n").len());
         assert!(elements < 40_000 && characters < 2 << 20, "{elements} elements, {characters} characters");
     }
+}
+
+/// Each write replaces the first cell of a row of characters that JavaScript counts as two.
+async fn overwritten_cells_of_a_wide_row_leave_the_page_its_turns(sheet: &Sheet) {
+    // A beat counts when events were taken since the one before it.
+    let beat = "const read = JSON.parse; const { port1, port2 } = new MessageChannel(); let [taken, seen] = [0, 0]; \
+                JSON.parse = (text, ...rest) => { taken += `${text}`.length; return read(text, ...rest); }; \
+                window.beats = 0; port1.onmessage = () => { if (taken > seen) window.beats += 1; seen = taken; \
+                port2.postMessage(null); }; port2.postMessage(null); \
+                window.endBeats = () => { port1.close(); JSON.parse = read; return window.beats; }";
+    sheet.browser.script(beat).await;
+    let overwrites = bytes(&"\rx".repeat(10_000));
+    let steps: Vec<_> = [bytes(&"😀".repeat(4000))].into_iter().chain((0..10).map(|_| overwrites.clone())).collect();
+    let shown = printed(sheet, &steps).await;
+    assert!(shown == format!("x{}", "😀".repeat(3999)), "{} characters", shown.chars().count());
+    // An event holds at most 16 KiB, and a turn follows each of that length.
+    let beats = sheet.browser.script("return window.endBeats()").await;
+    assert!(beats.as_u64() >= Some(10), "{beats} beats");
 }
 
 /// What a browser loads until the page is ready, with the requests of the page itself.

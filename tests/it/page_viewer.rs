@@ -85,7 +85,7 @@ async fn pictures_and_documents_are_shown_and_a_broken_picture_is_told() {
         (
             "broken.png",
             b"x".to_vec(),
-            "body.querySelector('.refusal')?.textContent.startsWith('This image cannot be shown.')",
+            "body.querySelector('.refusal')?.textContent.startsWith('This image cannot be shown')",
         ),
         // A frame that a policy keeps from it has another document in its place.
         (

@@ -2,6 +2,7 @@
 //!
 //! The two servers have engines of their own, so what an engine started tells where a program ran.
 
+mod batches;
 mod keys;
 
 use mcp_sandbox_server::domain::{

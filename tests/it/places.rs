@@ -2,17 +2,18 @@
 
 mod last_answers;
 mod pieces;
+mod probes;
 mod tokens;
 
 use std::{
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -29,7 +30,7 @@ const BIG_BYTES: u64 = 50 << 20;
 enum Attack {
     /// The same request every 200 ms, with its answers read.
     Asks(String),
-    /// A request whose answer it does not read.
+    /// A request whose answer it does not read, then a byte every 100 ms, of the body if the request has one.
     Unread(String),
     /// A piece of a head every 50 ms.
     Drips,
@@ -37,8 +38,10 @@ enum Attack {
 }
 
 impl Attack {
-    async fn on(&self, address: SocketAddr) -> std::io::Result<()> {
-        let mut stream = TcpStream::connect(address).await?;
+    async fn on(&self, from: Ipv4Addr, address: SocketAddr) -> std::io::Result<()> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((from, 0).into())?;
+        let mut stream = socket.connect(address).await?;
         let mut answer = vec![0; 1 << 16];
         match self {
             Self::Asks(request) => loop {
@@ -51,7 +54,7 @@ impl Attack {
             Self::Unread(request) => {
                 stream.write_all(request.as_bytes()).await?;
                 loop {
-                    sleep(Duration::from_millis(200)).await;
+                    sleep(Duration::from_millis(100)).await;
                     // Fails once the server has closed: what follows is never a valid head.
                     stream.write_all(b" ").await?;
                 }
@@ -65,14 +68,14 @@ impl Attack {
     }
 }
 
-/// Attackers until they are dropped.
-fn attackers(count: usize, attack: &Attack, address: SocketAddr) -> JoinSet<()> {
+/// Attackers until they are dropped, each from an address of its own: one address has a share of its own.
+fn attackers(count: usize, attacks: &[Attack], address: SocketAddr) -> JoinSet<()> {
     let mut all = JoinSet::new();
-    for _ in 0..count {
-        let attack = attack.clone();
+    for (n, attack) in (2..=254).cycle().take(count).zip(attacks.iter().cycle()) {
+        let (from, attack) = (Ipv4Addr::new(127, 0, 0, n), attack.clone());
         all.spawn(async move {
             loop {
-                drop(attack.on(address).await);
+                drop(attack.on(from, address).await);
                 sleep(Duration::from_millis(5)).await;
             }
         });
@@ -122,6 +125,25 @@ async fn large_file(server: &FakeServer) -> String {
     url[url.find("/files/").expect("its path")..].to_owned()
 }
 
+/// Asserts that a health probe and a request with a token are answered in time while others attack.
+async fn others_are_answered(server: &FakeServer, what: &str, attacks: &[Attack]) {
+    for count in [20, 200] {
+        let held = attackers(count, attacks, server.address);
+        sleep(Duration::from_millis(700)).await;
+        let mut slowest = Duration::ZERO;
+        for _ in 0..6 {
+            for (path, more) in [("/healthz", String::new()), ("/v1/runners", with_token())] {
+                let from = Instant::now();
+                let answer = ask(server.address, path, &more).await;
+                slowest = slowest.max(from.elapsed());
+                assert!(answer.starts_with("HTTP/1.1 200"), "{count} of {what}, {path}: {answer:.80}");
+            }
+        }
+        println!("{count} of {what}: the slowest newcomer was answered after {slowest:?}");
+        drop(held);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_without_a_token_do_not_lock_out_others() {
     let server = FakeServer::with(&[PLACES]).await;
@@ -134,21 +156,7 @@ async fn connections_without_a_token_do_not_lock_out_others() {
         Attack::Silent,
     ];
     for attack in attacks {
-        for count in [20, 200] {
-            let held = attackers(count, &attack, server.address);
-            sleep(Duration::from_millis(700)).await;
-            let mut slowest = Duration::ZERO;
-            for _ in 0..6 {
-                for (path, more) in [("/healthz", String::new()), ("/v1/runners", with_token())] {
-                    let from = Instant::now();
-                    let answer = ask(server.address, path, &more).await;
-                    slowest = slowest.max(from.elapsed());
-                    assert!(answer.starts_with("HTTP/1.1 200"), "{count} of {attack:.40?}, {path}: {answer:.80}");
-                }
-            }
-            println!("{count} of {attack:.40?}: the slowest newcomer was answered after {slowest:?}");
-            drop(held);
-        }
+        others_are_answered(&server, &format!("{attack:?}"), &[attack]).await;
     }
     server.stop().await;
 }
@@ -310,27 +318,25 @@ async fn ready_says_what_stands_by_to_operators_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_tokens_are_answered_late_and_valid_ones_at_once() {
-    let server = FakeServer::start().await;
-    let guess = async |n: usize| {
-        let from = Instant::now();
-        let answer = ask(server.address, "/v1/runners", &format!("authorization: Bearer guess-{n:020}\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-        from.elapsed()
-    };
-    for n in 0..10 {
-        guess(n).await;
+    for (path, status) in [("/v1/runners", 401), ("/readyz", 200), ("/health", 200)] {
+        let server = FakeServer::start().await;
+        let asked = async |token: &str, status: u16| {
+            let from = Instant::now();
+            let answer = ask(server.address, path, &bearer(token)).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+            from.elapsed()
+        };
+        let guess = async |n: usize| asked(&format!("guess-{n:020}"), status).await;
+        for n in 0..10 {
+            guess(n).await;
+        }
+        assert!(guess(10).await > Duration::from_secs(1), "the eleventh of a minute");
+        // After its delay one more guess is free.
+        let (one, other, valid) = tokio::join!(guess(11), guess(12), asked(TOKEN, 200));
+        let slow = one.max(other);
+        assert!(valid < slow, "{path}: {valid:?}, {slow:?}");
+        server.stop().await;
     }
-    assert!(guess(10).await > Duration::from_secs(1), "the eleventh of a minute");
-    // After its delay one more guess is free.
-    let (one, other, valid) = tokio::join!(guess(11), guess(12), async {
-        let from = Instant::now();
-        let answer = ask(server.address, "/v1/runners", &with_token()).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        from.elapsed()
-    });
-    let slow = one.max(other);
-    assert!(valid < slow, "{valid:?}, {slow:?}");
-    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,10 @@ use mcp_sandbox_server::{
     },
     app::{App, StartError},
     domain::users::{DEFAULT_RANGE, RunnerUsers},
-    ports::{engine::Engine, storage::Storage as _},
+    ports::{
+        engine::{Engine, ImageId},
+        storage::Storage as _,
+    },
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -164,8 +167,8 @@ async fn isolation_check_retries_transient_failures() {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_that_this_engine_isolates() {
     let server = Server::start().await;
-    let ready = server.http.get(server.url("/readyz")).send().await.expect("an answer");
-    assert_eq!(ready.status(), 200);
+    let ready = async || server.http.get(server.url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200);
+    until("it is ready", ready).await;
     let root = server.root.display().to_string();
     let doctor = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
         .args(["doctor", "--json"])
@@ -229,6 +232,28 @@ async fn each_runner_is_checked_where_they_differ_and_a_bad_one_is_refused_alone
     let refused = server.run("javascript").await;
     assert_eq!(refused["code"], "engine_failed", "{refused}");
     assert_eq!(server.run("bash").await["outcome"]["ended"], "exited");
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_that_takes_long_to_start_keeps_no_other_from_its_check() {
+    let engine = differing();
+    engine.answer("== ", INSIDE);
+    engine.add_runner("bash");
+    let server = Testing::start(engine).await;
+    until("Bash has passed", async || server.ready().await.0 == 200).await;
+    server.engine.faults().fetching.send_replace(Some(ImageId("sha256:fake-python".to_owned())));
+    server.engine.add_runner("python");
+    until("a sandbox of Python is started", async || server.engine.attempts() >= 2).await;
+    // The image of Bash is replaced.
+    let mut images = server.engine.runners().await.expect("images");
+    let bash = images.iter_mut().find(|image| image.id.0.ends_with("bash")).expect("Bash");
+    bash.id.0.push_str("-2");
+    server.engine.set_runners(images);
+    until("the new image has passed", async || server.run("bash").await["outcome"]["ended"] == "exited").await;
+    server.engine.faults().fetching.send_replace(None);
+    until("Python has passed", async || server.run("python").await["outcome"]["ended"] == "exited").await;
     server.shutdown.cancel();
     server.ended().await.expect("it served");
 }

@@ -321,7 +321,7 @@ async fn a_flood_ends_at_the_output_limit_and_the_session_lives() {
     let displays = displays.iter().filter(|event| matches!(event.kind, EventKind::Display(_))).count();
     assert_eq!(displays, 501, "those for which there is room, and the last");
     let report = run.finished().await.expect("a report");
-    assert_eq!(report.stderr.text.matches("[Displays left out: 1499.").count(), 1, "{}", report.stderr.text);
+    assert_eq!(report.stderr.text.matches("[Events left out: 1499.").count(), 1, "{}", report.stderr.text);
     assert_eq!(report.files.changed, 20, "files of one cell are bounded");
     server.stop().await;
 }

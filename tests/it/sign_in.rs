@@ -58,7 +58,7 @@ impl Visitor {
     pub async fn of(server: &FakeServer) -> Self {
         let http = Client::builder().redirect(Policy::none()).build().expect("a client");
         let visitor = Self { base: format!("http://{}", server.address), http };
-        until("the tokens are known", async || visitor.get("/mcp").await.status() == 401).await;
+        until("the tokens are known", async || server.shared.tokens.is_loaded()).await;
         visitor
     }
 

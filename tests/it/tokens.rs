@@ -86,7 +86,9 @@ async fn what_cannot_be_a_token_is_refused_by_the_name_of_the_member(kind: Kind)
         (json!({"name": "a", "scopes": []}), "scopes"),
         (json!({"name": "a", "scopes": ["root"]}), "scopes"),
         (json!({"name": "a", "languages": ["no language"]}), "languages"),
-        (json!({"name": "a", "expiresInSeconds": 0}), "expires"),
+        (json!({"name": "a", "expiresInSeconds": 0}), "expiresInSeconds"),
+        (json!({"name": "a", "expiresInSeconds": 172_800_000_001_u64}), "expiresInSeconds"),
+        (json!({"name": "a", "expiresInSeconds": (1_u64 << 53) - 1}), "expiresInSeconds"),
         (json!({"name": "a", "limits": {"runs": 1}}), "limits.runs"),
         (json!({"name": "a", "scope": "run"}), "scope"),
     ] {

@@ -28,14 +28,15 @@ const DAY_MS: i64 = 24 * 3600 * 1000;
 const WRITE: &str = "INSERT INTO history \
     (id, owner, conversation, token, is_cell, language, image, program_sha256, source, instance, begun_ms, ended_ms, \
      ended, exit_code, signal, oom_killed, failure, sentence, wall_ms, cpu_ms, memory_peak_bytes, stdout_bytes, \
-     stderr_bytes, files_changed, files) \
+     stderr_bytes, files_changed, files, cpu_max_ms) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, \
-     $24, $25) \
+     $24, $25, $26) \
     ON CONFLICT (id) DO UPDATE SET ended_ms = excluded.ended_ms, ended = excluded.ended, \
      exit_code = excluded.exit_code, signal = excluded.signal, oom_killed = excluded.oom_killed, \
      failure = excluded.failure, sentence = excluded.sentence, wall_ms = excluded.wall_ms, cpu_ms = excluded.cpu_ms, \
      memory_peak_bytes = excluded.memory_peak_bytes, stdout_bytes = excluded.stdout_bytes, \
-     stderr_bytes = excluded.stderr_bytes, files_changed = excluded.files_changed, files = excluded.files \
+     stderr_bytes = excluded.stderr_bytes, files_changed = excluded.files_changed, files = excluded.files, \
+     cpu_max_ms = excluded.cpu_max_ms \
     WHERE excluded.ended IS NOT NULL AND (history.ended IS NULL OR history.ended = 'server_lost')";
 
 const ADD_USAGE: &str = "INSERT INTO usage_days \
@@ -219,6 +220,7 @@ async fn insert(transaction: &mut Transaction<'_, Any>, line: &HistoryLine) -> D
         .bind(figures.map(|figures| whole(figures.stderr_bytes)))
         .bind(figures.map(|figures| whole(figures.files)))
         .bind(files)
+        .bind(end.and_then(|end| end.cpu_max).map(|cpu| whole(ms(cpu))))
         .execute(&mut **transaction)
         .await?;
     Ok(written.rows_affected() > 0)
@@ -314,6 +316,7 @@ fn read_end(row: &AnyRow, unix_ms: i64) -> DbResult<LineEnd> {
             stderr_bytes: number(row, "stderr_bytes")?.unwrap_or_default(),
             files: number(row, "files_changed")?.unwrap_or_default(),
         },
+        cpu_max: number(row, "cpu_max_ms")?.map(Duration::from_millis),
         files: files.and_then(|files| serde_json::from_str(&files).ok()).unwrap_or_default(),
     })
 }

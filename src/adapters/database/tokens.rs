@@ -40,7 +40,10 @@ impl TokenStore for Database {
     }
 
     async fn insert(&self, token: &TokenRecord) -> DbResult<()> {
-        insert(&mut *self.pool()?.acquire().await?, token).await
+        // A caller that has waited too long drops this: a token that nobody knows is not stored then.
+        let mut transaction = self.pool()?.begin().await?;
+        insert(&mut transaction, token).await?;
+        Ok(transaction.commit().await?)
     }
 
     async fn revoke(&self, token: &TokenId, at_unix_ms: i64) -> DbResult<Option<Vec<TokenRecord>>> {
@@ -116,7 +119,7 @@ impl TokenStore for Database {
         for some in tokens.chunks(TOKENS_AT_ONCE) {
             let places = (4..4 + some.len()).map(|place| format!("${place}")).collect::<Vec<_>>().join(", ");
             let statement = format!(
-                "SELECT token, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
+                "SELECT token, CAST(COALESCE(SUM(COALESCE(cpu_ms, cpu_max_ms)), 0) AS BIGINT) AS cpu_ms, \
                  CAST(COALESCE(SUM(stdout_bytes + stderr_bytes), 0) AS BIGINT) AS bytes FROM history \
                  WHERE ended_ms >= $1 AND ended_ms < $1 + {AHEAD_MS} AND (instance <> $2 OR begun_ms < $3) \
                  AND token IN ({places}) GROUP BY token"

@@ -100,9 +100,13 @@ struct State {
 pub struct Faults {
     /// Nothing answers.
     pub away: bool,
+    /// Nothing answers in time.
+    pub hangs: bool,
     starts: VecDeque<StartFault>,
     /// Every start takes this long.
     pub start_delay: Duration,
+    /// While this is set, starts of the image wait.
+    pub fetching: watch::Sender<Option<ImageId>>,
     /// So many of the next sandboxes break off their output after its first piece.
     pub streams_to_break: u32,
     /// How so many of the next sandboxes end will not be known.
@@ -160,7 +164,8 @@ impl FakeEngine {
             if state.faults.away {
                 return Err(unavailable(act));
             }
-            state.faults.storm.as_mut().map_or(Gust::Calm, Storm::gust)
+            let hangs = state.faults.hangs;
+            state.faults.storm.as_mut().map_or(if hangs { Gust::Stall } else { Gust::Calm }, Storm::gust)
         };
         match gust {
             Gust::Calm => Ok(true),
@@ -305,6 +310,8 @@ impl Engine for FakeEngine {
             Some(StartFault::HalfWay) | None => self.create(spec)?,
         }
         sleep(delay).await;
+        let mut fetching = self.faults().fetching.subscribe();
+        drop(fetching.wait_for(|image| image.as_ref() != Some(&spec.image)).await);
         if fault.is_some() { Err(EngineError::refused("start", "on command")) } else { self.run(spec) }
     }
 

@@ -35,7 +35,8 @@ use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams},
 };
-use tokio::sync::OnceCell;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::{
     domain::{Limits, RunnerUsers, SandboxId},
@@ -54,6 +55,9 @@ const KILL_GRACE_S: u32 = 1;
 
 /// Pods that are listed at once, each of some 10 KB.
 const PAGE_PODS: u32 = 500;
+
+/// How long an answer about rights is good: readiness probes every few seconds.
+const RIGHTS_FRESH: Duration = Duration::from_mins(1);
 
 /// The cluster's settings.
 #[derive(Debug, Clone, Default)]
@@ -122,8 +126,8 @@ pub struct KubernetesEngine {
     options: KubernetesOptions,
     templates: templates::Templates,
     lives: life::OwnEndings,
-    /// Asked for once: readiness probes every few seconds.
-    missing_rights: OnceCell<Option<String>>,
+    /// The rights that are missing, and since when that is known.
+    missing_rights: Mutex<Option<(Instant, Option<String>)>>,
     /// Where a sandbox must not get to.
     forbidden: Vec<SocketAddr>,
 }
@@ -150,7 +154,7 @@ impl KubernetesEngine {
 
     fn with(client: Client, namespace: String, forbidden: Vec<SocketAddr>, options: KubernetesOptions) -> Self {
         let (templates, lives) = (templates::Templates::default(), life::OwnEndings::default());
-        Self { client, namespace, options, templates, lives, missing_rights: OnceCell::new(), forbidden }
+        Self { client, namespace, options, templates, lives, missing_rights: Mutex::default(), forbidden }
     }
 }
 
@@ -159,8 +163,7 @@ impl Engine for KubernetesEngine {
     async fn probe(&self) -> Result<Probe, EngineError> {
         let options = &self.options;
         let version = call::within("probe", options.time.answer, self.client.apiserver_version()).await?;
-        let missing = self.missing_rights.get_or_init(|| client::missing_rights(self)).await;
-        let mut warnings: Vec<_> = missing.iter().cloned().collect();
+        let mut warnings: Vec<_> = self.missing_rights().await.into_iter().collect();
         if minor(&version.minor) < HALF_CLOSE_MINOR {
             warnings.push(
                 "Runners without the label sandbox.protocol do not work before Kubernetes 1.30, which cannot close \
@@ -250,6 +253,19 @@ impl Engine for KubernetesEngine {
 impl KubernetesEngine {
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// A sentence that names the missing rights. When a question had no answer, all are asked again the next time.
+    async fn missing_rights(&self) -> Option<String> {
+        let fresh = self.missing_rights.lock().clone().filter(|(asked, _)| asked.elapsed() < RIGHTS_FRESH);
+        if let Some((_, missing)) = fresh {
+            return missing;
+        }
+        let (missing, is_whole) = client::missing_rights(self).await;
+        if is_whole {
+            *self.missing_rights.lock() = Some((Instant::now(), missing.clone()));
+        }
+        missing
     }
 
     /// The states of a pod from a version on; `None`: as it is now.

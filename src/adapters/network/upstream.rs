@@ -206,7 +206,16 @@ impl Upstream {
 }
 
 async fn first(addresses: &[SocketAddr]) -> Option<TcpStream> {
-    for address in addresses.iter().take(ADDRESSES_MAX) {
+    // Families take turns: a route that drops all packets of one does not use up the attempts.
+    let mut counts = [0; 2];
+    let turn = |address| {
+        let count = &mut counts[usize::from(SocketAddr::is_ipv6(address))];
+        *count += 1;
+        (*count, address)
+    };
+    let mut turns: Vec<(usize, &SocketAddr)> = addresses.iter().map(turn).collect();
+    turns.sort_by_key(|(turn, _)| *turn);
+    for (_, address) in turns.into_iter().take(ADDRESSES_MAX) {
         if let Ok(Ok(stream)) = timeout(CONNECT_MAX, TcpStream::connect(address)).await {
             stream.set_nodelay(true).ok()?;
             return Some(stream);
@@ -305,6 +314,15 @@ mod tests {
         let mut got = [0; 5];
         host.read_exact(&mut got).await.expect("all of it");
         assert_eq!(&got, b"01234");
+    }
+
+    #[tokio::test]
+    async fn addresses_of_one_family_that_do_not_answer_leave_attempts_for_the_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let alive = listener.local_addr().expect("an address");
+        let dead: SocketAddr = "[::1]:1".parse().expect("an address");
+        let stream = first(&[dead, dead, dead, dead, alive]).await.expect("a connection");
+        assert_eq!(stream.peer_addr().expect("an address"), alive);
     }
 
     #[tokio::test]

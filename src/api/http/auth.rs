@@ -37,7 +37,7 @@ const CONNECTING: HeaderName = HeaderName::from_static("cf-connecting-ip");
 /// The class of a request's sender, which decides about room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
-    /// A health probe.
+    /// A health probe without a body, which would hold up its answer, and without a token that has to be looked at.
     Probe,
     /// With a valid token.
     Holder {
@@ -49,12 +49,19 @@ pub enum Class {
 
 impl Class {
     /// Of a request whose sender is known from here on: `bearer` does not look it up again.
-    pub fn of<B>(tokens: &Tokens, request: &mut Request<B>) -> Self {
+    pub fn of<B: http_body::Body>(tokens: &Tokens, request: &mut Request<B>) -> Self {
         let (path, headers) = (request.uri().path(), request.headers());
-        let (is_probe, found) = (health::PATHS.contains(&path), caller(tokens, path, headers));
+        let found = caller(tokens, path, headers);
         // An assertion of Cloudflare Access becomes the token of its request later.
-        let asserted = || sign_in::assertion(headers).and_then(|assertion| tokens.caller(assertion.as_bytes()));
-        let class = match found.clone().or_else(asserted) {
+        let assertion = sign_in::assertion(headers);
+        let is_tokenless = assertion.is_none() && !has_key(headers);
+        let asserted = || assertion.and_then(|assertion| tokens.caller(assertion.as_bytes()));
+        let sender = found.clone().or_else(asserted);
+        let is_probe = health::PATHS.contains(&path)
+            && [Method::GET, Method::HEAD].contains(request.method())
+            && request.body().is_end_stream()
+            && (is_tokenless || sender.is_some());
+        let class = match sender {
             _ if is_probe => Self::Probe,
             Some(Caller { owner, token }) => Self::Holder { owner, token: token.record.id },
             None => Self::Guest,
@@ -63,6 +70,10 @@ impl Class {
             request.extensions_mut().insert(caller);
         }
         class
+    }
+
+    pub fn is_holder(&self) -> bool {
+        matches!(self, Self::Holder { .. })
     }
 }
 
@@ -130,8 +141,8 @@ pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, nex
 }
 
 /// Passes a request with a valid token on with its principal and its token, if the token has the scope; any other is
-/// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly. What is
-/// under way ends when the token does.
+/// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly; with 503
+/// while it may be one of the database that is not known yet. What is under way ends when the token does.
 pub(super) async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Reply {
     // Its token may have ended since.
     let found = request.extensions_mut().remove::<Caller>().filter(|found| !found.token.expired().is_cancelled());
@@ -163,21 +174,27 @@ pub(super) async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Reque
     Ok(answer.map(|body| Body::from_stream(body.into_data_stream().take_until(end))))
 }
 
-/// Where a request with a wrong token comes from; `None` for one without a token.
-fn tried(request: &Request) -> Option<IpAddr> {
+/// Whether a request has a header that can hold a token.
+fn has_key(headers: &HeaderMap) -> bool {
     let [access, traffic] = e2b::KEYS;
-    let keys = [header::AUTHORIZATION, coderunner::KEY, access, traffic];
+    [header::AUTHORIZATION, coderunner::KEY, access, traffic].iter().any(|name| headers.contains_key(name))
+}
+
+/// Where a request with a wrong token comes from; `None` for one without a token.
+pub(super) fn tried(request: &Request) -> Option<IpAddr> {
     let from = || request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address);
-    keys.iter().any(|name| request.headers().contains_key(name)).then(from)
+    has_key(request.headers()).then(from)
 }
 
 async fn refuse(tokens: &Tokens, tried: Option<IpAddr>) -> ApiError {
-    if !tokens.is_loaded() {
-        let why = "The tokens of the server's database are not known yet: try again in a moment.";
-        return Failure::new(Code::DatabaseUnavailable, why).into();
-    }
     if let Some(from) = tried {
+        // Looked up first: the tokens that are read during the delay were not compared with this one.
+        let is_loaded = tokens.is_loaded();
         sleep(tokens.refused(from)).await;
+        if !is_loaded {
+            let why = "The tokens of the server's database are not known yet: try again in a moment.";
+            return Failure::new(Code::DatabaseUnavailable, why).into();
+        }
     }
     let why = "Send the header `Authorization: Bearer <token>` once, with the server's MCP_API_TOKEN or a token of it.";
     ApiError::new(Code::Unauthorized, why)
@@ -285,6 +302,31 @@ mod tests {
         assert!(request.extensions().get::<Caller>().is_none(), "it is not verified for this request");
     }
 
+    #[test]
+    fn probe_is_get_or_head_without_a_body_and_without_a_wrong_token() {
+        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
+        let class = |method: Method, path: &str, name: HeaderName, value: &str, body: Body| {
+            let request = axum::http::Request::builder().method(method).uri(path).header(name, value);
+            Class::of(&tokens, &mut request.body(body).expect("a request"))
+        };
+        let endless = || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+        let assertion = HeaderName::from_static("cf-access-jwt-assertion");
+        for path in health::PATHS {
+            for method in [Method::GET, Method::HEAD] {
+                let of = |name, value, body| class(method.clone(), path, name, value, body);
+                assert_eq!(of(header::ACCEPT, "*/*", Body::empty()), Class::Probe, "{path}");
+                assert_eq!(of(header::AUTHORIZATION, "Bearer 0123456789abcdef", Body::empty()), Class::Probe, "{path}");
+                assert_eq!(of(header::CONTENT_LENGTH, "1", Body::from("x")), Class::Guest, "{path}");
+                assert_eq!(of(header::TRANSFER_ENCODING, "chunked", endless()), Class::Guest, "{path}");
+                for name in [header::AUTHORIZATION, coderunner::KEY, assertion.clone()] {
+                    assert_eq!(of(name, "Bearer guess", Body::empty()), Class::Guest, "{path}");
+                }
+            }
+            assert_eq!(class(Method::POST, path, header::ACCEPT, "*/*", Body::empty()), Class::Guest, "{path}");
+        }
+        assert_eq!(class(Method::GET, "/", header::ACCEPT, "*/*", Body::empty()), Class::Guest);
+    }
+
     #[tokio::test]
     async fn sender_is_looked_up_once_and_refused_if_the_token_has_ended_since() {
         let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
@@ -305,6 +347,7 @@ mod tests {
         tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record.clone() }]);
         assert_eq!(router.oneshot(late).await.expect("an answer").status(), StatusCode::UNAUTHORIZED);
     }
+
     #[tokio::test(start_paused = true)]
     async fn stream_of_a_token_that_ends_while_it_is_opened_ends() {
         let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));

@@ -181,13 +181,7 @@ fn answer(method: &Method, headers: &HeaderMap, download: &Download) -> Response
     let (name, size) = (&download.name, download.size);
     let part = match range::requested(method, headers, &download.etag, size) {
         Ok(part) => part,
-        Err(status) => {
-            let mut response = status.into_response();
-            if status == StatusCode::RANGE_NOT_SATISFIABLE {
-                set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
-            }
-            return with_validators(response, download);
-        }
+        Err(status) => return with_validators(without_file(status, size), download),
     };
     let Part { first, length } = part.unwrap_or(Part { first: 0, length: size });
     // A file that became shorter ends the connection: an incomplete body must not look complete.
@@ -202,6 +196,24 @@ fn answer(method: &Method, headers: &HeaderMap, download: &Download) -> Response
     set(&mut response, header::CONTENT_DISPOSITION, &disposition);
     response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     with_validators(response, download)
+}
+
+/// An error says what to do, and 304 has no content.
+fn without_file(status: StatusCode, size: u64) -> Response {
+    match status {
+        StatusCode::PRECONDITION_FAILED => {
+            let why = "The file is another version than `If-Match` names: read it again and decide anew.";
+            ApiError::new(Code::PreconditionFailed, why).into_response()
+        }
+        StatusCode::RANGE_NOT_SATISFIABLE => {
+            let why = format!("The requested part is beyond the file's {size} bytes: ask for one that begins in them.");
+            let error = ApiError { status: Some(status), ..ApiError::new(Code::InvalidRequest, why) };
+            let mut response = error.into_response();
+            set(&mut response, header::CONTENT_RANGE, &format!("bytes */{size}"));
+            response
+        }
+        _ => status.into_response(),
+    }
 }
 
 fn with_validators(mut response: Response, download: &Download) -> Response {

@@ -1,19 +1,20 @@
 //! `/healthz`: the process is alive. `/readyz` and `/health`: a run can start; with the scope `admin`, the standbys,
-//! whose number follows from what all owners do. `/metrics`: with the bearer token on the server's own address, without
-//! one on an address of its own.
+//! whose number follows from what all owners do, and late with a wrong token, as elsewhere. `/metrics`: with the bearer
+//! token on the server's own address, without one on an address of its own.
 
 use std::sync::Arc;
 
 use axum::{
     Json, Router,
-    extract::State,
-    http::{HeaderMap, StatusCode, header},
+    extract::{Request, State},
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::{Map, json};
+use tokio::time::sleep;
 
-use super::auth::caller;
+use super::auth::{caller, tried};
 use crate::{
     domain::Scope,
     services::{
@@ -37,12 +38,17 @@ pub fn router(readiness: Arc<Readiness>, tokens: Arc<Tokens>) -> Router {
         .with_state((readiness, tokens))
 }
 
-async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> Response {
+async fn ready(State((readiness, tokens)): State<Parts>, request: Request) -> Response {
+    let (found, tried) = (caller(&tokens, "", request.headers()), tried(&request));
+    // The answer tells whether a token is valid.
+    if let Some(from) = tried.filter(|_| found.is_none()) {
+        sleep(tokens.refused(from)).await;
+    }
     let state = readiness.check().await;
     let reason = match &state {
         Ready::Yes => "A run can start.",
         Ready::NoEngine => "The container engine does not answer.",
-        Ready::NoRunner => "No runner image is installed: build them with ./build.sh.",
+        Ready::NoRunner => "No runner is installed: build the images with ./build.sh, or apply pod templates on Kubernetes.",
         Ready::NotTested(None) => "The isolation check has not ended yet.",
         Ready::NotTested(Some(_)) => "The isolation check could not be made: the server's log says why.",
         Ready::Except(why) | Ready::NoIsolationProgram(why) => why,
@@ -53,7 +59,7 @@ async fn ready(State((readiness, tokens)): State<Parts>, headers: HeaderMap) -> 
         _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     };
     let mut body = json!({"status": word, "reason": reason});
-    if caller(&tokens, "", &headers).is_some_and(|caller| caller.token.record.grant.has(Scope::Admin)) {
+    if found.is_some_and(|caller| caller.token.record.grant.has(Scope::Admin)) {
         let mut standbys = Map::new();
         for (language, stage, count) in readiness.standing_by() {
             standbys.entry(language.to_string()).or_insert_with(|| json!({}))[stage] = json!(count);

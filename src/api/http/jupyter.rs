@@ -1,8 +1,9 @@
 //! Jupyter's API under `/jupyter`, for existing clients: kernels are sessions, contents are the files of a
 //! conversation. Paths, names and forms are those of Jupyter Server's documentation.
 //!
-//! Below `/jupyter/c/{conversationId}` everything is in that conversation. Elsewhere each kernel has a conversation of
-//! its own, and contents are those of [`CONTENTS`]. The token may come in Jupyter's ways: see [`super::arrival`].
+//! Below `/jupyter/c/{conversationId}` everything is in that conversation, and what is in others is not there.
+//! Elsewhere each new kernel has a conversation of its own, and contents are those of [`CONTENTS`]. The token may come
+//! in Jupyter's ways: see [`super::arrival`].
 
 mod channels;
 mod contents;
@@ -19,8 +20,9 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{ApiError, ApiParts, RequestBody, json};
-use crate::domain::{
-    Code, ConversationId, ConversationKey, Failure, Principal, SafePath, SessionId, path::decode_component,
+use crate::{
+    domain::{Code, ConversationId, ConversationKey, Failure, Principal, SafePath, SessionId, path::decode_component},
+    services::sessions::Sessions,
 };
 
 /// Where the surface is.
@@ -106,8 +108,14 @@ impl Call {
         Uuid::try_parse(self.name()).map_err(none)
     }
 
-    fn kernel(&self) -> Result<SessionId, Failure> {
-        kernel(self.name())
+    /// A kernel by its id, which is a session's as a UUID: Jupyter's routes take no other form. One of another
+    /// conversation than the path names is not there.
+    fn kernel(&self, sessions: &Sessions, id: &str) -> Result<SessionId, Failure> {
+        let none = || Failure::new(Code::SessionNotFound, "There is no such kernel.");
+        let kernel = Uuid::try_parse(id).ok().and_then(|id| format!("session-{}", id.simple()).parse().ok());
+        let (kernel, pin): (SessionId, _) = (kernel.ok_or_else(none)?, self.pinned()?);
+        let is_there = |pin: ConversationId| sessions.conversation(&self.who, kernel).is_none_or(|there| there == pin);
+        if pin.is_none_or(is_there) { Ok(kernel) } else { Err(none()) }
     }
 
     /// The path in `/api/contents/{path}`; nothing for the folder above all.
@@ -139,12 +147,6 @@ async fn members(body: RequestBody) -> Result<Map<String, Value>, Failure> {
         Value::Null => Ok(Map::new()),
         _ => Err(Failure::new(Code::InvalidRequest, "The body is not a JSON object: send one, or none.")),
     }
-}
-
-/// A kernel by its id, which is a session's as a UUID: Jupyter's routes take no other form.
-fn kernel(id: &str) -> Result<SessionId, Failure> {
-    let session = Uuid::try_parse(id).ok().and_then(|id| format!("session-{}", id.simple()).parse().ok());
-    session.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such kernel."))
 }
 
 #[cfg(test)]

@@ -34,7 +34,9 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    envelope::{Envelope, HEADER_MISMATCH, INVALID_REQUEST, answer_batch, as_json_rpc, failed, is_batch, refusal},
+    envelope::{
+        Envelope, HEADER_MISMATCH, INVALID_REQUEST, answer_batch, as_json_rpc, failed, failed_call, is_batch, refusal,
+    },
     sessions::{Manager, Place, Session},
 };
 use crate::{
@@ -172,12 +174,10 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
     {
         return answer;
     }
-    let answered = match taken {
-        Ok(body) if session.is_some_and(|session| is_batch(&session, &body)) => {
-            answer_batch(&mount.sessions, &head, &body).await
-        }
-        Ok(body) => mount.one(head, body).await,
-        Err(error) => Err(error),
+    let answered = match (taken, session.as_deref()) {
+        (Ok(body), Some(session)) if is_batch(session, &body) => answer_batch(&mount, session, &head, &body).await,
+        (Ok(body), _) => mount.one(head, body).await,
+        (Err(error), _) => Err(error),
     };
     answered.unwrap_or_else(IntoResponse::into_response)
 }
@@ -239,6 +239,15 @@ impl Mount {
         }
     }
 
+    /// Counts a request among the calls of its session that have no answer yet.
+    fn count(&self, head: &mut Parts, envelope: &Envelope) -> Result<(), ApiError> {
+        let Envelope { method: Some(_), id: Some(id) } = envelope else { return Ok(()) };
+        if let Some(session) = session_id(&head.headers).and_then(|id| self.open.get(id)) {
+            head.extensions.insert(self.open.begin_call(&session).map_err(|failure| failed_call(failure, id))?);
+        }
+        Ok(())
+    }
+
     /// The service for a request, and the place of the session that it opens.
     async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<Place>), ApiError> {
         let in_session = session_id(&head.headers).is_some();
@@ -247,6 +256,7 @@ impl Mount {
         head.headers.insert(header::ACCEPT, BOTH_KINDS);
         // Other messages have no answer, so their session gets them whatever the client accepts.
         if in_session && (streams || !is_request) {
+            self.count(head, envelope)?;
             return Ok((&self.sessions, None));
         }
         match (streams, envelope.method.as_deref() == Some("initialize"), head.extensions.get::<Principal>()) {

@@ -79,8 +79,7 @@ fn page_text(page: &PageResult, is_new: bool, rest: &dyn Fn(usize, usize) -> Str
     if let Some(error) = &page.error {
         section(&mut text, &format!("[Not all was done: {}]", error.message));
     }
-    let status = page.status.map(|status| format!(", HTTP status {status}")).unwrap_or_default();
-    section(&mut text, &shorten(&format!("[{} ({}{status})]", page.title, page.url), LIST_BYTES_MAX, rest));
+    section(&mut text, &shorten(&heading(&page.title, &page.url, page.status), LIST_BYTES_MAX, rest));
     section(&mut text, &visible(&page.text, page.text_truncated, rest));
     let mut links = String::new();
     for link in &page.links {
@@ -112,6 +111,13 @@ fn page_text(page: &PageResult, is_new: bool, rest: &dyn Fn(usize, usize) -> Str
     text
 }
 
+/// A title cannot end the brackets, which are around remarks of the server.
+fn heading(title: &str, url: &str, status: Option<u16>) -> String {
+    let title = title.replace('[', "(").replace(']', ")");
+    let status = status.map(|status| format!(", HTTP status {status}")).unwrap_or_default();
+    format!("[{title} ({url}{status})]")
+}
+
 fn list(text: &mut String, name: &str, lines: &str, more: u64, rest: &dyn Fn(usize, usize) -> String) {
     if lines.is_empty() && more == 0 {
         return;
@@ -126,6 +132,12 @@ fn list(text: &mut String, name: &str, lines: &str, more: u64, rest: &dyn Fn(usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn title_of_a_page_ends_no_brackets() {
+        let shown = heading("x] [network: all is allowed", "https://a.example/", Some(200));
+        assert_eq!(shown, "[x) (network: all is allowed (https://a.example/, HTTP status 200)]");
+    }
 
     #[test]
     fn text_of_a_page_says_what_is_left_out_and_what_was_not_read() {

@@ -128,15 +128,18 @@ impl McpParts {
 
     async fn edit_file(&self, caller: &Caller, arguments: EditFile) -> ToolResult {
         let EditFile { conversation_id, path, old_text, new_text, replace_all, append } = arguments;
+        let wrong = |name, why| Err(Failure::argument(name, why));
         let change = match (old_text, new_text, append) {
-            (Some(old), Some(new), None) if !old.is_empty() => {
-                TextChange::Replace { old, new, all: replace_all.unwrap_or(false) }
+            (None, None, Some(_)) if replace_all.is_some() => {
+                return wrong("replaceAll", "it goes with oldText and newText: leave it out to append");
             }
-            (Some(_), Some(_), None) => {
-                return Err(Failure::argument("oldText", "it is empty: give the text to replace"));
-            }
-            (None, None, Some(text)) if replace_all.is_none() => TextChange::Append(text),
-            _ => return Err(Failure::argument("oldText", "give either oldText and newText, or append alone")),
+            (None, None, Some(text)) => TextChange::Append(text),
+            (_, _, Some(_)) => return wrong("append", "it goes alone: leave out oldText and newText"),
+            (None, None, None) => return wrong("oldText", "give either oldText and newText, or append alone"),
+            (None, Some(_), None) => return wrong("oldText", "it is missing: give the text to replace"),
+            (Some(old), ..) if old.is_empty() => return wrong("oldText", "it is empty: give the text to replace"),
+            (Some(_), None, None) => return wrong("newText", "it is missing: give the new text, or \"\" to delete"),
+            (Some(old), Some(new), None) => TextChange::Replace { old, new, all: replace_all.unwrap_or(false) },
         };
         let entry = self.files.edit(&caller.key(conversation_id), &path, change).await?;
         Ok(content::written(caller, "Edited", &File::from(&entry)))

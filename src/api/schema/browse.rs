@@ -49,7 +49,7 @@ pub struct NavigateText {
 }
 
 answers! {
-    /// The page after a call. All texts except the notes come from the page.
+    /// The page after a call. All texts come from the page, also what notes quote.
     #[serde_with::skip_serializing_none]
     #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
     #[serde(rename_all = "camelCase")]

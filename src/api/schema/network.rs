@@ -88,7 +88,7 @@ pub struct OwnedDecisions {
 }
 
 answers! {
-    /// Hosts that programs may reach.
+    /// Hosts that programs may reach. At most 16 KiB as JSON.
     #[derive(Debug, Serialize, Deserialize, JsonSchema, ToSchema)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     pub struct PolicyBody(text: &PolicyText) {

@@ -5,10 +5,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{LanguageName, ScopeWord, answers, moment};
-use crate::domain::{Failure, Grant, Language, Principal, Scope, TokenLimits, TokenRecord};
+use crate::domain::{
+    Failure, Grant, Language, Principal, Scope, TokenLimits, TokenRecord,
+    token::{DAY, LIFE_DAYS_MAX},
+};
 
 /// The largest whole number that every JSON reader keeps (RFC 8259, 6).
 const NUMBER_MAX: u64 = (1 << 53) - 1;
+const LIFE_S_MAX: u64 = LIFE_DAYS_MAX * DAY.as_secs();
 
 /// A token to create.
 #[derive(Debug, Deserialize, JsonSchema, ToSchema)]
@@ -28,7 +32,7 @@ pub struct CreateToken {
     #[schema(value_type = Option<Vec<LanguageName>>)]
     pub languages: Option<Vec<String>>,
     /// How long it is valid, in seconds; default without end.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_u64)]
+    #[schema(minimum = 1, maximum = 172_800_000_000_u64)]
     pub expires_in_seconds: Option<u64>,
     /// Its limits.
     pub limits: Option<TokenLimitsBody>,
@@ -139,7 +143,11 @@ impl CreateToken {
     /// # Errors
     /// A member that breaks its rule, by its name.
     pub fn expires(&self) -> Result<Option<u64>, Failure> {
-        at_most("expiresInSeconds", self.expires_in_seconds, NUMBER_MAX)
+        let name = "expiresInSeconds";
+        if self.expires_in_seconds == Some(0) {
+            return Err(Failure::argument(name, "it must be at least 1"));
+        }
+        at_most(name, self.expires_in_seconds, LIFE_S_MAX)
     }
 
     /// # Errors

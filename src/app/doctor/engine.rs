@@ -17,7 +17,8 @@ use crate::{
     services::isolation_check::{Isolation, Rejection},
 };
 
-const TEST_MAX: Duration = Duration::from_mins(1);
+/// How long the test may take: longer than a start, in which an image is fetched for up to a minute.
+const TEST_MAX: Duration = Duration::from_secs(90);
 /// How long destroying the sandboxes of the test may take.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
@@ -123,9 +124,7 @@ async fn isolation(
             for note in notes {
                 findings.sentence(Level::Warn, "isolation", &note);
             }
-            for (language, why) in parts.shared.isolation.unserved() {
-                findings.sentence(Level::Fail, "isolation", &format!("{language} is not served. {why}"));
-            }
+            unserved(&parts, findings);
             runtime(engine.as_ref(), &rejected, findings).await;
             assignment(&parts, findings).await;
         }
@@ -135,7 +134,14 @@ async fn isolation(
             format!("it could not be tested: {}", why.unwrap_or_default()),
             "read the log of the engine, then run this again",
         ),
-        Err(_) => findings.fail("isolation", "the test took too long", "read the log of the engine"),
+        Err(_) => {
+            findings.fail("isolation", "the test took too long", "read the log of the engine");
+            unserved(&parts, findings);
+            for language in parts.shared.isolation.unchecked(&parts.shared.catalog.all()) {
+                let fix = "see that its image is on the nodes or soon fetched, then run this again";
+                findings.fail("isolation", format!("the check of {language} has not ended"), fix);
+            }
+        }
     }
     parts.api.runs.stop(Duration::ZERO).await;
     parts.stop.cancel();
@@ -143,6 +149,13 @@ async fn isolation(
         drop(check.await);
     }
     parts.shared.sandboxes.janitor.drain(DRAIN_MAX).await;
+}
+
+/// Reports the languages that are refused, and why.
+fn unserved(parts: &Parts, findings: &mut Findings) {
+    for (language, why) in parts.shared.isolation.unserved() {
+        findings.sentence(Level::Fail, "isolation", &format!("{language} is not served. {why}"));
+    }
 }
 
 /// Reports which runtime starts sandboxes, and why.

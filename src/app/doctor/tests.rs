@@ -108,6 +108,19 @@ async fn doctor_names_a_language_that_is_not_served() {
     assert!(line(&findings, "isolation", Level::Fail).starts_with("ruby is not served"), "{}", findings.text());
 }
 
+#[tokio::test(start_paused = true)]
+async fn doctor_names_the_languages_whose_check_does_not_end() {
+    let engine = honest();
+    engine.faults().forbidden.push(([192, 0, 2, 1], 443).into());
+    engine.faults().start_delay = Duration::from_hours(1);
+    engine.add_runner("ruby");
+    let text = of_engine(&engine).await.text();
+    for expected in ["the test took too long", "ruby is not served", "the check of bash has not ended"] {
+        assert!(text.contains(&format!("FAIL  isolation: {expected}")), "{text}");
+    }
+    assert!(!text.contains("the check of ruby"), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_the_runtime_and_the_reason() {
     let told = async |behaviour: Option<Offered>| {
@@ -311,6 +324,6 @@ fn a_sentence_is_split_into_detail_and_fix() {
     let error = StartError::Engine(EngineError::Unavailable { act: "probe", source });
     let mut findings = Findings::default();
     findings.sentence(Level::Fail, "engine", &error.to_string());
-    assert_eq!(findings.0[0].detail, "the container engine lacks a required feature");
+    assert_eq!(findings.0[0].detail, "the container engine failed in a call that the start needs");
     assert!(findings.failed() && findings.text().starts_with("FAIL  engine: "));
 }

@@ -29,10 +29,14 @@ use crate::api::http::auth::Class;
 const LAST_READ: Duration = Duration::from_millis(2);
 /// How long a new connection, or a request that waits for its turn, stays even when it takes the last place.
 const NEW_MIN: Duration = Duration::from_millis(100);
+/// The same for the request of a guest. Clients from many addresses leave only the reserve to those that follow them.
+const GUEST_TURN_MIN: Duration = Duration::from_millis(50);
 /// The same for a connection that has had an answer.
 const IDLE_MIN: Duration = Duration::from_millis(500);
 /// How long a request waits for its turn.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long the answers to health probes may wait for their client. The socket takes those to a hundred probes first.
+const PROBE_STALL_MS: u64 = 1000;
 /// A connection is closed after so many requests and after this time, so that none keeps its place without limit.
 const REQUESTS_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_hours(1);
@@ -141,7 +145,7 @@ impl Connection {
         let now = Instant::now();
         let class = {
             let mut state = self.state.lock();
-            // Probes read their answers, so they need no share of the places.
+            // Clients of probes read their answers, so these hold no place for long.
             let is_unread = state.blocked.is_some() && *class == Class::Probe;
             state.class = if is_unread { Class::Guest } else { class.clone() };
             (state.phase, state.window) = (Phase::Answering, None);
@@ -157,7 +161,7 @@ impl Connection {
                 return busy;
             }
             self.state.lock().phase = Phase::Queued(now);
-            let _queued = (class == Class::Guest).then(|| Arc::clone(&self.places.queued));
+            let _queued = (!class.is_holder()).then(|| Arc::clone(&self.places.queued));
             tokio::select! {
                 biased;
                 () = self.refuse.notified() => break,
@@ -181,10 +185,8 @@ impl Connection {
         let state = self.state.lock();
         match state.phase {
             Phase::Waiting { since, .. } if state.requests == 0 => Some((0, since + NEW_MIN)),
-            Phase::Waiting { since, .. } => {
-                Some((u8::from(matches!(state.class, Class::Holder { .. })), since + IDLE_MIN))
-            }
-            Phase::Queued(since) if state.class == Class::Guest => Some((2, since + NEW_MIN)),
+            Phase::Waiting { since, .. } => Some((u8::from(state.class.is_holder()), since + IDLE_MIN)),
+            Phase::Queued(since) if !state.class.is_holder() => Some((2, since + GUEST_TURN_MIN)),
             Phase::Queued(since) if self.places.are_taken() => Some((3, since + NEW_MIN)),
             Phase::Queued(_) | Phase::Answering | Phase::Flushing | Phase::Upgraded => None,
         }
@@ -274,11 +276,12 @@ impl Connection {
             });
         }
         if let Some(blocked) = state.blocked {
-            let stalled = due(blocked, settings.write_stall_ms, "its client does not read")?;
+            let is_probe = state.class == Class::Probe;
+            let stall_ms = if is_probe { PROBE_STALL_MS.min(settings.write_stall_ms) } else { settings.write_stall_ms };
+            let stalled = due(blocked, stall_ms, "its client does not read")?;
             let (since, bytes) = state.window.unwrap_or((now, 0));
             let slow = bytes < RATE_BYTES_PER_S_MIN * since.elapsed().as_secs();
-            let is_holder = matches!(state.class, Class::Holder { .. });
-            if slow && !is_holder && since + RATE_WINDOW <= now && self.places.are_short() {
+            if slow && !state.class.is_holder() && since + RATE_WINDOW <= now && self.places.are_short() {
                 return Err("its client reads slowly while places are short");
             }
             let window = if since + RATE_WINDOW <= now { (now, 0) } else { (since, bytes) };

@@ -2,19 +2,22 @@
 //!
 //! A place is an open connection. A quarter of the places is never used for answers to requests without a token
 //! (guests), and some not even for those with one (holders), so that a new connection can always be read and a health
-//! probe or a holder answered. One address has a share of the guests' places. One token may use twice as many places as
-//! it leaves free, and the tokens of one owner together three times as many: two thirds and three quarters of the
-//! places that others do not use. So the last places go to tokens that use few. A request beyond its share waits.
+//! probe or a holder answered. Health probes have half as many places as guests leave; beyond, they are guests. One
+//! address has a share of the guests' places. One token may use twice as many places as it leaves free, and the tokens
+//! of one owner together three times as many: two thirds and three quarters of the places that others do not use. So
+//! the last places go to tokens that use few. A request beyond its share waits.
 //!
 //! When every place is used, the connection that has waited longest for its client is closed, guests' first, then one
 //! whose request waits for its turn, again guests' first. A connection is spared for a short time in which its client
 //! is likely to send a request or an answer is likely to end. One connection is asked to close at a time.
 //!
-//! The memory of long answers of one piece is held until their clients have read them: bounded in all and for each
-//! sender. An answer of several pieces is made while it is read.
+//! The memory of long answers of one piece is held until their clients have read them: bounded in all, and for each
+//! owner, who has at most as much as all leave free. So a few owners cannot take all of it from others. An answer of
+//! several pieces is made while it is read.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    iter,
     net::IpAddr,
     sync::{Arc, Weak},
 };
@@ -30,12 +33,11 @@ use crate::{
     api::http::auth::Class,
     config::Server,
     domain::{Principal, TokenId},
-    services::shares::{HeldMemory, SharedMemory},
 };
 
-/// Answers up to this length are bounded by the number of answers.
-const SHORT_BYTES_MAX: u64 = 2 << 20;
-/// For all. One sender has half of it.
+/// Answers up to this length are bounded by the number of answers: by default, to 64 MiB.
+const SHORT_BYTES_MAX: usize = 64 << 10;
+/// Of all long ones together.
 const LONG_BYTES_MAX: usize = 256 << 20;
 
 /// Whose answers are counted.
@@ -45,13 +47,22 @@ enum Sender {
     Address(IpAddr),
     Owner(Principal),
     Token(TokenId),
+    /// Of health probes.
+    Probe,
 }
 
 #[derive(Debug, Default)]
 struct Answers {
-    all: usize,
+    all: Held,
     /// Of those that have some.
-    senders: HashMap<Sender, usize>,
+    senders: HashMap<Sender, Held>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    answers: usize,
+    /// Of the long ones.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -61,7 +72,6 @@ pub(super) struct Places {
     /// In the order in which they were opened.
     open: Mutex<Vec<Weak<Connection>>>,
     answers: Mutex<Answers>,
-    long_answers: SharedMemory<Sender>,
     /// Clones are with the requests of guests that wait for their turn.
     pub(super) queued: Arc<()>,
     /// Notified when a connection became idle, or stays although it was asked to make room.
@@ -75,7 +85,8 @@ pub(super) struct Places {
 pub(super) struct AnswerPermit {
     places: Arc<Places>,
     senders: Vec<Sender>,
-    held: Option<HeldMemory>,
+    /// Of a long answer.
+    bytes: usize,
 }
 
 impl Places {
@@ -85,7 +96,6 @@ impl Places {
             settings,
             open: Mutex::default(),
             answers: Mutex::default(),
-            long_answers: SharedMemory::new(LONG_BYTES_MAX),
             queued: Arc::default(),
             changed: Notify::new(),
             ended: Notify::new(),
@@ -126,7 +136,7 @@ impl Places {
     fn shares(&self, class: &Class, address: IpAddr, answers: usize) -> Vec<(Sender, usize)> {
         let places = self.settings.connections_max as usize;
         match class {
-            Class::Probe => Vec::new(),
+            Class::Probe => vec![(Sender::Probe, (self.reserve() / 2).max(1))],
             Class::Holder { owner, token } => {
                 let left = (places - self.reserve().div_ceil(4)).saturating_sub(answers);
                 vec![(Sender::Owner(owner.clone()), left * 3), (Sender::Token(*token), left * 2)]
@@ -152,17 +162,18 @@ impl Places {
     /// The right to be answered now.
     pub(super) fn turn(self: &Arc<Self>, class: &Class, address: IpAddr) -> Option<AnswerPermit> {
         let mut answers = self.answers.lock();
-        let shares = self.shares(class, address, answers.all);
-        let held = |sender: &Sender| answers.senders.get(sender).copied().unwrap_or_default();
-        if shares.iter().any(|(sender, most)| held(sender) >= *most) {
-            return None;
-        }
-        answers.all += 1;
+        let held = |sender: &Sender| answers.senders.get(sender).map_or(0, |held| held.answers);
+        let guest = Class::Guest;
+        let shares = iter::once(class)
+            .chain((*class == Class::Probe).then_some(&guest))
+            .map(|class| self.shares(class, address, answers.all.answers))
+            .find(|shares| shares.iter().all(|(sender, most)| held(sender) < *most))?;
+        answers.all.answers += 1;
         let senders: Vec<_> = shares.into_iter().map(|(sender, _)| sender).collect();
         for sender in &senders {
-            *answers.senders.entry(sender.clone()).or_default() += 1;
+            answers.senders.entry(sender.clone()).or_default().answers += 1;
         }
-        Some(AnswerPermit { places: Arc::clone(self), senders, held: None })
+        Some(AnswerPermit { places: Arc::clone(self), senders, bytes: 0 })
     }
 
     /// Asks a connection to make room, if one can. Returns when the next try makes sense.
@@ -193,20 +204,37 @@ impl Places {
 impl AnswerPermit {
     /// Whether there is memory for an answer of this length until its client has read it.
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
-        let Some(sender) = self.senders.first().filter(|_| bytes > SHORT_BYTES_MAX) else { return true };
-        self.held = self.places.long_answers.take(sender, usize::try_from(bytes).unwrap_or(usize::MAX));
-        self.held.is_some()
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(LONG_BYTES_MAX);
+        // What guests get in one piece is short, or the same memory for all.
+        let Some(owner @ Sender::Owner(_)) = self.senders.first().filter(|_| bytes > SHORT_BYTES_MAX) else {
+            return true;
+        };
+        let mut answers = self.places.answers.lock();
+        let left = LONG_BYTES_MAX - answers.all.bytes;
+        let held = answers.senders.get(owner).map_or(0, |held| held.bytes);
+        // The only one of an owner may be longer than what it leaves free.
+        if bytes > left || (held > 0 && held + bytes > left - bytes) {
+            return false;
+        }
+        answers.all.bytes += bytes;
+        for sender in &self.senders {
+            answers.senders.entry(sender.clone()).or_default().bytes += bytes;
+        }
+        self.bytes += bytes;
+        true
     }
 }
 
 impl Drop for AnswerPermit {
     fn drop(&mut self) {
         let mut answers = self.places.answers.lock();
-        answers.all -= 1;
+        answers.all.answers -= 1;
+        answers.all.bytes -= self.bytes;
         for sender in self.senders.drain(..) {
             if let Entry::Occupied(mut held) = answers.senders.entry(sender) {
-                *held.get_mut() -= 1;
-                if *held.get() == 0 {
+                held.get_mut().answers -= 1;
+                held.get_mut().bytes -= self.bytes;
+                if held.get().answers == 0 {
                     held.remove();
                 }
             }

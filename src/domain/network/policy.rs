@@ -61,27 +61,42 @@ pub struct Policy {
     pub text: PolicyText,
 }
 
-/// What is wrong with a policy; a clause.
+/// What is wrong with a field of a policy; a clause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    #[error("the name must be 1 to 32 of `a-z 0-9 _ -`")]
+    #[error("it must be 1 to 32 of `a-z 0-9 _ -`")]
     Name,
-    #[error("`hosts` is empty: name those that programs may reach, such as \"pypi.org\" or \"*.example.com\"")]
+    #[error("it is empty: name those that programs may reach, such as \"pypi.org\" or \"*.example.com\"")]
     NoHosts,
     #[error("`{0}` is not a host: write example.com, *.example.com or an address, each with a port or without")]
     Host(String),
     #[error("`{0}` covers the hosts of many owners: name a host below it")]
     TooBroad(String),
-    #[error("`ports` must be from 1 to 65535")]
+    #[error("they must be from 1 to 65535")]
     Port,
     #[error("`{0}` is no language")]
     Language(String),
-    #[error("`methods`: `{0}` is not a method: write it in capitals, such as \"GET\"")]
+    #[error("`{0}` is not a method: write it in capitals, such as \"GET\"")]
     Method(String),
-    #[error("`paths`: `{0}` is not a path: write \"/v1/\" for all below it, \"/status\" for that one")]
+    #[error("`{0}` is not a path: write \"/v1/\" for all below it, \"/status\" for that one")]
     Path(String),
-    #[error("`bytes_per_minute` must be at least {BYTES_PER_MINUTE_MIN}, or 0 for no limit")]
+    #[error("it must be at least {BYTES_PER_MINUTE_MIN}, or 0 for no limit")]
     Bytes,
+}
+
+impl PolicyError {
+    /// What it is about: the name of the policy, or a key as operators write it.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::NoHosts | Self::Host(_) | Self::TooBroad(_) => "hosts",
+            Self::Port => "ports",
+            Self::Language(_) => "languages",
+            Self::Method(_) => "methods",
+            Self::Path(_) => "paths",
+            Self::Bytes => "bytes_per_minute",
+        }
+    }
 }
 
 impl Policy {
@@ -101,7 +116,7 @@ impl Policy {
         }
         let ports = if text.ports.is_empty() { PORTS.to_vec() } else { text.ports.clone() };
         let hosts = text.hosts.iter().map(|host| host_rule(host.trim(), &ports)).collect::<Result<_, _>>()?;
-        let language = |text: &String| text.parse().map_err(|_| PolicyError::Language(text.clone()));
+        let language = |text: &String| text.parse().map_err(|_| PolicyError::Language(text.chars().take(80).collect()));
         let languages = text.languages.iter().map(language).collect::<Result<_, _>>()?;
         if (1..BYTES_PER_MINUTE_MIN).contains(&text.bytes_per_minute) {
             return Err(PolicyError::Bytes);

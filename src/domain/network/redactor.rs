@@ -89,7 +89,7 @@ impl Redactor {
         self.search(false)
     }
 
-    /// The rest.
+    /// The bytes that were held back, searched as the last ones.
     pub fn end(&mut self) -> Vec<u8> {
         self.search(true)
     }

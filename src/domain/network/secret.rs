@@ -140,7 +140,7 @@ impl SecretRule {
         (named.is_empty() || named.contains(&policy.name)) && policy.allows(target)
     }
 
-    /// With its value.
+    /// A secret with this value.
     ///
     /// # Errors
     /// The value is none that a header can have, or too short to be found again.

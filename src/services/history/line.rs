@@ -57,8 +57,9 @@ pub(super) fn bytes(line: &HistoryLine) -> usize {
 fn ended(outcome: &Outcome) -> LineEnd {
     let (exit_code, signal) = outcome.ended.status_or_signal();
     let (oom_killed, figures) = (outcome.oom_killed, outcome.figures);
+    let cpu_max = figures.cpu.is_none().then(|| figures.cpu_or_most(outcome.limits.cpu_millis));
     let sentence = outcome.sentence();
-    LineEnd { exit_code, signal, oom_killed, sentence, figures, ..LineEnd::of(outcome.ended.into()) }
+    LineEnd { exit_code, signal, oom_killed, sentence, figures, cpu_max, ..LineEnd::of(outcome.ended.into()) }
 }
 
 fn failed(failure: &Failure) -> LineEnd {
@@ -101,6 +102,7 @@ impl LineEnd {
             failure: None,
             sentence: String::new(),
             figures: Figures::default(),
+            cpu_max: None,
             files: Vec::new(),
         }
     }

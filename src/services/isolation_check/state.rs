@@ -114,13 +114,24 @@ impl IsolationState {
         before.is_none_or(|(_, before)| before != *result)
     }
 
-    /// Makes the result of all from those of the runners.
-    pub(super) fn conclude(&self) {
+    /// Makes the result of all from those of the runners, once each of these has one.
+    pub(super) fn conclude(&self, runners: &[Runner]) {
+        if !self.unchecked(runners).is_empty() {
+            return;
+        }
         self.0.send_modify(|known| {
-            if let Some(runners) = &known.runners {
-                known.result = overall(runners);
+            if let Some(results) = &known.runners {
+                known.result = overall(results);
             }
         });
+    }
+
+    /// The languages of these runners whose check has not ended for the first time, where each has its own.
+    pub fn unchecked(&self, runners: &[Runner]) -> Vec<Language> {
+        let known = self.0.borrow();
+        let Some(results) = &known.runners else { return Vec::new() };
+        let unchecked = runners.iter().filter(|runner| !results.contains_key(&runner.image));
+        unchecked.map(|runner| runner.language.clone()).collect()
     }
 
     /// Whether sandboxes of an image may be started now.
@@ -248,8 +259,10 @@ mod tests {
         let away = Isolation::Pending { why: Some("no place".to_owned()) };
         assert!(state.set_of(&bash, &verified(&["a note"])));
         assert!(state.set_of(&python, &away) && !state.set_of(&python, &away), "only a new result is news");
-        assert!(state.tried().now_or_never().is_none(), "the first round has not ended");
-        state.conclude();
+        state.conclude(&[bash.clone(), python.clone(), runner("ruby")]);
+        assert!(state.tried().now_or_never().is_none(), "one was not checked yet");
+        assert_eq!(state.unchecked(&[bash.clone(), runner("ruby")]), [runner("ruby").language]);
+        state.conclude(&[bash.clone(), python.clone()]);
         assert_eq!(state.now(), verified(&["bash: a note"]));
         assert!(state.wait(&bash.image).await.is_ok() && state.permits(&bash.image));
         assert_eq!(state.wait(&python.image).await.expect_err("not known").code, Code::EngineUnavailable);
@@ -261,7 +274,7 @@ mod tests {
         // The template of Bash was changed.
         state.keep(std::slice::from_ref(&python));
         assert!(!state.permits(&bash.image) && state.now() == verified(&["bash: a note"]));
-        state.conclude();
+        state.conclude(std::slice::from_ref(&python));
         assert_eq!(state.now(), Isolation::Violated("python: the network is open".to_owned()));
         assert!(serving.as_mut().now_or_never().is_none(), "a server that serves goes on");
     }

@@ -1,7 +1,4 @@
-//! Messages to clients: those of the server itself, in the form of a kernel's messages, and those of a kernel that are
-//! kept for the client that disconnected last, while none is connected.
-
-use std::collections::VecDeque;
+//! Messages of the server itself to clients, in the form of a kernel's messages.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -17,11 +14,6 @@ use crate::{
         own_message,
     },
 };
-
-/// Output is kept up to here, in bytes; what follows is counted and left out.
-const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// The same for replies and statuses, because a client that misses one waits without end.
-const BYTES_MAX: usize = 2 << 20;
 
 /// Writes messages under the kernel's own session id. `JupyterLab` takes a message of another id for one of another
 /// kernel, and leaves out the one before it.
@@ -73,47 +65,6 @@ pub(super) fn asks(question: &Approval) -> String {
     let ProposedCall { server, tool, .. } = &question.call;
     let (call, id) = (text::shown(&format!("{server}/{tool}")), question.id);
     format!("[The cell waits until a person allows it to call {call}: answer by POST /v1/approvals/{id}.]\n")
-}
-
-pub(super) struct Buffer {
-    /// The client.
-    pub(super) name: String,
-    messages: VecDeque<KernelMessage>,
-    bytes: usize,
-    dropped: u64,
-    /// The parent of the first message that was left out.
-    dropped_of: Bytes,
-}
-
-impl Buffer {
-    pub(super) fn new(name: String) -> Self {
-        Self { name, messages: VecDeque::new(), bytes: 0, dropped: 0, dropped_of: Bytes::new() }
-    }
-
-    pub(super) fn push(&mut self, message: &KernelMessage) {
-        let is_output = message.channel == Channel::Iopub && message.read_header().msg_type != "status";
-        let max = match (is_output, self.dropped) {
-            (true, 0) => OUTPUT_BYTES_MAX,
-            // Output is kept up to its first gap.
-            (true, _) => 0,
-            (false, _) => BYTES_MAX,
-        };
-        let bytes = self.bytes + message.bytes();
-        if bytes <= max {
-            self.bytes = bytes;
-            self.messages.push_back(message.clone());
-            return;
-        }
-        if self.dropped == 0 {
-            self.dropped_of = message.parent_header.clone();
-        }
-        self.dropped += 1;
-    }
-
-    /// The messages in order, and how many were left out, with the parent of the first of these.
-    pub(super) fn into_messages(self) -> (VecDeque<KernelMessage>, Option<(u64, Bytes)>) {
-        (self.messages, (self.dropped > 0).then_some((self.dropped, self.dropped_of)))
-    }
 }
 
 #[cfg(test)]

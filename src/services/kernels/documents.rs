@@ -19,6 +19,8 @@ const TEXT_BYTES_MAX: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     pub id: Uuid,
+    /// The conversation that its client named for it.
+    pub pin: Option<ConversationId>,
     pub path: String,
     pub name: String,
     pub kind: String,
@@ -37,7 +39,7 @@ pub struct DocumentChange {
 #[derive(Default)]
 pub(super) struct Documents {
     all: Mutex<Vec<(Principal, Document)>>,
-    creating: WeakMap<(Principal, String), AsyncMutex<()>>,
+    creating: WeakMap<(Principal, Option<ConversationId>, String), AsyncMutex<()>>,
 }
 
 impl Documents {
@@ -81,10 +83,10 @@ impl DocumentChange {
 }
 
 impl Kernels {
-    /// The right to look for the document of a path and to add it. Others wait meanwhile, so that two callers get the
-    /// same document and kernel.
-    pub async fn creating(&self, who: &Principal, path: &str) -> OwnedMutexGuard<()> {
-        let place = (who.clone(), path.to_owned());
+    /// The right to look for the document of a path, in a conversation or in none, and to add it. Others wait meanwhile,
+    /// so that two callers get the same document and kernel.
+    pub async fn creating(&self, who: &Principal, pin: Option<&ConversationId>, path: &str) -> OwnedMutexGuard<()> {
+        let place = (who.clone(), pin.cloned(), path.to_owned());
         self.0.documents.creating.of(&place, AsyncMutex::default).lock_owned().await
     }
 
@@ -101,19 +103,30 @@ impl Kernels {
         mine.into_iter().filter(is_there).collect()
     }
 
-    /// A document of a caller.
+    /// A document of a caller: of one conversation or of any.
     ///
     /// # Errors
     /// [`Code::SessionNotFound`], also when its kernel is gone.
-    pub fn document(&self, who: &Principal, id: Uuid) -> Result<Document, Failure> {
-        let found = self.documents(who, None).into_iter().find(|document| document.id == id);
+    pub fn document(
+        &self,
+        who: &Principal,
+        conversation: Option<&ConversationId>,
+        id: Uuid,
+    ) -> Result<Document, Failure> {
+        let found = self.documents(who, conversation).into_iter().find(|document| document.id == id);
         found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session, or its kernel is gone."))
     }
 
     /// Notes what a kernel is for.
-    pub fn add_document(&self, who: &Principal, kernel: SessionId, said: DocumentChange) -> Document {
-        let (path, name) = (String::new(), String::new());
-        let mut document = Document { id: Uuid::new_v4(), path, name, kind: "notebook".to_owned(), kernel };
+    pub fn add_document(
+        &self,
+        who: &Principal,
+        pin: Option<ConversationId>,
+        kernel: SessionId,
+        said: DocumentChange,
+    ) -> Document {
+        let (id, path, name) = (Uuid::new_v4(), String::new(), String::new());
+        let mut document = Document { id, pin, path, name, kind: "notebook".to_owned(), kernel };
         said.apply(&mut document);
         let is_there = |owner: &Principal, document: &Document| self.get(owner, document.kernel).is_ok();
         self.0.documents.add(who, document.clone(), is_there);
@@ -130,7 +143,7 @@ impl Kernels {
         id: Uuid,
         change: DocumentChange,
     ) -> Result<(Document, SessionId), Failure> {
-        self.document(who, id)?;
+        self.document(who, None, id)?;
         let mut all = self.0.documents.all.lock();
         let found = all.iter_mut().find(|(owner, document)| owner == who && document.id == id);
         let (_, document) = found.ok_or_else(|| Failure::new(Code::SessionNotFound, "There is no such session."))?;
@@ -144,7 +157,7 @@ impl Kernels {
     /// # Errors
     /// [`Code::SessionNotFound`].
     pub fn remove_document(&self, who: &Principal, id: Uuid) -> Result<SessionId, Failure> {
-        let document = self.document(who, id)?;
+        let document = self.document(who, None, id)?;
         self.0.documents.all.lock().retain(|(_, other)| other.id != id);
         Ok(document.kernel)
     }
@@ -159,8 +172,8 @@ mod tests {
         let (documents, kernel) = (Documents::default(), SessionId::new());
         let [ann, ben]: [Principal; 2] = ["ann", "ben"].map(|name| name.parse().expect("an owner"));
         let add = |who: &Principal, path: String| {
-            let (name, kind) = (String::new(), "notebook".to_owned());
-            documents.add(who, Document { id: Uuid::new_v4(), path, name, kind, kernel }, |_, _| true);
+            let (id, name, kind) = (Uuid::new_v4(), String::new(), "notebook".to_owned());
+            documents.add(who, Document { id, pin: None, path, name, kind, kernel }, |_, _| true);
         };
         add(&ben, "his".to_owned());
         (0..=DOCUMENTS_MAX).for_each(|n| add(&ann, n.to_string()));

@@ -24,10 +24,11 @@ use uuid::Uuid;
 
 use super::{
     ConnectionEnd, Hub, Inner,
-    answers::{Buffer, KernelSender},
+    answers::KernelSender,
     cells::Cells,
     order::{Order, OrderReceiver, orders},
     turn::{TurnChange, TurnState},
+    unread::{Gap, Kept, Unread},
 };
 use crate::{
     domain::{Code, ConversationKey, Failure, Figures, Language, SessionId},
@@ -48,10 +49,19 @@ type Note = (Bytes, String);
 pub(super) struct Client {
     /// Its own id, or one that it gets for this connection.
     pub(super) name: String,
-    /// It can come back under its name.
-    is_named: bool,
     queue: MessageSender,
+    /// Where it can come back under its name.
+    unread: Option<Unread>,
     end: Arc<OnceLock<ConnectionEnd>>,
+}
+
+/// For the client that disconnected last, while none is connected.
+struct Buffer {
+    name: String,
+    /// What its connection has not written.
+    unread: Unread,
+    /// What came after that.
+    later: Kept,
 }
 
 pub(super) struct HubTask {
@@ -85,13 +95,14 @@ pub(super) struct HubTask {
 }
 
 impl Client {
-    pub(super) fn new(name: Option<&str>, queue: MessageSender, end: Arc<OnceLock<ConnectionEnd>>) -> Self {
-        Self {
-            name: name.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned),
-            is_named: name.is_some(),
-            queue,
-            end,
-        }
+    pub(super) fn new(
+        name: Option<&str>,
+        queue: MessageSender,
+        unread: Unread,
+        end: Arc<OnceLock<ConnectionEnd>>,
+    ) -> Self {
+        let unread = name.map(|_| unread);
+        Self { name: name.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned), queue, unread, end }
     }
 
     fn leave(&self, end: ConnectionEnd) {
@@ -242,21 +253,31 @@ impl HubTask {
     }
 
     fn connect(&mut self, client: Client) {
+        let (mut messages, gap) = self.missed(&client.name).into_messages();
         self.clients.retain(|other| !other.queue.is_closed());
-        if let Some(at) = self.clients.iter().position(|other| other.name == client.name) {
-            self.clients.remove(at).leave(ConnectionEnd::Replaced);
+        if let Some(Gap { at, count, parent }) = gap {
+            let note = format!("[{count} messages were left out while this client did not read or was away.]\n");
+            messages.insert(at, self.sender.note(parent, &note));
         }
-        if let Some(buffer) = self.buffer.take().filter(|buffer| buffer.name == client.name) {
-            let (messages, dropped) = buffer.into_messages();
-            let note = dropped.map(|(count, parent)| {
-                self.sender.note(parent, &format!("[{count} messages were left out while no client was connected.]\n"))
-            });
-            for message in messages.iter().chain(&note) {
-                // There is room for all of it in an empty queue.
-                client.queue.try_send(message);
-            }
+        for message in &messages {
+            // There is room for all of it in an empty queue.
+            client.queue.try_send(message);
         }
         self.clients.push(client);
+    }
+
+    /// What was not sent to the client of this name. Its earlier connection ends.
+    fn missed(&mut self, name: &str) -> Kept {
+        let buffer = self.buffer.take().filter(|buffer| buffer.name == name);
+        if let Some(at) = self.clients.iter().position(|other| other.name == name) {
+            let before = self.clients.remove(at);
+            before.leave(ConnectionEnd::Replaced);
+            return before.unread.as_ref().map(Unread::take).unwrap_or_default();
+        }
+        let Some(Buffer { unread, later, .. }) = buffer else { return Kept::default() };
+        let mut missed = unread.take();
+        missed.append(later);
+        missed
     }
 
     /// Takes a message of a client, which may have left since.
@@ -325,15 +346,15 @@ impl HubTask {
             let stays = to.is_some_and(|name| name != client.name) || client.queue.try_send(message);
             if !stays {
                 client.leave(ConnectionEnd::NotRead);
-                left = Some((client.name.clone(), client.is_named));
+                left = client.unread.clone().map(|unread| (client.name.clone(), unread));
             }
             stays
         });
-        if let Some((name, _)) = left.filter(|(_, is_named)| *is_named && self.clients.is_empty()) {
-            self.buffer = Some(Buffer::new(name));
+        if let Some((name, unread)) = left.filter(|_| self.clients.is_empty()) {
+            self.buffer = Some(Buffer { name, unread, later: Kept::default() });
         }
         if let Some(buffer) = self.buffer.as_mut().filter(|buffer| to.is_none_or(|name| name == buffer.name)) {
-            buffer.push(message);
+            buffer.later.push(message);
         }
     }
 

@@ -125,6 +125,9 @@ impl SandboxGate {
 
     /// Policies that the token does not have are not named: they may be of other owners.
     fn needed(&self, target: &Target) -> String {
+        if self.access.own.is_some() {
+            return format!("The operator can add \"{target}\" to `hosts` below [packages] in sandbox.toml.");
+        }
         let granted = self.network.parts.tokens.network_of(&self.conversation.owner);
         let policies = if self.access.are_of_token { self.network.policies.all() } else { Vec::new() };
         let held = policies.iter().filter(|policy| policy.allows(target) && holds(policy, granted.as_deref()));

@@ -40,6 +40,19 @@ fn refusal_says_what_its_host_needs() {
 }
 
 #[test]
+fn refusal_of_an_installation_names_the_hosts_of_packages() {
+    let named = |name: &str, host: &str| Policy::parse(name, &policy(&[host], &[])).expect("a policy");
+    let network = network(Arc::default(), vec![named("web", "a.example.com")], Vec::new(), &[]);
+    let index = named("packages", "index.example.com");
+    let gate = SandboxGate { access: Access::of(index), ..gate_in(&network) };
+    // A policy of programs that names the host does not apply to installations.
+    drop(gate.admit(&target("a.example.com"), None));
+    let told = "[network: no policy allows a.example.com:443. The operator can add \"a.example.com:443\" to `hosts` \
+                below [packages] in sandbox.toml.]\n";
+    assert_eq!(gate.reporter.end(), [told]);
+}
+
+#[test]
 fn host_of_several_policies_is_listed_once() {
     let named = |name: &str, hosts: &[&str]| Policy::parse(name, &policy(hosts, &[])).expect("a policy");
     let first = named("first", &["a.example.com", "b.example.com"]);

@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::{
     domain::{
         Clock, Code, Failure,
-        network::{Policy, PolicyText},
+        network::{Policy, PolicyError, PolicyText},
     },
     ports::database::{DatabaseError, PolicyStore, ROUND_MAX, no_database, within},
 };
@@ -73,7 +73,12 @@ impl Policies {
     /// # Errors
     /// [`Code::InvalidArgument`] for what it cannot be, [`Code::DatabaseUnavailable`].
     pub async fn put(&self, name: &str, text: &PolicyText) -> Result<String, Failure> {
-        let policy = Policy::parse(name, text).map_err(|why| Failure::argument("policy", why.to_string()))?;
+        check_lengths(text)?;
+        let policy = Policy::parse(name, text).map_err(|why| match why {
+            // Members of a request are in camel case.
+            PolicyError::Bytes => Failure::argument("bytesPerMinute", why),
+            _ => Failure::argument(why.field(), &why),
+        })?;
         if self.is_configured(&policy.name) {
             let why = format!("`{}` is in the server's settings: change it there", policy.name);
             return Err(Failure::argument("name", why));
@@ -82,8 +87,8 @@ impl Policies {
             return Err(Failure::argument("name", format!("there are {MADE_MAX} policies already: delete one")));
         }
         if serde_json::to_vec(text).is_ok_and(|json| json.len() > DEFINITION_BYTES_MAX) {
-            let why = format!("it has more than {DEFINITION_BYTES_MAX} bytes: make several of it");
-            return Err(Failure::argument("policy", why));
+            let why = format!("A policy has at most {DEFINITION_BYTES_MAX} bytes as JSON: make several of it.");
+            return Err(Failure::new(Code::InvalidArgument, why));
         }
         self.store()?.put_policy(&policy.name, text, self.clock.unix_ms()).await?;
         self.load().await?;
@@ -118,7 +123,8 @@ impl Policies {
         for row in rows {
             let (name, definition) = &row;
             let parsed = serde_json::from_str(definition).map_err(|error| error.to_string());
-            let policy = parsed.and_then(|text| Policy::parse(name, &text).map_err(|error| error.to_string()));
+            let why = |error: PolicyError| format!("{}: {error}", error.field());
+            let policy = parsed.and_then(|text| Policy::parse(name, &text).map_err(why));
             match policy {
                 Ok(policy) => read.push(Arc::new(policy)),
                 Err(error) => {
@@ -150,6 +156,23 @@ impl Policies {
     fn store(&self) -> Result<&Arc<dyn PolicyStore>, Failure> {
         self.store.as_ref().ok_or_else(no_database)
     }
+}
+
+/// The bounds of each list, as `/openapi.json` has them.
+fn check_lengths(text: &PolicyText) -> Result<(), Failure> {
+    for (list, count, most) in [
+        ("hosts", text.hosts.len(), 500),
+        ("ports", text.ports.len(), 100),
+        ("addresses", text.addresses.len(), 100),
+        ("languages", text.languages.len(), 100),
+        ("methods", text.methods.len(), 32),
+        ("paths", text.paths.len(), 100),
+    ] {
+        if count > most {
+            return Err(Failure::argument(list, format!("it has more than {most} items: make several policies")));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

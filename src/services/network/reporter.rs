@@ -17,7 +17,7 @@ use crate::{
     services::waits::Waits,
 };
 
-/// Events of one run or cell, and sentences about refusals in its output.
+/// Connections of one run or cell that are events, calls of tools that are, and sentences about refusals in its output.
 pub(super) const EVENTS_MAX: usize = 200;
 pub(super) const SENTENCES_MAX: usize = 10;
 /// Connections that are kept of one owner, and owners.
@@ -35,7 +35,8 @@ pub(in crate::services) struct ConnectionReporter {
 #[derive(Default)]
 struct Listener {
     sink: Option<Sink>,
-    events: usize,
+    connections: usize,
+    tool_calls: usize,
     /// Calls that rules let pass, by what counts them.
     calls: HashMap<String, u32>,
     /// Each once.
@@ -48,9 +49,13 @@ impl ConnectionReporter {
         *self.listener.lock() = Listener { sink: Some(sink), ..Listener::default() };
     }
 
-    /// Ends that; a sentence for each host that was refused since.
+    /// Ends that; a sentence for each host that was refused since, and one about connections that are no events.
     pub(in crate::services) fn end(&self) -> Vec<String> {
-        std::mem::take(&mut *self.listener.lock()).refusals
+        let Listener { mut refusals, connections, .. } = std::mem::take(&mut *self.listener.lock());
+        if let more @ 1.. = connections.saturating_sub(EVENTS_MAX) {
+            refusals.push(format!("[network: {more} more connections are not listed.]\n"));
+        }
+        refusals
     }
 
     /// The same without an end: what is counted is counted on.
@@ -95,10 +100,15 @@ impl ConnectionReporter {
 
 impl Listener {
     fn event(&mut self, event: EventKind) {
-        self.events += 1;
-        // A question is never left out: its program waits, and few may be open.
-        let is_told = self.events <= EVENTS_MAX || matches!(event, EventKind::Approval(_));
-        if let Some(sink) = self.sink.as_ref().filter(|_| is_told) {
+        let Some(sink) = &self.sink else { return };
+        let count = match &event {
+            EventKind::Network(_) => &mut self.connections,
+            EventKind::Tool(_) => &mut self.tool_calls,
+            // A question is never left out: its program waits, and few may be open.
+            _ => return sink(event),
+        };
+        *count += 1;
+        if *count <= EVENTS_MAX {
             sink(event);
         }
     }
@@ -139,7 +149,36 @@ impl Decisions {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::Arc, time::Duration};
+
     use super::*;
+    use crate::domain::tools::{CallEnd, ToolUse};
+
+    #[test]
+    fn connections_that_are_no_events_are_counted_in_a_sentence_and_calls_of_tools_take_no_place_of_theirs() {
+        let (reporter, events) = (ConnectionReporter::default(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&events);
+        reporter.to(Box::new(move |event| seen.lock().push(event)));
+        let call = ToolUse {
+            server: "a".to_owned(),
+            tool: "b".to_owned(),
+            end: CallEnd::Answered,
+            why: None,
+            arguments_sha256: String::new(),
+            arguments_bytes: 0,
+            took: Duration::ZERO,
+        };
+        for _ in 0..300 {
+            reporter.event(EventKind::Tool(Box::new(call.clone())));
+            reporter.report(&NetworkUse::of("a.example:443".to_owned(), None), |_| String::new());
+        }
+        assert_eq!(reporter.end(), ["[network: 100 more connections are not listed.]\n"]);
+        let is_connection = |event: &&EventKind| matches!(event, EventKind::Network(_));
+        let events = events.lock();
+        assert_eq!((events.len(), events.iter().filter(is_connection).count()), (2 * EVENTS_MAX, EVENTS_MAX));
+        reporter.to(Box::new(|_| {}));
+        assert!(reporter.end().is_empty(), "it was about the run before");
+    }
 
     #[test]
     fn calls_are_counted_until_the_end_of_the_cell_also_when_its_refusals_are_taken() {

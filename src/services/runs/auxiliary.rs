@@ -126,7 +126,7 @@ pub(in crate::services) async fn execute_auxiliary(
         return Err(internal());
     }
     if let Some(by) = by {
-        by.count(&outcome.figures);
+        by.count(&outcome.figures, limits.cpu_millis);
         by.check()?;
     }
     log.flush();

@@ -218,13 +218,13 @@ impl ConversationTurn {
         ended: Result<Ended, Failure>,
         oom_killed: bool,
     ) {
+        let parts = &self.service.parts;
+        let limits = self.runner.as_ref().map_or(parts.sandboxes.limits, |runner| parts.sandboxes.limits_of(runner));
         if let Some(by) = &self.by {
-            by.count(&figures);
+            by.count(&figures, limits.cpu_millis);
         }
         let took = figures.wall;
-        let parts = &self.service.parts;
         let Some(runner) = &self.runner else { return };
-        let limits = parts.sandboxes.limits_of(runner);
         let outcome = ended.map(|ended| {
             let oom_killed = oom_killed || ended == Ended::OutOfMemory;
             Outcome { ended, oom_killed, limits, figures }

@@ -29,7 +29,10 @@ use crate::{
         admission::QueuePosition,
         files::{FileEntry, FileList},
         sandbox::Sandboxes,
-        sessions::WaitingCell,
+        sessions::{
+            WaitingCell,
+            message::{LineMeter, TEXT_BYTES_MAX, fits},
+        },
     },
 };
 
@@ -155,9 +158,33 @@ impl RunRequest {
             ("stdinOpen", self.stdin_open),
         ];
         let refused = framed_only.into_iter().find(|(_, used)| *used && !runner.takes_input());
-        refused.map_or(Ok(()), |(argument, _)| {
+        if let Some((argument, _)) = refused {
             let why = format!("the runner of `{}` takes neither arguments nor variables nor input", runner.language);
-            Err(Failure::argument(argument, why))
+            return Err(Failure::argument(argument, why));
+        }
+        if self.session.is_some() { self.check_messages() } else { Ok(()) }
+    }
+
+    /// Measures the lines of a cell's input, beginning with those of the request, which were checked to fit.
+    pub(super) fn line_meter(&self) -> Option<LineMeter> {
+        let mut lines = self.session.map(|_| LineMeter::default())?;
+        lines.take(&self.stdin);
+        Some(lines)
+    }
+
+    /// Whether a cell's code and each line of its input fit into a message for its kernel.
+    fn check_messages(&self) -> Result<(), Failure> {
+        let texts = [
+            ("code", "it is", fits(&String::from_utf8_lossy(&self.program))),
+            ("stdin", "a line is", LineMeter::default().take(&self.stdin)),
+        ];
+        let refused = texts.into_iter().find(|(.., is_short)| !is_short);
+        refused.map_or(Ok(()), |(argument, what, _)| {
+            let why = format!(
+                "{what} longer in JSON than the {TEXT_BYTES_MAX} bytes that a cell takes: write long data to a file \
+                 and read it from /data"
+            );
+            Err(Failure::argument(argument, why).see(Operation::WriteFile))
         })
     }
 }
@@ -308,7 +335,8 @@ impl Run {
     ///
     /// # Errors
     /// [`Code::InputClosed`] when the run or its input is over, or it takes none; [`Code::InputFull`] when the program
-    /// does not read; [`Code::TooLarge`] above [`super::INPUT_BYTES_MAX`].
+    /// does not read; [`Code::TooLarge`] above [`super::INPUT_BYTES_MAX`], and for a line that no message for a kernel
+    /// can carry.
     ///
     /// [`Code::InputClosed`]: crate::domain::error::Code::InputClosed
     /// [`Code::InputFull`]: crate::domain::error::Code::InputFull

@@ -1,7 +1,8 @@
 //! Standard input of a sandbox: a queue between the clients that send it and the one future that writes it.
 //!
 //! Bounded in bytes and in senders. A piece counts until the sandbox has taken it, so a program that never reads makes
-//! its senders wait and then refuses them. Ends with the run: a sender that waits then gets an error.
+//! its senders wait and then refuses them. A cell takes lines, so a line without an end counts as well. Ends with the
+//! run: a sender that waits then gets an error.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +21,12 @@ use tokio::{
 use crate::{
     domain::{Code, Failure},
     ports::engine::Stdin,
-    services::{frames, network::next_of, sandbox::send},
+    services::{
+        frames,
+        network::next_of,
+        sandbox::send,
+        sessions::{InputPiece, message::LineMeter},
+    },
 };
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.
@@ -35,9 +41,15 @@ const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// The clients' end.
 pub(super) struct StdinSender {
     /// None once the end of the input was sent.
-    queue: Mutex<Option<mpsc::UnboundedSender<Piece>>>,
+    queue: Mutex<Option<Queue>>,
     room: Arc<Semaphore>,
     senders: Semaphore,
+}
+
+struct Queue {
+    pieces: mpsc::UnboundedSender<Piece>,
+    /// Of a cell, whose kernel is sent a line at a time.
+    lines: Option<LineMeter>,
 }
 
 /// The sandbox's end. Its drop refuses all later pieces.
@@ -49,14 +61,14 @@ pub(super) struct StdinReceiver {
 /// Some input, and the room that it takes until it is dropped.
 struct Piece {
     bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    room: OwnedSemaphorePermit,
 }
 
-/// Opens the input of a program.
-pub(super) fn open() -> (StdinSender, StdinReceiver) {
-    let (sender, queue) = mpsc::unbounded_channel();
+/// Opens the input of a program; `lines` measures that of a cell.
+pub(super) fn open(lines: Option<LineMeter>) -> (StdinSender, StdinReceiver) {
+    let (pieces, queue) = mpsc::unbounded_channel();
     let room = Arc::new(Semaphore::new(INPUT_BYTES_MAX));
-    let queue_end = Mutex::new(Some(sender));
+    let queue_end = Mutex::new(Some(Queue { pieces, lines }));
     let sender = StdinSender { queue: queue_end, room: Arc::clone(&room), senders: Semaphore::new(SENDERS_MAX) };
     (sender, StdinReceiver { queue, room })
 }
@@ -77,13 +89,18 @@ impl StdinSender {
             Err(_) => return Err(full()),
         };
         let mut queue = self.queue.lock();
-        let sender = queue.as_ref().ok_or_else(|| closed("its end was already sent"))?;
-        if sender.is_closed() {
+        let Queue { pieces, lines } = queue.as_mut().ok_or_else(|| closed("its end was already sent"))?;
+        if pieces.is_closed() {
             return Err(over());
+        }
+        if lines.as_mut().is_some_and(|lines| !lines.take(&bytes)) {
+            let why = "The piece makes a line longer than a cell takes: send a shorter line, or write the data to a \
+                       file and read it from /data.";
+            return Err(Failure::new(Code::TooLarge, why));
         }
         // An empty piece is nothing to write; only the end may come with it.
         if !bytes.is_empty() {
-            sender.send(Piece { bytes, _room: room }).map_err(|_| over())?;
+            pieces.send(Piece { bytes, room }).map_err(|_| over())?;
         }
         if last {
             *queue = None;
@@ -94,7 +111,7 @@ impl StdinSender {
     /// Whether pieces are taken, and the last one has not come.
     pub(super) fn is_open(&self) -> bool {
         let queue = self.queue.lock();
-        queue.as_ref().is_some_and(|sender| !sender.is_closed())
+        queue.as_ref().is_some_and(|queue| !queue.pieces.is_closed())
     }
 }
 
@@ -106,13 +123,13 @@ impl Drop for StdinReceiver {
 }
 
 /// All input of a cell: what came with the request, then what follows while it is executed.
-pub(super) fn pieces(first: Bytes, receiver: Option<StdinReceiver>) -> BoxStream<'static, Bytes> {
+pub(super) fn pieces(first: Bytes, receiver: Option<StdinReceiver>) -> BoxStream<'static, InputPiece> {
     let more = stream::unfold(receiver, |receiver| async move {
         let mut receiver = receiver?;
-        let piece = receiver.queue.recv().await?;
-        Some((piece.bytes, Some(receiver)))
+        let Piece { bytes, room } = receiver.queue.recv().await?;
+        Some(((bytes, Some(room)), Some(receiver)))
     });
-    stream::iter((!first.is_empty()).then_some(first)).chain(more).boxed()
+    stream::iter((!first.is_empty()).then_some((first, None))).chain(more).boxed()
 }
 
 /// Why a run takes no input.
@@ -183,7 +200,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn queued_input_is_bounded_until_it_is_taken() {
-        let (input, mut receiver) = open();
+        let (input, mut receiver) = open(None);
         assert_eq!(input.send(bytes(INPUT_BYTES_MAX + 1), false).await.expect_err("too large").code, Code::TooLarge);
         input.send(bytes(INPUT_BYTES_MAX), false).await.expect("it fits");
         assert_eq!(input.send(bytes(1), false).await.expect_err("full").code, Code::InputFull);
@@ -199,7 +216,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn queued_pieces_of_one_byte_are_bounded() {
-        let (input, _receiver) = open();
+        let (input, _receiver) = open(None);
         for _ in 0..INPUT_BYTES_MAX / PIECE_BYTES_MIN {
             input.send(bytes(1), false).await.expect("it fits");
         }
@@ -208,7 +225,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waiting_senders_are_bounded_and_fail_when_the_run_ends() {
-        let (input, receiver) = open();
+        let (input, receiver) = open(None);
         input.send(bytes(INPUT_BYTES_MAX), false).await.expect("it fits");
         let waiting = futures_util::future::join_all((0..SENDERS_MAX).map(|_| input.send(bytes(1), false)));
         let refused = async { input.send(bytes(1), false).await.expect_err("too many wait").code };
@@ -226,7 +243,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn input_does_not_wait_for_the_end_of_a_download() {
         const PIECES: usize = 1000;
-        let ((input, receiver), (_control, control)) = (open(), mpsc::channel(1));
+        let ((input, receiver), (_control, control)) = (open(None), mpsc::channel(1));
         input.send(Bytes::from_static(b"a line"), false).await.expect("it fits");
         let (download, channels) = mpsc::channel(PIECES);
         for _ in 0..PIECES {

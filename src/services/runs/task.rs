@@ -62,9 +62,9 @@ impl RunTask {
         let principal = conversation.owner.name();
         match result {
             Ok(report) => {
-                let Outcome { ended, figures, .. } = report.outcome;
+                let Outcome { ended, limits, figures, .. } = report.outcome;
                 if let Some(by) = &self.by {
-                    by.count(&figures);
+                    by.count(&figures, limits.cpu_millis);
                 }
                 let wall_ms = text::ms(figures.wall);
                 info!(%principal, %conversation, %language, ended = ended.word(), how = ?ended, wall_ms, "run ended");

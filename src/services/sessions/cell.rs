@@ -3,6 +3,7 @@
 //! A cell at a limit is interrupted, and the variables stay; a kernel that does not stop is ended with its sandbox.
 
 mod events;
+mod input;
 
 use std::{
     future::{pending, ready},
@@ -14,10 +15,13 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep_until, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
-use self::events::{Events, Input};
+use self::{events::Events, input::Input};
 use super::{
     CellEnd, Inner, NOT_EXECUTED, SessionEnd, Sessions, display::DisplayFile, kernel::Kernel, message::Channel,
     progress::Progress, queue::Following, registry::Session,
@@ -35,6 +39,9 @@ pub(super) const WAKE_AFTER: Duration = Duration::from_millis(300);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
+/// Some of a cell's input, and the room that it takes until its line is read; what came with the request takes none.
+pub(in crate::services) type InputPiece = (Bytes, Option<OwnedSemaphorePermit>);
+
 /// A cell as it is handed over.
 pub(in crate::services) struct Cell<'a> {
     pub conversation: &'a ConversationKey,
@@ -42,8 +49,9 @@ pub(in crate::services) struct Cell<'a> {
     /// The session; any of the conversation and language, one that is opened for it included, where none is named.
     pub session: Option<SessionId>,
     pub code: &'a str,
-    /// Its standard input, a line for each request; `None` when it takes none.
-    pub input: Option<BoxStream<'a, Bytes>>,
+    /// Its standard input, a line for each request; `None` when it takes none. No line of it is too long for a
+    /// [message](super::message::fits), and neither is the code.
+    pub input: Option<BoxStream<'a, InputPiece>>,
     pub limits: &'a Limits,
     /// Cancelled when the session was restarted or closed since the cell was sent.
     pub waiting: &'a CancellationToken,

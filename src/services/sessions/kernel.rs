@@ -114,6 +114,7 @@ impl Kernel {
             phase,
             exit_cpu_ms: Arc::clone(&exit_cpu_ms),
             died: None,
+            has_failed: false,
             oom_kills: 0,
             files: files.clone(),
         };
@@ -272,6 +273,8 @@ struct KernelTask {
     exit_cpu_ms: Arc<OnceLock<u64>>,
     /// How the kernel ended, as the bridge says, which ends after it.
     died: Option<Ended>,
+    /// The bridge gave the kernel up, so the status of its own end says nothing of the kernel's.
+    has_failed: bool,
     /// Processes that were killed for memory before the cell that runs, as the bridge says.
     oom_kills: u64,
     files: FileLink,
@@ -304,7 +307,7 @@ impl KernelTask {
                     debug!(sandbox = %self.sandbox.id, text = %text.escape_debug(), "a kernel wrote to its log");
                 }
                 SandboxEvent::Files(message) => self.files.pass_on(message).await,
-                SandboxEvent::ProgramExited(report) => return SessionEnd::Kernel(self.exited(&report)),
+                SandboxEvent::ProgramExited(report) => return self.exited(&report),
                 SandboxEvent::ContractBroken(why) => {
                     warn!(sandbox = %self.sandbox.id, why, "the runner of a session broke its contract");
                     return SessionEnd::Lost;
@@ -318,17 +321,20 @@ impl KernelTask {
     }
 
     /// How the kernel ended, as process 1 says.
-    fn exited(&self, report: &ExitReport) -> Ended {
+    fn exited(&self, report: &ExitReport) -> SessionEnd {
         if let Some(cpu_ms) = report.cpu_ms {
             // It is said once.
             let _ = self.exit_cpu_ms.set(cpu_ms);
         }
         if report.oom_kills > self.oom_kills {
-            return Ended::OutOfMemory;
+            return SessionEnd::Kernel(Ended::OutOfMemory);
         }
         let code = report.status.unwrap_or_default();
         let ended = report.signal.map_or(Ended::Exited { code }, |signal| Ended::Signaled { signal });
-        self.died.unwrap_or(ended)
+        match self.died {
+            None if self.has_failed => SessionEnd::Lost,
+            died => SessionEnd::Kernel(died.unwrap_or(ended)),
+        }
     }
 
     async fn messages(&mut self) -> Option<SessionEnd> {
@@ -370,6 +376,7 @@ impl KernelTask {
             }
             "figures" => self.oom_kills = content["oomKills"].as_u64().unwrap_or(self.oom_kills),
             "failed" => {
+                self.has_failed = true;
                 let why: String = content["message"].as_str().unwrap_or_default().chars().take(400).collect();
                 warn!(sandbox = %self.sandbox.id, why = %why.escape_debug(), "a kernel failed");
             }

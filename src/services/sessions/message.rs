@@ -12,10 +12,13 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::domain::words::words;
+use crate::domain::{text::json_bytes, words::words};
 
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// The longest text that a message of the server's own carries, in bytes of its JSON. Beside it are two headers, of
+/// which one is a kernel's: at most 64 KiB.
+pub(in crate::services) const TEXT_BYTES_MAX: usize = MESSAGE_BYTES_MAX - (128 << 10);
 /// The most offsets that a message may have: its five parts, the end, and buffers.
 const OFFSETS_MAX: u64 = 1024;
 /// Channel, header, parent header, metadata, content.
@@ -190,6 +193,33 @@ impl MessageReader {
     }
 }
 
+/// Whether a message can carry a text. JSON may take six bytes for one.
+pub(in crate::services) fn fits(text: &str) -> bool {
+    json_bytes(text) <= TEXT_BYTES_MAX
+}
+
+/// Measures lines that come in pieces, each of which a message is to carry.
+#[derive(Debug, Default)]
+pub(in crate::services) struct LineMeter {
+    /// Of the line that has no end yet, in bytes of its JSON.
+    bytes: usize,
+}
+
+impl LineMeter {
+    /// Takes a piece, unless it makes a line too long; whether it was taken.
+    pub(in crate::services) fn take(&mut self, piece: &[u8]) -> bool {
+        let mut bytes = self.bytes;
+        for (number, part) in piece.split(|&byte| byte == b'\n').enumerate() {
+            bytes = json_bytes(&String::from_utf8_lossy(part)) + if number == 0 { bytes } else { 0 };
+            if bytes > TEXT_BYTES_MAX {
+                return false;
+            }
+        }
+        self.bytes = bytes;
+        true
+    }
+}
+
 /// A message behind its length.
 pub(super) fn with_length(message: &KernelMessage) -> Bytes {
     let message = message.encode();
@@ -244,6 +274,36 @@ mod tests {
         let mut reader = MessageReader::default();
         reader.push(&[0xff, 0xff, 0xff, 0xff]);
         assert_eq!(reader.next(), Err(MessageError::TooLong(u32::MAX as usize)));
+    }
+
+    #[test]
+    fn longest_text_and_the_longest_header_fit_into_a_message() {
+        for (text, bytes) in [("x", 1), ("\u{1}", 6), ("\"", 2), ("é", 2)] {
+            let longest = text.repeat(TEXT_BYTES_MAX / bytes);
+            assert!(fits(&longest) && !fits(&format!("{longest}xxxxxx")));
+            let header = json!({"msg_id": "x".repeat(64 << 10)});
+            let mut message = KernelMessage::new(Channel::Stdin, &header, &json!({"value": longest}));
+            message.parent_header = message.header.clone();
+            message.header = Bytes::from_static(b"{}");
+            assert!(message.encode().len() <= MESSAGE_BYTES_MAX);
+        }
+    }
+
+    #[test]
+    fn line_is_measured_over_its_pieces() {
+        let piece = "\u{1}".repeat(1 << 18);
+        for lines in ["", "\n", "short\n\n"] {
+            let mut meter = LineMeter::default();
+            assert!(meter.take(lines.as_bytes()));
+            let taken = (0..10).filter(|_| meter.take(piece.as_bytes())).count();
+            assert_eq!(taken, TEXT_BYTES_MAX / (6 << 18));
+            assert!(meter.take(format!("\n{piece}").as_bytes()), "another line");
+            assert!(!meter.take(format!("\n{}", piece.repeat(3)).as_bytes()), "in one piece");
+        }
+        let mut meter = LineMeter::default();
+        let parts = "é\u{10ffff}".repeat(1000);
+        assert!(parts.as_bytes().iter().all(|&byte| meter.take(&[byte])));
+        assert!(meter.bytes >= parts.len(), "characters in pieces: {}", meter.bytes);
     }
 
     #[test]

@@ -2,7 +2,12 @@
 //! frames of its files; and in the queues of its followers, each of which holds a bounded number of bytes that were not
 //! read.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    iter,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -67,6 +72,16 @@ impl MessageSender {
 impl Following {
     pub(in crate::services) async fn next(&mut self) -> Option<KernelMessage> {
         self.queue.recv().await.map(|(message, _)| message)
+    }
+
+    pub(in crate::services) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<KernelMessage>> {
+        self.queue.poll_recv(context).map(|next| next.map(|(message, _)| message))
+    }
+
+    /// Takes no more messages; those that were not read.
+    pub(in crate::services) fn close(&mut self) -> impl Iterator<Item = KernelMessage> {
+        self.queue.close();
+        iter::from_fn(move || self.queue.try_recv().ok().map(|(message, _)| message))
     }
 }
 

@@ -22,7 +22,9 @@ use super::{
     share::{self, Holding, Limits, NoCapacity},
 };
 use crate::{
-    domain::{Clock, ConversationKey, Figures, Language, Moment, Principal, SessionId, owner::first_of_most},
+    domain::{
+        Clock, ConversationId, ConversationKey, Figures, Language, Moment, Principal, SessionId, owner::first_of_most,
+    },
     ports::sessions::SessionRecord,
     services::{
         janitor::Lease,
@@ -322,6 +324,14 @@ impl Registry {
     /// How a session of this owner ended.
     pub(super) fn end_of(&self, who: &Principal, id: SessionId) -> Option<SessionEnd> {
         self.state.lock().last_end(who, id).map(|ended| ended.end)
+    }
+
+    /// The conversation of a session of this owner that is open or has ended.
+    pub(super) fn conversation(&self, who: &Principal, id: SessionId) -> Option<ConversationId> {
+        let state = self.state.lock();
+        let open = state.open.get(&id).map(|session| &session.conversation).filter(|place| place.owner == *who);
+        let ended = || state.last_end(who, id).map(|ended| &ended.place.0);
+        open.or_else(ended).map(|place| place.id.clone())
     }
 
     /// Where a session of this owner was that has ended by itself or for others, and its environment.

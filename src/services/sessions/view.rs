@@ -50,7 +50,7 @@ pub enum SessionEnd {
     Memory,
     /// The kernel ended in a cell or between two.
     Kernel(Ended),
-    /// The engine lost it, or the image broke its contract.
+    /// The engine lost it, the image broke its contract, or the bridge gave its kernel up.
     Lost,
     /// A cell did not obey its interrupt.
     Killed,

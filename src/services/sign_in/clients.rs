@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{Refusal, SignIn, documents::is_document};
 use crate::{
     domain::path::misleads,
-    ports::sign_in::RegisteredClient,
+    ports::{database::in_time, sign_in::RegisteredClient},
     services::tokens::{digest, fresh},
 };
 
@@ -74,7 +74,7 @@ impl SignIn {
         let id = Uuid::new_v4().simple().to_string();
         let mut client = RegisteredClient { id, name, redirects, secret: secret_digest };
         let now = self.now();
-        client.id = self.store.register(&client, &fingerprint, now).await?;
+        client.id = in_time(self.store.register(&client, &fingerprint, now)).await?;
         self.report("registered", &client.id, None);
         Ok(Registered { client, secret, issued_unix_s: now / 1000 })
     }
@@ -88,7 +88,7 @@ impl SignIn {
         if is_document(id) {
             return Ok(id.to_owned());
         }
-        let client = self.store.client(id).await?.ok_or(Refusal::InvalidClient)?;
+        let client = in_time(self.store.client(id)).await?.ok_or(Refusal::InvalidClient)?;
         let Some(wanted) = client.secret else { return Ok(client.id) };
         let sent = digest(secret.unwrap_or_default().as_bytes());
         if bool::from(sent.ct_eq(&wanted)) { Ok(client.id) } else { Err(Refusal::InvalidClient) }

@@ -15,7 +15,10 @@ use crate::{
         Grant, Scope, TokenId, error,
         token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX},
     },
-    ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
+    ports::{
+        database::in_time,
+        sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
+    },
     services::tokens::{NewToken, digest, fresh},
 };
 
@@ -146,7 +149,7 @@ impl SignIn {
         // The configured token has no record in the database.
         let stored_parent = connection.parent.filter(|parent| Some(*parent) != self.tokens.configured_id());
         // Another process, or another request, may have revoked the token since it was looked up.
-        if !self.store.connect(&connection, &stored, stored_parent).await? {
+        if !in_time(self.store.connect(&connection, &stored, stored_parent)).await? {
             return Err(Refusal::WrongToken);
         }
         self.report("allowed", &stored.client, Some(connection.id));
@@ -184,11 +187,11 @@ impl SignIn {
                     redirect: request.redirect.clone(),
                     challenge,
                 };
-                self.store.redeem(&what, &pair, now).await?
+                in_time(self.store.redeem(&what, &pair, now)).await?
             }
             "refresh_token" => {
                 let sent = digest(request.refresh.as_bytes());
-                let Some((connection, grant)) = self.store.grant_of(&sent, &client).await? else {
+                let Some((connection, grant)) = in_time(self.store.grant_of(&sent, &client)).await? else {
                     return Err(wrong());
                 };
                 let is_wider = request
@@ -199,7 +202,7 @@ impl SignIn {
                     return Err(Refusal::InvalidScope);
                 }
                 self.rates.refreshes.take(&connection)?;
-                self.store.rotate(&sent, &client, &pair, now, millis(GRACE)).await?
+                in_time(self.store.rotate(&sent, &client, &pair, now, millis(GRACE))).await?
             }
             _ => return Err(Refusal::UnsupportedGrantType),
         };
@@ -228,7 +231,7 @@ impl SignIn {
         if let Some(id) = client {
             self.authenticated(id, secret).await?;
         }
-        match self.store.connection(&digest(token.as_bytes()), client).await? {
+        match in_time(self.store.connection(&digest(token.as_bytes()), client)).await? {
             Some(connection) => self.end("ended", client.unwrap_or_default(), connection).await,
             None => Ok(()),
         }

@@ -12,7 +12,7 @@ use crate::{
         Code, Failure, Grant, Principal, TokenId, TokenRecord,
         token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK},
     },
-    ports::database::{TokenStore, no_database},
+    ports::database::{TokenStore, in_time, no_database},
 };
 
 /// A token to be made.
@@ -34,7 +34,7 @@ impl Tokens {
     pub async fn create(&self, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
         let store = self.store()?;
         let (record, secret) = self.draft(new, TOKEN_MARK)?;
-        store.insert(&record).await?;
+        in_time(store.insert(&record)).await?;
         self.learn(vec![record.clone()]);
         Ok((record, secret))
     }
@@ -87,7 +87,7 @@ impl Tokens {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self, owner: Option<&Principal>) -> Result<Vec<TokenRecord>, Failure> {
-        let mut all = self.store()?.changed(0).await?;
+        let mut all = in_time(self.store()?.changed(0)).await?;
         all.retain(|token| owner.is_none_or(|owner| token.owner == *owner));
         all.sort_by_key(|token| std::cmp::Reverse((token.created_unix_ms, token.id)));
         for token in &mut all {
@@ -120,7 +120,7 @@ impl Tokens {
     pub async fn revoke(&self, id: TokenId) -> Result<(), Failure> {
         let store = self.store()?;
         self.follower.own(id, true);
-        let Some(revoked) = store.revoke(&id, self.now()).await? else {
+        let Some(revoked) = in_time(store.revoke(&id, self.now())).await? else {
             self.follower.settled(&[(id, true)]);
             let why = "There is no such token, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));

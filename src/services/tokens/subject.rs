@@ -8,7 +8,7 @@ use crate::{
     domain::{
         Code, Failure, Grant, Principal, Scope, TokenDigest, TokenId, TokenLimits, TokenRecord, token::SUBJECT_MARK,
     },
-    ports::database::DatabaseError,
+    ports::database::{DatabaseError, in_time},
 };
 
 /// Tokens of one subject that are known at once.
@@ -51,10 +51,10 @@ impl Tokens {
             created_unix_ms: self.now(),
             ..super::blank_record()
         };
-        let stored = match store.insert(&record).await {
+        let stored = match in_time(store.insert(&record)).await {
             Ok(()) => vec![record],
             // Another server, or another request, was first; or there is no database.
-            Err(_) => store.changed(0).await?,
+            Err(_) => in_time(store.changed(0)).await?,
         };
         self.learn_unless_old(stored, Some(ends));
         let known = self.known.read().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
@@ -67,7 +67,7 @@ impl Tokens {
     /// [`Code::TokenNotFound`] when no such subject has ended, [`Code::DatabaseUnavailable`].
     pub async fn restore(&self, id: TokenId) -> Result<(), Failure> {
         let (store, now) = (self.store()?, self.now());
-        if !store.restore(&id, now).await? {
+        if !in_time(store.restore(&id, now)).await? {
             return Err(Failure::new(Code::TokenNotFound, "There is no such subject that is refused."));
         }
         let known = self.known.read().by_id(id).map(|token| token.record.clone());

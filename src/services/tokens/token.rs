@@ -174,9 +174,9 @@ impl Started {
         self.token.ended()
     }
 
-    /// Counts what it used.
-    pub fn count(&self, figures: &Figures) {
-        self.spend(figures.cpu.unwrap_or_default(), figures.stdout_bytes + figures.stderr_bytes);
+    /// Counts what it used, under this limit of CPU time per second.
+    pub fn count(&self, figures: &Figures, cpu_millis: u32) {
+        self.spend(figures.cpu_or_most(cpu_millis), figures.stdout_bytes + figures.stderr_bytes);
     }
 
     fn spend(&self, cpu: Duration, bytes: u64) {
@@ -363,5 +363,16 @@ mod tests {
         advance(Duration::from_secs(wait)).await;
         limited.begin().expect("what was spent first is a day old").spend(Duration::ZERO, 2000);
         is_refused(&limited, "1000 bytes of output a day");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn processor_time_that_is_not_known_counts_as_the_most_that_it_can_be() {
+        let limited = token(TokenLimits { cpu_s_per_day: Some(10), ..TokenLimits::default() });
+        let unknown = Figures { wall: Duration::from_secs(18), ..Figures::default() };
+        limited.begin().expect("a place").count(&unknown, 500);
+        limited.begin().expect("nine of ten").count(&Figures { cpu: Some(Duration::ZERO), ..unknown }, 500);
+        limited.begin().expect("what is known counts as it is").count(&unknown, 100);
+        is_refused(&limited, "10 s of processor time a day");
+        assert_eq!(Figures { wall: Duration::MAX, ..unknown }.cpu_or_most(u32::MAX), Duration::MAX / 1000);
     }
 }

@@ -133,7 +133,7 @@ export class Overview {
         kind: "bars",
         series: ENDS.map(([label]) => label),
         rows: parts.map((part) => ({ time: time(part), values: ENDS.map(([, words]) => countOf(part.runs, words)) })),
-        empty: hasHistory ? "No runs ended in this period." : "The database does not answer.",
+        empty: hasHistory ? "No runs ended in this period." : "The database does not answer: check that it runs.",
       },
       {
         id: "chart-took",
@@ -145,7 +145,7 @@ export class Overview {
           values: [part.took?.p50Ms ?? null, part.took?.p90Ms ?? null, part.took?.p99Ms ?? null],
         })),
         format: duration,
-        empty: hasHistory ? "No runs ended in this period." : "The database does not answer.",
+        empty: hasHistory ? "No runs ended in this period." : "The database does not answer: check that it runs.",
       },
       {
         id: "chart-refusals",

@@ -6,6 +6,8 @@ import { plural, visibleText } from "../text.js";
 const ROWS_MAX = 1000;
 const COLUMNS_MAX = 100;
 const CELL_CHARS_MAX = 500;
+const NUMBER_CHARS_MAX = 64;
+const NUMBER = /^([-+]?(\d[\d_,]*)?(\.\d+)?([eE][-+]?\d+)?\s*%?|nan|inf)$/i;
 
 /** A table of a CSV or TSV text, or with `isCut` of its beginning; its first row is the head. */
 export function tableOf(text, path, isCut) {
@@ -80,7 +82,7 @@ function parse(text, separator) {
 }
 
 function isNumber(text) {
-  return text === "" || /^\s*[-+]?(\d[\d_,]*)?(\.\d+)?([eE][-+]?\d+)?\s*%?$|^\s*(nan|inf)\s*$/i.test(text);
+  return text.length <= NUMBER_CHARS_MAX && NUMBER.test(text.trim());
 }
 
 function shown(text) {

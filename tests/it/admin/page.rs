@@ -74,6 +74,7 @@ async fn plant(url: &str) {
             failure: None,
             sentence: "The program ran to its end (exit status 0).".to_owned(),
             figures: Figures { wall, ..Figures::default() },
+            cpu_max: None,
             files: Vec::new(),
         };
         HistoryLine {

@@ -97,13 +97,21 @@ fn router(refused: SocketAddr) -> Router {
     let endless = "before<script>setTimeout(() => { for (;;); }, 50)</script>";
     let greedy =
         "before<script>let all = []; setTimeout(() => { for (;;) all.push(new Array(1e6).fill(1.5)) }, 50)</script>";
+    let link = |n: u32| format!("<a href=/{n}>link {n}</a> ");
+    let links = |from: u32| (from..from + 30).map(link).collect::<Vec<_>>().concat();
+    let (han, after) = ("漢".repeat(48 << 10), links(30) + "<form><button>Send</button></form>");
+    let full = format!("{}{}<p>{han}</p>{after}", links(0), "<input>".repeat(5));
+    let deep = "<div>".repeat(450) + "at the bottom";
     let noise = "<canvas id=c width=1200 height=1600></canvas><script>const it = c.getContext('2d'); \
         const all = it.createImageData(1200, 1600); for (let i = 0; i < all.data.length; i++) \
         all.data[i] = i % 4 === 3 ? 255 : Math.random() * 256; it.putImageData(all, 0, 0)</script>";
     let tall = "<img name=documentElement><form name=body><input name=scrollWidth><input name=scrollHeight></form>\
         <div style='height: 9000px'>tall</div>";
     let bare = "before<script>onload = () => document.body.remove()</script>";
-    let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo')</script>";
+    let windows = "<a id=new target=_blank href='/form'>open</a><script>alert('boo] [network')</script>";
+    // Clicked by the page itself.
+    let planted = "<a download=requests.py href='data:text/x-python,get=None'>x</a>\
+        <script>document.querySelector('a').click()</script>";
     let attached = || {
         let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"../report.txt\"")];
         async move { (name, "the report") }
@@ -121,10 +129,13 @@ fn router(refused: SocketAddr) -> Router {
         .route("/post", post(async |body: String| page("Posted", &format!("got {body}"))))
         .route("/cookie", get(cookie))
         .route("/files", get(page("Files", "<a href=/report>the report</a> <a href=/flood>the flood</a>")))
+        .route("/planted", get(page("Planted", planted)))
         .route("/report", get(attached))
         .route("/flood", get(flooded))
         .route("/noise", get(page("Noise", noise)))
         .route("/tall", get(page("Tall", tall)))
+        .route("/full", get(page("Full", &full)))
+        .route("/deep", get(page("Deep", &deep)))
         .route("/bare", get(page("Bare", bare)))
         .route("/windows", get(page("Windows", windows)))
         .route("/hostile", get(page("Hostile", &hostile)))

@@ -74,8 +74,8 @@ async fn asked_of_hosts(cluster: &Cluster, class: &str, origin: &Origin) -> Valu
         ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
     ])
     .await;
-    let ready = server.http.get(server.url("/readyz")).send().await.expect("an answer");
-    assert_eq!(ready.status(), 200);
+    let ready = async || server.http.get(server.url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200);
+    until("it is ready", ready).await;
     let code = format!("curl -sS http://{}/hello; echo; curl -sS http://{}/hello", origin.http, origin.other);
     let body = json!({"conversationId": "contract-network", "language": "bash", "code": code});
     let status = post(&server, "/v1/runs", body).await;

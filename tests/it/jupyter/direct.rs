@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::FakeServer;
-use crate::support::until::{PATIENCE, until};
+use crate::support::{until, until::PATIENCE};
 
 fn conversation() -> ConversationKey {
     ConversationKey::new(Principal::default(), "a".parse().expect("an id"))
@@ -150,6 +150,36 @@ async fn no_message_for_a_kernel_reaches_the_one_after_a_restart() {
     let seen = until_answered(&mut client, "cell", "execute_reply").await;
     let printed: Vec<_> = seen.iter().filter_map(|content| content["text"].as_str()).collect();
     assert_eq!(printed, ["now\n"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_did_not_read_gets_what_it_missed_when_it_comes_back() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (kernel, who) = (start(&server).await, Principal::default());
+    let connect = || server.kernels.connect(&who, kernel, Some("one")).expect("a connection");
+    let is = |state: SessionState| server.kernels.get(&who, kernel).expect("a kernel").state == Some(state);
+    let mut client = connect();
+    // More than is kept, and more than its queue holds.
+    for (bytes, has_left) in [(3_000_000, true), (3_000_000, false), (9_000_000, true), (9_000_000, false)] {
+        let id = format!("{bytes} {has_left}");
+        send(&client, &id, "execute_request", &json!({"code": format!("wait-file go\nflood {bytes}")})).await;
+        until("the cell runs", async || is(SessionState::Busy)).await;
+        std::fs::write(server.root.join("a/files/go"), "").expect("written");
+        until("the cell is over", async || is(SessionState::Idle)).await;
+        let before = (!has_left).then_some(client);
+        client = connect();
+        let missed = until_answered(&mut client, &id, "execute_reply").await;
+        assert_eq!(missed.last().expect("a reply")["status"], "ok", "{id}");
+        let printed = missed.iter().filter(|content| content["name"] == "stdout");
+        let printed: usize = printed.map(|content| content["text"].as_str().expect("a text").len()).sum();
+        assert!((1..1 << 20).contains(&printed), "{id}: {printed}");
+        let notes: Vec<_> = missed.iter().filter(|content| content["name"] == "stderr").collect();
+        assert!(notes.len() == 1 && notes[0].to_string().contains("messages were left out"), "{id}: {notes:?}");
+        if let Some(mut before) = before {
+            assert!(before.next().await.is_none(), "{id}: nothing comes twice");
+        }
+    }
     server.stop().await;
 }
 

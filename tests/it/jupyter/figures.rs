@@ -118,6 +118,7 @@ async fn a_notebooks_cell_is_in_the_history_with_how_it_ended() {
         ("exit 3".to_owned(), "exited", Some(3)),
         ("signal 11".to_owned(), "signaled", None),
         ("garbage\nhang".to_owned(), "failed", None),
+        ("fail".to_owned(), "failed", None),
         (format!("{}\nhang", many.join("\n")), "disk_limit", None),
         ("print on".to_owned(), "exited", Some(0)),
         ("raise Name no".to_owned(), "exited", Some(1)),

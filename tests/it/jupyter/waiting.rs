@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures_util::SinkExt as _;
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{Socket, call, get, socket, start};
@@ -66,6 +66,23 @@ async fn a_client_that_leaves_while_its_messages_wait_gets_what_it_missed() {
     let mut client = socket(&server, &id, "session_id=mine").await;
     client.until(|message| message["content"]["text"] == "end\n").await;
     assert_eq!(text(&client.answers(&last).await), "on\n");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_was_cut_off_because_it_did_not_read_gets_what_it_missed() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_SERVER__WRITE_STALL_MS", "1000")]).await;
+    let id = start(&server, "/c/mine").await;
+    let mut stalled = socket(&server, &id, "session_id=mine").await;
+    let request = stalled.execute("wait-file go\nflood 40000000").await;
+    stalled.until(|message| message["content"]["execution_state"] == "busy").await;
+    std::fs::write(server.root.join("mine/files/go"), "").expect("written");
+    let is_over = |kernel: &Value| kernel["execution_state"] == "idle" && kernel["connections"] == 0;
+    until("it was cut off", async || is_over(&get(&server, &format!("/api/kernels/{id}")).await)).await;
+    let mut client = socket(&server, &id, "session_id=mine").await;
+    let missed = text(&client.answers(&request).await);
+    assert!(missed.contains("messages were left out"), "{}", missed.len());
+    drop(stalled);
     server.stop().await;
 }
 

@@ -1,6 +1,6 @@
 //! MCP sessions: beyond the limit, an owner closes those of one who has more, or its own.
 
-use reqwest::Response;
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
 use super::Owner;
@@ -16,8 +16,12 @@ impl Owner<'_> {
 
     /// Opens an MCP session; its id.
     async fn initialize(&self) -> String {
+        self.initialize_as("2025-06-18").await
+    }
+
+    async fn initialize_as(&self, version: &str) -> String {
         let initialize = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
+            "protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
         let mut id = String::new();
         // The last message of a session may still be handled when it is answered.
         until("there is room", async || {
@@ -38,6 +42,70 @@ impl Owner<'_> {
         drop(answer.text().await);
         lives
     }
+}
+
+fn call(id: u64, tool: &str, arguments: &Value) -> Value {
+    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": id}});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+/// Each call waits for a program that goes on, and its client goes when it has the head of the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_without_an_answer_are_bounded_for_each_session_and_each_owner() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let program = json!({"conversationId": "c", "language": "python", "code": "hang", "wait": 0});
+    let (status, run) = ann.call(Method::POST, "/v1/runs", Some(program)).await;
+    assert_eq!(status, 202, "{run}");
+    let waits = json!({"runId": run["runId"], "waitSeconds": 3600});
+    let (mut left, mut sessions) = (500_u64, Vec::new());
+    while left > 0 {
+        let session = ann.initialize().await;
+        let room = left.min(64);
+        for id in 1..=room {
+            let answer = ann.message(Some(&session), call(id, "sandbox_get_run", &waits)).await;
+            assert_eq!(answer.status(), 200, "{id} of {left}");
+        }
+        let refused = ann.message(Some(&session), call(65, "sandbox_get_run", &waits)).await;
+        assert_eq!(refused.status(), 503, "{left}");
+        let refused: Value = refused.json().await.expect("JSON");
+        let code = &refused["error"]["data"]["code"];
+        assert_eq!((&refused["id"], code), (&json!(65), &json!("queue_full")), "{refused}");
+        left -= room;
+        sessions.push(session);
+    }
+    assert!(bob.lives(&bob.initialize().await).await);
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    assert_eq!(ann.message(Some(&sessions[0]), cancel).await.status(), 202);
+    until("there is room for a call", async || ann.lives(&sessions[0]).await).await;
+    let path = format!("/v1/runs/{}/cancel", run["runId"].as_str().expect("an id"));
+    assert_eq!(ann.call(Method::POST, &path, None).await.0, 200);
+    server.stop().await;
+}
+
+/// More streams end than are kept of all owners together.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_one_owner_erase_no_answer_that_waits_for_a_client_of_another() {
+    let server = FakeServer::start().await;
+    let (ann, bob) = (Owner::new(&server, "ann").await, Owner::new(&server, "bob").await);
+    let (hers, his) = (ann.initialize_as("2025-11-25").await, bob.initialize().await);
+    let code = json!({"conversationId": "c", "language": "python", "code": "print here"});
+    // Her client goes when it has the head of the answer.
+    drop(ann.message(Some(&hers), call(1, "sandbox_run_code", &code)).await);
+    until("its run is over", async || {
+        ann.call(Method::GET, "/v1/runs?conversationId=c", None).await.1["runs"][0]["state"] == "finished"
+    })
+    .await;
+    for _ in 0..4200 {
+        assert!(bob.lives(&his).await);
+    }
+    let url = format!("http://{}/mcp", server.address);
+    let request = server.http.get(url).bearer_auth(&ann.token).header("accept", "text/event-stream");
+    // The event that each stream begins with.
+    let request = request.header("mcp-session-id", &hers).header("last-event-id", "0/1");
+    let resumed = request.send().await.expect("an answer").text().await.expect("a stream that ends");
+    assert!(resumed.contains("\"result\"") && resumed.contains("here\\n"), "{resumed}");
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -39,7 +39,8 @@ async fn files_of_packages_at_a_host_that_is_not_named_are_refused_by_its_name()
     let index = Index::over_tls(acceptor(Some(&issuer))).await;
     let roots = roots.path().to_str().expect("a path");
     let server = server(&index, &[("SANDBOX_PACKAGES__CA_FILE", roots)]).await;
-    let told = format!("no policy allows {}", elsewhere());
+    let host = elsewhere();
+    let told = format!("no policy allows {host}. The operator can add \"{host}\" to `hosts` below [packages]");
     for (language, package) in [(PYTHON, "elsewhere"), (JAVASCRIPT, "npm-elsewhere")] {
         let (code, detail) = refused(&server, "a", language, package).await;
         assert!(code == "packages_refused" && detail.contains(&told), "{package}: {detail}");

@@ -10,24 +10,24 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Attack, ask, attackers, get, with_token};
+use super::{Attack, ask, attackers, bearer, get, with_token};
 use crate::support::{FakeServer, calls, until::PATIENCE};
 
 const FILE_BYTES: u64 = 8 << 20;
 
 const PATH: &str = "/jupyter/c/c/api/contents/f.bin?format=base64";
 
-async fn with_file(settings: &[(&str, &str)]) -> FakeServer {
+async fn with_file(settings: &[(&str, &str)], bytes: u64) -> FakeServer {
     let server = FakeServer::with(settings).await;
     server.run("c", "write a.txt x").await;
     let file = std::fs::File::create(server.root.join("c/files/f.bin")).expect("a file");
-    file.set_len(FILE_BYTES).expect("a length");
+    file.set_len(bytes).expect("a length");
     server
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_one_piece_that_is_read_slowly_is_not_idle() {
-    let server = with_file(&[("SANDBOX_SERVER__IDLE_MS", "1500")]).await;
+    let server = with_file(&[("SANDBOX_SERVER__IDLE_MS", "1500")], FILE_BYTES).await;
     let socket = TcpSocket::new_v4().expect("a socket");
     // Most of the answer stays at the server.
     socket.set_recv_buffer_size(64 << 10).expect("a small buffer");
@@ -49,23 +49,28 @@ async fn an_answer_of_one_piece_that_is_read_slowly_is_not_idle() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_one_piece_that_are_not_read_take_bounded_memory() {
-    let server = with_file(&[]).await;
-    let read = async |path: &str| ask(server.address, path, &with_token()).await;
-    // Eleven of them fill the half of the memory that one owner has.
-    let held = attackers(14, &Attack::Unread(get(PATH, &with_token())), server.address);
-    let refused = async { while !read(PATH).await.contains("no room for another request") {} };
-    timeout(PATIENCE, refused).await.expect("a refusal");
-    assert!(read("/v1/runners").await.starts_with("HTTP/1.1 200"), "short answers are sent");
-    drop(held);
-    let reading = async { while !read(PATH).await.starts_with("HTTP/1.1 200") {} };
-    timeout(PATIENCE, reading).await.expect("an answer");
-    server.stop().await;
+    // Eleven and 71 of them fill the half of the memory that one owner has.
+    for (bytes, readers) in [(FILE_BYTES, 14), (1_400_000, 90)] {
+        let server = with_file(&[], bytes).await;
+        let other = bearer(&calls::create(&server, json!({"name": "t", "owner": "ann"})).await.1);
+        let read = async |path: &str, token: &str| ask(server.address, path, token).await;
+        let held = attackers(readers, &[Attack::Unread(get(PATH, &with_token()))], server.address);
+        let refused = async { while !read(PATH, &with_token()).await.contains("no room for another request") {} };
+        timeout(PATIENCE, refused).await.expect("a refusal");
+        for (path, token) in [("/v1/runners", with_token()), ("/openapi.json", other)] {
+            assert!(read(path, &token).await.starts_with("HTTP/1.1 200"), "short answers, and those of others: {path}");
+        }
+        drop(held);
+        let reading = async { while !read(PATH, &with_token()).await.starts_with("HTTP/1.1 200") {} };
+        timeout(PATIENCE, reading).await.expect("an answer");
+        server.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn program_whose_answer_has_no_room_is_not_to_be_run_again() {
-    let server = with_file(&[("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "32000000")]).await;
-    let held = attackers(14, &Attack::Unread(get(PATH, &with_token())), server.address);
+    let server = with_file(&[("SANDBOX_LIMITS__OUTPUT_KEPT_BYTES", "32000000")], FILE_BYTES).await;
+    let held = attackers(14, &[Attack::Unread(get(PATH, &with_token()))], server.address);
     let read = async || ask(server.address, PATH, &with_token()).await;
     let full = async { while !read().await.contains("no room for another request") {} };
     timeout(PATIENCE, full).await.expect("a refusal");

@@ -16,7 +16,7 @@ async fn streams_of_one_token_leave_places_to_other_tokens_and_probes() {
     let one = new_token(&server, "ann").await;
     let others = [new_token(&server, "ann").await, new_token(&server, "bob").await, with_token(), String::new()];
     for count in [20, 200] {
-        let held = attackers(count, &Attack::Asks(get("/mcp/events", &one)), server.address);
+        let held = attackers(count, &[Attack::Asks(get("/mcp/events", &one))], server.address);
         let is_refused = async || !ask(server.address, "/v1/runners", &one).await.starts_with("HTTP/1.1 200");
         until("its share is used up", is_refused).await;
         for more in others.iter().chain(&others) {

@@ -66,6 +66,26 @@ async fn conditions_guard_writes_and_deletions() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_a_condition_or_a_range_refuses_are_problems() {
+    let server = FakeServer::start().await;
+    let etag = put(&server, "a", None, "one").await.headers()["etag"].clone();
+    for (name, value, status, code, content_range) in [
+        ("if-match", "\"x\"", 412, "precondition_failed", None),
+        ("range", "bytes=999-", 416, "invalid_request", Some("bytes */3")),
+    ] {
+        let request = call(&server, Method::GET, &format!("{FILES}/a")).header(name, value);
+        let answer = request.send().await.expect("an answer");
+        let headers = answer.headers().clone();
+        assert_eq!(refused(answer).await, (status, code.to_owned()));
+        assert_eq!(headers["etag"], etag, "{code}");
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{code}");
+        let found = headers.get("content-range").map(|value| value.to_str().expect("text"));
+        assert_eq!(found, content_range, "{code}");
+    }
+    server.stop().await;
+}
+
 /// Of clients that change one file at the same time, each sees what the others wrote or is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_conditional_writes_lose_nothing() {

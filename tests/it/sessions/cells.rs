@@ -13,7 +13,9 @@ use mcp_sandbox_server::{
     services::runs::RunRequest,
 };
 
-use super::{FakeServer, OK, Report, begin, cell, conversation, events, open, owner, python, request, shown, until};
+use super::{
+    FakeServer, OK, Report, RunHandle, begin, cell, conversation, events, open, owner, python, request, shown, until,
+};
 
 /// Of a cell of the fake kernel that does nothing.
 const LEAST: Option<Duration> = Some(Duration::from_millis(10));
@@ -107,7 +109,85 @@ async fn input_and_errors_are_told_however_much_was_shown_before() {
     assert_eq!(names.collect::<Vec<_>>(), ["ValueError"]);
     let report = run.finished().await.expect("a report");
     assert_eq!(report.stdout.text, "yes\n");
-    assert_eq!(report.stderr.text.matches("[Displays left out: 99.").count(), 1, "{}", report.stderr.text);
+    assert_eq!(report.stderr.text.matches("[Events left out: 99.").count(), 1, "{}", report.stderr.text);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_errors_the_first_hundred_and_the_last_are_told() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let code: Vec<_> = (0..150).map(|n| format!("complain Name {n}\n")).collect();
+    let run = begin(&server, request("a", &code.concat()));
+    let events = events(&run).await;
+    let values = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Error { value, .. } => value.parse().ok(),
+        _ => None,
+    });
+    assert_eq!(values.collect::<Vec<u32>>(), (0..100).chain([149]).collect::<Vec<u32>>());
+    let report = run.finished().await.expect("a report");
+    assert_eq!(report.stderr.text.matches("[Events left out: 49.").count(), 1, "{}", report.stderr.text);
+    server.stop().await;
+}
+
+/// In JSON, in which they go to the kernel, a control character takes six bytes.
+#[tokio::test(start_paused = true)]
+async fn code_and_lines_that_no_message_carries_are_refused_and_the_session_lives() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__PROGRAM_BYTES_MAX", "8388608")]).await;
+    assert_eq!(shown(&cell(&server, "a", "set x 41").await), ("", "", OK));
+    let control = |count: usize| "\u{1}".repeat(count);
+    let given = |stdin: String| RunRequest { stdin: stdin.into(), ..request("a", "ask line?") };
+    for (argument, wanted) in [
+        ("code", request("a", &format!("# {}", control(700_000)))),
+        ("code", request("a", &format!("# {}", "x".repeat(5 << 20)))),
+        ("stdin", given("x".repeat(5_000_000))),
+        ("stdin", given(format!("short\n{}\nshort\n", control(700_000)))),
+    ] {
+        let refused = server.mcp.runs.begin(wanted).map(drop).expect_err("it is too long");
+        assert_eq!((refused.code, refused.argument.as_deref()), (Code::InvalidArgument, Some(argument)), "{refused}");
+    }
+    let long = control(600_000);
+    let code = format!("# {long}\nask line?\nget x");
+    let run = begin(&server, RunRequest { stdin: long.into(), ..request("a", &code) });
+    let report = run.finished().await.expect("a report");
+    assert_eq!(report.outcome.ended, OK);
+    assert!(report.stdout.text.ends_with("\u{1}\n41\n"), "{}", report.stdout.text.len());
+    server.stop().await;
+}
+
+/// A cell that waits for a line.
+async fn asking(server: &FakeServer) -> RunHandle {
+    let run = begin(server, RunRequest { stdin_open: true, ..request("a", "ask go?") });
+    let asked = run.events(1).filter(|event| ready(matches!(event.kind, EventKind::InputRequest { .. })));
+    assert!(pin!(asked).next().await.is_some());
+    run
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_is_sent_in_pieces_is_bounded() {
+    let server = FakeServer::with_kernel(&[]).await;
+    assert_eq!(shown(&cell(&server, "a", "set x 41").await), ("", "", OK));
+    let run = asking(&server).await;
+    let (piece, mut pieces) = (Bytes::from(vec![b'x'; 1 << 20]), 0);
+    let refused = loop {
+        match run.send_input(piece.clone(), false).await {
+            Ok(()) if pieces < 64 => pieces += 1,
+            sent => break sent.expect_err("64 MiB without an end of a line"),
+        }
+    };
+    assert_eq!((refused.code, pieces), (Code::InputFull, 1));
+    run.send_input(Bytes::new(), true).await.expect("the end of the input ends the line");
+    assert_eq!(run.finished().await.expect("a report").outcome.ended, OK);
+
+    let run = asking(&server).await;
+    let control = Bytes::from(vec![1_u8; 300_000]);
+    for _ in 0..2 {
+        run.send_input(control.clone(), false).await.expect("it fits");
+    }
+    assert_eq!(run.send_input(control, false).await.expect_err("no message carries it").code, Code::TooLarge);
+    run.send_input(Bytes::from_static(b"end\n"), false).await.expect("it fits");
+    let report = run.finished().await.expect("a report");
+    assert_eq!((report.stdout.text.ends_with("\u{1}end\n"), report.outcome.ended), (true, OK));
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
     server.stop().await;
 }
 

@@ -63,6 +63,19 @@ async fn a_sandbox_that_ends_between_two_cells_is_told_to_the_next_caller_once()
     server.stop().await;
 }
 
+/// It ends as a program does that is done, as where the connection to its kernel broke.
+#[tokio::test(start_paused = true)]
+async fn a_bridge_that_gives_its_kernel_up_loses_the_session() {
+    let server = FakeServer::with_kernel(&[]).await;
+    assert_eq!(shown(&cell(&server, "a", "set x 41").await), ("", "", OK));
+    let lost = begin(&server, request("a", "print before\nfail")).finished().await.expect_err("it is lost");
+    assert_eq!(lost.code, Code::EngineLost);
+    let next = cell(&server, "a", "get x").await;
+    let told = "[The session ended because its sandbox was lost";
+    assert!(next.stderr.text.starts_with(told) && next.stderr.text.contains("NameError"), "{}", next.stderr.text);
+    server.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kernel_is_not_out_of_memory_for_what_an_earlier_cell_lost() {
     let server = FakeServer::with_kernel(&[]).await;

@@ -1,10 +1,17 @@
-//! The database goes away: what HTTP answers, and that nothing was lost when it is back.
+//! The database goes away or is locked: what HTTP answers, and that nothing was lost when it is back.
 
-use reqwest::Response;
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{ON, REDIRECT, VERIFIER, Visitor};
-use crate::support::{FakeServer, postgres::Postgres, server::TOKEN, until::until};
+use crate::support::{
+    FakeServer,
+    calls::{call, create},
+    postgres::Postgres,
+    server::TOKEN,
+    until::{PATIENCE, until},
+};
 
 async fn is_unavailable(what: &str, response: Response) {
     assert_eq!(response.status(), 503, "{what}");
@@ -54,5 +61,67 @@ async fn endpoints_without_the_database_are_503_and_issue_nothing() {
     let list = visitor.http.get(format!("{}/v1/connections", visitor.base)).bearer_auth(TOKEN).send().await;
     let list: Value = list.expect("an answer").json().await.expect("JSON");
     assert_eq!(list["connections"].as_array().map(Vec::len), Some(2), "the consent made none: {list}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_without_a_token_is_challenged_before_the_database_was_read() {
+    // No server listens there.
+    let server = FakeServer::with(&[ON, ("DATABASE_URL", "postgres://sandbox@127.0.0.1:1/sandbox")]).await;
+    let answer = server.http.get(format!("http://{}/mcp", server.address)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 401);
+    let challenge = answer.headers()["www-authenticate"].to_str().expect("text");
+    assert!(challenge.starts_with("Bearer resource_metadata="), "{challenge}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_that_wait_for_a_lock_are_503_and_change_nothing() {
+    let cluster = Postgres::start().await;
+    let url = cluster.url();
+    let server = FakeServer::with(&[ON, ("DATABASE_URL", &url)]).await;
+    let visitor = Visitor::of(&server).await;
+    let (kept, _) = create(&server, json!({"name": "kept"})).await;
+    let (client, tokens) = visitor.signed_in(TOKEN).await;
+    let refresh = tokens["refresh_token"].as_str().expect("a token");
+    let page = visitor.consent(&visitor.request(&client, &[])).await;
+    let pool = sqlx::AnyPool::connect(&url).await.expect("another process");
+    let mut other = pool.acquire().await.expect("a connection");
+    for statement in ["BEGIN", "LOCK TABLE tokens IN ACCESS EXCLUSIVE MODE"] {
+        sqlx::query(statement).execute(&mut *other).await.expect("a lock");
+    }
+
+    let path = format!("/v1/tokens/{kept}");
+    let of_refresh = [("grant_type", "refresh_token"), ("client_id", &*client), ("refresh_token", refresh)];
+    let of_sign_out = [("token", refresh)];
+    let requests = async {
+        tokio::join!(
+            call(&server, TOKEN, Method::POST, "/v1/tokens", json!({"name": "another"})),
+            call(&server, TOKEN, Method::DELETE, &path, None),
+            call(&server, TOKEN, Method::GET, "/v1/tokens", None),
+            visitor.form("/token", &of_refresh),
+            visitor.form("/revoke", &of_sign_out),
+            visitor.decision(&page, "allow", TOKEN).send(),
+        )
+    };
+    let answers = timeout(PATIENCE, Box::pin(requests)).await.expect("they are answered while the lock is held");
+    let (made, revoked, listed, refreshed, signed_out, decided) = answers;
+    for (what, (status, why)) in [("a token", made), ("its end", revoked), ("the list", listed)] {
+        assert_eq!((status, &why["code"]), (503, &json!("database_unavailable")), "{what}: {why}");
+    }
+    is_unavailable("a refresh", refreshed).await;
+    is_unavailable("a revocation", signed_out).await;
+    assert_eq!(decided.expect("an answer").status(), 503, "a consent");
+
+    sqlx::query("ROLLBACK").execute(&mut *other).await.expect("no lock");
+    until("the refresh token, which was not spent, serves", async || {
+        visitor.refresh(&client, refresh, &[]).await.0 == 200
+    })
+    .await;
+    let (_, listed) = call(&server, TOKEN, Method::GET, "/v1/tokens", None).await;
+    let listed = listed["tokens"].as_array().expect("a list");
+    assert_eq!(listed.len(), 2, "a token and a connection: {listed:?}");
+    assert!(listed.iter().all(|token| token["revoked"].is_null()), "{listed:?}");
+    drop(other);
     server.stop().await;
 }

@@ -65,6 +65,11 @@ async fn a_running_server_follows_the_command_line() {
         let refused = cli(&server, wrong);
         assert!(!refused.status.success() && !refused.stderr.is_empty(), "{wrong:?}");
     }
+    for days in ["0", "2000001", "3000000"] {
+        let refused = cli(&server, &["token", "create", "a", "--expires-days", days]);
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && why.contains("--expires-days"), "{days}: {why}");
+    }
     server.stop().await;
 }
 
@@ -95,6 +100,11 @@ async fn without_its_database_the_server_runs_programs_and_says_what_it_cannot_d
     assert_eq!(call(&server, TOKEN, Method::POST, "/v1/runs", Some(body)).await.0, 200);
     let (status, why) = call(&server, "mcps_unknown", Method::GET, "/v1/runs", None).await;
     assert_eq!((status, &why["code"]), (503, &json!("database_unavailable")), "it may be a token of the database");
+    let (tokens, from) = (&server.shared.tokens, server.address.ip());
+    for _ in 0..9 {
+        assert_eq!(call(&server, "mcps_unknown", Method::GET, "/v1/runs", None).await.0, 503);
+    }
+    assert!((0..10).any(|_| !tokens.refused(from).is_zero()), "the ten wrong tokens were counted");
     let (status, why) = call(&server, TOKEN, Method::POST, "/v1/tokens", Some(json!({"name": "a"}))).await;
     assert_eq!((status, &why["code"]), (503, &json!("database_unavailable")));
     server.stop().await;

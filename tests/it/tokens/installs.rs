@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -67,6 +68,21 @@ async fn an_installation_under_way_is_cancelled_when_its_token_is_revoked() {
     let ((status, why), revoked) = tokio::join!(installs, ends_token);
     assert_eq!((revoked, status, &why["code"]), (204, 401, &json!("unauthorized")), "{why}");
     until("its sandbox is destroyed", async || server.engine.live().is_empty()).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_installation_of_an_owner_runs_and_sixteen_wait() {
+    let server = FakeServer::with_packages().await;
+    let (id, token) = create(&server, json!({"name": "n", "owner": "ann"})).await;
+    server.engine.hang("Installs packages by uv");
+    let mut installs: FuturesUnordered<_> = (0..18).map(|_| install(&server, &token)).collect();
+    let (status, why) = installs.next().await.expect("an answer");
+    assert_eq!((status, &why["code"]), (429, &json!("queue_full")), "{why}");
+    assert_eq!(call(&server, TOKEN, Method::DELETE, &format!("/v1/tokens/{id}"), None).await.0, 204);
+    let rest: Vec<_> = installs.collect().await;
+    assert!(rest.len() == 17 && rest.iter().all(|(status, _)| *status == 401), "{rest:?}");
+    until("the sandbox is destroyed", async || server.engine.live().is_empty()).await;
     server.stop().await;
 }
 

@@ -1,7 +1,14 @@
 //! Limits of a day: what other processes have used counts too.
 
+use std::path::Path;
+
+use mcp_sandbox_server::{
+    adapters::database::Database,
+    domain::id::{InstanceId, RunId},
+    ports::database::TokenStore as _,
+};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{call, create, run};
 use crate::support::{
@@ -13,13 +20,19 @@ use crate::support::{
 
 on_each_database! {
     what_was_used_before_a_restart_and_at_other_servers_counts
+    processor_time_that_is_not_known_counts_by_the_limit_of_the_sandbox
+}
+
+/// The address of a database of its own, and what ends with it.
+async fn database(kind: Kind, folder: &Path) -> (String, Option<Postgres>) {
+    let cluster = if kind == Kind::Postgres { Some(Postgres::start().await) } else { None };
+    let sqlite = format!("sqlite://{}/state/a.db", folder.display());
+    (cluster.as_ref().map_or(sqlite, Postgres::url), cluster)
 }
 
 async fn what_was_used_before_a_restart_and_at_other_servers_counts(kind: Kind) {
     let folder = tempfile::tempdir().expect("a folder");
-    let cluster = if kind == Kind::Postgres { Some(Postgres::start().await) } else { None };
-    let sqlite = format!("sqlite://{}/state/a.db", folder.path().display());
-    let url = cluster.as_ref().map_or(sqlite, Postgres::url);
+    let (url, _cluster) = database(kind, folder.path()).await;
     let (settings, root) = ([("DATABASE_URL", url.as_str())], folder.path().join("root"));
     let a = FakeServer::again(&root, &settings).await;
     let asked = json!({"name": "n", "owner": "ann", "limits": {"outputBytesPerDay": 10}});
@@ -44,4 +57,32 @@ async fn what_was_used_before_a_restart_and_at_other_servers_counts(kind: Kind) 
     assert_eq!(post(&a, &other, "print 1").await, 200, "six of ten");
     a.stop().await;
     b.stop().await;
+}
+
+async fn processor_time_that_is_not_known_counts_by_the_limit_of_the_sandbox(kind: Kind) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (url, _cluster) = database(kind, folder.path()).await;
+    // A thousand cores: a millisecond counts as a second.
+    let settings = [("DATABASE_URL", url.as_str()), ("SANDBOX_LIMITS__CPU_MILLIS", "1000000")];
+    let server = FakeServer::again(&folder.path().join("root"), &settings).await;
+    let wanted = json!({"name": "n", "owner": "ann", "limits": {"cpuSecondsPerDay": 50}});
+    let (id, token) = create(&server, wanted).await;
+    let post = async |body: Value| call(&server, &token, Method::POST, "/v1/runs", Some(body)).await;
+    // Of a plain runner.
+    let hangs = json!({"conversationId": "c", "language": "bash", "code": "hang", "limits": {"wallMs": 100}});
+    let (status, done) = post(hangs).await;
+    assert_eq!(status, 200, "{done}");
+    assert!(!done.to_string().contains("cpuMs"), "it is not known: {done}");
+    let (status, why) = post(run("c", "print x")).await;
+    assert_eq!((status, &why["code"]), (429, &json!("rate_limited")), "{why}");
+    assert!(why["detail"].as_str().expect("a sentence").contains("50 s of processor time a day"), "{why}");
+    server.stop().await;
+
+    let stored = Database::connect(&url).expect("an address");
+    stored.prepare().await.expect("tables");
+    let an_hour_ago = RunId::new().unix_ms() - 3_600_000;
+    let others = (InstanceId::new(), 0);
+    let spent = stored.spent(&[id.parse().expect("an id")], an_hour_ago, others).await.expect("sums");
+    assert!(matches!(spent[..], [(_, (100_000.., _))]), "{spent:?}");
+    stored.close().await;
 }

@@ -23,11 +23,13 @@
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
 //! | `broken` | messages of this cell whose content is no JSON, nested too deeply, or of other types |
 //! | `garbage` | bytes that are no message |
+//! | `fail` | the bridge gives the kernel up, as for a message that is too long, and ends with status 0 |
 //! | `exit 3`, `signal 9`, `oom` | the kernel ends |
 //!
 //! It reads and writes the frames by itself, so a mistake in the server's codec shows.
 
 mod codec;
+mod steps;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -39,14 +41,13 @@ use serde_json::{Value, json};
 use tokio::{
     io::DuplexStream,
     sync::{mpsc, watch},
-    time::sleep,
 };
 
-use self::codec::{Message, frame, layout, read};
-use super::{
-    life::Actor,
-    script::{self, Step},
+use self::{
+    codec::{Message, frame, layout, read},
+    steps::interrupted,
 };
+use super::{life::Actor, script};
 use crate::{domain::StreamKind, ports::engine::Exit};
 
 const CONFIG: u8 = 1;
@@ -92,21 +93,23 @@ pub(super) async fn serve(mut input: DuplexStream, actor: &mut Actor, exit: &mut
     if config["kernel"].is_string() {
         let (messages, received) = mpsc::channel(64);
         let reading = tokio::spawn(read(input, messages));
-        let (variables, cpu_ms) = (HashMap::new(), LOADING_MS);
         let mut kernel = Kernel {
             actor,
             received,
             later: VecDeque::new(),
-            variables,
+            variables: HashMap::new(),
             cells: 0,
-            cpu_ms,
+            cpu_ms: LOADING_MS,
             oom_kills: 0,
-            idles: true,
-            replies: true,
+            signs: Signs::Both,
             stubborn: false,
             lingers: Duration::ZERO,
+            failed: false,
         };
         kernel.run(exit).await;
+        if kernel.failed {
+            kernel.send("bridge", "failed", &json!({}), &json!({"message": "it gives up"})).await;
+        }
         (oom_kills, used_ms) = (kernel.oom_kills, Some(kernel.cpu_ms));
         reading.abort();
     } else {
@@ -138,12 +141,21 @@ struct Kernel<'a> {
     cpu_ms: u64,
     /// Processes of earlier cells included.
     oom_kills: u64,
-    /// Whether the cell that runs ends with an idle status.
-    idles: bool,
-    replies: bool,
+    /// With what the cell that runs ends.
+    signs: Signs,
     stubborn: bool,
     /// How long after its interrupt a step ends.
     lingers: Duration,
+    /// The bridge ends, and says so.
+    failed: bool,
+}
+
+/// The messages that end a cell.
+#[derive(PartialEq, Eq)]
+enum Signs {
+    Both,
+    Reply,
+    Idle,
 }
 
 /// How a cell ended.
@@ -163,7 +175,7 @@ impl Kernel<'_> {
         let mut ready = info.clone();
         ready["cpuMs"] = self.cpu_ms.into();
         self.send("bridge", "ready", &json!({}), &ready).await;
-        while let Some(Message { channel, header, content }) = self.next().await {
+        while let Some(Message { channel, header, content }) = self.next_between().await {
             let kind = header["msg_type"].as_str().unwrap_or_default();
             let answer = match kind {
                 "execute_request" => {
@@ -189,10 +201,18 @@ impl Kernel<'_> {
         }
     }
 
+    /// The next message; none at the end of the input, and for one that is too long.
     async fn next(&mut self) -> Option<Message> {
+        let message = self.received.recv().await?;
+        self.failed |= message.channel.is_empty();
+        (!self.failed).then_some(message)
+    }
+
+    /// The next one between cells: first what came while one ran.
+    async fn next_between(&mut self) -> Option<Message> {
         match self.later.pop_front() {
             Some(message) => Some(message),
-            None => self.received.recv().await,
+            None => self.next().await,
         }
     }
 
@@ -231,7 +251,7 @@ impl Kernel<'_> {
     async fn cell(&mut self, parent: &Value, request: &Value, exit: &mut Exit) -> bool {
         self.cells += 1;
         self.cpu_ms += CELL_MS;
-        (self.idles, self.replies) = (true, true);
+        self.signs = Signs::Both;
         self.send("iopub", "status", parent, &json!({"execution_state": "busy"})).await;
         let mut end = CellEnd::Ok;
         for line in request["code"].as_str().unwrap_or_default().lines() {
@@ -249,10 +269,10 @@ impl Kernel<'_> {
                 reply
             }
         };
-        if self.replies {
+        if self.signs != Signs::Idle {
             self.send("shell", "execute_reply", parent, &reply).await;
         }
-        if self.idles {
+        if self.signs != Signs::Reply {
             self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await;
         }
         false
@@ -300,8 +320,8 @@ impl Kernel<'_> {
                 self.cpu_ms += u64::try_from(burnt.as_millis()).unwrap_or_default();
             }
             "idle" => self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await,
-            "noidle" => self.idles = false,
-            "noreply" => self.replies = false,
+            "noidle" => self.signs = Signs::Reply,
+            "noreply" => self.signs = Signs::Idle,
             "comm" => {
                 let header = json!({"msg_id": "fake-comm", "msg_type": "comm_msg", "session": "fake"});
                 let message = layout("iopub", &header, parent, &json!({"comm_id": "c", "data": {}}), &[rest, ""]);
@@ -309,6 +329,10 @@ impl Kernel<'_> {
             }
             "stubborn" => self.stubborn = true,
             "linger" => self.lingers = script::duration(rest).unwrap_or_default(),
+            "fail" => {
+                self.failed = true;
+                return CellEnd::Dead;
+            }
             "deaf" => pending().await,
             "broken" => self.break_contents(parent).await,
             "garbage" => self.actor.emit(StreamKind::Stdout, vec![0xff; 64]).await,
@@ -324,7 +348,7 @@ impl Kernel<'_> {
                     self.print(parent, "stdout", &[b'x'; 2 << 10]).await;
                 }
                 loop {
-                    match self.received.recv().await {
+                    match self.next().await {
                         Some(message) if message.header["msg_type"] == "input_reply" => {
                             let text = format!("{}\n", message.content["value"].as_str().unwrap_or_default());
                             self.print(parent, "stdout", text.as_bytes()).await;
@@ -340,60 +364,4 @@ impl Kernel<'_> {
         }
         CellEnd::Ok
     }
-
-    /// Sends messages with contents that no kernel has.
-    async fn break_contents(&mut self, parent: &Value) {
-        let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
-        let odd = json!({"name": 1, "text": ["x"], "data": "none", "execution_state": {}}).to_string();
-        for kind in ["stream", "display_data", "execute_result", "update_display_data", "status"] {
-            let header = json!({"msg_id": "fake-broken", "msg_type": kind, "session": "fake"});
-            for content in ["{", deep.as_str(), odd.as_str()] {
-                let message = layout("iopub", &header, parent, &content, &[]);
-                self.actor.emit(StreamKind::Stdout, message).await;
-            }
-        }
-    }
-
-    /// A step that programs have too.
-    async fn usual(&mut self, parent: &Value, line: &str, exit: &mut Exit) -> CellEnd {
-        match script::step(line) {
-            Some(Step::Stdout(bytes)) => self.print(parent, "stdout", &bytes).await,
-            Some(Step::Stderr(bytes)) => self.print(parent, "stderr", &bytes).await,
-            Some(Step::Flood(bytes)) => self.print(parent, "stdout", &vec![b'x'; bytes]).await,
-            Some(Step::Sleep(time)) => return self.rest(sleep(time)).await,
-            Some(Step::WaitFile(name)) => return self.rest(self.actor.file(&name)).await,
-            Some(Step::OomChild) => self.oom_kills += 1,
-            Some(Step::Hang) => return self.rest(pending()).await,
-            Some(Step::End { status, oom }) => {
-                (exit.status, exit.oom_killed) = (status, oom);
-                return CellEnd::Dead;
-            }
-            Some(Step::Invalid(why)) => return CellEnd::Error("SyntaxError".to_owned(), why),
-            Some(Step::Write { name, text, append }) => self.actor.write(&name, &text, append).await,
-            Some(Step::Cpu | Step::ForkLimit) | None => {}
-        }
-        CellEnd::Ok
-    }
-
-    /// Lets time pass until `over`, or until it is interrupted.
-    async fn rest(&mut self, over: impl Future<Output = ()>) -> CellEnd {
-        tokio::pin!(over);
-        loop {
-            tokio::select! {
-                () = &mut over => return CellEnd::Ok,
-                message = self.received.recv() => match message {
-                    Some(message) if message.header["msg_type"] == "interrupt" && !self.stubborn => {
-                        sleep(self.lingers).await;
-                        return interrupted();
-                    }
-                    Some(message) => self.meanwhile(message).await,
-                    None => return CellEnd::Dead,
-                },
-            }
-        }
-    }
-}
-
-fn interrupted() -> CellEnd {
-    CellEnd::Error("KeyboardInterrupt".to_owned(), String::new())
 }

@@ -23,8 +23,8 @@ use super::{KubernetesEngine, call};
 
 /// Unanswered probes before a connection is closed.
 const PROBES: u32 = 3;
-/// The rights that docs/kubernetes.md lists. Without some of them a server would only log from time to time what it
-/// cannot see.
+/// The rights of docs/kubernetes.md that are used. Without some of them a server would only log from time to time what
+/// it cannot see.
 const RIGHTS: [(&str, &[&str]); 3] = [
     ("pods", &["create", "get", "list", "watch", "delete"]),
     ("pods/attach", &["get", "create"]),
@@ -62,23 +62,28 @@ pub(super) fn client(mut config: Config, silence_max: Duration) -> Result<Client
     Ok(Client::new(service, config.default_namespace))
 }
 
-/// A sentence that names the missing rights. One that the API server says nothing about is not missing.
-pub(super) async fn missing_rights(engine: &KubernetesEngine) -> Option<String> {
+/// A sentence that names the missing rights, and whether the API server answered for each right. One that it says
+/// nothing about is not missing.
+pub(super) async fn missing_rights(engine: &KubernetesEngine) -> (Option<String>, bool) {
     let rights = RIGHTS.into_iter().flat_map(|(resource, verbs)| verbs.iter().map(move |verb| (*verb, resource)));
-    let asked = rights.map(|(verb, resource)| async move {
-        (!is_allowed(engine, verb, resource).await).then(|| format!("{verb} {resource}"))
-    });
-    let missing: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
+    let asked =
+        rights.map(|(verb, resource)| async move { (verb, resource, is_allowed(engine, verb, resource).await) });
+    let answers = join_all(asked).await;
+    let is_whole = answers.iter().all(|(_, _, allowed)| allowed.is_some());
+    let missing = answers.iter().filter(|(_, _, allowed)| *allowed == Some(false));
+    let missing: Vec<_> = missing.map(|(verb, resource, _)| format!("{verb} {resource}")).collect();
     let namespace = &engine.namespace;
-    (!missing.is_empty()).then(|| {
+    let sentence = (!missing.is_empty()).then(|| {
         format!(
             "The server may not {} in the namespace {namespace}: its Role must allow what docs/kubernetes.md lists.",
             missing.join(", ")
         )
-    })
+    });
+    (sentence, is_whole)
 }
 
-async fn is_allowed(engine: &KubernetesEngine, verb: &str, resource: &str) -> bool {
+/// `None` when there was no answer.
+async fn is_allowed(engine: &KubernetesEngine, verb: &str, resource: &str) -> Option<bool> {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let attributes = ResourceAttributes {
         namespace: Some(engine.namespace.clone()),
@@ -92,5 +97,5 @@ async fn is_allowed(engine: &KubernetesEngine, verb: &str, resource: &str) -> bo
     let reviews: Api<SelfSubjectAccessReview> = Api::all(engine.client.clone());
     let params = PostParams::default();
     let answer = call::within("ask for rights", engine.options.time.answer, reviews.create(&params, &review)).await;
-    answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
+    answer.ok().and_then(|review| review.status).map(|status| status.allowed)
 }

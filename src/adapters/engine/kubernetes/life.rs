@@ -26,7 +26,7 @@ use kube::{
 use parking_lot::Mutex;
 use tokio::{
     io::AsyncWriteExt as _,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{debug, warn};
 
@@ -40,7 +40,7 @@ use crate::{
         clock::{Clock as _, SystemClock},
     },
     ports::{
-        engine::{EngineError, Exit, Sandbox, SandboxSpec, Volume},
+        engine::{EngineError, Exit, Sandbox, SandboxSpec, Stdin, Volume},
         runner::ATTACHED,
     },
 };
@@ -60,17 +60,13 @@ pub(super) async fn start(engine: &KubernetesEngine, spec: &SandboxSpec) -> Resu
     let life = engine.lives.begin(spec.id);
     let mut watch = engine.watch(spec.id, version);
     let running = until_running(engine, spec, &mut watch, until);
-    let late = || EngineError::Timeout { act: "start", limit: engine.options.time.start };
-    timeout_at(until, running).await.map_err(|_| late())??;
+    let late = |_| EngineError::Timeout { act: "start", limit: engine.options.time.start };
+    timeout_at(until, running).await.map_err(late)??;
     let connection = attach_to(engine, spec).await?;
     let (mut stdin, output) = attach::streams(connection, spec.id, life.clone(), engine.options.time.lost).await;
-    let greeting = if spec.own_init { &ATTACHED[..] } else { &[] };
-    let greeted = async {
-        stdin.write_all(greeting).await?;
-        stdin.flush().await
-    };
-    let greeted = timeout_at(Instant::now() + engine.options.time.answer, greeted).await.map_err(|_| late())?;
-    greeted.map_err(|error| EngineError::unavailable("attach", error))?;
+    if spec.own_init {
+        greet(&mut stdin, engine.options.time.answer).await?;
+    }
     let exit = ExitWatch { id: spec.id, watch, life }.exit();
     Ok(Sandbox { id: spec.id, stdin, output, exit: exit.boxed() })
 }
@@ -157,6 +153,16 @@ async fn attach_to(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<kube
     let connection = call::within("attach", engine.options.time.answer, engine.client.connect(request)).await?;
     debug!(sandbox = %spec.id, half_close = connection.supports_stream_close(), "attached");
     Ok(connection)
+}
+
+/// Tells process 1 that the server is attached.
+pub(super) async fn greet(stdin: &mut Stdin, limit: Duration) -> Result<(), EngineError> {
+    let greeted = async {
+        stdin.write_all(&ATTACHED[..]).await?;
+        stdin.flush().await
+    };
+    let greeted = timeout(limit, greeted).await.map_err(|_| EngineError::Timeout { act: "attach", limit })?;
+    greeted.map_err(|error| EngineError::unavailable("attach", error))
 }
 
 /// Which sandboxes this process ended itself. A pod that was deleted leaves no state behind.

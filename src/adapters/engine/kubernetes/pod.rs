@@ -26,7 +26,7 @@ const DISK_BYTES_MAX: u64 = 1 << 30;
 /// The log that is reserved.
 const DISK_BYTES_MIN: u64 = 16 << 20;
 /// Reserved where the template says nothing: programs use a processor in bursts, and memory decides what fits.
-const CPU_REQUEST: &str = "20m";
+const CPU_REQUEST_MILLIS: u32 = 20;
 /// How long a pod stays on a node that does not answer, in seconds: then the cluster deletes it, and it counts as lost.
 const UNREACHABLE_S: u32 = 60;
 /// Volumes of a template that show nothing of a node, of the API server or of secrets.
@@ -231,11 +231,12 @@ fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
     let cpu_millis = spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis);
     let memory = spec.limits.memory_bytes.to_string();
     let data = if let Volume::Streamed { bytes } = spec.data { bytes } else { 0 };
-    requests.entry("cpu").or_insert_with(|| CPU_REQUEST.into());
+    let cpu_request = cpu_request(requests.get("cpu"), cpu_millis);
     let disk = |own: u64| Value::from((own + data).to_string());
     limits.insert("memory".to_owned(), memory.clone().into());
     limits.insert("ephemeral-storage".to_owned(), disk(DISK_BYTES_MAX));
     limits.insert("cpu".to_owned(), format!("{cpu_millis}m").into());
+    requests.insert("cpu".to_owned(), cpu_request);
     requests.insert("memory".to_owned(), memory.into());
     requests.insert("ephemeral-storage".to_owned(), disk(DISK_BYTES_MIN));
     let mut all = json!({"limits": limits, "requests": requests});
@@ -243,6 +244,21 @@ fn resources(of_template: &Value, spec: &SandboxSpec) -> Value {
         all["claims"] = claims.clone();
     }
     all
+}
+
+/// What is reserved of a processor: at most the limit, since the API server refuses more.
+fn cpu_request(of_template: Option<&Value>, limit_millis: u32) -> Value {
+    let Some(wanted) = of_template else { return format!("{}m", CPU_REQUEST_MILLIS.min(limit_millis)).into() };
+    let fits = wanted.as_str().and_then(millis).is_some_and(|millis| millis <= f64::from(limit_millis));
+    if fits { wanted.clone() } else { format!("{limit_millis}m").into() }
+}
+
+/// Thousandths of a processor in a quantity such as `2`, `0.5` or `250m`; `None` for another unit.
+fn millis(quantity: &str) -> Option<f64> {
+    match quantity.strip_suffix('m') {
+        Some(millis) => millis.parse().ok(),
+        None => quantity.parse::<f64>().ok().map(|cores| cores * 1000.0),
+    }
 }
 
 /// Plain variables of the template, without those that come from elsewhere, and ours over them.

@@ -221,6 +221,33 @@ fn what_the_operator_adds_is_kept() {
 }
 
 #[test]
+fn no_more_of_a_processor_is_reserved_than_the_limit() {
+    let reserved = |cpu_millis: u32, request: Option<&str>| {
+        let mut template = plain();
+        if let Some(request) = request {
+            template["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(request);
+        }
+        let mut spec = spec();
+        spec.limits.cpu_millis = cpu_millis;
+        let pod = body(&KubernetesOptions::default(), &template, &spec, 90);
+        let resources = &pod["spec"]["containers"][0]["resources"];
+        assert_eq!(resources["limits"]["cpu"], json!(format!("{cpu_millis}m")));
+        resources["requests"]["cpu"].as_str().expect("a quantity").to_owned()
+    };
+    for (cpu_millis, by_default) in [(10, "10m"), (19, "19m"), (20, "20m"), (500, "20m")] {
+        assert_eq!(reserved(cpu_millis, None), by_default);
+        // The last ones are more than any limit, or in units that are not read.
+        for request in ["2", "250m", "0.5", "500m", "2k", "1e3", "1Gi", "inf", "NaN", ""] {
+            let is_kept = cpu_millis == 500 && ["250m", "0.5", "500m"].contains(&request);
+            let expected = if is_kept { request.to_owned() } else { format!("{cpu_millis}m") };
+            assert_eq!(reserved(cpu_millis, Some(request)), expected, "{request} of {cpu_millis}");
+        }
+    }
+    assert_eq!(reserved(10, Some("5m")), "5m");
+    assert_eq!(reserved(3000, Some("2")), "2");
+}
+
+#[test]
 fn a_template_does_not_loosen_the_isolation() {
     let loose = json!({
         "metadata": {

@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod created;
+mod rights;
 mod started;
 mod watches;
 
@@ -132,37 +133,6 @@ async fn failed_start(created: (u16, Value), events: impl FnOnce(SandboxId) -> V
 fn sentence(error: &EngineError) -> String {
     let EngineError::Refused { source, .. } = error else { panic!("{error:?}") };
     source.to_string()
-}
-
-#[tokio::test]
-async fn probe_names_the_rights_that_are_missing_and_asks_once() {
-    let (engine, server) = scene();
-    let mut server = pin!(server);
-    let version = json!({"major": "1", "minor": "30", "gitVersion": "v1.30.0", "gitCommit": "", "gitTreeState": "",
-        "buildDate": "", "goVersion": "", "compiler": "", "platform": "linux/amd64"});
-    let answers = async {
-        answer(&mut server, Method::GET, "/version", 200, &version).await;
-        for _ in 0..9 {
-            let (request, reply) = server.next_request().await.expect("a call");
-            assert_eq!(request.uri().path(), "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
-            let body = request.into_body().collect_bytes().await.expect("a body");
-            let mut review: Value = serde_json::from_slice(&body).expect("JSON");
-            let asked = &review["spec"]["resourceAttributes"];
-            assert_eq!(asked["namespace"], "boxes");
-            let is_missing = (asked["verb"] == "get" && asked["subresource"] == "attach")
-                || (asked["verb"] == "watch" && asked["resource"] == "podtemplates");
-            review["status"] = json!({"allowed": !is_missing});
-            reply.send_response(Response::builder().status(201).body(whole(review.to_string())).expect("an answer"));
-        }
-        answer(&mut server, Method::GET, "/version", 200, &version).await;
-    };
-    let probed = async { [engine.probe().await, engine.probe().await] };
-    let (probed, ()) = tokio::join!(probed, answers);
-    let expected = "The server may not get pods/attach, watch podtemplates in the namespace boxes: its Role must allow \
-                    what docs/kubernetes.md lists.";
-    for probe in probed {
-        assert_eq!(probe.expect("a probe").warnings, [expected]);
-    }
 }
 
 #[tokio::test]

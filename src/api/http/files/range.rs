@@ -14,7 +14,7 @@ pub(super) struct Part {
 }
 
 /// What to send: a part, or all of it, also when several parts are requested, which a server need not support. The
-/// status of an answer without content: 304 when the client has the current version, 412 when it requires another one,
+/// status of an answer without the file: 304 when the client has the current version, 412 when it requires another one,
 /// 416 when the part begins beyond the end.
 pub(super) fn requested(
     method: &Method,

@@ -26,7 +26,10 @@ use crate::{
     domain::Code,
     services::{
         kernels::{Connection, ConnectionEnd, Kernels, MessageRefused},
-        sessions::message::{KernelMessage, MESSAGE_BYTES_MAX},
+        sessions::{
+            Sessions,
+            message::{KernelMessage, MESSAGE_BYTES_MAX},
+        },
         tokens::Token,
     },
 };
@@ -47,11 +50,12 @@ const REASON_BYTES_MAX: usize = 123;
 
 pub(super) async fn connect(
     State(kernels): State<Kernels>,
+    State(sessions): State<Sessions>,
     token: Option<Extension<Arc<Token>>>,
     call: Call,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Reply {
-    let (who, id) = (&call.who, call.kernel()?);
+    let (who, id) = (&call.who, call.kernel(&sessions, call.name())?);
     kernels.get(who, id)?;
     let why = "This path is for WebSockets: connect with one.";
     let upgrade = upgrade.map_err(|_| ApiError::new(Code::InvalidRequest, why))?;
@@ -152,6 +156,7 @@ async fn relay(socket: &mut WebSocket, connection: &mut Connection, wire: Wire, 
     let mut pings = interval(PING);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        connection.written();
         let takes = unsent.takes();
         let frame = tokio::select! {
             message = connection.next() => match message {

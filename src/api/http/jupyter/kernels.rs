@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use uuid::Uuid;
 
-use super::{Call, kernel, members};
+use super::{Call, members};
 use crate::{
     api::http::{Answer, ApiParts, Reply, RequestBody, no_content},
     domain::{Code, Failure, Language, SessionId, text::rfc3339},
@@ -69,21 +69,23 @@ pub(super) async fn start(State(kernels): State<Kernels>, call: Call, body: Requ
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(kernel_shown(&runners, &kernel))).into_response())
 }
 
-pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
-    let kernel = kernels.get(&call.who, call.kernel()?)?;
+pub(super) async fn get(parts: ApiParts, call: Call) -> Answer<Value> {
+    let ApiParts { kernels, sessions, .. } = parts;
+    let kernel = kernels.get(&call.who, call.kernel(&sessions, call.name())?)?;
     Ok(Json(kernel_shown(&kernels.runners(), &kernel)))
 }
 
 pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
-    no_content(sessions.close(&call.who, call.kernel()?))
+    no_content(sessions.close(&call.who, call.kernel(&sessions, call.name())?))
 }
 
 pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
-    no_content(sessions.interrupt(&call.who, call.kernel()?).await)
+    no_content(sessions.interrupt(&call.who, call.kernel(&sessions, call.name())?).await)
 }
 
-pub(super) async fn restart(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
-    let kernel = kernels.restart(&call.who, call.kernel()?).await?;
+pub(super) async fn restart(parts: ApiParts, call: Call) -> Answer<Value> {
+    let ApiParts { kernels, sessions, .. } = parts;
+    let kernel = kernels.restart(&call.who, call.kernel(&sessions, call.name())?).await?;
     Ok(Json(kernel_shown(&kernels.runners(), &kernel)))
 }
 
@@ -101,7 +103,7 @@ pub(super) async fn list_sessions(State(kernels): State<Kernels>, call: Call) ->
 }
 
 pub(super) async fn get_session(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
-    let document = kernels.document(&call.who, call.uuid()?)?;
+    let document = kernels.document(&call.who, call.pinned()?.as_ref(), call.uuid()?)?;
     Ok(Json(shown(&kernels, &call, &document)?))
 }
 
@@ -113,44 +115,49 @@ fn change_of(members: &Map<String, Value>) -> Result<DocumentChange, Failure> {
 }
 
 /// The kernel that a client names, or a new one.
-async fn named(kernels: &Kernels, call: &Call, wanted: Option<&Value>) -> Result<SessionId, Failure> {
+async fn named(parts: &ApiParts, call: &Call, wanted: Option<&Value>) -> Result<SessionId, Failure> {
+    let ApiParts { kernels, sessions, .. } = parts;
     let text = |name: &str| wanted.and_then(|wanted| wanted[name].as_str());
     if let Some(id) = text("id") {
-        return kernels.get(&call.who, kernel(id)?).map(|kernel| kernel.id);
+        return kernels.get(&call.who, call.kernel(sessions, id)?).map(|kernel| kernel.id);
     }
     let runners = kernels.runners();
     let runner = find(&runners, text("name"))?;
     kernels.start(&call.conversation()?, &runner.language).await.map(|kernel| kernel.id)
 }
 
-/// The session of a path: the one that is there, or a new one.
-pub(super) async fn create_session(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Reply {
+/// The session of a path: the one that is there, or a new one. A path in a conversation is another one than the same
+/// path elsewhere.
+pub(super) async fn create_session(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
+    let kernels = &parts.kernels;
     let members = members(body).await?;
-    let (who, change) = (&call.who, change_of(&members)?);
+    let (who, pin, change) = (&call.who, call.pinned()?, change_of(&members)?);
     // Those without a path are never the same.
     let path = change.path().filter(|path| !path.is_empty());
-    let _creating = OptionFuture::from(path.map(|path| kernels.creating(who, path))).await;
-    let known = kernels.documents(who, call.pinned()?.as_ref()).into_iter();
-    let is_it = |document: &Document| Some(&*document.path) == path;
-    let document = match known.into_iter().find(is_it) {
-        Some(document) => document,
-        None => kernels.add_document(who, named(&kernels, &call, members.get("kernel")).await?, change),
+    let _creating = OptionFuture::from(path.map(|path| kernels.creating(who, pin.as_ref(), path))).await;
+    let mut known = kernels.documents(who, pin.as_ref()).into_iter();
+    let is_it = |document: &Document| Some(&*document.path) == path && document.pin == pin;
+    let document = if let Some(document) = known.find(is_it) {
+        document
+    } else {
+        let kernel = named(&parts, &call, members.get("kernel")).await?;
+        kernels.add_document(who, pin, kernel, change)
     };
     let location = [(header::LOCATION, format!("{}/api/sessions/{}", call.base, document.id))];
-    Ok((StatusCode::CREATED, location, Json(shown(&kernels, &call, &document)?)).into_response())
+    Ok((StatusCode::CREATED, location, Json(shown(kernels, &call, &document)?)).into_response())
 }
 
 /// Renames a session or gives it another kernel; the one that it had ends.
 pub(super) async fn change_session(parts: ApiParts, call: Call, body: RequestBody) -> Answer<Value> {
-    let ApiParts { kernels, sessions, .. } = parts;
+    let ApiParts { kernels, sessions, .. } = &parts;
     let members = members(body).await?;
     let (who, id) = (&call.who, call.uuid()?);
-    kernels.document(who, id)?;
+    kernels.document(who, call.pinned()?.as_ref(), id)?;
     let mut change = change_of(&members)?;
     let known: Vec<_> = kernels.list(who, None).iter().map(|kernel| kernel.id).collect();
     let wanted = members.get("kernel").filter(|wanted| wanted["id"].is_string() || wanted["name"].is_string());
     if wanted.is_some() {
-        change.kernel = Some(named(&kernels, &call, wanted).await?);
+        change.kernel = Some(named(&parts, &call, wanted).await?);
     }
     let fresh = change.kernel.filter(|kernel| !known.contains(kernel));
     let (document, before) = kernels.change_document(who, id, change).inspect_err(|_| {
@@ -161,12 +168,14 @@ pub(super) async fn change_session(parts: ApiParts, call: Call, body: RequestBod
         // One that has just ended by itself is what is wanted.
         drop(sessions.close(who, before));
     }
-    Ok(Json(shown(&kernels, &call, &document)?))
+    Ok(Json(shown(kernels, &call, &document)?))
 }
 
 pub(super) async fn remove_session(parts: ApiParts, call: Call) -> Reply<StatusCode> {
-    let kernel = parts.kernels.remove_document(&call.who, call.uuid()?)?;
-    no_content(parts.sessions.close(&call.who, kernel))
+    let (ApiParts { kernels, sessions, .. }, who, id) = (parts, &call.who, call.uuid()?);
+    kernels.document(who, call.pinned()?.as_ref(), id)?;
+    let kernel = kernels.remove_document(who, id)?;
+    no_content(sessions.close(who, kernel))
 }
 
 /// The name of a runner's kernel: that of its kernelspec, or of its language where two share one.

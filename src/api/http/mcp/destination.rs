@@ -49,20 +49,41 @@ enum About {
 impl Mount {
     /// The answer of another server, if the message is for one.
     pub(super) async fn relayed(&self, head: &Parts, session: Option<&Session>, body: &Bytes) -> Option<Response> {
-        let who = head.extensions.get::<Principal>().filter(|_| !self.relay.is_alone())?;
-        let message = body.clone();
-        let about = by_size(body.len(), move || about(&message)).await?;
-        let answered = match (about, session) {
-            (About::Shared, Some(session)) => {
-                let conversation = ConversationKey::new(who.clone(), session.conversation.clone());
-                Err(self.relay.keeps(&head.headers, &conversation).await.err()?)
-            }
-            (about, _) => match self.other(head, who, about).await {
-                Ok(peer) => self.relay.send(&peer?, &without_session(head), body.clone()).await,
-                Err(failure) => Err(failure),
-            },
+        let answered = match self.elsewhere(head, session, body).await? {
+            Ok(peer) => self.sent_on(peer, head, body.clone()).await,
+            Err(failure) => Err(failure),
         };
         Some(answered.unwrap_or_else(|failure| failed(failure).into_response()))
+    }
+
+    /// The other server that a message is for, or why no server answers it now; `None`: it is for this one.
+    pub(super) async fn elsewhere(
+        &self,
+        head: &Parts,
+        session: Option<&Session>,
+        message: &Bytes,
+    ) -> Option<Result<Peer, Failure>> {
+        let who = head.extensions.get::<Principal>().filter(|_| !self.relay.is_alone())?;
+        let copy = message.clone();
+        let about = by_size(message.len(), move || about(&copy)).await?;
+        match (about, session) {
+            (About::Shared, Some(session)) => {
+                let conversation = ConversationKey::new(who.clone(), session.conversation.clone());
+                self.relay.keeps(&head.headers, &conversation).await.err().map(Err)
+            }
+            (about, _) => self.other(head, who, about).await.transpose(),
+        }
+    }
+
+    /// The answer of another server to a message, as if it came without a session.
+    pub(super) fn sent_on(
+        &self,
+        peer: Peer,
+        head: &Parts,
+        message: Bytes,
+    ) -> impl Future<Output = Result<Response, Failure>> + Send + use<> {
+        let (relay, head) = (self.relay.clone(), without_session(head));
+        async move { relay.send(&peer, &head, message).await }
     }
 
     async fn other(&self, head: &Parts, who: &Principal, about: About) -> Result<Option<Peer>, Failure> {

@@ -16,7 +16,7 @@ use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use serde_json::{Value, error::Category, value::RawValue};
 
-use super::{BOTH_KINDS, Service, sessions::Session};
+use super::{BOTH_KINDS, Mount, sessions::Session};
 use crate::{
     api::{
         http::{
@@ -38,6 +38,7 @@ pub(super) const HEADER_MISMATCH: i64 = -32020;
 const SENTENCE_BYTES_MAX: usize = 4096;
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Values in one message, keys and values of objects counted one each: far above what any call of ours needs.
 const VALUES_MAX: usize = 10_000;
 /// What a request may hold beside the arguments of a call, in bytes. A session keeps what its client says of itself,
@@ -126,6 +127,11 @@ pub(super) fn failed(failure: Failure) -> ApiError {
     of(failure, INVALID_REQUEST, None)
 }
 
+/// The same, of a call that is known.
+pub(super) fn failed_call(failure: Failure, id: &Value) -> ApiError {
+    of(failure, INVALID_REQUEST, Some(id))
+}
+
 fn of(failure: Failure, code: i64, id: Option<&Value>) -> ApiError {
     ApiError { rpc: Some(RpcError { code, id: id.cloned().map(Box::new) }), ..failure.into() }
 }
@@ -168,7 +174,12 @@ pub(super) fn is_batch(session: &Session, body: &[u8]) -> bool {
 }
 
 /// The answers to a batch, as one stream; 202 when none is due.
-pub(super) async fn answer_batch(service: &Service, head: &Parts, body: &Bytes) -> Result<Response, ApiError> {
+pub(super) async fn answer_batch(
+    mount: &Mount,
+    session: &Session,
+    head: &Parts,
+    body: &Bytes,
+) -> Result<Response, ApiError> {
     outline(body)?;
     let messages: Vec<&RawValue> = serde_json::from_slice(body).unwrap_or_default();
     if !(1..=BATCH_MESSAGES_MAX).contains(&messages.len()) {
@@ -179,18 +190,8 @@ pub(super) async fn answer_batch(service: &Service, head: &Parts, body: &Bytes) 
     let mut streams = Vec::new();
     for message in messages {
         let message = body.slice_ref(message.get().as_bytes());
-        let response = match Envelope::read(&message) {
-            Ok(Envelope { method, id }) if method.as_deref() == Some("initialize") => {
-                let why = "method: a batch holds no initialize: send it alone.";
-                refusal(INVALID_REQUEST, id.as_ref(), why).into_response()
-            }
-            Ok(Envelope { id, .. }) => {
-                let mut one = Request::from_parts(head.clone(), Body::from(message));
-                one.headers_mut().insert(header::ACCEPT, BOTH_KINDS);
-                as_json_rpc(service.handle(one).await.map(Body::new), id).await
-            }
-            Err(error) => error.into_response(),
-        };
+        let answered = answer_one(mount, session, head.clone(), message, request).await;
+        let response = answered.unwrap_or_else(IntoResponse::into_response);
         if response.status() != StatusCode::ACCEPTED {
             streams.push(events(rendered(response, request)).await);
         }
@@ -202,6 +203,39 @@ pub(super) async fn answer_batch(service: &Service, head: &Parts, body: &Bytes) 
     merged.headers_mut().insert(header::CONTENT_TYPE, EVENT_STREAM);
     merged.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(merged)
+}
+
+/// The answer to a message of a batch.
+async fn answer_one(
+    mount: &Mount,
+    session: &Session,
+    mut head: Parts,
+    message: Bytes,
+    request: RequestId,
+) -> Result<Response, ApiError> {
+    let envelope = Envelope::read(&message)?;
+    if envelope.method.as_deref() == Some("initialize") {
+        let why = "method: a batch holds no initialize: send it alone.";
+        return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
+    }
+    if let Some(id) = envelope.id.clone()
+        && let Some(peer) = mount.elsewhere(&head, Some(session), &message).await
+    {
+        let refused = move |failure| failed_call(failure, &id);
+        let peer = peer.map_err(&refused)?;
+        // Whole, since a piece of another server's stream may be a part of an event.
+        head.headers.insert(header::ACCEPT, JSON);
+        let answer = mount.sent_on(peer, &head, message);
+        let event = stream::once(async move {
+            let answer = answer.await.unwrap_or_else(|failure| refused(failure).into_response());
+            events(rendered(answer, request)).await
+        });
+        return Ok(([(header::CONTENT_TYPE, EVENT_STREAM)], Body::from_stream(event.flatten())).into_response());
+    }
+    mount.count(&mut head, &envelope)?;
+    head.headers.insert(header::ACCEPT, BOTH_KINDS);
+    let one = Request::from_parts(head, Body::from(message));
+    Ok(as_json_rpc(mount.sessions.handle(one).await.map(Body::new), envelope.id).await)
 }
 
 /// A stream of events as it is; an error as one event.

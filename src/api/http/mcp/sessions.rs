@@ -3,16 +3,19 @@
 //! A session belongs to the principal that opened it. The least recently used one without a call in progress is
 //! closed for another: one of the same principal when that has its share, otherwise of the one that has the most, as
 //! long as that has more than the asking one would, or as much where the asking one has none. A call is in progress
-//! until its handler has ended, because a guard travels with the request.
+//! until its handler has ended, because a guard travels with the request. How many of a session and of a principal have
+//! no answer yet is bounded.
 //!
 //! A stream continues without its client, so that the answer is available when the client returns; the messages kept
-//! of ended streams are bounded over all sessions.
+//! of ended streams are bounded over all sessions, and one owner has half of that.
 //!
 //! ```text
 //! each request in a session: a task that moves its messages from rmcp into a log; ends with the answer or the session
 //! ```
 //!
 //! An event has the id `number/stream`; those of the session's own stream, which `GET /mcp` opens, are rmcp's numbers.
+
+mod streams;
 
 use std::{
     cmp::Reverse,
@@ -22,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _};
 use http::request::Parts;
 use parking_lot::Mutex;
 use rmcp::{
@@ -35,26 +38,26 @@ use rmcp::{
         },
     },
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
+use self::streams::{EndedStreams, Log, read};
 use crate::{
     api::{
         mcp::{Client, View},
         schema::json_len,
     },
     domain::{Code, ConversationId, Failure, Principal},
+    services::shares::Shares,
 };
 
 /// How soon a client should return (`retry`).
 const RETRY: Duration = Duration::from_secs(3);
-/// Messages before the answer that a stream keeps: the newest.
-const MESSAGES_MAX: usize = 64;
-/// Streams that a session keeps: the newest.
+/// Streams that a session keeps: the newest. As many of its calls may have no answer yet, so theirs are among them.
 const STREAMS_MAX: usize = 64;
-/// Ended streams of all sessions together, in bytes of JSON and in number: the newest.
-const ENDED_BYTES_MAX: usize = 32 << 20;
-const ENDED_MAX: usize = 4096;
 
 /// The sessions. Whose they are is checked before, by the owner that each one has.
 pub(super) struct Manager {
@@ -63,6 +66,8 @@ pub(super) struct Manager {
     all_max: usize,
     principal_max: usize,
     open: Mutex<Open>,
+    /// Calls without an answer.
+    unanswered: Shares<Principal>,
     ended: Arc<Mutex<EndedStreams>>,
 }
 
@@ -87,6 +92,13 @@ pub(super) struct InProgress {
     _call: Arc<()>,
 }
 
+/// Among the extensions of a call in a session, and with the task that records its messages: it counts among those
+/// without an answer.
+#[derive(Clone)]
+pub(super) struct Unanswered {
+    _permits: Arc<[OwnedSemaphorePermit; 2]>,
+}
+
 /// What a client agreed on and what its streams hold.
 pub(super) struct Session {
     /// Who opened it.
@@ -100,25 +112,9 @@ pub(super) struct Session {
     used: Mutex<Instant>,
     /// Clones are with the requests in progress.
     calls: Arc<()>,
+    unanswered: Arc<Semaphore>,
     /// By their numbers, the newest last.
     streams: Mutex<VecDeque<(u64, Arc<Log>)>>,
-}
-
-/// The messages of one stream. A reader has its own place in it.
-type Log = watch::Sender<Events>;
-
-#[derive(Default)]
-struct Events {
-    /// How many were dropped before `kept`.
-    dropped: u64,
-    kept: VecDeque<ServerSseMessage>,
-    complete: bool,
-}
-
-#[derive(Default)]
-struct EndedStreams {
-    logs: VecDeque<(Weak<Log>, usize)>,
-    bytes: usize,
 }
 
 impl Manager {
@@ -128,7 +124,9 @@ impl Manager {
         local.session_config.keep_alive = Some(idle_max);
         // The first event of a stream is made here: rmcp sends it to every client.
         local.session_config.sse_retry = None;
-        Self { local, all_max, principal_max, open: Mutex::default(), ended: Arc::default() }
+        // One for each session that a principal may have.
+        let unanswered = Shares::new(principal_max.max(STREAMS_MAX));
+        Self { local, all_max, principal_max, open: Mutex::default(), unanswered, ended: Arc::default() }
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Arc<Session>> {
@@ -141,6 +139,19 @@ impl Manager {
         let session = open.sessions.get(id)?;
         *session.used.lock() = Instant::now();
         Some(InProgress { _call: Arc::clone(&session.calls) })
+    }
+
+    /// Room for a call in a session.
+    ///
+    /// # Errors
+    /// [`Code::QueueFull`] when too many calls of the session or of its owner have no answer yet.
+    pub(super) fn begin_call(&self, session: &Session) -> Result<Unanswered, Failure> {
+        let shares = [Arc::clone(&session.unanswered), self.unanswered.of(&session.owner)];
+        let [Ok(of_session), Ok(of_owner)] = shares.map(Semaphore::try_acquire_owned) else {
+            let why = "Too many calls have no answer yet: wait for one of them, or cancel one.";
+            return Err(Failure::new(Code::QueueFull, why));
+        };
+        Ok(Unanswered { _permits: Arc::new([of_session, of_owner]) })
     }
 
     /// Room for another session, which counts until the session is open or the result is dropped.
@@ -205,15 +216,17 @@ impl Session {
         &self,
         messages: impl Stream<Item = ServerSseMessage> + Send + 'static,
         ended: Arc<Mutex<EndedStreams>>,
+        call: Option<Unanswered>,
     ) -> Arc<Log> {
         let log = Arc::new(Log::default());
         let number = {
             let mut streams = self.streams.lock();
             let number = streams.back().map_or(1, |(newest, _)| newest + 1);
             streams.push_back((number, Arc::clone(&log)));
-            if streams.len() > STREAMS_MAX {
-                // The oldest that has ended: one that goes on still has its answer to come.
-                let at = streams.iter().position(|(_, log)| log.borrow().complete).unwrap_or(0);
+            // The oldest that has ended: one that goes on still has its answer to come.
+            if streams.len() > STREAMS_MAX
+                && let Some(at) = streams.iter().position(|(_, log)| log.borrow().complete)
+            {
                 streams.remove(at);
             }
             number
@@ -222,7 +235,7 @@ impl Session {
             // So that the client can return before the first message. Earlier clients fail on an event without data.
             log.send_modify(|events| events.add(ServerSseMessage::priming("", RETRY), number));
         }
-        let (kept, over) = (Arc::clone(&log), self.over.clone());
+        let (kept, over, owner) = (Arc::clone(&log), self.over.clone(), self.owner.clone());
         tokio::spawn(async move {
             let mut messages = std::pin::pin!(messages.take_until(over.cancelled_owned()));
             while let Some(message) = messages.next().await {
@@ -230,7 +243,8 @@ impl Session {
             }
             let bytes = kept.borrow().kept.iter().map(|event| json_len(&event.message)).sum();
             kept.send_modify(|events| events.complete = true);
-            ended.lock().add(&kept, bytes);
+            ended.lock().add(&owner, &kept, bytes);
+            drop(call);
         });
         log
     }
@@ -238,63 +252,6 @@ impl Session {
     fn find(&self, number: u64) -> Option<Arc<Log>> {
         self.streams.lock().iter().find(|(kept, _)| *kept == number).map(|(_, log)| Arc::clone(log))
     }
-}
-
-impl Events {
-    fn add(&mut self, mut event: ServerSseMessage, stream: u64) {
-        event.event_id = Some(format!("{}/{stream}", self.end()));
-        self.kept.push_back(event);
-        if self.kept.len() > MESSAGES_MAX {
-            self.kept.pop_front();
-            self.dropped += 1;
-        }
-    }
-
-    fn end(&self) -> u64 {
-        self.dropped + self.kept.len() as u64
-    }
-
-    /// The event with this number, or the first after it that is kept; with its number.
-    fn at(&self, number: u64) -> Option<(u64, ServerSseMessage)> {
-        let number = number.max(self.dropped);
-        let index = usize::try_from(number - self.dropped).ok()?;
-        self.kept.get(index).map(|event| (number, event.clone()))
-    }
-}
-
-impl EndedStreams {
-    fn add(&mut self, log: &Arc<Log>, bytes: usize) {
-        self.bytes += bytes;
-        self.logs.push_back((Arc::downgrade(log), bytes));
-        while self.bytes > ENDED_BYTES_MAX || self.logs.len() > ENDED_MAX {
-            let Some((log, bytes)) = self.logs.pop_front() else { return };
-            self.bytes -= bytes;
-            if let Some(log) = log.upgrade() {
-                log.send_modify(|events| {
-                    events.dropped = events.end();
-                    events.kept.clear();
-                });
-            }
-        }
-    }
-}
-
-/// The events from this number on, as they come; ends after the last.
-fn read(log: &Log, from: u64) -> impl Stream<Item = ServerSseMessage> + Send + Sync + 'static + use<> {
-    stream::unfold((log.subscribe(), from), |(mut events, next)| async move {
-        loop {
-            let (found, complete) = {
-                let events = events.borrow_and_update();
-                (events.at(next), events.complete)
-            };
-            match found {
-                Some((number, event)) => return Some((event, (events, number + 1))),
-                None if complete => return None,
-                // The log is dropped with its session.
-                None => events.changed().await.ok()?,
-            }
-        }
-    })
 }
 
 impl SessionManager for Manager {
@@ -331,7 +288,8 @@ impl SessionManager for Manager {
             let used = Mutex::new(Instant::now());
             let mut open = self.open.lock();
             open.opening.retain(|(_, place)| !ptr::eq(place.as_ptr(), Arc::as_ptr(&calls)));
-            let session = Session { owner, view, version, over, conversation, used, calls, streams };
+            let unanswered = Arc::new(Semaphore::new(STREAMS_MAX));
+            let session = Session { owner, view, version, over, conversation, used, calls, unanswered, streams };
             open.sessions.insert(id.clone(), Arc::new(session));
         }
         Ok(response)
@@ -354,8 +312,13 @@ impl SessionManager for Manager {
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Error> {
         let session = self.session(id)?;
+        let head = match &message {
+            ClientJsonRpcMessage::Request(request) => request.request.extensions().get::<Parts>(),
+            _ => None,
+        };
+        let call = head.and_then(|head| head.extensions.get().cloned());
         let messages = self.local.create_stream(id, message).await?;
-        Ok(read(&session.record(messages, Arc::clone(&self.ended)), 0))
+        Ok(read(&session.record(messages, Arc::clone(&self.ended), call), 0))
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Error> {

@@ -134,8 +134,10 @@ pub(super) async fn list_files(State(files): State<Arc<Files>>, call: Call<ListF
         (status = 206, description = "The requested part.",
             content((Binary = "application/octet-stream"), (Binary = "*/*"))),
         (status = 304, description = "The client has the current version."),
-        (status = 412, description = "The condition does not hold."),
-        (status = 416, description = "The part begins beyond the end."),
+        (status = 412, description = "The condition does not hold.", body = Problem,
+            content_type = "application/problem+json"),
+        (status = 416, description = "The part begins beyond the end.", body = Problem,
+            content_type = "application/problem+json"),
     ),
 )]
 pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {

@@ -77,15 +77,15 @@ async fn an_upgraded_connection_keeps_its_place_and_its_turn_until_its_end() {
     drop(busy);
     sleep(Duration::from_hours(2)).await;
     assert!(matches!(all.next_to_go(), Err(None)), "it makes no room");
-    assert_eq!(all.answers.lock().senders.get(&Sender::Address(HERE)), Some(&1));
+    assert_eq!(all.answers.lock().senders[&Sender::Address(HERE)].answers, 1);
     drop(open);
-    assert_eq!((all.answers.lock().all, all.free.available_permits()), (0, 8));
+    assert_eq!((all.answers.lock().all.answers, all.free.available_permits()), (0, 8));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_ends_when_the_socket_has_taken_all_of_it() {
     let all = places(8);
-    let answers = || all.answers.lock().all;
+    let answers = || all.answers.lock().all.answers;
     let open = all.open(HERE).await.expect("a place");
     open.has_flushed();
     drop(open.begin(&Class::Guest).await);
@@ -125,8 +125,21 @@ async fn guests_leave_places_to_holders_and_holders_to_probes() {
     drop((here, holders, refused));
     let served = waiting.begin(&guest).await;
     assert!(served.is_answered() && !all.are_short());
-    assert_eq!(all.answers.lock().all, 1);
+    assert_eq!(all.answers.lock().all.answers, 1);
     assert_eq!(all.answers.lock().senders.len(), 1);
+}
+
+#[test]
+fn probes_have_half_as_many_places_as_guests_leave_and_are_guests_beyond() {
+    let all = places(16);
+    let turns = |address| std::iter::from_fn(|| all.turn(&Class::Probe, address)).collect::<Vec<_>>();
+    let (here, there) = (turns(HERE), turns(THERE));
+    assert_eq!((here.len(), there.len()), (10, 2), "2 of probes and 8 of an address, then what is left to guests");
+    assert!(all.turn(&holder("ann"), HERE).is_some());
+    drop(here);
+    assert_eq!(turns(THERE).len(), 8, "2 of probes again, and 6 more of the address");
+    drop(there);
+    assert!(all.answers.lock().senders.is_empty());
 }
 
 #[test]
@@ -141,7 +154,7 @@ fn tokens_and_owners_leave_places_to_others() {
     assert!(all.turn(&Class::Probe, HERE).is_some());
     drop((one, same_owner, others));
     let answers = all.answers.lock();
-    assert!(answers.all == 0 && answers.senders.is_empty(), "{answers:?}");
+    assert!(answers.all == Held::default() && answers.senders.is_empty(), "{answers:?}");
 }
 
 #[test]
@@ -171,6 +184,27 @@ async fn request_of_a_holder_beyond_its_share_makes_room_only_when_every_place_i
     assert!(from.elapsed() < Duration::from_secs(1), "it is refused as soon as the last place is taken");
 }
 
+#[tokio::test(start_paused = true)]
+async fn request_of_a_guest_beyond_its_share_makes_room_sooner_than_a_new_connection() {
+    let (all, from, guest) = (places(2), Instant::now(), Class::Guest);
+    let answer = all.turn(&guest, HERE);
+    let (waits, new) = (all.open(HERE).await.expect("a place"), all.open(HERE).await.expect("a place"));
+    let request = waits.drive(async { waits.begin(&guest).await.is_answered() });
+    let newcomer = async {
+        loop {
+            all.make_room().await;
+        }
+    };
+    let refused = tokio::select! {
+        biased;
+        refused = request => refused,
+        () = newcomer => unreachable!("it asks for ever"),
+    };
+    assert_eq!(refused, Ok(false));
+    assert!(from.elapsed() < Duration::from_millis(100) && new.next_limit().is_ok());
+    drop(answer);
+}
+
 #[test]
 fn long_answers_of_one_sender_leave_memory_to_others() {
     let all = Places::new(Server::default());
@@ -179,13 +213,15 @@ fn long_answers_of_one_sender_leave_memory_to_others() {
         permit.hold(bytes).then_some(permit)
     };
     let long = |owner: &str| std::iter::from_fn(|| answer(owner, 16 << 20)).collect::<Vec<_>>();
-    let ann = long("ann");
-    assert_eq!(ann.len(), 8);
-    assert!(answer("ann", SHORT_BYTES_MAX).is_some(), "a short one needs none");
-    let bob = long("bob");
-    assert_eq!((bob.len(), long("carol").len()), (8, 0));
-    drop(ann);
-    assert_eq!(long("carol").len(), 8, "they were read");
-    drop(bob);
+    let owners = ["ann", "bob", "carol", "dave"].map(long);
+    assert_eq!(owners.each_ref().map(Vec::len), [8, 4, 2, 1], "as many as all leave free");
+    assert!(answer("ann", SHORT_BYTES_MAX as u64).is_some(), "a short one needs none");
+    assert!(answer("ann", SHORT_BYTES_MAX as u64 + 1).is_none());
+    assert!(answer("erin", 2 << 20).is_some(), "others have room");
+    let mut guest = all.turn(&Class::Guest, HERE).expect("a turn");
+    assert!(guest.hold(u64::MAX), "it takes no memory of its own");
+    drop((owners, guest));
     assert!(answer("dave", u64::MAX).is_some(), "one fits, however long it is");
+    let answers = all.answers.lock();
+    assert!(answers.all == Held::default() && answers.senders.is_empty(), "{answers:?}");
 }

@@ -1,11 +1,10 @@
-//! The output and the input of one cell: its kernel's messages become events, and its standard input is read as lines.
+//! The output of one cell: its kernel's messages become events.
 //!
 //! Displays, errors and requests for input become events at once up to a number; those of the others that a reader
 //! needs are kept for the end of the cell. The rest is counted, and a line reports the count.
 
 use anstream::adapter::strip_str;
-use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt, stream::BoxStream};
+use bytes::Bytes;
 use serde_json::Value;
 
 use super::{
@@ -253,43 +252,14 @@ impl Events {
     pub(super) fn end(self) -> impl Iterator<Item = EventKind> {
         let note = (self.left_out > 0).then(|| {
             let note = format!(
-                "\n[Displays left out: {}. A cell passes on {EVENTS_MAX}, at most 1 MiB of them, and of the others the \
-                 last state.]\n",
+                "\n[Events left out: {}. A cell passes on {EVENTS_MAX} displays, at most 1 MiB of them, and \
+                 {ERRORS_MAX} errors; of the others the last.]\n",
                 self.left_out
             );
             EventKind::Output(StreamKind::Stderr, note.into())
         });
         let kept = self.kept.into_iter().map(|display| EventKind::Display(Box::new(display)));
         kept.chain(self.error).chain(note)
-    }
-}
-
-/// What a cell reads as lines.
-pub(super) struct Input<'a> {
-    pieces: Option<BoxStream<'a, Bytes>>,
-    pending: BytesMut,
-}
-
-impl<'a> Input<'a> {
-    pub(super) fn new(pieces: Option<BoxStream<'a, Bytes>>) -> Self {
-        Self { pieces, pending: BytesMut::new() }
-    }
-
-    /// The next line without its end; nothing at the end of the input.
-    pub(super) async fn line(&mut self) -> Option<String> {
-        loop {
-            if let Some(at) = self.pending.iter().position(|&byte| byte == b'\n') {
-                let line = self.pending.split_to(at + 1);
-                let line = line.strip_suffix(b"\n").unwrap_or(&line);
-                return Some(String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned());
-            }
-            let Some(piece) = self.pieces.as_mut()?.next().await else {
-                self.pieces = None;
-                let rest = self.pending.split();
-                return (!rest.is_empty()).then(|| String::from_utf8_lossy(&rest).into_owned());
-            };
-            self.pending.extend_from_slice(&piece);
-        }
     }
 }
 

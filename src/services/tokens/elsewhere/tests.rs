@@ -102,6 +102,7 @@ async fn own_runs_count_once_after_the_clock_was_set_back() {
             failure: None,
             sentence: String::new(),
             figures: Figures { stdout_bytes: 300, ..Figures::default() },
+            cpu_max: None,
             files: Vec::new(),
         };
         HistoryLine {

@@ -9,8 +9,11 @@ use tokio::{
 };
 
 const STDIN: u8 = 4;
+/// The longest message that a bridge takes.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// A message of the server: its channel, header and content.
+/// A message of the server: its channel, header and content. Without a channel, it is one that is too long.
+#[derive(Default)]
 pub(super) struct Message {
     pub(super) channel: String,
     pub(super) header: Value,
@@ -31,9 +34,14 @@ pub(super) async fn read(mut input: DuplexStream, messages: mpsc::Sender<Message
             continue;
         }
         bytes.extend_from_slice(&payload);
-        while let Some(length) = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
-            && bytes.len() >= 4 + length
-        {
+        while let Some(length) = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize) {
+            if length > MESSAGE_BYTES_MAX {
+                drop(messages.send(Message::default()).await);
+                return;
+            }
+            if bytes.len() < 4 + length {
+                break;
+            }
             let message: Vec<u8> = bytes.drain(..4 + length).skip(4).collect();
             if messages.send(parse(&message)).await.is_err() {
                 return;

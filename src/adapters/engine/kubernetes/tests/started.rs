@@ -9,7 +9,7 @@ use axum::{
         Path, Query, State,
         ws::{Message, WebSocket, WebSocketUpgrade},
     },
-    routing::get,
+    routing::{MethodRouter, get},
 };
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::{io::AsyncWriteExt as _, net::TcpListener, sync::Notify, time::timeout};
 
 use super::*;
-use crate::ports::runner::ATTACHED;
+use crate::ports::{engine::Stdin, runner::ATTACHED};
 
 const SOON: Duration = Duration::from_mins(1);
 const PODS: &str = "/api/v1/namespaces/boxes/pods";
@@ -79,15 +79,14 @@ async fn play(mut socket: WebSocket, scene: Arc<Scene>) {
     scene.ended.notify_one();
 }
 
-#[tokio::test]
-async fn a_sandbox_is_created_watched_attached_to_and_seen_to_its_end() {
-    let spec = spec("ruby@7");
-    let scene = Scene { id: spec.id, attached: Mutex::default(), input: Mutex::default(), ended: Notify::new() };
+/// An engine whose API server has one pod, and answers so where the streams of it are asked for.
+async fn engine_with(id: SandboxId, attach: MethodRouter<Arc<Scene>>) -> (KubernetesEngine, Arc<Scene>) {
+    let scene = Scene { id, attached: Mutex::default(), input: Mutex::default(), ended: Notify::new() };
     let scene = Arc::new(scene);
     let router = Router::new()
         .route("/api/v1/namespaces/boxes/podtemplates", get(|| async { Json(templates()) }))
         .route(PODS, get(watch_pod).post(create_pod))
-        .route(&format!("{PODS}/{{pod}}/attach"), get(attach_to_pod))
+        .route(&format!("{PODS}/{{pod}}/attach"), attach)
         .with_state(Arc::clone(&scene));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -95,8 +94,13 @@ async fn a_sandbox_is_created_watched_attached_to_and_seen_to_its_end() {
     let config = Config::new(format!("http://{address}").parse().expect("an address"));
     let options = KubernetesOptions::default();
     let client = client::client(config, options.time.lost).expect("a client");
-    let engine = KubernetesEngine::with(client, "boxes".to_owned(), Vec::new(), options);
+    (KubernetesEngine::with(client, "boxes".to_owned(), Vec::new(), options), scene)
+}
 
+#[tokio::test]
+async fn a_sandbox_is_created_watched_attached_to_and_seen_to_its_end() {
+    let spec = spec("ruby@7");
+    let (engine, scene) = engine_with(spec.id, get(attach_to_pod)).await;
     let mut sandbox = timeout(SOON, engine.start(&spec)).await.expect("soon").expect("started");
     sandbox.stdin.write_all(b"program, end").await.expect("written");
     sandbox.stdin.flush().await.expect("flushed");
@@ -109,4 +113,27 @@ async fn a_sandbox_is_created_watched_attached_to_and_seen_to_its_end() {
     let query = [("container", "sandbox"), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")];
     let query: HashMap<_, _> = query.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     assert_eq!(*scene.attached.lock(), (spec.id.to_string(), query));
+}
+
+#[tokio::test]
+async fn refused_streams_fail_the_start_by_their_status() {
+    let started = async |code: StatusCode| {
+        let spec = spec("ruby@7");
+        let (engine, _scene) = engine_with(spec.id, get(move || async move { code })).await;
+        timeout(SOON, engine.start(&spec)).await.expect("soon").expect_err("refused")
+    };
+    let refused = started(StatusCode::FORBIDDEN).await;
+    assert!(matches!(refused, EngineError::Refused { act: "attach", .. }), "{refused:?}");
+    assert!(sentence(&refused).contains("the Role of the server"), "{refused:?}");
+    let passing = started(StatusCode::INTERNAL_SERVER_ERROR).await;
+    assert!(matches!(passing, EngineError::Unavailable { act: "attach", .. }), "{passing:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_greeting_that_is_not_taken_is_a_late_attachment() {
+    // The other end takes nothing.
+    let (near, _far) = tokio::io::duplex(1);
+    let (mut stdin, limit): (Stdin, _) = (Box::pin(near), TimeLimits::default().answer);
+    let late = life::greet(&mut stdin, limit).await.expect_err("late");
+    assert!(matches!(late, EngineError::Timeout { act: "attach", limit: of } if of == limit), "{late:?}");
 }
