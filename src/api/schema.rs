@@ -241,9 +241,9 @@ pub struct ErrorBody {
     pub request_id: String,
 }
 
-/// A moment in unix milliseconds, as clients see it.
+/// A moment in unix milliseconds, as clients see it: a later one as the last moment that RFC 3339 can write.
 fn moment(unix_ms: i64) -> String {
-    rfc3339(unix_ms.div_euclid(1000))
+    rfc3339(unix_ms.div_euclid(1000).min(253_402_300_799))
 }
 
 /// The length of a value in JSON, in bytes. Nothing is kept of the text.
@@ -262,4 +262,21 @@ pub fn json_len(value: &impl Serialize) -> usize {
     let mut count = Count(0);
     // What cannot be serialized is not sent either.
     serde_json::to_writer(&mut count, value).map_or(0, |()| count.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moment_after_the_year_9999_is_the_last_one() {
+        for (unix_ms, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59Z"),
+            (253_402_300_800_000, "9999-12-31T23:59:59Z"),
+            (i64::MAX, "9999-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(moment(unix_ms), text, "{unix_ms}");
+        }
+    }
 }

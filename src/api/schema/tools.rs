@@ -6,11 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{answers, parse::item_limit};
+use super::{answers, moment, parse::item_limit};
 use crate::{
     domain::{
         Failure,
-        text::{ms, rfc3339},
+        text::ms,
         tools::{Answered, Approval, ServerText, ToolUse},
     },
     services::tools::{ModuleLanguage, ServerEntry, ServerState, Source},
@@ -52,19 +52,14 @@ answers! {
         /// The arguments that will be sent, as JSON with sorted members. Parts of them may be untrusted.
         arguments: String = question.call.arguments.clone(),
         #[schema(format = DateTime)]
-        asked_at: String = at(question.asked_unix_ms),
+        asked_at: String = moment(question.asked_unix_ms),
         /// When the question, or the answer that was given, expires.
         #[schema(format = DateTime)]
-        expires_at: String = at(question.expires_unix_ms),
+        expires_at: String = moment(question.expires_unix_ms),
         answer: Option<Answered> = question.answered,
         /// Who answered, and how.
         answered_by: Option<String> = question.answered_by.clone(),
     }
-}
-
-fn at(unix_ms: i64) -> String {
-    // The last moment that RFC 3339 can write is long after any server.
-    rfc3339(unix_ms.div_euclid(1000).min(253_402_300_799))
 }
 
 /// Questions, newest first.
