@@ -7,7 +7,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The number of rounds, names or levels: `long` with `LONG=1`.
 pub(crate) fn rounds(short: u32, long: u32) -> u32 {
-    if std::env::var_os("LONG").is_some() { long } else { short }
+    if std::env::var_os("LONG").is_some_and(|value| value == "1") { long } else { short }
 }
 
 /// Yields to other tasks until `holds`; fails the test when that takes too long, also where the test's time is paused.

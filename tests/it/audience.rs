@@ -14,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{FakeServer, calls::ask, dice::Dice, server::TOKEN, sse::Events, until};
+use crate::support::{FakeServer, calls::ask, dice::Dice, scale::how_many, server::TOKEN, sse::Events, until};
 
 /// What one run keeps of its output, by default.
 const KEPT_BYTES: usize = 256 << 10;
@@ -183,7 +183,7 @@ async fn vanish_when_served(server: &FakeServer, conversation: String) {
 async fn disconnected_clients_leave_no_run_and_no_sandbox() {
     const SLOTS: usize = 4;
     const QUEUE: usize = 16;
-    let clients = if std::env::var_os("LONG").is_some() { 1000 } else { 100 };
+    let clients = how_many(100, 1000);
     let seed = RandomState::new().build_hasher().finish();
     println!("seed {seed}, {clients} clients");
     let server = FakeServer::with(&[
@@ -194,7 +194,7 @@ async fn disconnected_clients_leave_no_run_and_no_sandbox() {
     .await;
     server.engine.faults().start_delay = Duration::from_millis(5);
     let dice = |n: u64| Dice::new(seed ^ (n << 32));
-    for crowd in (0..clients).collect::<Vec<u64>>().chunks(25) {
+    for crowd in (0..clients as u64).collect::<Vec<_>>().chunks(25) {
         join_all(crowd.iter().map(|n| vanish(&server, *n, dice(*n)))).await;
     }
     let runs = &server.mcp.runs;

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::support::{
     dice::Dice,
     fake_server::{BOTH, FakeServer},
+    scale::how_many,
     server::TOKEN,
     until,
 };
@@ -297,21 +298,21 @@ fn feed(server: &FakeServer) -> RequestBuilder {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_disconnect_at_random_leave_nothing() {
-    let clients = if std::env::var_os("LONG").is_some() { 1000 } else { 100 };
+    let clients = how_many(100, 1000);
     let server =
         FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "3000"), ("SANDBOX_ADMISSION__QUEUE_MAX", "2000")]).await;
     let mut chance = Dice::new(1);
     let sessions = [server.open_session().await, server.open_session().await];
     let stay = |chance: &mut Dice| Duration::from_millis(chance.below(150));
-    let vanish = (0..clients).map(|n: u32| {
+    let vanish = (0..clients).map(|n| {
         let code = chance.one_of(&["hang", "print x\nhang", "sleep 20ms\nprint y", "flood 300000\nhang"]);
-        let mut message = call(u64::from(n) + 1, &json!({"code": code}));
+        let mut message = call(n as u64 + 1, &json!({"code": code}));
         message["params"]["_meta"] = json!({"progressToken": n});
         let request = match chance.below(5) {
             0 => server.post(message.to_string()),
             1 => server.post(message.to_string()).header("accept", BOTH),
             2 => modern(&server, message),
-            3 => server.in_session(&sessions[(n % 2) as usize], &message),
+            3 => server.in_session(&sessions[n % 2], &message),
             _ => feed(&server),
         };
         let (begin, end) = (stay(&mut chance), stay(&mut chance));
@@ -327,7 +328,7 @@ async fn clients_that_disconnect_at_random_leave_nothing() {
     });
     let vanished = futures_util::future::join_all(vanish).await;
     let vanished = vanished.into_iter().filter(|vanished| *vanished).count();
-    assert!(vanished > clients as usize / 3, "only {vanished} of {clients} vanished");
+    assert!(vanished > clients / 3, "only {vanished} of {clients} vanished");
     // Those of sessions are not given up by that; they reach their limit.
     until("no run is under way", async || server.mcp.runs.under_way() == 0).await;
     // A sandbox that was given up while it started is leased until it has started.

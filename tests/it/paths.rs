@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::support::{FakeServer, dice::Dice, server::TOKEN};
+use crate::support::{FakeServer, dice::Dice, scale::how_many, server::TOKEN};
 
 const CANARY: &str = "canary-5b7e21";
 const MINE: &str = "mine-91c2";
@@ -156,7 +156,7 @@ async fn planted(server: &FakeServer) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_outside_a_conversation_are_never_served() {
-    let rows = if std::env::var_os("LONG").is_some() { 5000 } else { 500 };
+    let rows = how_many(500, 5000);
     let server = FakeServer::start().await;
     let query = planted(&server).await;
     // What is looked for would be found, by either way, and the links are good.
