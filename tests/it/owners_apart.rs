@@ -1,5 +1,8 @@
 //! Two owners with the same conversation ids, over every surface: random operations against a model, and a table of
 //! what one owner tries with the ids of the other.
+//!
+//! In the long form the operations differ each time. A failure names its seed: `OWNERS_SEED=7 LONG=1 cargo test --test it
+//! owners_with_the_same_ids`.
 
 mod audited;
 mod browser;
@@ -23,7 +26,13 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
-    support::{FakeServer, dice::Dice, postgres::Postgres, scale::how_many, server::TOKEN},
+    support::{
+        FakeServer,
+        dice::Dice,
+        postgres::Postgres,
+        scale::{how_many, seed},
+        server::TOKEN,
+    },
     tools::upstream::{Upstream, tool},
 };
 
@@ -234,7 +243,7 @@ async fn send(server: &FakeServer, token: &str, method: Method, path: &str, body
 
 #[tokio::test(flavor = "multi_thread")]
 async fn owners_with_the_same_ids_see_their_own_only_on_sqlite() {
-    let world = World::start(14, &[]).await;
+    let world = World::start(seed("OWNERS_SEED", 14), &[]).await;
     let database = format!("sqlite://{}/.state/sandbox.db", world.server.root.display());
     owners_see_their_own_only_whatever_they_do(world, &database).await;
 }
@@ -242,7 +251,7 @@ async fn owners_with_the_same_ids_see_their_own_only_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn owners_with_the_same_ids_see_their_own_only_on_postgres() {
     let cluster = Postgres::start().await;
-    let world = World::start(41, &[("DATABASE_URL", &cluster.url())]).await;
+    let world = World::start(seed("OWNERS_SEED", 41), &[("DATABASE_URL", &cluster.url())]).await;
     owners_see_their_own_only_whatever_they_do(world, &cluster.url()).await;
 }
 
