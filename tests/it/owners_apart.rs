@@ -1,8 +1,8 @@
 //! Two owners with the same conversation ids, over every surface: random operations against a model, and a table of
 //! what one owner tries with the ids of the other.
 //!
-//! In the long form the operations differ each time. A failure names its seed: `OWNERS_SEED=7 LONG=1 cargo test --test it
-//! owners_with_the_same_ids`.
+//! In the long form the operations differ each time. A failure names its seed: `OWNERS_SEED=7 LONG=1 cargo test --test
+//! it owners_with_the_same_ids`.
 
 mod audited;
 mod browser;

@@ -15,8 +15,8 @@ pub fn how_many(short: usize, all: usize) -> usize {
     if long() { all } else { short }
 }
 
-/// A seed, which is printed: the one of a variable; where it is not set, `fixed` in the short form, and in the long one a
-/// random one.
+/// A seed, which is printed: the one of a variable; where it is not set, `fixed` in the short form and a random one in
+/// the long form.
 pub fn seed(variable: &str, fixed: u64) -> u64 {
     let of_form = || if long() { RandomState::new().build_hasher().finish() } else { fixed };
     let seed = env::var(variable).map_or_else(|_| of_form(), |text| text.parse().expect("a seed is a number"));
