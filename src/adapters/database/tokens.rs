@@ -40,7 +40,7 @@ impl TokenStore for Database {
     }
 
     async fn insert(&self, token: &TokenRecord) -> DbResult<()> {
-        // A caller that has waited too long drops this: a token that nobody knows is not stored then.
+        // A caller that has waited too long drops this: a token that no client knows is not stored then.
         let mut transaction = self.pool()?.begin().await?;
         insert(&mut transaction, token).await?;
         Ok(transaction.commit().await?)
