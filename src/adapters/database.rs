@@ -173,6 +173,15 @@ impl Database {
         Ok(statement.execute(self.pool()?).await?.rows_affected())
     }
 
+    /// As [`Self::execute`], but a caller that gives it up has changed nothing: PostgreSQL executes a statement to its
+    /// end also without its caller, and what it did is rolled back then.
+    async fn execute_for_client(&self, statement: Query<'_, Any, AnyArguments>) -> DbResult<u64> {
+        let mut transaction = self.pool()?.begin().await?;
+        let changed = statement.execute(&mut *transaction).await?.rows_affected();
+        transaction.commit().await?;
+        Ok(changed)
+    }
+
     /// Ends the connections. One that was lost silently is in use until the kernel notices it.
     pub async fn close(&self) {
         if timeout(CLOSE_MAX, self.pool.close()).await.is_err() {

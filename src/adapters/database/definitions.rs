@@ -25,12 +25,12 @@ impl PolicyStore for Database {
         let statement = "INSERT INTO network_policies (name, definition, changed_ms) VALUES ($1, $2, $3) \
             ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, changed_ms = excluded.changed_ms";
         let definition = serde_json::to_string(policy)?;
-        self.execute(sqlx::query(statement).bind(name).bind(definition).bind(at_unix_ms)).await.map(drop)
+        self.execute_for_client(sqlx::query(statement).bind(name).bind(definition).bind(at_unix_ms)).await.map(drop)
     }
 
     async fn remove_policy(&self, name: &str) -> DbResult<bool> {
         let statement = "DELETE FROM network_policies WHERE name = $1";
-        Ok(self.execute(sqlx::query(statement).bind(name)).await? > 0)
+        Ok(self.execute_for_client(sqlx::query(statement).bind(name)).await? > 0)
     }
 }
 
@@ -47,12 +47,12 @@ impl ToolServerStore for Database {
             changed_ms = excluded.changed_ms";
         let definition = serde_json::to_string(text)?;
         let query = sqlx::query(statement).bind(name).bind(definition).bind(secret).bind(at_unix_ms);
-        self.execute(query).await.map(drop)
+        self.execute_for_client(query).await.map(drop)
     }
 
     async fn remove_tool_server(&self, name: &str) -> DbResult<bool> {
         let statement = "DELETE FROM tool_servers WHERE name = $1";
-        Ok(self.execute(sqlx::query(statement).bind(name)).await? > 0)
+        Ok(self.execute_for_client(sqlx::query(statement).bind(name)).await? > 0)
     }
 }
 
@@ -90,7 +90,7 @@ impl ApprovalStore for Database {
             .bind(arguments)
             .bind(question.asked_unix_ms)
             .bind(question.expires_unix_ms);
-        self.execute(query).await.map(drop)
+        self.execute_for_client(query).await.map(drop)
     }
 
     async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> DbResult<Option<Approval>> {
@@ -124,7 +124,7 @@ impl ApprovalStore for Database {
         let statement = "UPDATE approvals SET answer = $1, answered_ms = $2, answered_by = $3, expires_ms = $4 \
             WHERE id = $5 AND answer IS NULL AND expires_ms > $6";
         let query = sqlx::query(statement).bind(answer.word()).bind(now).bind(by).bind(expires);
-        Ok(self.execute(query.bind(id.to_string()).bind(now)).await? > 0)
+        Ok(self.execute_for_client(query.bind(id.to_string()).bind(now)).await? > 0)
     }
 
     async fn take_grant(&self, call: &ProposedCall, now: i64) -> DbResult<Option<ApprovalId>> {
@@ -155,14 +155,16 @@ impl ApprovalStore for Database {
             .bind(definition)
             .bind(arguments)
             .bind(now);
-        let row = query.fetch_optional(self.pool()?).await?;
+        let mut transaction = self.pool()?.begin().await?;
+        let row = query.fetch_optional(&mut *transaction).await?;
+        transaction.commit().await?;
         row.map(|row| parsed(&row, "id")).transpose()
     }
 
     async fn revoke(&self, id: ApprovalId, now: i64) -> DbResult<bool> {
         let statement = "UPDATE approvals SET expires_ms = $1 WHERE id = $2 AND expires_ms > $3 AND used_ms IS NULL \
             AND (answer IS NULL OR answer <> 'no')";
-        Ok(self.execute(sqlx::query(statement).bind(now).bind(id.to_string()).bind(now)).await? > 0)
+        Ok(self.execute_for_client(sqlx::query(statement).bind(now).bind(id.to_string()).bind(now)).await? > 0)
     }
 
     async fn forget_approvals(&self, before: i64) -> DbResult<()> {

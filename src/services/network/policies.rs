@@ -21,7 +21,7 @@ use crate::{
         Clock, Code, Failure,
         network::{Policy, PolicyError, PolicyText},
     },
-    ports::database::{DatabaseError, PolicyStore, ROUND_MAX, no_database, within},
+    ports::database::{DatabaseError, PolicyStore, ROUND_MAX, in_time, no_database, within},
 };
 
 /// How often changes of other servers are read.
@@ -90,7 +90,7 @@ impl Policies {
             let why = format!("A policy has at most {DEFINITION_BYTES_MAX} bytes as JSON: make several of it.");
             return Err(Failure::new(Code::InvalidArgument, why));
         }
-        self.store()?.put_policy(&policy.name, text, self.clock.unix_ms()).await?;
+        in_time(self.store()?.put_policy(&policy.name, text, self.clock.unix_ms())).await?;
         self.load().await?;
         Ok(policy.name)
     }
@@ -102,7 +102,7 @@ impl Policies {
     /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
     pub async fn remove(&self, name: &str) -> Result<String, Failure> {
         let name = name.to_ascii_lowercase();
-        if !self.store()?.remove_policy(&name).await? {
+        if !in_time(self.store()?.remove_policy(&name)).await? {
             let why = "There is no such policy, or it is in the server's settings.";
             return Err(Failure::new(Code::NotFound, why));
         }

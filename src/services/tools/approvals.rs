@@ -20,7 +20,7 @@ use crate::{
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     ports::{
-        database::{ApprovalStore, ROUND_MAX, no_database, within},
+        database::{ApprovalStore, ROUND_MAX, in_time, no_database, within},
         observer::{AdminAction, AdminFacts, Observer},
     },
     services::shares::{Shares, WeakMap},
@@ -98,7 +98,7 @@ impl Approvals {
 
     /// Whether an earlier answer allows this call. One for one call is used up.
     pub(super) async fn is_granted(&self, call: &ProposedCall) -> Result<bool, Failure> {
-        Ok(self.store()?.take_grant(call, self.clock.unix_ms()).await?.is_some())
+        Ok(in_time(self.store()?.take_grant(call, self.clock.unix_ms())).await?.is_some())
     }
 
     /// Asks, and waits for the answer. `tell` gets the question. When the future is dropped the question stays.
@@ -119,7 +119,7 @@ impl Approvals {
         tell(question);
         loop {
             let answer = woken.notified();
-            let now = self.store()?.approval(id, None).await?;
+            let now = in_time(self.store()?.approval(id, None)).await?;
             let late = || format!("a person was asked and did not answer within {} s", self.ask_max.as_secs());
             match now {
                 None => return Ok(Reply::Denied(late())),
@@ -146,7 +146,7 @@ impl Approvals {
             asking.get(&key(call)).map(|(id, _)| *id)
         };
         let Some(id) = known else { return Ok(None) };
-        let found = self.store()?.approval(id, None).await?;
+        let found = in_time(self.store()?.approval(id, None)).await?;
         let now = self.clock.unix_ms();
         Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
     }
@@ -157,7 +157,7 @@ impl Approvals {
             return Ok(Some(known));
         }
         let now = self.clock.unix_ms();
-        if self.store()?.open_questions(call.conversation.owner.name(), now).await? >= OPEN_MAX {
+        if in_time(self.store()?.open_questions(call.conversation.owner.name(), now)).await? >= OPEN_MAX {
             return Ok(None);
         }
         let question = Approval {
@@ -168,7 +168,7 @@ impl Approvals {
             answered_by: None,
             expires_unix_ms: now.saturating_add(i64::try_from(self.ask_max.as_millis()).unwrap_or(i64::MAX)),
         };
-        self.store()?.ask(&question).await?;
+        in_time(self.store()?.ask(&question)).await?;
         let entry = (question.id, Instant::now());
         self.asking.lock().insert(key(&question.call), entry);
         Ok(Some(question))
@@ -180,7 +180,7 @@ impl Approvals {
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self, by: &Decider, open: bool) -> Result<Vec<Approval>, Failure> {
         let open_at = open.then(|| self.clock.unix_ms());
-        Ok(self.store()?.approvals(by.owner(), open_at, LISTED_MAX).await?)
+        Ok(in_time(self.store()?.approvals(by.owner(), open_at, LISTED_MAX)).await?)
     }
 
     /// A question of this owner, or of any where an operator asks.
@@ -188,7 +188,7 @@ impl Approvals {
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn get(&self, by: &Decider, id: ApprovalId) -> Result<Approval, Failure> {
-        let found = self.store()?.approval(id, by.owner()).await?;
+        let found = in_time(self.store()?.approval(id, by.owner())).await?;
         found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
     }
 
@@ -206,7 +206,7 @@ impl Approvals {
             Answered::No => now,
         };
         let named = format!("{} by {}", by.who.name(), by.by);
-        if !self.store()?.answer(id, answer, &named, now, expires).await? {
+        if !in_time(self.store()?.answer(id, answer, &named, now, expires)).await? {
             return Err(Failure::new(Code::NotFound, "The question was answered already, or is over."));
         }
         self.wake(id);
@@ -221,7 +221,7 @@ impl Approvals {
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, by: &Decider, id: ApprovalId) -> Result<(), Failure> {
         let owner = self.get(by, id).await?.call.conversation.owner;
-        if !self.store()?.revoke(id, self.clock.unix_ms()).await? {
+        if !in_time(self.store()?.revoke(id, self.clock.unix_ms())).await? {
             return Err(Failure::new(Code::NotFound, "Nothing of it stands any more."));
         }
         self.wake(id);

@@ -21,7 +21,7 @@ use crate::{
         tools::{Endpoint, ServerName, ServerText, ToolServer},
     },
     ports::{
-        database::{DatabaseError, ROUND_MAX, ToolServerStore, no_database, within},
+        database::{DatabaseError, ROUND_MAX, ToolServerStore, in_time, no_database, within},
         tools::Upstreams,
     },
 };
@@ -144,7 +144,7 @@ impl Directory {
             known.filter(|live| live.server.identity() == server.identity()).map(|live| live.secret().to_owned());
         let secret = secret.map(str::to_owned).or(kept).unwrap_or_default();
         let (name, at) = (server.name.to_string(), self.clock.unix_ms());
-        self.store()?.put_tool_server(&name, text, &secret, at).await?;
+        in_time(self.store()?.put_tool_server(&name, text, &secret, at)).await?;
         self.load().await?;
         Ok(name)
     }
@@ -156,7 +156,7 @@ impl Directory {
     pub async fn remove(&self, name: &str) -> Result<String, Failure> {
         // A stored one that does not hold may have a name that cannot be one.
         let name = ServerName::parse(name).map_or_else(|| name.to_owned(), |name| name.to_string());
-        if !self.store()?.remove_tool_server(&name).await? {
+        if !in_time(self.store()?.remove_tool_server(&name)).await? {
             let why = "There is no such tool server, or it is in the server's settings.";
             return Err(Failure::new(Code::NotFound, why));
         }

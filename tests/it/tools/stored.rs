@@ -1,5 +1,6 @@
 //! Tool servers and questions on each kind of database.
 
+use futures_util::future::join_all;
 use mcp_sandbox_server::{
     adapters::database::Database,
     domain::{
@@ -7,10 +8,19 @@ use mcp_sandbox_server::{
         owner::ConversationKey,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
-    ports::database::{ApprovalStore as _, ToolServerStore as _},
+    ports::database::{ApprovalStore as _, PolicyStore as _, ToolServerStore as _},
 };
+use reqwest::Method;
+use serde_json::json;
+use tokio::time::timeout;
 
-use crate::support::{FakeServer, postgres::Postgres, server::TOKEN, until};
+use crate::support::{
+    FakeServer,
+    calls::ask,
+    postgres::Postgres,
+    server::TOKEN,
+    until::{PATIENCE, until},
+};
 
 const NOW: i64 = 1_000_000;
 const LATER: i64 = NOW + 1000;
@@ -63,7 +73,7 @@ async fn questions_and_servers_are_kept(url: &str) {
     let changed = ProposedCall { arguments: "{}".to_owned(), ..once.call.clone() };
     assert_eq!(database.take_grant(&changed, NOW).await.expect("none"), None);
     // Of many at once, one gets it.
-    let answers = futures_util::future::join_all((0..16).map(|_| database.take_grant(&once.call, NOW))).await;
+    let answers = join_all((0..16).map(|_| database.take_grant(&once.call, NOW))).await;
     let taken: Vec<_> = answers.into_iter().filter_map(|answer| answer.expect("an answer")).collect();
     assert_eq!(taken, [once.id]);
 
@@ -151,5 +161,55 @@ async fn a_name_with_a_hyphen_is_the_name_that_is_stored() {
         assert_eq!(deleted.status(), status);
     }
     assert!(tools.directory().list().is_empty());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_for_a_lock_are_503_and_change_nothing() {
+    let cluster = Postgres::start().await;
+    let url = cluster.url();
+    let server = FakeServer::with(&[("DATABASE_URL", &url)]).await;
+    let policy = |host: &str| Some(json!({"hosts": [host]}));
+    let tools = |host: &str| Some(json!({"server": {"url": format!("https://{host}/mcp")}}));
+    until("the tables are there", async || {
+        ask(&server, Method::PUT, "/v1/admin/network/kept", policy("a.example")).await.0 == 204
+    })
+    .await;
+    assert_eq!(ask(&server, Method::PUT, "/v1/tool-servers/kept", tools("a.example")).await.0, 204);
+    let database = Database::connect(&url).expect("a database");
+    database.prepare().await.expect("tables");
+    let asked = Approval { expires_unix_ms: i64::MAX / 4, ..question("@ann/one", "{}") };
+    database.ask(&asked).await.expect("stored");
+    let before = (database.policies().await.expect("policies"), database.tool_servers().await.expect("servers"));
+    let pool = sqlx::AnyPool::connect(&url).await.expect("another process");
+    let mut other = pool.acquire().await.expect("a connection");
+    let lock = "LOCK TABLE network_policies, tool_servers, approvals IN ACCESS EXCLUSIVE MODE";
+    for statement in ["BEGIN", lock] {
+        sqlx::query(statement).execute(&mut *other).await.expect("a lock");
+    }
+
+    let question = format!("/v1/approvals/{}", asked.id);
+    let requests = [
+        (Method::PUT, "/v1/admin/network/kept", policy("b.example")),
+        (Method::PUT, "/v1/admin/network/new", policy("b.example")),
+        (Method::DELETE, "/v1/admin/network/kept", None),
+        (Method::PUT, "/v1/tool-servers/kept", tools("b.example")),
+        (Method::DELETE, "/v1/tool-servers/kept", None),
+        (Method::GET, "/v1/approvals", None),
+        (Method::POST, &*question, Some(json!({"answer": "always"}))),
+        (Method::DELETE, &*question, None),
+    ];
+    let requests = requests.map(async |(method, path, body)| {
+        let (status, why) = ask(&server, method.clone(), path, body).await;
+        assert_eq!((status, &why["code"]), (503, &json!("database_unavailable")), "{method} {path}: {why}");
+    });
+    timeout(PATIENCE, join_all(requests)).await.expect("they are answered while the lock is held");
+    sqlx::query("ROLLBACK").execute(&mut *other).await.expect("no lock");
+
+    assert_eq!(database.approval(asked.id, None).await.expect("read"), Some(asked));
+    let after = (database.policies().await.expect("policies"), database.tool_servers().await.expect("servers"));
+    assert_eq!(after, before);
+    drop(other);
+    database.close().await;
     server.stop().await;
 }
