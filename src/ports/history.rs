@@ -181,10 +181,14 @@ pub trait HistoryStore: Send + Sync {
     /// The newest that match, at most `limit`.
     async fn page(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<HistoryLine>>;
 
+    /// What each of these lines takes, as [`Self::newest_bytes`] measures it.
+    async fn page_bytes(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<u64>>;
+
     /// By day, newest first, then owner and language; at most `limit`.
     async fn usage(&self, filter: &UsageFilter, limit: usize) -> DbResult<Vec<UsageLine>>;
 
-    /// Of the lines that began at this moment or later and have an end, at most `limit`.
+    /// Of the lines that began at this moment or later and have an end, at most `limit`, with at most 4096 characters
+    /// of each program.
     async fn notable(&self, which: Notable, from: i64, limit: usize) -> DbResult<Vec<HistoryLine>>;
 
     /// Of the same lines, counts in parts of time of this length.

@@ -39,6 +39,10 @@ const WRITE: &str = "INSERT INTO history \
      cpu_max_ms = excluded.cpu_max_ms \
     WHERE excluded.ended IS NOT NULL AND (history.ended IS NULL OR history.ended = 'server_lost')";
 
+/// What a line takes: its texts of any length are measured and not read.
+const LINE_BYTES: &str = "1024 + COALESCE(OCTET_LENGTH(source), 0) + COALESCE(OCTET_LENGTH(files), 0) \
+    + COALESCE(OCTET_LENGTH(sentence), 0)";
+
 const ADD_USAGE: &str = "INSERT INTO usage_days \
     (owner, day, language, runs, cells, failed, wall_ms, cpu_ms, output_bytes) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
@@ -87,9 +91,15 @@ impl HistoryStore for Database {
     }
 
     async fn page(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<HistoryLine>> {
-        let (statement, values) = page_statement(filter, limit)?;
+        let (statement, values) = page_statement("*", filter, limit)?;
         let rows = sqlx::query_with(AssertSqlSafe(statement), values).fetch_all(self.at_last().await?).await?;
         rows.iter().map(read).collect()
+    }
+
+    async fn page_bytes(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<u64>> {
+        let (statement, values) = page_statement(&format!("CAST({LINE_BYTES} AS BIGINT) AS bytes"), filter, limit)?;
+        let rows = sqlx::query_with(AssertSqlSafe(statement), values).fetch_all(self.at_last().await?).await?;
+        rows.iter().map(|row| Ok(number(row, "bytes")?.unwrap_or_default())).collect()
     }
 
     async fn usage(&self, filter: &UsageFilter, limit: usize) -> DbResult<Vec<UsageLine>> {
@@ -148,11 +158,12 @@ impl HistoryStore for Database {
     }
 
     async fn newest_bytes(&self, before_unix_ms: i64, limit: u64) -> DbResult<Option<(i64, u64)>> {
-        let statement = "SELECT MIN(begun_ms) AS oldest, CAST(SUM(bytes) AS BIGINT) AS bytes FROM (\
-            SELECT begun_ms, 1024 + COALESCE(OCTET_LENGTH(source), 0) + COALESCE(OCTET_LENGTH(files), 0) \
-            + COALESCE(OCTET_LENGTH(sentence), 0) AS bytes \
-            FROM history WHERE begun_ms < $1 ORDER BY begun_ms DESC LIMIT $2) AS newest";
-        let query = sqlx::query_as(statement).bind(before_unix_ms).bind(whole(limit));
+        let statement = format!(
+            "SELECT MIN(begun_ms) AS oldest, CAST(SUM(bytes) AS BIGINT) AS bytes FROM (\
+             SELECT begun_ms, {LINE_BYTES} AS bytes \
+             FROM history WHERE begun_ms < $1 ORDER BY begun_ms DESC LIMIT $2) AS newest"
+        );
+        let query = sqlx::query_as(AssertSqlSafe(statement)).bind(before_unix_ms).bind(whole(limit));
         let (oldest, bytes): (Option<i64>, Option<i64>) = query.fetch_one(self.pool()?).await?;
         Ok(oldest.zip(bytes.and_then(|bytes| u64::try_from(bytes).ok())))
     }
@@ -172,8 +183,8 @@ impl Database {
     }
 }
 
-/// The statement of a page, and the values of its conditions.
-fn page_statement(filter: &LineFilter, limit: usize) -> Result<(String, AnyArguments), sqlx::Error> {
+/// The statement that reads this of the lines of a page, and the values of its conditions.
+fn page_statement(what: &str, filter: &LineFilter, limit: usize) -> Result<(String, AnyArguments), sqlx::Error> {
     // SQLite bounds an index from above by one condition only, so the later of two moments is left out: with the other
     // one it would read all lines between the two, for each page anew.
     let after = filter.after.filter(|run| filter.to.is_none_or(|to| run.unix_ms() < to));
@@ -185,7 +196,8 @@ fn page_statement(filter: &LineFilter, limit: usize) -> Result<(String, AnyArgum
     wanted.add("begun_ms >=", filter.from)?;
     wanted.add("begun_ms <", filter.to.filter(|_| after.is_none()))?;
     wanted.add_key(after)?;
-    let statement = format!("SELECT * FROM history {} ORDER BY begun_ms DESC, id DESC LIMIT {limit}", wanted.clause());
+    let clause = wanted.clause();
+    let statement = format!("SELECT {what} FROM history {clause} ORDER BY begun_ms DESC, id DESC LIMIT {limit}");
     Ok((statement, wanted.values))
 }
 

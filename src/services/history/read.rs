@@ -11,11 +11,12 @@ use crate::{
         database::{DbResult, within},
         history::{HistoryLine, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
-    services::cut,
 };
 
 /// How long a caller waits for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// What the lines of a page take together; a single one may take more.
+const PAGE_BYTES_MAX: u64 = 4 << 20;
 
 /// A page of the history.
 #[derive(Debug, Clone)]
@@ -42,14 +43,20 @@ impl History {
         line.filter(|line| line.end.is_some() || line.instance != self.instance).ok_or_else(unknown)
     }
 
-    /// Lines of all owners, newest first.
+    /// Lines of all owners, newest first: fewer than `limit` where they are long.
     ///
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn page(&self, filter: &LineFilter, limit: usize) -> Result<HistoryPage, Failure> {
-        // One more than requested shows whether there is another page.
-        let mut lines = answer(self.stored()?.page(filter, limit.saturating_add(1))).await?;
-        let after = cut(&mut lines, limit, |line| line.run);
+        let store = self.stored()?;
+        let (has_more, lines) = answer(async {
+            // One more than requested shows whether there is another page.
+            let bytes = store.page_bytes(filter, limit.saturating_add(1)).await?;
+            let limit = limit.min(fitting(&bytes));
+            Ok((bytes.len() > limit, store.page(filter, limit).await?))
+        })
+        .await?;
+        let after = lines.last().filter(|_| has_more).map(|line| line.run);
         Ok(HistoryPage { lines: lines.into_iter().map(|line| self.with_lost_end(line)).collect(), after })
     }
 
@@ -90,6 +97,16 @@ impl History {
     fn stored(&self) -> Result<&dyn Store, Failure> {
         self.store.as_deref().ok_or_else(unavailable)
     }
+}
+
+/// How many lines of these lengths, from the first one on, are a page: at least one.
+fn fitting(bytes: &[u64]) -> usize {
+    let mut sum = 0_u64;
+    let fits = |bytes: &&u64| {
+        sum = sum.saturating_add(**bytes);
+        sum <= PAGE_BYTES_MAX
+    };
+    bytes.iter().take_while(fits).count().max(1)
 }
 
 async fn answer<T>(call: impl Future<Output = DbResult<T>>) -> Result<T, Failure> {

@@ -38,6 +38,10 @@ impl HistoryStore for Hanging {
         unreachable!()
     }
 
+    async fn page_bytes(&self, _: &LineFilter, _: usize) -> DbResult<Vec<u64>> {
+        unreachable!()
+    }
+
     async fn usage(&self, _: &UsageFilter, _: usize) -> DbResult<Vec<UsageLine>> {
         unreachable!()
     }

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::{BEGAN, Base, DAY_MS, ended, key, line, run_at};
 use crate::support::{dice::Dice, scale::how_many, until};
 
-const KEEPS_ALL: HistoryOptions =
+pub const KEEPS_ALL: HistoryOptions =
     HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 1_000_000, kept_bytes: u64::MAX };
 
 /// A history on a database, and the task that stores it.

@@ -1,8 +1,14 @@
 //! The slowest runs, of few lines and of many, the oldest, and what lines take.
 
-use mcp_sandbox_server::ports::history::{HistoryLine, HistoryStore, LineEnd, Notable};
+use std::sync::Arc;
 
-use super::{BEGAN, Base, ended, key, line, run_at};
+use mcp_sandbox_server::{
+    domain::{clock::SystemClock, id::InstanceId},
+    ports::history::{HistoryLine, HistoryStore, LineEnd, LineFilter, Notable},
+    services::history::History,
+};
+
+use super::{BEGAN, Base, ended, key, line, recorder::KEEPS_ALL, run_at};
 use crate::support::dice::Dice;
 
 /// More than are sorted for one answer.
@@ -64,4 +70,39 @@ pub async fn the_newest_are_measured(base: Base) {
     assert_eq!(measure(BEGAN + 3, 2).await, Some((BEGAN + 1, 2 * over)));
     assert_eq!(measure(BEGAN + 4, 50).await, Some((BEGAN, open + 3 * over)));
     assert_eq!(measure(BEGAN, 5).await, None);
+}
+
+/// As many lines as a page may have would be 200 MiB. One is longer than a page.
+pub async fn lists_of_long_lines_are_bounded(base: Base) {
+    let mut dice = Dice::new(15);
+    let mut long = |n: i64, bytes: usize| HistoryLine {
+        source: Some("\u{1}".repeat(bytes)),
+        ..line(run_at(BEGAN + n, &mut dice), key("ann", "c"), Some(ended("timed_out", BEGAN + n + 70)))
+    };
+    let mut lines: Vec<_> = (0..10).map(|n| long(n, 1 << 20)).collect();
+    lines.push(long(10, 5 << 20));
+    for one in &lines {
+        base.database.write(std::slice::from_ref(one)).await.expect("stored");
+    }
+    lines.reverse();
+
+    let (store, clock) = (Arc::new(base.database.clone()), Arc::new(SystemClock));
+    let history = History::new(Some(store), InstanceId::new(), clock, KEEPS_ALL);
+    let (mut filter, mut sizes, mut found) = (LineFilter::default(), Vec::new(), Vec::new());
+    loop {
+        let page = history.page(&filter, 200).await.expect("a page");
+        sizes.push(page.lines.len());
+        found.extend(page.lines);
+        filter.after = page.after;
+        if filter.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(sizes, [1, 3, 3, 3, 1]);
+    assert!(found == lines, "each once, in order");
+    for which in [Notable::Slowest, Notable::Failing] {
+        let found = history.notable(which, 0, 200).await.expect("lines");
+        assert_eq!(found.len(), lines.len());
+        assert!(found.iter().all(|line| line.source.as_ref().is_some_and(|source| source.len() == 4096)));
+    }
 }

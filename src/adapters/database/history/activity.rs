@@ -7,6 +7,11 @@ use sqlx::{AnyPool, AssertSqlSafe, Row, any::AnyRow};
 use super::{DbResult, end_word, number, read};
 use crate::ports::history::{EndWord, HistoryLine, Notable, PartLine, TOOK_MS};
 
+/// A line with the beginning of its program: in a list of a few hundred lines, whole ones could be too long.
+const COLUMNS: &str = "id, owner, conversation, token, is_cell, language, image, program_sha256, instance, begun_ms, \
+    ended_ms, ended, exit_code, signal, oom_killed, failure, sentence, wall_ms, cpu_ms, cpu_max_ms, \
+    memory_peak_bytes, stdout_bytes, stderr_bytes, files_changed, files, SUBSTR(source, 1, 4096) AS source";
+
 /// Lines that are sorted for one answer.
 const FEW: i64 = 2000;
 
@@ -23,7 +28,8 @@ pub(super) async fn notable(pool: &AnyPool, which: Notable, from: i64, limit: us
         }
     };
     let statement = format!(
-        "SELECT * FROM history WHERE begun_ms >= $1 AND ended IS NOT NULL AND {wanted} ORDER BY {order} LIMIT {limit}"
+        "SELECT {COLUMNS} FROM history \
+         WHERE begun_ms >= $1 AND ended IS NOT NULL AND {wanted} ORDER BY {order} LIMIT {limit}"
     );
     let rows = sqlx::query(AssertSqlSafe(statement)).bind(from).fetch_all(pool).await?;
     rows.iter().map(read).collect()

@@ -3,7 +3,7 @@
 
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{Database, page_statement};
+use super::{Database, LINE_BYTES, page_statement};
 use crate::{domain::RunId, ports::history::LineFilter};
 
 const NOW: i64 = 1_800_000_000_000;
@@ -29,8 +29,8 @@ fn run_at(unix_ms: i64) -> RunId {
     format!("run-{unix_ms:012x}7000{:016x}", 1_u64 << 63).parse().expect("a run")
 }
 
-async fn plan(database: &Database, filter: &LineFilter) -> String {
-    let (statement, values) = page_statement(filter, 51).expect("a statement");
+async fn plan(database: &Database, what: &str, filter: &LineFilter) -> String {
+    let (statement, values) = page_statement(what, filter, 51).expect("a statement");
     let statement = format!("EXPLAIN QUERY PLAN {statement}");
     let query = sqlx::query_with(AssertSqlSafe(statement), values);
     let rows = query.fetch_all(database.pool().expect("it is prepared")).await.expect("a plan");
@@ -43,8 +43,8 @@ async fn every_page_is_found_by_an_index_in_its_order() {
     let folder = tempfile::tempdir().expect("a folder");
     let database = Database::connect(&format!("sqlite://{}/state.db", folder.path().display())).expect("an address");
     database.prepare().await.expect("tables");
-    for filter in filters() {
-        let plan = plan(&database, &filter).await;
+    for (what, filter) in ["*", LINE_BYTES].iter().flat_map(|what| filters().map(move |filter| (*what, filter))) {
+        let plan = plan(&database, what, &filter).await;
         let LineFilter { owner, conversation, language, ended, .. } = &filter;
         let equal = owner.is_some() || conversation.is_some() || language.is_some() || ended.is_some();
         let (bounded, after) = (filter.from.is_some() || filter.to.is_some(), filter.after.is_some());
@@ -61,7 +61,7 @@ async fn every_page_is_found_by_an_index_in_its_order() {
 async fn of_two_bounds_the_earlier_one_is_used() {
     for (after, to, key) in [(NOW, NOW + 1, true), (NOW, NOW, false), (NOW + 1, NOW, false)] {
         let filter = LineFilter { after: Some(run_at(after)), to: Some(to), ..LineFilter::default() };
-        let (statement, _) = page_statement(&filter, 1).expect("a statement");
+        let (statement, _) = page_statement("*", &filter, 1).expect("a statement");
         let bounds = (statement.contains("(begun_ms, id) <"), statement.contains("begun_ms < "));
         assert_eq!(bounds, (key, !key), "{statement}");
     }
