@@ -197,6 +197,9 @@ pub trait HistoryStore: Send + Sync {
     /// Says that a server lives.
     async fn beat(&self, instance: InstanceId, beat: i64) -> DbResult<()>;
 
+    /// Removes beats that are older and whose servers have no line without an end; how many there were.
+    async fn forget_beats(&self, before: i64) -> DbResult<u64>;
+
     /// The servers that have lines without an end, and the last beat of each.
     async fn open(&self) -> DbResult<Vec<(InstanceId, Option<i64>)>>;
 

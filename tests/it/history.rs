@@ -29,8 +29,8 @@ use self::{
         lines_of_a_killed_writer_are_whole, old_lines_are_removed, the_oldest_lines_are_removed_for_their_size,
     },
     slowest::{
-        lines_are_counted_and_the_oldest_passed_over, lists_of_long_lines_are_bounded, slowest_runs_agree_with_a_model,
-        the_newest_are_measured,
+        lines_are_counted_and_the_oldest_passed_over, lists_of_long_lines_are_bounded, old_beats_are_forgotten,
+        slowest_runs_agree_with_a_model, the_newest_are_measured,
     },
 };
 use crate::support::{dice::Dice, postgres::Postgres, scale::how_many};
@@ -97,6 +97,7 @@ on_both! {
     lines_are_counted_and_the_oldest_passed_over
     the_newest_are_measured
     lists_of_long_lines_are_bounded
+    old_beats_are_forgotten
     an_end_of_another_version_keeps_no_line_from_being_read
 }
 

@@ -127,6 +127,12 @@ impl HistoryStore for Database {
         self.execute(sqlx::query(statement).bind(instance.to_string()).bind(beat)).await.map(drop)
     }
 
+    async fn forget_beats(&self, before: i64) -> DbResult<u64> {
+        let statement = "DELETE FROM servers WHERE beat < $1 AND NOT EXISTS \
+            (SELECT 1 FROM history WHERE history.ended IS NULL AND history.instance = servers.instance)";
+        self.execute(sqlx::query(statement).bind(before)).await
+    }
+
     async fn open(&self) -> DbResult<Vec<(InstanceId, Option<i64>)>> {
         let statement = "SELECT DISTINCT history.instance AS instance, servers.beat AS beat \
             FROM history LEFT JOIN servers ON servers.instance = history.instance WHERE history.ended IS NULL";

@@ -17,8 +17,8 @@ use crate::{
 
 /// A server is dead when its beat has not changed for this time.
 pub const DEAD_AFTER: Duration = Duration::from_mins(1);
-/// How long keys of requests are kept, in milliseconds.
-const KEYS_KEPT_MS: i64 = 24 * 3600 * 1000;
+/// How long keys of requests are kept, and beats of servers that left no open line, in milliseconds.
+const KEPT_MS: i64 = 24 * 3600 * 1000;
 /// Lines that one statement removes, and statements of a round.
 const REMOVED_MAX: u64 = 1000;
 const REMOVALS_MAX: u64 = 20;
@@ -121,7 +121,10 @@ impl History {
         }
         known.counted = Some(counted);
         if let Some(now) = settled_ms {
-            store.forget(now.saturating_sub(KEYS_KEPT_MS), REMOVED_MAX).await?;
+            let before = now.saturating_sub(KEPT_MS);
+            store.forget(before, REMOVED_MAX).await?;
+            // A server that lives, and whose clock is behind, beats again.
+            store.forget_beats(before).await?;
         }
         Ok(())
     }

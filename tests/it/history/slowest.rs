@@ -1,4 +1,4 @@
-//! The slowest runs, of few lines and of many, the oldest, and what lines take.
+//! The slowest runs, of few lines and of many, the oldest, what lines take, and servers without open lines.
 
 use std::sync::Arc;
 
@@ -105,4 +105,18 @@ pub async fn lists_of_long_lines_are_bounded(base: Base) {
         assert_eq!(found.len(), lines.len());
         assert!(found.iter().all(|line| line.source.as_ref().is_some_and(|source| source.len() == 4096)));
     }
+}
+
+pub async fn old_beats_are_forgotten(base: Base) {
+    let (database, mut dice) = (&base.database, Dice::new(16));
+    let open = line(run_at(BEGAN, &mut dice), key("ann", "c"), None);
+    database.write(std::slice::from_ref(&open)).await.expect("stored");
+    for (instance, beat) in [(open.instance, 1), (InstanceId::new(), 1), (InstanceId::new(), 2)] {
+        database.beat(instance, beat).await.expect("a beat");
+    }
+    let forget = async |before| database.forget_beats(before).await.expect("an answer");
+    assert_eq!(forget(2).await, 1, "of two old ones, that of the server without an open line");
+    assert_eq!(database.open().await.expect("an answer"), [(open.instance, Some(1))]);
+    database.close_lost(open.instance, i64::MAX, BEGAN, "It was lost.").await.expect("an answer");
+    assert_eq!((forget(2).await, forget(3).await), (1, 1));
 }
