@@ -5,8 +5,8 @@
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 use crate::domain::{
-    Code, ConversationKey, Failure, FileEntry, Language, Limits, Outcome, Principal, RunId, SandboxId, TokenId,
-    TraceContext, id::RequestId, network::Decision, tools::ToolUse, words::words,
+    Code, ConversationKey, Failure, Figures, FileEntry, Language, Limits, Outcome, Principal, RunId, SandboxId,
+    TokenId, TraceContext, id::RequestId, network::Decision, tools::ToolUse, words::words,
 };
 
 /// The trait, and several observers as one, from the list of what is observed.
@@ -172,6 +172,8 @@ pub struct RunFacts<'a> {
     pub stages: Stages,
     /// How the program ended, or why the server failed the run.
     pub end: Result<&'a Outcome, &'a Failure>,
+    /// What a program is known to have used whose run the server failed; `None` where it had not started.
+    pub lost: Option<Figures>,
     /// The created and changed files that the answer names.
     pub files: Vec<&'a FileEntry>,
     /// There were more than `files` holds.

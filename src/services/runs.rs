@@ -185,6 +185,7 @@ impl Runs {
             begun,
             stage_begun: begun,
             stages: Stages::default(),
+            figures: None,
             possibly_alive: None,
         };
         // The self-test is no client: its runs are not listed, and none of a client's is forgotten for them.

@@ -54,6 +54,7 @@ fn report_named(audit: &Audit, end: Result<Ended, Failure>, name: &str) {
         ended_unix_s: 61,
         stages: Stages { total: Duration::from_secs(61), ..Stages::default() },
         end: end.as_ref(),
+        lost: None,
         files: vec![&file; 65],
         files_truncated: false,
     });

@@ -36,7 +36,7 @@ pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max
 }
 
 pub(super) fn over(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: usize, unix_ms: i64) -> HistoryLine {
-    let end = LineEnd { unix_ms, files: files(run), ..run.end.map_or_else(failed, ended) };
+    let end = LineEnd { unix_ms, files: files(run), ..run.end.map_or_else(|failure| failed(failure, run), ended) };
     HistoryLine { end: Some(end), ..begun(&run.begin, instance, source_bytes_max) }
 }
 
@@ -62,9 +62,11 @@ fn ended(outcome: &Outcome) -> LineEnd {
     LineEnd { exit_code, signal, oom_killed, sentence, figures, cpu_max, ..LineEnd::of(outcome.ended.into()) }
 }
 
-fn failed(failure: &Failure) -> LineEnd {
+fn failed(failure: &Failure, run: &RunFacts<'_>) -> LineEnd {
     let sentence = text(failure.message.chars().take(SENTENCE_CHARS_MAX));
-    LineEnd { failure: Some(failure.code), sentence, ..LineEnd::of(EndWord::FAILED) }
+    let cpu_max = run.lost.filter(|used| used.cpu.is_none()).map(|used| used.cpu_or_most(run.limits.cpu_millis));
+    let figures = run.lost.unwrap_or_default();
+    LineEnd { failure: Some(failure.code), sentence, figures, cpu_max, ..LineEnd::of(EndWord::FAILED) }
 }
 
 fn files(run: &RunFacts<'_>) -> Vec<String> {

@@ -81,6 +81,7 @@ impl RunTask {
         self.store(display_files).await;
         let [stdout_bytes, stderr_bytes] = self.run.log.printed();
         outcome.figures = Figures { stdout_bytes, stderr_bytes, ..outcome.figures };
+        self.figures = Some(outcome.figures);
         let files = self.changed_files(mark, returned, &mut outcome).await?;
         self.stages.collect = Some(self.stage_over());
         Ok(self.report(outcome, files))
@@ -244,6 +245,7 @@ impl ConversationTurn {
             ended_unix_s,
             stages: Stages { program: Some(took), total: took, ..Stages::default() },
             end: outcome.as_ref(),
+            lost: outcome.is_err().then_some(figures),
             files: Vec::new(),
             files_truncated: false,
         });

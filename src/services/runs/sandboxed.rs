@@ -94,6 +94,7 @@ impl RunTask {
             self.failed(&error, error.failure())
         })?;
         self.stages.program = Some(self.stage_over());
+        self.figures = Some(outcome.figures);
         // A dead program does not race with the listing; the sandbox itself is destroyed in the background.
         drop(lease);
         if self.request.throw_away {

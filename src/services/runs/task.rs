@@ -11,7 +11,7 @@ use tracing::{error, info};
 
 use super::{Inner, Report, Run, RunRequest, internal, output::CapturedOutput, stdin::StdinReceiver};
 use crate::{
-    domain::{Ended, EventKind, Failure, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
+    domain::{Ended, EventKind, Failure, Figures, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
     ports::{
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,
@@ -45,6 +45,8 @@ pub(super) struct RunTask {
     pub begun: Instant,
     pub stage_begun: Instant,
     pub stages: Stages,
+    /// Of the program, once its end is known.
+    pub figures: Option<Figures>,
     /// The sandbox whose program is not known to be dead.
     pub possibly_alive: Option<SandboxId>,
 }
@@ -71,6 +73,9 @@ impl RunTask {
                 self.run.log.add(EventKind::Finished(Box::new(report.outcome)));
             }
             Err(failure) => {
+                if let Some((by, used)) = self.by.as_ref().zip(self.lost()) {
+                    by.count(&used, self.limits.cpu_millis);
+                }
                 info!(%principal, %conversation, %language, code = %failure.code, "run failed");
                 self.run.log.add(EventKind::Failed(failure.clone()));
             }
@@ -236,6 +241,14 @@ impl RunTask {
         }
     }
 
+    /// What the program of a run that failed is known to have used; `None` where it had not started.
+    fn lost(&self) -> Option<Figures> {
+        let log = &self.run.log;
+        let wall = log.age().saturating_sub(log.facts().started_at?);
+        let [stdout_bytes, stderr_bytes] = log.printed();
+        Some(self.figures.unwrap_or(Figures { wall, stdout_bytes, stderr_bytes, ..Figures::default() }))
+    }
+
     fn observe(&self, end: Result<&Report, &Failure>) {
         let files = end.ok().map(|report| &report.files);
         self.service.parts.observer.run_over(&RunFacts {
@@ -248,6 +261,7 @@ impl RunTask {
             ended_unix_s: self.service.parts.sandboxes.clock.unix_s(),
             stages: Stages { total: self.begun.elapsed(), ..self.stages },
             end: end.map(|report| &report.outcome),
+            lost: end.err().and_then(|_| self.lost()),
             files: files.into_iter().flat_map(FileList::made).collect(),
             files_truncated: files.is_some_and(|files| files.truncated),
         });

@@ -84,6 +84,7 @@ impl Recorder {
             ended_unix_s: 0,
             stages: Stages::default(),
             end,
+            lost: None,
             files: Vec::new(),
             files_truncated: false,
         });

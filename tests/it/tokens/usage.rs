@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mcp_sandbox_server::{
     adapters::database::Database,
-    domain::id::{InstanceId, RunId},
+    domain::id::{InstanceId, RunId, TokenId},
     ports::database::TokenStore as _,
 };
 use reqwest::Method;
@@ -65,24 +65,29 @@ async fn processor_time_that_is_not_known_counts_by_the_limit_of_the_sandbox(kin
     // A thousand cores: a millisecond counts as a second.
     let settings = [("DATABASE_URL", url.as_str()), ("SANDBOX_LIMITS__CPU_MILLIS", "1000000")];
     let server = FakeServer::again(&folder.path().join("root"), &settings).await;
-    let wanted = json!({"name": "n", "owner": "ann", "limits": {"cpuSecondsPerDay": 50}});
-    let (id, token) = create(&server, wanted).await;
-    let post = async |body: Value| call(&server, &token, Method::POST, "/v1/runs", Some(body)).await;
-    // Of a plain runner.
+    let mut ids: Vec<TokenId> = Vec::new();
+    // Of a plain runner, and where the engine loses how the program ended.
     let hangs = json!({"conversationId": "c", "language": "bash", "code": "hang", "limits": {"wallMs": 100}});
-    let (status, done) = post(hangs).await;
-    assert_eq!(status, 200, "{done}");
-    assert!(!done.to_string().contains("cpuMs"), "it is not known: {done}");
-    let (status, why) = post(run("c", "print x")).await;
-    assert_eq!((status, &why["code"]), (429, &json!("rate_limited")), "{why}");
-    assert!(why["detail"].as_str().expect("a sentence").contains("50 s of processor time a day"), "{why}");
+    for (name, program, expected) in [("plain", hangs, 200), ("lost", run("d", "sleep 100ms\nprint lost"), 502)] {
+        let wanted = json!({"name": name, "owner": "ann", "limits": {"cpuSecondsPerDay": 50}});
+        let (id, token) = create(&server, wanted).await;
+        let post = async |body: Value| call(&server, &token, Method::POST, "/v1/runs", Some(body)).await;
+        server.engine.faults().exits_to_lose = u32::from(expected == 502);
+        let (status, done) = post(program).await;
+        assert_eq!(status, expected, "{done}");
+        assert!(!done.to_string().contains("cpuMs"), "it is not known: {done}");
+        let (status, why) = post(run("c", "print x")).await;
+        assert_eq!((status, &why["code"]), (429, &json!("rate_limited")), "{why}");
+        assert!(why["detail"].as_str().expect("a sentence").contains("50 s of processor time a day"), "{why}");
+        ids.push(id.parse().expect("an id"));
+    }
     server.stop().await;
 
     let stored = Database::connect(&url).expect("an address");
     stored.prepare().await.expect("tables");
     let an_hour_ago = RunId::new().unix_ms() - 3_600_000;
     let others = (InstanceId::new(), 0);
-    let spent = stored.spent(&[id.parse().expect("an id")], an_hour_ago, others).await.expect("sums");
-    assert!(matches!(spent[..], [(_, (100_000.., _))]), "{spent:?}");
+    let spent = stored.spent(&ids, an_hour_ago, others).await.expect("sums");
+    assert!(matches!(spent[..], [(_, (100_000.., _)), (_, (100_000.., _))]), "{spent:?}");
     stored.close().await;
 }
