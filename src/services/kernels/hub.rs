@@ -160,7 +160,7 @@ impl HubTask {
             {
                 self.note(line);
             }
-            let lost = self.take_lost(end, link.session.figures(&Value::Null));
+            let lost = self.take_lost(end, link.session.figures(&Value::Null, Duration::ZERO, 0));
             self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
             let next = self.restarted(&link).await;
             match next {

@@ -210,6 +210,11 @@ impl ConversationTurn {
         run
     }
 
+    /// By which limit of CPU its cells count whose use is not known.
+    pub(in crate::services) fn cpu_millis(&self) -> u32 {
+        self.service.parts.sandboxes.limits.cpu_millis
+    }
+
     /// Reports to the observers that a cell is over, and counts what it used for the token that it came by.
     pub(in crate::services) fn run_over(
         &self,
@@ -222,7 +227,7 @@ impl ConversationTurn {
         let parts = &self.service.parts;
         let limits = self.runner.as_ref().map_or(parts.sandboxes.limits, |runner| parts.sandboxes.limits_of(runner));
         if let Some(by) = &self.by {
-            by.count(&figures, limits.cpu_millis);
+            by.count(&figures, self.cpu_millis());
         }
         let took = figures.wall;
         let Some(runner) = &self.runner else { return };

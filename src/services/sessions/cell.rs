@@ -138,7 +138,7 @@ impl Sessions {
         };
         let ended = execution.progress.ended(gone)?;
         let (used, oom_killed) = execution.figures().await;
-        let figures = session.figures(&used);
+        let figures = session.figures(&used, begun.elapsed(), cell.limits.cpu_millis);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
         for sentence in session.kernel.take_refusals() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     domain::{
         Clock, ConversationId, ConversationKey, Figures, Language, Moment, Principal, SessionId, owner::first_of_most,
+        text::ms,
     },
     ports::sessions::SessionRecord,
     services::{
@@ -132,11 +133,17 @@ impl Session {
     }
 
     /// What a cell used, by what the bridge says at its end; of one that ended its kernel, by what process 1 has said.
-    pub(in crate::services) fn figures(&self, said: &Value) -> Figures {
+    /// Where neither says anything, the most counts that the cell can have used in this time under this limit, so that
+    /// much of the sandbox's CPU time is not the next cell's.
+    pub(in crate::services) fn figures(&self, said: &Value, wall: Duration, cpu_millis: u32) -> Figures {
         let total = said["cpuMs"].as_u64().or_else(|| self.kernel.cpu_at_exit_ms());
         let cpu_ms = total.map(|total| total.saturating_sub(self.cpu_ms.swap(total, Ordering::Relaxed)));
         let memory_peak_bytes = said["memoryPeakBytes"].as_u64();
-        Figures { cpu: cpu_ms.map(Duration::from_millis), memory_peak_bytes, ..Figures::default() }
+        let figures = Figures { wall, cpu: cpu_ms.map(Duration::from_millis), memory_peak_bytes, ..Figures::default() };
+        if figures.cpu.is_none() {
+            self.cpu_ms.fetch_add(ms(figures.cpu_or_most(cpu_millis)), Ordering::Relaxed);
+        }
+        figures
     }
 
     /// Leaves the sandbox to the janitor.

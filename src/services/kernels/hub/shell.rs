@@ -79,7 +79,7 @@ impl HubTask {
 
     /// Ends cells that are over, passes on what may be passed on, and begins the cell whose turn it is in the kernel.
     pub(super) fn advance(&mut self, link: &KernelLink) {
-        self.end_cells();
+        self.end_cells(link);
         self.outbox.extend(self.cells.probes());
         self.reacted();
         self.pass_on_next();
@@ -171,12 +171,12 @@ impl HubTask {
     }
 
     /// Asks for what the cells used that are over, and reports those for which no answer came.
-    fn end_cells(&mut self) {
+    fn end_cells(&mut self, link: &KernelLink) {
         for _ in 0..self.cells.end() {
             self.outbox.push_back(KernelLink::ask_figures());
         }
         while let Some(cell) = self.cells.take_late() {
-            self.report(&cell, Figures::default(), false, None);
+            self.report(&cell, self.used(link, &cell, &Value::Null), false, None);
         }
     }
 
@@ -186,7 +186,7 @@ impl HubTask {
         let before = mem::replace(&mut self.oom_kills, oom_kills);
         if let Some(cell) = self.cells.take_measured() {
             let oom_killed = before.zip(oom_kills).is_some_and(|(before, after)| after > before);
-            self.report(&cell, link.session.figures(said), oom_killed, None);
+            self.report(&cell, self.used(link, &cell, said), oom_killed, None);
         }
     }
 
@@ -211,6 +211,11 @@ impl HubTask {
         let waiting = self.shell.drain(..).filter(|order| order.code.is_some());
         let waiting = waiting.map(|order| (order.client, order.message.header));
         sent.into_iter().map(|cell| (cell.client, cell.header)).chain(waiting).collect()
+    }
+
+    fn used(&self, link: &KernelLink, cell: &Cell, said: &Value) -> Figures {
+        let TurnState::Held { turn, .. } = &self.turn else { return Figures::default() };
+        link.session.figures(said, cell.took(), turn.cpu_millis())
     }
 
     fn report(&mut self, cell: &Cell, used: Figures, oom_killed: bool, killed_by: Option<SessionEnd>) {

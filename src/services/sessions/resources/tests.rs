@@ -3,6 +3,7 @@
 use std::future::pending;
 
 use futures_util::stream;
+use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 use super::{
@@ -53,6 +54,21 @@ async fn session_whose_cell_has_begun_does_not_end_as_unused() {
     registry.add(&session);
     assert!(!registry.ended_unused(&session) && registry.remove(&session, SessionEnd::Closed));
     assert!(!registry.ended_unused(&session));
+}
+
+#[tokio::test]
+async fn cell_whose_use_is_not_known_is_not_part_of_the_next_ones() {
+    let (session, _end) = session(&Arc::new(ManualClock::at(1000)));
+    let of_cell = |total_ms: Option<u64>, wall_ms: u64| {
+        let figures = session.figures(&json!({"cpuMs": total_ms}), Duration::from_millis(wall_ms), 500);
+        figures.cpu.map(|cpu| cpu.as_millis())
+    };
+    assert_eq!(of_cell(Some(100), 300), Some(100));
+    assert_eq!(of_cell(None, 400), None);
+    assert_eq!(of_cell(Some(350), 200), Some(50), "200 ms counted before");
+    assert_eq!(of_cell(None, 400), None);
+    assert_eq!(of_cell(Some(360), 200), Some(0), "it can have used 200 ms, and used less");
+    assert_eq!(of_cell(Some(400), 200), Some(40));
 }
 
 #[tokio::test(start_paused = true)]
