@@ -52,11 +52,21 @@ impl Head {
 
     /// A JSON object as the next line, without a line feed, and the end of the chain with it.
     pub(super) fn next(&self, object: &str) -> (String, Self) {
-        let seq = self.seq.saturating_add(1);
         let fields = object.strip_prefix('{').unwrap_or(object);
-        let line = format!("{{\"seq\":{seq},\"prev\":\"{}\",{fields}", self.hash);
-        let head = Self::at(seq, line.as_bytes());
+        let line = self.start_of_next() + fields;
+        let head = Self::at(self.seq.saturating_add(1), line.as_bytes());
         (line, head)
+    }
+
+    /// What every next line begins with.
+    fn start_of_next(&self) -> String {
+        format!("{{\"seq\":{},\"prev\":\"{}\",", self.seq.saturating_add(1), self.hash)
+    }
+
+    /// Whether a text can be what is left of the next line.
+    fn can_precede(&self, text: &[u8]) -> bool {
+        let start = self.start_of_next();
+        !text.is_empty() && (text.starts_with(start.as_bytes()) || start.as_bytes().starts_with(text))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -260,10 +270,11 @@ fn read(file: &Path, verified: &mut Verified, head: &mut Option<Head>) -> Result
 fn follow(text: &[u8], is_whole: bool, verified: &mut Verified, head: &mut Option<Head>) -> Result<(), Broken> {
     let Some(Link { seq, prev }) = link(text).filter(|_| is_whole) else {
         let is_cut_off = !is_whole || serde_json::from_slice::<serde::de::IgnoredAny>(text).is_err();
-        match head {
+        match &head {
+            // The log's writer leaves no other text behind.
+            Some(head) if !is_cut_off || !head.can_precede(text) => return Err(Broken::Added),
             _ if is_cut_off => verified.cut_off += 1,
-            None => verified.unchained += 1,
-            Some(_) => return Err(Broken::Added),
+            _ => verified.unchained += 1,
         }
         return Ok(());
     };

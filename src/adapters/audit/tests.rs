@@ -225,7 +225,7 @@ fn verify_finds_every_change() {
     let last = lines[4].replace("timed_out", "exited");
     for (what, found) in [
         (after(&[lines[0], &changed, lines[2], lines[3], lines[4]]), (3, Broken::Changed(2))),
-        (after(&[lines[0], "junk", lines[2], lines[3], lines[4]]), (3, Broken::Missing { from: 2, to: 2 })),
+        (after(&[lines[0], "junk", lines[2], lines[3], lines[4]]), (2, Broken::Added)),
         (after(&[lines[0], lines[2], lines[3], lines[4]]), (2, Broken::Missing { from: 2, to: 2 })),
         (after(&[lines[0], lines[1], lines[1], lines[2]]), (3, Broken::Moved { found: 2, expected: 3 })),
         (after(&[lines[0], lines[2], lines[1], lines[3], lines[4]]), (2, Broken::Missing { from: 2, to: 2 })),
@@ -243,6 +243,46 @@ fn verify_finds_every_change() {
     fs::write(&path, &sound).expect("written");
     fs::remove_file(head_path(&path)).expect("removed");
     assert!(verify(&[path]).expect("unbroken").end_unknown);
+}
+
+#[test]
+fn verify_finds_added_text_that_no_crash_leaves() {
+    let (_folder, path) = log();
+    write(&path, 3);
+    let sound = fs::read_to_string(&path).expect("the log");
+    let lines: Vec<_> = sound.lines().collect();
+    let hash_at = lines[2].find("\"prev\":\"").expect("a hash") + 8;
+    let cut = |line: &str, chars: usize| line[..chars].to_owned();
+    let verify_with = |added: &str| {
+        fs::write(&path, format!("{}\n{}\n{added}\n{}\n", lines[0], lines[1], lines[2])).expect("written");
+        verify(std::slice::from_ref(&path))
+    };
+    for added in [
+        "junk".to_owned(),
+        String::new(),
+        " ".to_owned(),
+        "\u{0}".repeat(100),
+        "null".to_owned(),
+        "{\"run\":\"x\"".to_owned(),
+        // Parts of other lines of the chain.
+        cut(lines[0], 20),
+        cut(lines[1], 120),
+        cut(lines[2], 120).replace("\"seq\":3", "\"seq\":4"),
+        // The number that follows, with another hash.
+        cut(lines[2], hash_at) + &"0".repeat(20),
+        format!(" {}", cut(lines[2], 120)),
+        // Longer than any line.
+        "x".repeat(usize::try_from(TAIL_BYTES).expect("a size") + 10),
+    ] {
+        let (found, shown) = (verify_with(&added), cut(&added, added.len().min(60)));
+        let is_found = matches!(found, Err(VerifyError::Broken { line: 3, broken: Broken::Added, .. }));
+        assert!(is_found, "{shown:?}: {found:?}");
+    }
+    // What a full disk or a crash leaves of the next line.
+    for chars in [1, 7, hash_at, hash_at + 20, 120, lines[2].len() - 1] {
+        let verified = verify_with(&cut(lines[2], chars)).expect("unbroken");
+        assert_eq!((verified.lines, verified.cut_off), (3, 1), "{chars}");
+    }
 }
 
 #[test]
