@@ -66,9 +66,8 @@ impl Names {
 
     /// Sends a request for a file to the host of files, and refuses any other there.
     fn elsewhere(&self, request: &Request) -> Option<Response> {
-        let (files_host, base) = self.files.as_ref()?;
-        let host = request.headers().get(header::HOST)?.to_str().ok()?.parse::<Authority>().ok()?;
-        let at_files = host.host().eq_ignore_ascii_case(files_host);
+        let (_, base) = self.files.as_ref()?;
+        let at_files = self.is_of_files(request.headers().get(header::HOST)?.to_str().ok()?);
         let path = request.uri().path();
         let is_file = path.strip_prefix("/files").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         if at_files == is_file {
@@ -121,11 +120,14 @@ impl Names {
         if self.origins.contains(&lower) {
             return true;
         }
-        if self.files.as_ref().is_some_and(|(_, base)| *base == lower) {
-            return false;
-        }
         let rest = lower.strip_prefix("http://").or_else(|| lower.strip_prefix("https://"));
-        rest.is_some_and(|host| !host.contains('/') && self.host_is_ours(host))
+        rest.is_some_and(|host| !host.contains('/') && self.host_is_ours(host) && !self.is_of_files(host))
+    }
+
+    /// Whether this is the host of files, at any port.
+    fn is_of_files(&self, host: &str) -> bool {
+        let (Some((files_host, _)), Ok(authority)) = (&self.files, host.parse::<Authority>()) else { return false };
+        authority.host().eq_ignore_ascii_case(files_host)
     }
 
     fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
@@ -238,11 +240,30 @@ mod tests {
             assert_eq!(answer(&names, get.clone(), host, "/files/c/a?sig=x"), moved, "{host}");
             assert_eq!(answer(&names, Method::POST, host, "/files/c/a?sig=x"), Some((404, None)), "{host}");
         }
-        assert!(names.origin_is_ours("https://sandbox.example.com:8443"));
-        assert!(!names.origin_is_ours("https://files.example.com"), "a file that a browser shows as a page");
         let same = self::names().with_files_at(None);
         assert_eq!(answer(&same, get.clone(), "localhost", "/files/c/a"), None);
         assert_eq!(answer(&same, get, "localhost", "/mcp"), None);
+    }
+
+    /// A browser shows files there as pages, and leaves out the default port of an origin.
+    #[test]
+    fn the_origin_of_files_is_foreign_in_every_spelling() {
+        for base in ["https://Files.example.com", "https://files.example.com:443", "http://files.example.com:8080/"] {
+            let names = names().with_files_at(Some(&base.parse().expect("an address")));
+            for origin in [
+                "https://files.example.com",
+                "https://FILES.example.com:443",
+                "http://files.example.com",
+                "http://files.example.com:80",
+                "https://files.example.com:8080",
+                "https://files.example.com:",
+            ] {
+                assert!(!names.origin_is_ours(origin), "{origin} with {base}");
+            }
+            assert!(names.origin_is_ours("https://sandbox.example.com:8443"));
+            let named = names.with_origins(["https://files.example.com"].into_iter());
+            assert!(named.origin_is_ours("https://files.example.com"), "the operator names it");
+        }
     }
 
     #[test]
