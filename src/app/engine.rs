@@ -49,6 +49,7 @@ async fn docker(config: &Config) -> Result<Arc<dyn Engine>, StartError> {
         skills_root: config.skills_root().ok().flatten(),
         skills_host_root: set(&config.skills.host_root).map(Into::into),
         cgroup_root: config.engine.cgroup_root.clone().into(),
+        cgroup_parent: set(&config.engine.cgroup_parent),
         ..EngineOptions::new(&config.root)
     };
     engine::connect(options).await.map_err(|error| match error {

@@ -40,6 +40,9 @@ pub struct ProxyArgs {
     /// The OCI runtime, as in the settings of the server.
     #[arg(long, value_name = "NAME", env = "SANDBOX_ENGINE__RUNTIME", default_value = "")]
     runtime: String,
+    /// The parent of the cgroups of sandboxes, as in the settings of the server.
+    #[arg(long, value_name = "SLICE", env = "SANDBOX_ENGINE__CGROUP_PARENT", default_value = "")]
+    cgroup_parent: String,
     /// The images that may be runners, as in the settings of the server.
     #[arg(long, value_name = "PATTERNS", env = "SANDBOX_ENGINE__RUNNER_IMAGES", default_value = "")]
     runner_images: String,
@@ -49,8 +52,9 @@ pub struct ProxyArgs {
 ///
 /// The folders that sandboxes may see are settings with names of their own, so they come from the environment.
 pub fn run(args: ProxyArgs, environment: &[(String, String)]) -> anyhow::Result<ExitCode> {
-    let ProxyArgs { listen, engine, root, skills_root, runner_uid, runner_uids, runtime, runner_images } = args;
-    let (runtime, images) = (runtime.as_str().into(), runner_images.as_str().into());
+    let ProxyArgs { listen, engine, root, skills_root, runner_uid, runner_uids, runtime, .. } = args;
+    let cgroup_parent = Some(args.cgroup_parent).filter(|parent| !parent.is_empty());
+    let (runtime, images) = (runtime.as_str().into(), args.runner_images.as_str().into());
     // The server decides whether it uses the default range.
     let users = match runner_uids {
         UserRange::Automatic => RunnerUsers::each(runner_uid, DEFAULT_RANGE),
@@ -61,7 +65,7 @@ pub fn run(args: ProxyArgs, environment: &[(String, String)]) -> anyhow::Result<
     let skills = config::skills_root(Path::new(&skills_root), &root)?;
     telemetry::init("info", false)?;
     tokio::runtime::Runtime::new().context("no runtime")?.block_on(async {
-        let proxy = Proxy::new(ProxyOptions { engine, root, users, runtime, images, folders, skills })?;
+        let proxy = Proxy::new(ProxyOptions { engine, root, users, runtime, cgroup_parent, images, folders, skills })?;
         let listener = Proxy::listen(&listen)?;
         let shutdown = super::stop_on_signal()?;
         tracing::info!(socket = %listen.display(), "serving calls that start sandboxes, and no others");

@@ -29,6 +29,10 @@ section! {
         host_root: String = String::new(),
         /// The cgroup file system of the host as this process sees it. It shows which limit a program reached.
         cgroup_root: String = "/sys/fs/cgroup".to_owned(),
+        /// The parent of the cgroups of all sandboxes, with Docker, for limits on them together: `sandboxes.slice`
+        /// where the cgroup driver of the engine is systemd, `/sandboxes` where it is cgroupfs. Empty: that of the
+        /// engine.
+        cgroup_parent: String = String::new(),
         /// The user and group of programs, where conversations have no users of their own.
         runner_uid: u32 = 1000 => 1..=u32::MAX - 1,
         /// Users and groups for conversations, such as `70000-70999`: each conversation gets one of them, so that its
@@ -81,12 +85,15 @@ impl Engine {
 
 impl Config {
     pub(super) fn check_engine(&self) -> Result<(), ConfigError> {
-        let Engine { kind, claim, files, .. } = &self.engine;
+        let Engine { kind, claim, files, cgroup_parent, .. } = &self.engine;
         one_of("SANDBOX_ENGINE__KIND", kind, [DOCKER, KUBERNETES])?;
         one_of("SANDBOX_ENGINE__FILES", files, [MOUNTED, STREAMED])?;
         if self.engine.is_streamed() {
             self.check_streamed()?;
         }
+        let why = "SANDBOX_ENGINE__CGROUP_PARENT must be a slice of systemd such as `sandboxes.slice`, or with the \
+                   cgroup driver cgroupfs a path such as `/sandboxes`.";
+        ensure(cgroup_parent.is_empty() || is_cgroup_parent(cgroup_parent), why)?;
         let range = self.engine.user_range()?;
         if !self.engine.is_kubernetes() {
             return Ok(());
@@ -94,6 +101,8 @@ impl Config {
         let why = "SANDBOX_ENGINE__RUNNER_UIDS does not work with Kubernetes: all pods run as \
                    SANDBOX_ENGINE__RUNNER_UID.";
         ensure(!matches!(range, UserRange::Is(_)), why)?;
+        let why = "SANDBOX_ENGINE__CGROUP_PARENT does not work with Kubernetes: the kubelet makes the cgroups of pods.";
+        ensure(cgroup_parent.is_empty(), why)?;
         let why = "SANDBOX_ENGINE__CLAIM must name the ReadWriteMany claim that is mounted at SANDBOX_ROOT: pods see \
                    no folders of the server. Without such a volume set SANDBOX_ENGINE__FILES to `streamed`.";
         ensure(!claim.is_empty() || self.engine.is_streamed(), why)?;
@@ -113,5 +122,17 @@ impl Config {
         let why = "SANDBOX_PACKAGES__PYTHON_INDEX and SANDBOX_PACKAGES__NPM_REGISTRY do not work with \
                    SANDBOX_ENGINE__FILES=streamed: what is installed would travel with each run.";
         ensure(self.package_hosts()?.is_none(), why)
+    }
+}
+
+/// A slice, or a path from the root of the control groups.
+fn is_cgroup_parent(text: &str) -> bool {
+    let is_name = |name: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
+        !name.is_empty() && !name.starts_with('.') && name.bytes().all(is_plain)
+    };
+    match text.strip_prefix('/') {
+        Some(path) => path.split('/').all(is_name),
+        None => text.strip_suffix(".slice").is_some_and(is_name),
     }
 }

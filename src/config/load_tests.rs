@@ -164,6 +164,12 @@ fn unknown_and_wrong_settings_are_named() {
         ("SANDBOX_LIMITS__WALL_MS", "1.5"),
         ("SANDBOX_LIMITS__WALL_MS", "0"),
         ("SANDBOX_ENGINE__RUNNER_UID", "0"),
+        ("SANDBOX_ENGINE__CGROUP_PARENT", "sandboxes"),
+        ("SANDBOX_ENGINE__CGROUP_PARENT", ".slice"),
+        ("SANDBOX_ENGINE__CGROUP_PARENT", "a/b.slice"),
+        ("SANDBOX_ENGINE__CGROUP_PARENT", "/"),
+        ("SANDBOX_ENGINE__CGROUP_PARENT", "/sandboxes/"),
+        ("SANDBOX_ENGINE__CGROUP_PARENT", "/sandboxes/../system"),
         ("SANDBOX_FILES__URL_TTL_S", "604801"),
         ("SANDBOX_LOG__FORMAT", "xml"),
         ("SANDBOX_LIMITS__WALL_MS", "30 parsecs"),
@@ -215,6 +221,16 @@ fn unknown_and_wrong_settings_are_named() {
     assert!(load(&Sources { overrides: flag, ..sources(&[]) }).is_err());
     let absent = Sources { file: Some("/nonexistent/x.toml".into()), ..sources(&[]) };
     assert!(load(&absent).expect_err("absent").0.contains("/nonexistent/x.toml"));
+}
+
+#[test]
+fn parent_of_control_groups_is_a_slice_or_a_path_and_of_docker() {
+    for good in ["", "sandboxes.slice", "machines-sandboxes.slice", "/sandboxes", "/machines/sandboxes"] {
+        load(&sources(&[("SANDBOX_ENGINE__CGROUP_PARENT", good)])).expect(good);
+    }
+    let parent = ("SANDBOX_ENGINE__CGROUP_PARENT", "/sandboxes");
+    let why = refused(&[("SANDBOX_ENGINE__KIND", "kubernetes"), ("SANDBOX_ENGINE__CLAIM", "c"), parent]);
+    assert!(why.contains("SANDBOX_ENGINE__CGROUP_PARENT does not work with Kubernetes"), "{why}");
 }
 
 #[test]

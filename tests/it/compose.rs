@@ -21,8 +21,9 @@ use crate::{
 const TOKEN: &str = "0123456789abcdef-of-the-compose-tests";
 const PREPARE: &str = "this test needs Docker Compose and the images: run ./test.sh, which prepares both";
 /// What a developer's shell may hold and a compose file reads.
-const READ_BY_COMPOSE: [&str; 14] = [
+const READ_BY_COMPOSE: [&str; 15] = [
     "SANDBOX_SKILLS__ROOT",
+    "SANDBOX_ENGINE__CGROUP_PARENT",
     "SANDBOX_ENGINE__RUNNER_IMAGES",
     "SANDBOX_ENGINE__RUNNER_UID",
     "SANDBOX_ENGINE__RUNNER_UIDS",

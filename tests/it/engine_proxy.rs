@@ -43,6 +43,7 @@ impl Front {
             root,
             users: RunnerUsers::one(1000),
             runtime: RuntimeSetting::Automatic,
+            cgroup_parent: None,
             images: "".into(),
             folders: Vec::new(),
             skills: None,

@@ -73,6 +73,8 @@ pub struct DockerOptions {
     pub images: AllowedImages,
     /// The mount point of the engine's control groups, if this process can see them.
     pub cgroup_root: PathBuf,
+    /// The parent of the control groups of sandboxes: a slice (`a.slice`) or a path (`/a`). `None`: the engine's own.
+    pub cgroup_parent: Option<String>,
     pub time: TimeLimits,
 }
 
@@ -174,8 +176,9 @@ impl DockerEngine {
             runtime: None,
             cgroup_v1: about::is_cgroup_v1(&info),
             podman: about::is_podman(&version).then(|| mounts.write_seccomp(&root)).transpose()?,
+            cgroup_parent: options.cgroup_parent,
         };
-        let forks = Arc::new(forks::Forks::new(options.cgroup_root));
+        let forks = Arc::new(forks::Forks::new(options.cgroup_root, profile.cgroup_parent.as_deref()));
         let runtime = runtime::Selection::new(options.runtime, &info);
         let images = images::Images::new(options.images);
         Ok(Self { docker, profile, runtime, images, mounts, forks, time: options.time })

@@ -90,6 +90,7 @@ async fn faster_runtime_is_chosen_behind_the_proxy() {
             root,
             users: RunnerUsers::each(1000, DEFAULT_RANGE),
             runtime,
+            cgroup_parent: None,
             images: "".into(),
             folders: Vec::new(),
             skills: None,

@@ -178,6 +178,7 @@ impl World {
                 root: options.root.clone(),
                 users: RunnerUsers::one(1000),
                 runtime: RuntimeSetting::Automatic,
+                cgroup_parent: None,
                 images: "".into(),
                 folders: Vec::new(),
                 skills: None,

@@ -68,6 +68,8 @@ pub(super) struct Profile {
     /// of a tmpfs, and its compatible interface has no update of a container. What else it does not support is in
     /// `docs/operations.md`.
     pub podman: Option<String>,
+    /// The parent of the control group of each container, or the engine's own.
+    pub cgroup_parent: Option<String>,
 }
 
 /// Our own seccomp profile, which is narrower than the engine's.
@@ -124,6 +126,7 @@ fn host_config(profile: &Profile, spec: &SandboxSpec, source: Option<&Path>) -> 
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         ipc_mode: Some("private".to_owned()),
         shm_size: Some(SHM_BYTES),
+        cgroup_parent: profile.cgroup_parent.clone(),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         oom_score_adj: Some(1000),
         init: Some(!spec.own_init),

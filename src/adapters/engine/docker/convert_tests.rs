@@ -6,7 +6,7 @@ use super::*;
 use crate::{domain::InstanceId, ports::runner};
 
 fn profile() -> Profile {
-    Profile { runtime: None, cgroup_v1: true, podman: None }
+    Profile { runtime: None, cgroup_v1: true, podman: None, cgroup_parent: None }
 }
 
 fn spec() -> SandboxSpec {
@@ -111,9 +111,10 @@ fn create_body_of_a_sandbox_with_its_own_data_mounts_no_folder() {
 
 #[test]
 fn create_body_applies_the_profile() {
-    let other = Profile { runtime: Some("runsc".to_owned()), cgroup_v1: false, podman: None };
+    let (runtime, parent) = (Some("runsc".to_owned()), Some("sandboxes.slice".to_owned()));
+    let other = Profile { runtime, cgroup_v1: false, podman: None, cgroup_parent: parent };
     let host = &body(&other, &spec())["HostConfig"];
-    assert_eq!(host["Runtime"], "runsc");
+    assert_eq!((&host["Runtime"], &host["CgroupParent"]), (&json!("runsc"), &json!("sandboxes.slice")));
     assert_eq!(host.get("MemorySwappiness"), None);
     let seccomp = host["SecurityOpt"][1].as_str().and_then(|option| option.strip_prefix("seccomp=")).expect("seccomp");
     let seccomp: Value = serde_json::from_str(seccomp).expect("the profile is JSON");

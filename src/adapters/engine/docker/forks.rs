@@ -21,6 +21,8 @@ use crate::domain::SandboxId;
 #[derive(Debug)]
 pub(super) struct Forks {
     cgroup_root: PathBuf,
+    /// Where below the root the groups of containers are: without and with systemd.
+    parents: [PathBuf; 2],
     inotify: Option<OwnedFd>,
     watched: Mutex<HashMap<SandboxId, Watched>>,
 }
@@ -42,9 +44,14 @@ pub(super) struct Refusals {
 }
 
 impl Forks {
-    pub(super) fn new(cgroup_root: PathBuf) -> Self {
+    /// For containers with that parent, or the engine's own.
+    pub(super) fn new(cgroup_root: PathBuf, parent: Option<&str>) -> Self {
+        let parents = match parent {
+            None => ["docker", "system.slice"].map(PathBuf::from),
+            Some(parent) => [folder(parent), folder(parent)],
+        };
         let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok();
-        Self { cgroup_root, inotify, watched: Mutex::default() }
+        Self { cgroup_root, parents, inotify, watched: Mutex::default() }
     }
 
     /// Registers a sandbox before it is started.
@@ -66,12 +73,15 @@ impl Forks {
         }
     }
 
-    /// The counters that a container may have, and whether they are of version 1: with and without systemd.
+    /// The counters that a container may have, and whether they are of version 1.
     fn candidates(&self, container: &str) -> impl Iterator<Item = (PathBuf, bool)> {
-        let plain = format!("docker/{container}/pids.events");
-        let scope = format!("system.slice/docker-{container}.scope/pids.events");
+        let [plain, slice] = &self.parents;
+        let groups = [plain.join(container), slice.join(format!("docker-{container}.scope"))];
         let roots = [(self.cgroup_root.clone(), false), (self.cgroup_root.join("pids"), true)];
-        roots.into_iter().flat_map(move |(root, first)| [(root.join(&plain), first), (root.join(&scope), first)])
+        let counters = move |(root, first): (PathBuf, bool)| {
+            groups.clone().map(|group| (root.join(group).join("pids.events"), first))
+        };
+        roots.into_iter().flat_map(counters)
     }
 
     fn drain_inotify(&self, watched: &mut HashMap<SandboxId, Watched>) {
@@ -85,6 +95,15 @@ impl Forks {
             }
         }
     }
+}
+
+/// The folder of a parent below the root: a path as it is, and `a-b.slice` in `a.slice`.
+fn folder(parent: &str) -> PathBuf {
+    if let Some(path) = parent.strip_prefix('/') {
+        return path.into();
+    }
+    let outer = parent.match_indices('-').map(|(at, _)| format!("{}.slice", &parent[..at]));
+    outer.chain([parent.to_owned()]).collect()
 }
 
 impl Watched {
@@ -156,7 +175,7 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_after_the_group_is_gone() {
         let root = tempfile::tempdir().expect("a folder");
-        let forks = Arc::new(Forks::new(root.path().to_owned()));
+        let forks = Arc::new(Forks::new(root.path().to_owned(), None));
         let begin = |name: &str| {
             let group = root.path().join("docker").join(name);
             fs::create_dir_all(&group).expect("a group");
@@ -177,12 +196,36 @@ mod tests {
     }
 
     #[test]
+    fn a_container_is_found_below_its_parent() {
+        for (parent, group) in [
+            (None, "docker/bomb"),
+            (None, "system.slice/docker-bomb.scope"),
+            (Some("/sandboxes"), "sandboxes/bomb"),
+            (Some("/machines/sandboxes"), "machines/sandboxes/bomb"),
+            (Some("sandboxes.slice"), "sandboxes.slice/docker-bomb.scope"),
+            (Some("a-b-c.slice"), "a.slice/a-b.slice/a-b-c.slice/docker-bomb.scope"),
+        ] {
+            for version in ["", "pids"] {
+                let root = tempfile::tempdir().expect("a folder");
+                let group = root.path().join(version).join(group);
+                fs::create_dir_all(&group).expect("a group");
+                fs::write(group.join("pids.events"), "max 0\n").expect("a counter");
+                let forks = Arc::new(Forks::new(root.path().to_owned(), parent));
+                let refusals = forks.watch(SandboxId::new());
+                refusals.follow_group("bomb");
+                fs::write(group.join("pids.events"), "max 1\n").expect("a change");
+                assert!(refusals.seen(), "{parent:?} {version}");
+            }
+        }
+    }
+
+    #[test]
     fn a_counter_of_version_1_is_read_without_inotify() {
         let root = tempfile::tempdir().expect("a folder");
         let group = root.path().join("pids/docker/bomb");
         fs::create_dir_all(&group).expect("a group");
         fs::write(group.join("pids.events"), "max 0\n").expect("a counter");
-        let (forks, id) = (Arc::new(Forks::new(root.path().to_owned())), SandboxId::new());
+        let (forks, id) = (Arc::new(Forks::new(root.path().to_owned(), None)), SandboxId::new());
         let refusals = forks.watch(id);
         refusals.follow_group("bomb");
         // No event is reported, as on Linux 6.10 and later.
@@ -198,7 +241,7 @@ mod tests {
 
     #[test]
     fn no_refusal_is_seen_without_control_groups() {
-        let forks = Arc::new(Forks::new("/nowhere".into()));
+        let forks = Arc::new(Forks::new("/nowhere".into(), None));
         let refusals = forks.watch(SandboxId::new());
         refusals.follow_group("abc");
         assert!(!refusals.seen());

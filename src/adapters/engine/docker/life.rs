@@ -316,7 +316,7 @@ mod tests {
                 (200, json!({"State": {"Running": false, "ExitCode": 137, "OOMKilled": oom}}))
             }
         });
-        let (forks, id) = (Arc::new(Forks::new("/nowhere".into())), SandboxId::new());
+        let (forks, id) = (Arc::new(Forks::new("/nowhere".into(), None)), SandboxId::new());
         let refusals = forks.watch(id);
         if by_us {
             forks.killing(id);

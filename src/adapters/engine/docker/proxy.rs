@@ -88,6 +88,8 @@ pub struct ProxyOptions {
     pub users: RunnerUsers,
     /// The same as the server's setting.
     pub runtime: RuntimeSetting,
+    /// The parent of the control groups of sandboxes: the same as the server's setting.
+    pub cgroup_parent: Option<String>,
     /// Which images may be runners: the same as the server's setting.
     pub images: AllowedImages,
     /// Folders of the engine's host that sandboxes may see: the same as the server's setting.

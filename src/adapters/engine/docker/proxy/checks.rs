@@ -120,12 +120,13 @@ impl Inner {
 
     async fn look(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
-        let ProxyOptions { runtime, folders, skills, .. } = &self.options;
+        let ProxyOptions { runtime, cgroup_parent, folders, skills, .. } = &self.options;
         Ok(Form {
             profile: Profile {
                 runtime: runtime.standard().map(str::to_owned),
                 cgroup_v1: about::is_cgroup_v1(&info),
                 podman: None,
+                cgroup_parent: cgroup_parent.clone(),
             },
             candidate: runtime.candidate(&info),
             folders: folders.clone(),

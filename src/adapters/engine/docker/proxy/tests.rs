@@ -62,6 +62,7 @@ fn options(engine: String, root: &Path) -> ProxyOptions {
         root: root.to_owned(),
         users: RunnerUsers::one(1000),
         runtime: RuntimeSetting::Default,
+        cgroup_parent: None,
         images: "sha256:5*".into(),
         folders: Vec::new(),
         skills: None,
@@ -118,7 +119,7 @@ impl Scene {
             skills: SkillFolders { public: None, user },
             ..SandboxSpec::example(ImageId(image()), Volume::HostFolder(folder.clone()))
         };
-        let profile = Profile { runtime: None, cgroup_v1: true, podman: None };
+        let profile = Profile { runtime: None, cgroup_v1: true, podman: None, cgroup_parent: None };
         let body = convert::create_body(&profile, &spec, Some(&folder));
         let options = CreateContainerOptionsBuilder::new().name(&id.to_string()).build();
         self.client.create_container(Some(options), body).await.map(drop)

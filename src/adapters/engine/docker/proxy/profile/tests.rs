@@ -9,7 +9,7 @@ use super::*;
 const FOLDER: &str = "/var/sandboxes/c/files";
 
 fn profile() -> Profile {
-    Profile { runtime: None, cgroup_v1: true, podman: None }
+    Profile { runtime: None, cgroup_v1: true, podman: None, cgroup_parent: None }
 }
 
 fn spec() -> SandboxSpec {
@@ -110,7 +110,7 @@ fn vet_update_accepts_only_less_cpu() {
 
 #[test]
 fn vet_refuses_every_other_field_or_value() {
-    let changes: [(&str, Value); 24] = [
+    let changes: [(&str, Value); 26] = [
         ("/HostConfig/Privileged", json!(true)),
         ("/HostConfig/privileged", json!(true)),
         ("/hostconfig", json!({"Privileged": true})),
@@ -118,6 +118,8 @@ fn vet_refuses_every_other_field_or_value() {
         ("/HostConfig/PidMode", json!("host")),
         ("/HostConfig/IpcMode", json!("host")),
         ("/HostConfig/UsernsMode", json!("host")),
+        ("/HostConfig/CgroupParent", json!("/")),
+        ("/HostConfig/CgroupParent", json!("system.slice")),
         ("/HostConfig/NetworkMode", json!("host")),
         ("/HostConfig/CapAdd", json!(["SYS_ADMIN"])),
         ("/HostConfig/CapDrop", json!([])),
@@ -205,6 +207,23 @@ fn vet_accepts_the_set_runtime_or_the_candidate() {
     let gvisor = Form { profile: set("runsc"), ..form() };
     assert_eq!(made(&gvisor, Some("runsc")), Some(json!("runsc")));
     assert_eq!((made(&gvisor, Some("crun")), made(&gvisor, None)), (None, None));
+}
+
+#[test]
+fn vet_accepts_only_the_set_parent_of_control_groups() {
+    let with = |parent: Option<&str>| Profile { cgroup_parent: parent.map(str::to_owned), ..profile() };
+    let form = Form { profile: with(Some("/sandboxes")), ..form() };
+    let passes = |parent: Option<&str>| {
+        let spec = spec();
+        let body = convert::create_body(&with(parent), &spec, Some(Path::new(FOLDER)));
+        let body = serde_json::to_value(body).expect("JSON").to_string();
+        vet(&form, spec.id, &users(), body.as_bytes()).is_ok()
+    };
+    assert!(passes(Some("/sandboxes")));
+    for other in [None, Some(""), Some("/"), Some("/sandboxes/"), Some("/sandboxes/../system"), Some("sandboxes.slice")]
+    {
+        assert!(!passes(other), "{other:?}");
+    }
 }
 
 #[test]
