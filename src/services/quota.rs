@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, warn};
 
-use self::writing::Arrivals;
 pub(super) use self::writing::Writer;
+use self::{watch::Look, writing::Arrivals};
 use crate::{
     domain::{Code, ConversationKey, DiskLimit, Failure, Principal, outcome::mib},
     ports::storage::{FsResult, Storage, StorageError, Usage},
@@ -74,11 +74,21 @@ struct Known {
     watched: HashMap<u64, ConversationKey>,
     /// The number of the program that began last.
     newest: u64,
+    /// The disk and each conversation when its last program began, or at the last walk during it; until it is measured
+    /// without a program.
+    begun: HashMap<ConversationKey, Look>,
+    /// The bytes that conversations which the server may not measure are assumed to take: what their programs took of
+    /// the free space, and what clients wrote.
+    closed: HashMap<ConversationKey, u64>,
 }
 
 impl Known {
     fn set(&mut self, id: &ConversationKey, usage: Usage) {
         self.owners.set(id, owned_bytes(&usage));
+        self.closed.remove(id);
+        if !self.is_watched(id) {
+            self.begun.remove(id);
+        }
         if let Some(before) = self.usages.insert(id.clone(), usage) {
             self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
         }
@@ -87,6 +97,17 @@ impl Known {
     /// What an owner has, with uploads in progress.
     fn owner_bytes(&self, owner: &Principal) -> u64 {
         self.owners.total(owner).saturating_add(self.arrivals.owner_bytes(owner))
+    }
+
+    /// What a conversation that the server may not measure is assumed to take.
+    fn closed_usage(&self, id: &ConversationKey) -> Usage {
+        Usage { bytes: self.closed.get(id).copied().unwrap_or_default(), entries: 0 }
+    }
+
+    /// A client is about to write to such a conversation.
+    fn add_closed(&mut self, id: &ConversationKey, more: &Usage) {
+        let bytes = self.closed.entry(id.clone()).or_default();
+        *bytes = bytes.saturating_add(more.bytes);
     }
 
     /// Whether a program of the conversation is being watched.
@@ -264,6 +285,8 @@ impl Quota {
     pub(super) fn forget(&self, id: &ConversationKey) {
         let mut known = self.known.lock();
         known.usages.remove(id);
+        known.begun.remove(id);
+        known.closed.remove(id);
         known.owners.forget(id);
     }
 
@@ -271,6 +294,8 @@ impl Quota {
     pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
         let mut known = self.known.lock();
         known.usages.retain(|id, _| still.contains(id));
+        known.begun.retain(|id, _| still.contains(id));
+        known.closed.retain(|id, _| still.contains(id));
         known.owners.keep(still);
     }
 
@@ -314,12 +339,28 @@ impl Quota {
         let (quota, key) = (Arc::clone(self), id.clone());
         match tokio::task::spawn_blocking(move || quota.usage(&key)).await.ok()? {
             Ok(usage) => self.limit(&usage),
-            Err(StorageError::Denied { .. }) => Some(DiskLimit::Closed),
+            Err(StorageError::Denied { .. }) => {
+                self.assume(id);
+                Some(DiskLimit::Closed)
+            }
             Err(error) => {
                 warn!(conversation = %id, ?error, "a conversation's files were not measured");
                 None
             }
         }
+    }
+
+    /// The server may not measure a conversation whose program has ended: what that took of the free space counts as
+    /// its files, so that it cannot repeat this without end.
+    fn assume(&self, id: &ConversationKey) {
+        let Ok(free) = self.store.free() else { return };
+        let mut known = self.known.lock();
+        let Some(first) = known.begun.remove(id) else { return };
+        let now = Look { free, growth_bytes: known.growth_bytes, ..first };
+        let bytes = signed(first.usage.bytes).saturating_add(now.hidden_bytes(&first));
+        let bytes = u64::try_from(bytes).unwrap_or_default();
+        known.closed.insert(id.clone(), bytes);
+        known.owners.set(id, bytes);
     }
 
     /// As [`Self::exceeded`], measured in any case.

@@ -17,6 +17,8 @@ use crate::{
     domain::{RunnerUsers, SafePath, test_scale::as_root},
 };
 
+mod closed;
+
 const ROOM: QuotaOptions =
     QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0, owner_bytes_max: None };
 const MIB: u64 = 1 << 20;

@@ -40,6 +40,13 @@ pub(super) struct Look {
     pub growth_bytes: i64,
 }
 
+impl Look {
+    /// What the disk lost since `first` beyond the growth that was shown, in bytes.
+    pub(super) fn hidden_bytes(&self, first: &Self) -> i64 {
+        signed(first.free.bytes) - signed(self.free.bytes) - (self.growth_bytes - first.growth_bytes)
+    }
+}
+
 pub(super) struct Watch {
     quota: Arc<Quota>,
     id: ConversationKey,
@@ -131,10 +138,15 @@ impl Quota {
         let usage = self.measure(id)?;
         let mut known = self.known.lock();
         // A walk that ends after its program is older than the listing that follows the program.
-        if known.watched.contains_key(&number) {
+        let is_current = known.watched.contains_key(&number);
+        if is_current {
             known.set(id, usage);
         }
-        Ok(Look { usage, free, growth_bytes: known.growth_bytes })
+        let look = Look { usage, free, growth_bytes: known.growth_bytes };
+        if is_current {
+            known.begun.insert(id.clone(), look);
+        }
+        Ok(look)
     }
 
     /// Whether a program must be stopped. When the disk is nearly full, a program whose files grew is stopped at once
@@ -166,9 +178,7 @@ impl Quota {
     /// conversation and the reserve, which is the operator's allowance for other users of the disk.
     pub(super) fn is_unexplained(&self, first: &Look, now: &Look) -> bool {
         let QuotaOptions { bytes_max, free_bytes_min, .. } = self.options;
-        let lost = signed(first.free.bytes) - signed(now.free.bytes);
-        let hidden = lost - (now.growth_bytes - first.growth_bytes);
-        hidden > signed(bytes_max.saturating_sub(now.usage.bytes).saturating_add(free_bytes_min))
+        now.hidden_bytes(first) > signed(bytes_max.saturating_sub(now.usage.bytes).saturating_add(free_bytes_min))
     }
 }
 
@@ -179,8 +189,11 @@ impl Watch {
         known.newest += 1;
         let (number, alone) = (known.newest, known.watched.is_empty());
         known.watched.insert(number, id.clone());
-        let usage = known.usages.get(&id).copied().unwrap_or_default();
+        let usage = known.usages.get(&id).copied().unwrap_or_else(|| known.closed_usage(&id));
         let first = free.ok().map(|free| Look { usage, free, growth_bytes: known.growth_bytes });
+        if let Some(first) = first {
+            known.begun.insert(id.clone(), first);
+        }
         drop(known);
         let schedule = Schedule::new(&PACE, Instant::now());
         Self { quota, id, first, last: None, unexplained: 0, number, alone, schedule }

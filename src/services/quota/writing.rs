@@ -101,15 +101,20 @@ impl Writer {
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk has too little free space.
     pub(in crate::services) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
-        let Some(there) = self.room(more)? else { return Ok(()) };
+        let there = self.room(more)?;
         let mut known = self.quota.known.lock();
+        let Some(there) = there else {
+            known.add_closed(&self.conversation, more);
+            return Ok(());
+        };
         // Writers of the owner's other conversations may have reserved meanwhile.
         self.quota.check_owner_room(&known, &self.conversation, more)?;
         known.set(&self.conversation, there.plus(more));
         Ok(())
     }
 
-    /// The usage beside which `more` fits; `None` where the server may not read a folder.
+    /// The usage beside which `more` fits; `None` where the server may not read a folder, and `more` fits beside what
+    /// the conversation is assumed to take.
     ///
     /// # Errors
     /// As [`Self::reserve`].
@@ -120,12 +125,16 @@ impl Writer {
             return Ok(Some(there));
         }
         let there = match quota.measure(conversation) {
-            // Only a program can open such a folder, so that is no reason to refuse one.
-            Err(StorageError::Denied { .. }) => return Ok(None),
-            measured => measured?,
+            // Only a program can open such a folder, so that alone is no reason to refuse one.
+            Err(StorageError::Denied { .. }) => None,
+            measured => Some(measured?),
         };
-        let taken = there.plus(&quota.known.lock().arrivals.of(conversation));
+        let taken = {
+            let known = quota.known.lock();
+            there.unwrap_or_else(|| known.closed_usage(conversation)).plus(&known.arrivals.of(conversation))
+        };
         quota.check_room(&taken, more)?;
+        let Some(there) = there else { return Ok(None) };
         quota.known.lock().set(conversation, there);
         quota.check_owner(conversation, more)?;
         Ok(Some(there))
@@ -189,7 +198,12 @@ impl Writer {
     /// # Errors
     /// As [`Self::reserve`].
     pub(in crate::services) fn settle(&self, arrival: &mut Arrival) -> Result<(), Failure> {
-        let Some(there) = self.room(&Usage::default())? else { return Ok(()) };
+        let Some(there) = self.room(&Usage::default())? else {
+            if !arrival.is_counted {
+                self.quota.known.lock().add_closed(&self.conversation, &arrival.held);
+            }
+            return Ok(());
+        };
         let held = mem::take(&mut arrival.held);
         if !arrival.is_counted {
             let mut known = self.quota.known.lock();
