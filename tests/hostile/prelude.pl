@@ -6,7 +6,9 @@ $| = 1;
 $SIG{XFSZ} = 'IGNORE';
 my $ARM = (POSIX::uname())[4] eq 'aarch64';
 my @REFUSALS = (EPERM, EACCES, ENOSYS, EOPNOTSUPP, EROFS, EAFNOSUPPORT, EPROTONOSUPPORT, ESOCKTNOSUPPORT);
-my (@escaped, $tried);
+# Seconds after each file of those that fill the disk; a test sets it.
+my $PACE = 0;
+my (@escaped, $tried, $written);
 
 # A system call by its numbers on x86-64 and on 64-bit ARM (-1 where there is none).
 # System calls write results into the arguments, so the arguments are not copied.
@@ -27,6 +29,14 @@ sub must_not { my ($what, $is) = @_; $tried++; push @escaped, $what if $is }
 sub can_write { my ($path, $text) = @_; open(my $f, '+<', $path) or return 0; return defined(syswrite($f, $text // "0\n")) }
 sub can_read { my ($path) = @_; open(my $f, '<', $path) or return 0; return defined(sysread($f, my $b, 1)) }
 sub text { my ($path) = @_; open(my $f, '<', $path) or return ''; local $/; return scalar(<$f>) // '' }
+
+# Called after so many MB of those that fill the disk. At a pace, prints how many there are.
+sub written {
+    $written += shift;
+    return if !$PACE;
+    print "written: $written\n";
+    select undef, undef, undef, $PACE;
+}
 
 # Prints the result and exits.
 sub done {

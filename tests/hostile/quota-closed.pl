@@ -6,6 +6,7 @@ for my $mode (0000, 0100, 0200, 0300, 0400, 0600) {
     for my $n (1 .. 7) {
         open(my $f, '>', "$folder/$n") or die "$!";
         fill($f) or die "$!";
+        written(30);
     }
     chmod $mode, $folder;
 }

@@ -16,6 +16,7 @@ for my $n (1 .. 40) {
     for my $place (qw(a b)) {
         open(my $f, '>', "/data/$place/full/$n") or next;
         fill($f);
+        written(30);
         last;
     }
     select undef, undef, undef, 0.02;

@@ -5,6 +5,7 @@ my @kept = map {
     my $fd = call([257, 56], $all, $here, $UNNAMED, 0600);
     $fd >= 0 or die "$!";
     for (1 .. 30) { POSIX::write($fd, $piece, 1 << 20) or die "$!" }
+    written(30);
     $fd
 } 1 .. 40;
 for my $fd (@kept) {

@@ -12,6 +12,7 @@ for (@files) {
         unlink "/data/z$turn";
     }
     rename '/data/kept/last', $_;
+    written(30);
 }
 $tried = 1;
 done();

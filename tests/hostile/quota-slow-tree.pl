@@ -7,6 +7,7 @@ for my $d (1 .. 200) {
 for my $n (1 .. 200) {
     open(my $f, '>', "/data/big$n") or die "$!";
     fill($f);
+    written(30);
 }
 $tried = 1;
 done();

@@ -4,6 +4,7 @@
 //! Short, every row is tried in one language; with `LONG=1` in all three.
 
 pub mod corpus;
+mod disk;
 mod host;
 
 use std::{

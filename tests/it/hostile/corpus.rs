@@ -98,7 +98,7 @@ pub fn perl(name: &str) -> String {
 }
 
 /// Perl in the place of the program, or, where a program cannot be replaced, as its child whose end is its own.
-fn started(language: &str, perl: &str) -> String {
+pub fn started(language: &str, perl: &str) -> String {
     let text = Value::from(perl);
     match language {
         "python" => format!("import os\nos.execvp(\"perl\", [\"perl\", \"-e\", {text}])\n"),
