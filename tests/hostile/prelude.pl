@@ -8,7 +8,7 @@ my $ARM = (POSIX::uname())[4] eq 'aarch64';
 my @REFUSALS = (EPERM, EACCES, ENOSYS, EOPNOTSUPP, EROFS, EAFNOSUPPORT, EPROTONOSUPPORT, ESOCKTNOSUPPORT);
 # Seconds after each file of those that fill the disk; a test sets it.
 my $PACE = 0;
-my (@escaped, $tried, $written);
+my (@escaped, $tried, $filled);
 
 # A system call by its numbers on x86-64 and on 64-bit ARM (-1 where there is none).
 # System calls write results into the arguments, so the arguments are not copied.
@@ -32,9 +32,9 @@ sub text { my ($path) = @_; open(my $f, '<', $path) or return ''; local $/; retu
 
 # Called after so many MB of those that fill the disk. At a pace, prints how many there are.
 sub written {
-    $written += shift;
+    $filled += shift;
     return if !$PACE;
-    print "written: $written\n";
+    print "written: $filled\n";
     select undef, undef, undef, $PACE;
 }
 
