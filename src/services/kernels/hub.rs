@@ -11,6 +11,7 @@ mod shell;
 use std::{
     collections::VecDeque,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use bytes::Bytes;
