@@ -52,7 +52,7 @@ impl SignIn {
         self.rates.registrations.take(&from)?;
         let wants_secret = match wanted.auth_method.as_str() {
             "" | "none" => false,
-            "client_secret_post" => true,
+            "client_secret_post" | "client_secret_basic" => true,
             _ => return Err(Refusal::InvalidClientMetadata(METHODS)),
         };
         if wanted.redirects.len() > REDIRECTS_MAX {

@@ -85,7 +85,10 @@ async fn what_cannot_be_served_safely_is_not_registered(kind: Kind) {
         let (status, refused) = visitor.register(&json!({"redirect_uris": [bad]})).await;
         assert_eq!((status, &refused["error"]), (400, &json!("invalid_redirect_uri")), "{bad}");
     }
-    for bad in ["client_secret_basic", "private_key_jwt", "client_secret_jwt", "tls_client_auth"] {
+    let metadata = json!({"redirect_uris": [REDIRECT], "token_endpoint_auth_method": "client_secret_basic"});
+    let (status, registered) = visitor.register(&metadata).await;
+    assert_eq!((status, &registered["token_endpoint_auth_method"]), (201, &json!("client_secret_post")));
+    for bad in ["private_key_jwt", "client_secret_jwt", "tls_client_auth"] {
         let metadata = json!({"redirect_uris": [REDIRECT], "token_endpoint_auth_method": bad});
         let (status, refused) = visitor.register(&metadata).await;
         assert_eq!((status, &refused["error"]), (400, &json!("invalid_client_metadata")), "{bad}");
