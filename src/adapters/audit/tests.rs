@@ -269,7 +269,7 @@ fn verify_finds_added_text_that_no_crash_leaves() {
         cut(lines[1], 120),
         cut(lines[2], 120).replace("\"seq\":3", "\"seq\":4"),
         // The number that follows, with another hash.
-        cut(lines[2], hash_at) + &"0".repeat(20),
+        format!("{}{}", cut(lines[2], hash_at), "0".repeat(20)),
         format!(" {}", cut(lines[2], 120)),
         // Longer than any line.
         "x".repeat(usize::try_from(TAIL_BYTES).expect("a size") + 10),

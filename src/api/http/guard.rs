@@ -261,8 +261,8 @@ mod tests {
                 assert!(!names.origin_is_ours(origin), "{origin} with {base}");
             }
             assert!(names.origin_is_ours("https://sandbox.example.com:8443"));
-            let named = names.with_origins(["https://files.example.com"].into_iter());
-            assert!(named.origin_is_ours("https://files.example.com"), "the operator names it");
+            let allowing = names.with_origins(["https://files.example.com"].into_iter());
+            assert!(allowing.origin_is_ours("https://files.example.com"), "the operator names it");
         }
     }
 
