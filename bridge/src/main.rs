@@ -153,8 +153,9 @@ async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, 
     let sockets = match connected {
         Ok(sockets) => sockets,
         Err(message) => {
-            kernel.kill();
+            // Before an adopted kernel ends, with which process 1 ends all that is in the sandbox.
             relay::refuse(&mut server.output, &message).await;
+            kernel.kill();
             return Err(message);
         }
     };
