@@ -152,12 +152,17 @@ impl Kernels {
         Ok((document.clone(), before))
     }
 
-    /// Forgets a document; the kernel that it had.
+    /// Forgets a document, of one conversation or of any; the kernel that it had.
     ///
     /// # Errors
     /// [`Code::SessionNotFound`].
-    pub fn remove_document(&self, who: &Principal, id: Uuid) -> Result<SessionId, Failure> {
-        let document = self.document(who, None, id)?;
+    pub fn remove_document(
+        &self,
+        who: &Principal,
+        conversation: Option<&ConversationId>,
+        id: Uuid,
+    ) -> Result<SessionId, Failure> {
+        let document = self.document(who, conversation, id)?;
         self.0.documents.all.lock().retain(|(_, other)| other.id != id);
         Ok(document.kernel)
     }

@@ -172,10 +172,8 @@ pub(super) async fn change_session(parts: ApiParts, call: Call, body: RequestBod
 }
 
 pub(super) async fn remove_session(parts: ApiParts, call: Call) -> Reply<StatusCode> {
-    let (ApiParts { kernels, sessions, .. }, who, id) = (parts, &call.who, call.uuid()?);
-    kernels.document(who, call.pinned()?.as_ref(), id)?;
-    let kernel = kernels.remove_document(who, id)?;
-    no_content(sessions.close(who, kernel))
+    let kernel = parts.kernels.remove_document(&call.who, call.pinned()?.as_ref(), call.uuid()?)?;
+    no_content(parts.sessions.close(&call.who, kernel))
 }
 
 /// The name of a runner's kernel: that of its kernelspec, or of its language where two share one.
