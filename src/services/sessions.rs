@@ -39,7 +39,7 @@ use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
 pub(super) use self::{
-    cell::{Cell, InputPiece},
+    cell::Cell,
     display::{DisplayFile, printed_bytes},
     progress::Progress,
     view::CellEnd,

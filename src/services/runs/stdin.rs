@@ -1,8 +1,8 @@
 //! Standard input of a sandbox: a queue between the clients that send it and the one future that writes it.
 //!
 //! Bounded in bytes and in senders. A piece counts until the sandbox has taken it, so a program that never reads makes
-//! its senders wait and then refuses them. A cell takes lines, so a line without an end counts as well. Ends with the
-//! run: a sender that waits then gets an error.
+//! its senders wait and then refuses them. A cell takes lines, so each line of its input has a bound as well. Ends with
+//! the run: a sender that waits then gets an error.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,12 +21,7 @@ use tokio::{
 use crate::{
     domain::{Code, Failure},
     ports::engine::Stdin,
-    services::{
-        frames,
-        network::next_of,
-        sandbox::send,
-        sessions::{InputPiece, message::LineMeter},
-    },
+    services::{frames, network::next_of, sandbox::send, sessions::message::LineMeter},
 };
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.
@@ -61,7 +56,7 @@ pub(super) struct StdinReceiver {
 /// Some input, and the room that it takes until it is dropped.
 struct Piece {
     bytes: Bytes,
-    room: OwnedSemaphorePermit,
+    _room: OwnedSemaphorePermit,
 }
 
 /// Opens the input of a program; `lines` measures that of a cell.
@@ -100,7 +95,7 @@ impl StdinSender {
         }
         // An empty piece is nothing to write; only the end may come with it.
         if !bytes.is_empty() {
-            pieces.send(Piece { bytes, room }).map_err(|_| over())?;
+            pieces.send(Piece { bytes, _room: room }).map_err(|_| over())?;
         }
         if last {
             *queue = None;
@@ -123,13 +118,13 @@ impl Drop for StdinReceiver {
 }
 
 /// All input of a cell: what came with the request, then what follows while it is executed.
-pub(super) fn pieces(first: Bytes, receiver: Option<StdinReceiver>) -> BoxStream<'static, InputPiece> {
+pub(super) fn pieces(first: Bytes, receiver: Option<StdinReceiver>) -> BoxStream<'static, Bytes> {
     let more = stream::unfold(receiver, |receiver| async move {
         let mut receiver = receiver?;
-        let Piece { bytes, room } = receiver.queue.recv().await?;
-        Some(((bytes, Some(room)), Some(receiver)))
+        let piece = receiver.queue.recv().await?;
+        Some((piece.bytes, Some(receiver)))
     });
-    stream::iter((!first.is_empty()).then_some((first, None))).chain(more).boxed()
+    stream::iter((!first.is_empty()).then_some(first)).chain(more).boxed()
 }
 
 /// Why a run takes no input.

@@ -15,10 +15,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::{events::Events, input::Input};
@@ -39,9 +36,6 @@ pub(super) const WAKE_AFTER: Duration = Duration::from_millis(300);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
-/// Some of a cell's input, and the room that it takes until its line is read; what came with the request takes none.
-pub(in crate::services) type InputPiece = (Bytes, Option<OwnedSemaphorePermit>);
-
 /// A cell as it is handed over.
 pub(in crate::services) struct Cell<'a> {
     pub conversation: &'a ConversationKey,
@@ -51,7 +45,7 @@ pub(in crate::services) struct Cell<'a> {
     pub code: &'a str,
     /// Its standard input, a line for each request; `None` when it takes none. No line of it is too long for a
     /// [message](super::message::fits), and neither is the code.
-    pub input: Option<BoxStream<'a, InputPiece>>,
+    pub input: Option<BoxStream<'a, Bytes>>,
     pub limits: &'a Limits,
     /// Cancelled when the session was restarted or closed since the cell was sent.
     pub waiting: &'a CancellationToken,

@@ -155,8 +155,8 @@ async fn code_and_lines_that_no_message_carries_are_refused_and_the_session_live
 }
 
 /// A cell that waits for a line.
-async fn asking(server: &FakeServer) -> RunHandle {
-    let run = begin(server, RunRequest { stdin_open: true, ..request("a", "ask go?") });
+async fn asking(server: &FakeServer, code: &str) -> RunHandle {
+    let run = begin(server, RunRequest { stdin_open: true, ..request("a", code) });
     let asked = run.events(1).filter(|event| ready(matches!(event.kind, EventKind::InputRequest { .. })));
     assert!(pin!(asked).next().await.is_some());
     run
@@ -166,7 +166,7 @@ async fn asking(server: &FakeServer) -> RunHandle {
 async fn a_line_that_is_sent_in_pieces_is_bounded() {
     let server = FakeServer::with_kernel(&[]).await;
     assert_eq!(shown(&cell(&server, "a", "set x 41").await), ("", "", OK));
-    let run = asking(&server).await;
+    let run = asking(&server, "ask go?").await;
     let (piece, mut pieces) = (Bytes::from(vec![b'x'; 1 << 20]), 0);
     let refused = loop {
         match run.send_input(piece.clone(), false).await {
@@ -174,11 +174,11 @@ async fn a_line_that_is_sent_in_pieces_is_bounded() {
             sent => break sent.expect_err("64 MiB without an end of a line"),
         }
     };
-    assert_eq!((refused.code, pieces), (Code::InputFull, 1));
+    assert_eq!((refused.code, pieces), (Code::TooLarge, 3));
     run.send_input(Bytes::new(), true).await.expect("the end of the input ends the line");
     assert_eq!(run.finished().await.expect("a report").outcome.ended, OK);
 
-    let run = asking(&server).await;
+    let run = asking(&server, "ask go?").await;
     let control = Bytes::from(vec![1_u8; 300_000]);
     for _ in 0..2 {
         run.send_input(control.clone(), false).await.expect("it fits");
@@ -187,6 +187,15 @@ async fn a_line_that_is_sent_in_pieces_is_bounded() {
     run.send_input(Bytes::from_static(b"end\n"), false).await.expect("it fits");
     let report = run.finished().await.expect("a report");
     assert_eq!((report.stdout.text.ends_with("\u{1}end\n"), report.outcome.ended), (true, OK));
+
+    // The longest piece ends within a line, and as long a one ends that line.
+    let run = asking(&server, "ask one?\nask two?").await;
+    for (begin, end) in [("one\n", ""), ("", "\n")] {
+        let piece = format!("{begin}{}{end}", "x".repeat((1 << 20) - begin.len() - end.len()));
+        run.send_input(piece.into(), false).await.expect("it fits");
+    }
+    let report = run.finished().await.expect("a report");
+    assert_eq!((report.outcome.figures.stdout_bytes, report.outcome.ended), (2 << 20, OK));
     assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
     server.stop().await;
 }
