@@ -40,15 +40,18 @@ pub fn router(readiness: Arc<Readiness>, tokens: Arc<Tokens>) -> Router {
 
 async fn ready(State((readiness, tokens)): State<Parts>, request: Request) -> Response {
     let (found, tried) = (caller(&tokens, "", request.headers()), tried(&request));
-    // The answer tells whether a token is valid.
-    if let Some(from) = tried.filter(|_| found.is_none()) {
+    // The answer tells whether a token is valid. Only this header can hold one here: clients send others everywhere.
+    let is_wrong = found.is_none() && request.headers().contains_key(header::AUTHORIZATION);
+    if let Some(from) = tried.filter(|_| is_wrong) {
         sleep(tokens.refused(from)).await;
     }
     let state = readiness.check().await;
     let reason = match &state {
         Ready::Yes => "A run can start.",
         Ready::NoEngine => "The container engine does not answer.",
-        Ready::NoRunner => "No runner is installed: build the images with ./build.sh, or apply pod templates on Kubernetes.",
+        Ready::NoRunner => {
+            "No runner is installed: build the images with ./build.sh, or apply pod templates on Kubernetes."
+        }
         Ready::NotTested(None) => "The isolation check has not ended yet.",
         Ready::NotTested(Some(_)) => "The isolation check could not be made: the server's log says why.",
         Ready::Except(why) | Ready::NoIsolationProgram(why) => why,

@@ -1,8 +1,8 @@
 //! Health probes, and requests with a token, while clients without one hold connections: by bodies that they send
-//! slowly, and by probes of an engine that hangs.
+//! slowly, and by probes of an engine that hangs. What probes are told.
 
 use super::{Attack, PLACES, ask, get, large_file, others_are_answered};
-use crate::support::{FakeServer, until};
+use crate::support::{FakeServer, server::TOKEN, until};
 
 /// Much more than is sent.
 const BODY: &str = "content-length: 1000000\r\n";
@@ -25,6 +25,18 @@ async fn bodies_on_other_public_paths_do_not_lock_out_others() {
     let requests = paths.map(|path| get(path, BODY)).into_iter().chain([key.replace("GET", "POST")]);
     let attacks: Vec<_> = requests.map(Attack::Unread).collect();
     others_are_answered(&server, "bodies", &attacks).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn key_of_coderunner_with_a_health_probe_is_no_wrong_token() {
+    let server = FakeServer::start().await;
+    for _ in 0..10 {
+        let answer = ask(server.address, "/health", &format!("x-api-key: {TOKEN}\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    // The eleventh wrong token of a minute would wait.
+    assert!(server.shared.tokens.refused(server.address.ip()).is_zero(), "none was counted");
     server.stop().await;
 }
 
