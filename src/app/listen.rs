@@ -152,7 +152,8 @@ async fn answer(
     }
     let (uri, is_safe) = (request.uri().clone(), request.method().is_safe());
     let mut response = surface.router.clone().oneshot(request.map(Body::new)).await?;
-    if !busy.holds(http_body::Body::size_hint(response.body()).exact().unwrap_or_default()) {
+    let bytes = http_body::Body::size_hint(response.body()).exact().unwrap_or_default();
+    if !busy.holds(bytes, response.extensions().get()) {
         let mut refused = Request::new(Body::empty());
         *refused.uri_mut() = uri;
         refused.extensions_mut().insert(no_room(is_safe));

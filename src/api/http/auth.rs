@@ -142,7 +142,8 @@ pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, nex
 
 /// Passes a request with a valid token on with its principal and its token, if the token has the scope; any other is
 /// 401 or 403. A wrong token is answered late when there were many, so that tokens cannot be guessed quickly; with 503
-/// while it may be one of the database that is not known yet. What is under way ends when the token does.
+/// while it may be one of the database that is not known yet. What is under way ends when the token does. An answer has
+/// its owner among its extensions, for the listener: [`Class::of`] does not know every token that is valid here.
 pub(super) async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Request, next: Next) -> Reply {
     // Its token may have ended since.
     let found = request.extensions_mut().remove::<Caller>().filter(|found| !found.token.expired().is_cancelled());
@@ -160,12 +161,13 @@ pub(super) async fn bearer(State(tokens): State<Arc<Tokens>>, mut request: Reque
     request.extensions_mut().insert(Arc::clone(&token));
     // Who only listens can do so again with a new token; the answer of anything else would be lost.
     let end = if request.method() == Method::GET { token.expired() } else { token.ended() }.clone();
-    let answer = tokio::select! {
-        answer = body::counted_for(owner, next.run(request)) => answer,
+    let mut answer = tokio::select! {
+        answer = body::counted_for(owner.clone(), next.run(request)) => answer,
         () = end.cancelled() => {
             return Err(ApiError::new(Code::Unauthorized, "The token was revoked or has expired."));
         }
     };
+    answer.extensions_mut().insert(owner);
     // A whole body is on its way already. A stream ends with its token.
     if answer.body().size_hint().exact().is_some() {
         return Ok(answer);
@@ -343,7 +345,9 @@ mod tests {
             request
         };
         let (early, late) = (arrived(), arrived());
-        assert_eq!(router.clone().oneshot(early).await.expect("an answer").status(), StatusCode::OK);
+        let answer = router.clone().oneshot(early).await.expect("an answer");
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.extensions().get::<Principal>(), Some(&record.owner.by(record.id)), "for the listener");
         tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record.clone() }]);
         assert_eq!(router.oneshot(late).await.expect("an answer").status(), StatusCode::UNAUTHORIZED);
     }

@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::places::{AnswerPermit, Places};
-use crate::api::http::auth::Class;
+use crate::{api::http::auth::Class, domain::Principal};
 
 /// How long a connection reads what has arrived. The runtime polls the sockets before it lets any time pass.
 const LAST_READ: Duration = Duration::from_millis(2);
@@ -105,9 +105,9 @@ impl Busy {
         self.turn.is_some()
     }
 
-    /// Whether there is memory for an answer of this length until its client has read it.
-    pub(super) fn holds(&mut self, bytes: u64) -> bool {
-        self.turn.as_mut().is_none_or(|turn| turn.hold(bytes))
+    /// Whether there is memory for an answer of this length to this owner until its client has read it.
+    pub(super) fn holds(&mut self, bytes: u64, owner: Option<&Principal>) -> bool {
+        self.turn.as_mut().is_none_or(|turn| turn.hold(bytes, owner))
     }
 
     /// The connection keeps its turn until its end, for another protocol.

@@ -202,19 +202,23 @@ impl Places {
 }
 
 impl AnswerPermit {
-    /// Whether there is memory for an answer of this length until its client has read it.
-    pub(super) fn hold(&mut self, bytes: u64) -> bool {
+    /// Whether there is memory for an answer of this length to this owner until its client has read it. Without an
+    /// owner an answer of one piece is short, or the same memory for all.
+    pub(super) fn hold(&mut self, bytes: u64, owner: Option<&Principal>) -> bool {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(LONG_BYTES_MAX);
-        // What guests get in one piece is short, or the same memory for all.
-        let Some(owner @ Sender::Owner(_)) = self.senders.first().filter(|_| bytes > SHORT_BYTES_MAX) else {
-            return true;
-        };
+        let Some(owner) = owner.filter(|_| bytes > SHORT_BYTES_MAX) else { return true };
+        let owner = Sender::Owner(owner.clone());
         let mut answers = self.places.answers.lock();
         let left = LONG_BYTES_MAX - answers.all.bytes;
-        let held = answers.senders.get(owner).map_or(0, |held| held.bytes);
+        let held = answers.senders.get(&owner).map_or(0, |held| held.bytes);
         // The only one of an owner may be longer than what it leaves free.
         if bytes > left || (held > 0 && held + bytes > left - bytes) {
             return false;
+        }
+        // Its token was not known when the request arrived.
+        if !self.senders.contains(&owner) {
+            answers.senders.entry(owner.clone()).or_default().answers += 1;
+            self.senders.push(owner);
         }
         answers.all.bytes += bytes;
         for sender in &self.senders {

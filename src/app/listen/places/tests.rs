@@ -208,10 +208,12 @@ async fn request_of_a_guest_beyond_its_share_makes_room_sooner_than_a_new_connec
 #[test]
 fn long_answers_of_one_sender_leave_memory_to_others() {
     let all = Places::new(Server::default());
-    let answer = |owner: &str, bytes| {
-        let mut permit = all.turn(&holder(owner), HERE).expect("a turn");
-        permit.hold(bytes).then_some(permit)
+    let answer_to = |class: &Class, owner: &str, bytes| {
+        let owner: Principal = owner.parse().expect("an owner");
+        let mut permit = all.turn(class, HERE).expect("a turn");
+        permit.hold(bytes, Some(&owner)).then_some(permit)
     };
+    let answer = |owner: &str, bytes| answer_to(&holder(owner), owner, bytes);
     let long = |owner: &str| std::iter::from_fn(|| answer(owner, 16 << 20)).collect::<Vec<_>>();
     let owners = ["ann", "bob", "carol", "dave"].map(long);
     assert_eq!(owners.each_ref().map(Vec::len), [8, 4, 2, 1], "as many as all leave free");
@@ -219,8 +221,11 @@ fn long_answers_of_one_sender_leave_memory_to_others() {
     assert!(answer("ann", SHORT_BYTES_MAX as u64 + 1).is_none());
     assert!(answer("erin", 2 << 20).is_some(), "others have room");
     let mut guest = all.turn(&Class::Guest, HERE).expect("a turn");
-    assert!(guest.hold(u64::MAX), "it takes no memory of its own");
-    drop((owners, guest));
+    assert!(guest.hold(u64::MAX, None), "it takes no memory of its own");
+    assert!(answer_to(&Class::Guest, "ann", 2 << 20).is_none(), "her token was not known when the request arrived");
+    let late = answer_to(&Class::Guest, "erin", 12 << 20);
+    assert!(late.is_some() && answer("erin", 2 << 20).is_none(), "it counts for its owner");
+    drop((owners, guest, late));
     assert!(answer("dave", u64::MAX).is_some(), "one fits, however long it is");
     let answers = all.answers.lock();
     assert!(answers.all == Held::default() && answers.senders.is_empty(), "{answers:?}");
