@@ -35,7 +35,7 @@ async fn key_of_coderunner_with_a_health_probe_is_no_wrong_token() {
         let answer = ask(server.address, "/health", &format!("x-api-key: {TOKEN}\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
-    // The eleventh wrong token of a minute would wait.
+    // Ten wrong tokens are free.
     assert!(server.shared.tokens.refused(server.address.ip()).is_zero(), "none was counted");
     server.stop().await;
 }
