@@ -20,6 +20,7 @@ use kube::{
 use tower::{BoxError, ServiceBuilder, retry::RetryLayer};
 
 use super::{KubernetesEngine, call};
+use crate::ports::engine::EngineError;
 
 /// Unanswered probes before a connection is closed.
 const PROBES: u32 = 3;
@@ -63,7 +64,7 @@ pub(super) fn client(mut config: Config, silence_max: Duration) -> Result<Client
 }
 
 /// A sentence that names the missing rights, and whether the API server answered for each right. One that it says
-/// nothing about is not missing.
+/// nothing about is not missing, nor one that it does not let the server ask for.
 pub(super) async fn missing_rights(engine: &KubernetesEngine) -> (Option<String>, bool) {
     let rights = RIGHTS.into_iter().flat_map(|(resource, verbs)| verbs.iter().map(move |verb| (*verb, resource)));
     let asked =
@@ -97,5 +98,10 @@ async fn is_allowed(engine: &KubernetesEngine, verb: &str, resource: &str) -> Op
     let reviews: Api<SelfSubjectAccessReview> = Api::all(engine.client.clone());
     let params = PostParams::default();
     let answer = call::within("ask for rights", engine.options.time.answer, reviews.create(&params, &review)).await;
-    answer.ok().and_then(|review| review.status).map(|status| status.allowed)
+    match answer {
+        Ok(review) => review.status.map(|status| status.allowed),
+        // An account that may not ask would be refused at each probe, of which there may be one a second.
+        Err(EngineError::Refused { .. }) => Some(true),
+        Err(_) => None,
+    }
 }

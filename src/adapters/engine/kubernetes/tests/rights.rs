@@ -2,8 +2,11 @@
 
 use super::*;
 
-/// Answers the question for each right; `None`: with an error.
-async fn answer_reviews(server: &mut ApiServer, allows: fn(&str) -> Option<bool>) {
+/// Whether a right is there, or the status of an error.
+type Allows = fn(&str) -> Result<bool, u16>;
+
+/// Answers the question for each right.
+async fn answer_reviews(server: &mut ApiServer, allows: Allows) {
     for _ in 0..9 {
         let (request, reply) = server.next_request().await.expect("a call");
         assert_eq!(request.uri().path(), "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
@@ -14,22 +17,18 @@ async fn answer_reviews(server: &mut ApiServer, allows: fn(&str) -> Option<bool>
         let word = |name: &str| asked[name].as_str().unwrap_or_default();
         let right = format!("{} {}/{}", word("verb"), word("resource"), word("subresource"));
         let (status, body) = match allows(right.trim_end_matches('/')) {
-            Some(allowed) => {
+            Ok(allowed) => {
                 review["status"] = json!({"allowed": allowed});
                 (201, review)
             }
-            None => (500, refusal(500, "InternalError", "etcd")),
+            Err(code) => (code, refusal(code, "Error", "no review")),
         };
         reply.send_response(Response::builder().status(status).body(whole(body.to_string())).expect("an answer"));
     }
 }
 
 /// The warnings of a probe that asks for rights, or for none.
-async fn warnings(
-    engine: &KubernetesEngine,
-    server: &mut ApiServer,
-    allows: Option<fn(&str) -> Option<bool>>,
-) -> Vec<String> {
+async fn warnings(engine: &KubernetesEngine, server: &mut ApiServer, allows: Option<Allows>) -> Vec<String> {
     let version = json!({"major": "1", "minor": "30", "gitVersion": "v1.30.0", "gitCommit": "", "gitTreeState": "",
         "buildDate": "", "goVersion": "", "compiler": "", "platform": "linux/amd64"});
     let answers = async {
@@ -46,8 +45,9 @@ async fn warnings(
 async fn probe_names_the_rights_that_are_missing_and_asks_again_when_the_answer_is_old_or_not_whole() {
     let (engine, server) = scene();
     let mut server = pin!(server);
-    let two_missing = |right: &str| Some(!["get pods/attach", "watch podtemplates"].contains(&right));
-    let one_unknown = |right: &str| (right != "list pods").then_some(true);
+    let two_missing = |right: &str| Ok(!["get pods/attach", "watch podtemplates"].contains(&right));
+    let one_unknown = |right: &str| if right == "list pods" { Err(500) } else { Ok(true) };
+    let one_refused = |right: &str| if right == "list pods" { Err(403) } else { Ok(right != "get pods/attach") };
     let expected = ["The server may not get pods/attach, watch podtemplates in the namespace boxes: its Role must \
                      allow what docs/kubernetes.md lists."];
     assert_eq!(warnings(&engine, &mut server, Some(two_missing)).await, expected);
@@ -57,4 +57,9 @@ async fn probe_names_the_rights_that_are_missing_and_asks_again_when_the_answer_
     assert_eq!(warnings(&engine, &mut server, Some(one_unknown)).await, [""; 0]);
     assert_eq!(warnings(&engine, &mut server, Some(two_missing)).await, expected);
     assert_eq!(warnings(&engine, &mut server, None).await, expected);
+    // A question that is refused is not repeated either.
+    tokio::time::advance(RIGHTS_FRESH).await;
+    let told = warnings(&engine, &mut server, Some(one_refused)).await;
+    assert!(told[0].contains("may not get pods/attach in"), "{told:?}");
+    assert_eq!(warnings(&engine, &mut server, None).await, told);
 }
