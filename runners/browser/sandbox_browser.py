@@ -157,6 +157,7 @@ class Browser:
             self._saved.append(f"{DOWNLOADS.name}/{name}")
         except (Error, OSError) as error:
             self.note(f"A download failed: {sentence_of(error)}")
+            await self._discard(download)
 
     async def _discard(self, download):
         """Ends a download and deletes what came of it."""

@@ -166,6 +166,20 @@ async fn download_that_is_not_finished_in_time_is_cancelled_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn download_that_cannot_be_stored_is_deleted() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    let url = server.url("/v1/conversations/a/files/downloads");
+    let put = server.http.put(url).bearer_auth(TOKEN).body("a file with the name of their folder");
+    assert!(put.send().await.expect("an answer").status().is_success());
+    let click = json!([{"action": "click", "selector": "text=the report"}]);
+    let failed = browse(&server, json!({"conversationId": "a", "url": pages.url("/files"), "actions": click})).await;
+    assert!(failed["notes"].to_string().contains("A download failed"), "{failed}");
+    until("nothing of it is left", async || listed(&server).await.as_array().is_some_and(|all| all.len() == 1)).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn download_that_a_page_begins_by_itself_is_no_module_of_programs() {
     let pages = Pages::start().await;
     let server = server(&pages, &[COLD]).await;
