@@ -25,7 +25,7 @@ pub struct Page {
     pub anchors_more: u64,
     pub extracted: Vec<Extracted>,
     pub extracted_more: u64,
-    /// Names in /data.
+    /// Paths in /data.
     pub downloads: Vec<String>,
     pub notes: Vec<String>,
     pub screenshots: u32,
