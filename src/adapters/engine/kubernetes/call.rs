@@ -3,7 +3,7 @@
 
 use std::{future::Future, time::Duration};
 
-use kube::{Error, client::UpgradeConnectionError};
+use kube::Error;
 use tokio::time::timeout;
 
 use crate::ports::engine::EngineError;
@@ -43,21 +43,10 @@ pub(super) struct Refusal {
 }
 
 pub(super) fn map_error(act: &'static str, error: Error) -> EngineError {
-    let code = match &error {
-        Error::Api(status) => Some(status.code),
-        Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) => Some(code.as_u16()),
-        _ => None,
-    };
-    // 500 is also what it answers while its store elects a leader, and where it does not reach the node of a pod.
-    if matches!(code, Some(408 | 429 | 500 | 502..=504)) {
-        return EngineError::unavailable(act, error);
-    }
     match error {
-        // The vendor's client keeps the code alone.
-        Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) => {
-            let reason = code.canonical_reason().unwrap_or_default().to_owned();
-            let (code, message) = (code.as_u16(), "the streams were not opened".to_owned());
-            EngineError::refused(act, Refusal { code, reason, message, hint: hint(code) })
+        // 500 is also what it answers while its store elects a leader, and where it does not reach the node of a pod.
+        Error::Api(status) if matches!(status.code, 408 | 429 | 500 | 502..=504) => {
+            EngineError::unavailable(act, Error::Api(status))
         }
         Error::Api(status) => {
             let hint = hint(status.code);
@@ -83,7 +72,6 @@ fn hint(code: u16) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use http::StatusCode;
     use kube::core::Status;
 
     use super::*;
@@ -103,17 +91,6 @@ mod tests {
         let EngineError::Refused { source, .. } = answered(403) else { panic!("not refused") };
         let text = source.to_string();
         assert!(text.contains("403 Forbidden: no") && text.contains("ResourceQuota"), "{text}");
-    }
-
-    #[test]
-    fn refused_streams_are_judged_by_the_status_code_too() {
-        let of = |code| map_error("attach", Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)));
-        for passing in [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE] {
-            assert!(matches!(of(passing), EngineError::Unavailable { act: "attach", .. }), "{passing}");
-        }
-        let EngineError::Refused { source, .. } = of(StatusCode::FORBIDDEN) else { panic!("not refused") };
-        let text = source.to_string();
-        assert!(text.contains("403 Forbidden") && text.contains("the Role of the server"), "{text}");
     }
 
     #[tokio::test(start_paused = true)]
