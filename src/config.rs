@@ -97,7 +97,8 @@ named! {
     "MCP_API_TOKEN" = "",
     /// Signs the links to files. Required, at least 16 characters. `new,old` rotates: the first signs, all verify.
     "FILE_SECRET" = "",
-    /// Files: {SANDBOX_ROOT}/{conversationId}/files, of owners but `default` {SANDBOX_ROOT}/@{owner}/{conversationId}/files.
+    /// The files of a conversation are in {SANDBOX_ROOT}/{conversationId}/files, those of an owner other than `default`
+    /// in {SANDBOX_ROOT}/@{owner}/{conversationId}/files.
     "SANDBOX_ROOT" = "/var/sandboxes",
     /// Prefix of the links to files; its host is also an allowed Host and Origin.
     "PUBLIC_BASE_URL" = "http://localhost:8080",

@@ -44,7 +44,7 @@ impl Findings {
 
     /// Adds a sentence of the form "what is wrong: what to do."
     fn sentence(&mut self, level: Level, check: &'static str, sentence: &str) {
-        let (detail, fix) = sentence.split_once(": ").unwrap_or((sentence, "read the log of the server, or of the engine"));
+        let (detail, fix) = sentence.split_once(": ").unwrap_or((sentence, "read the log of the server or the engine"));
         self.add(level, check, detail, fix);
     }
 

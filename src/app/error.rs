@@ -29,8 +29,10 @@ pub enum StartError {
     Connect(#[source] ConnectError),
     /// The cluster that the settings name.
     #[cfg(feature = "kubernetes")]
-    #[error("the cluster cannot be used: make sure that its API server is reachable and that the rights of deploy/kubernetes \
-         are applied")]
+    #[error(
+        "the cluster cannot be used: make sure that its API server is reachable and that the rights of \
+         deploy/kubernetes are applied"
+    )]
     Cluster(#[from] crate::adapters::engine::ClusterError),
     #[cfg(not(feature = "kubernetes"))]
     #[error(
@@ -42,8 +44,10 @@ pub enum StartError {
     #[error(transparent)]
     EngineSetting(ConnectError),
     /// The engine answers, and refuses a call that the start needs.
-    #[error("the container engine failed in a call that the start needs: read its log, and run `mcp-sandbox-server doctor` for \
-         details")]
+    #[error(
+        "the container engine failed in a call that the start needs: read its log, and run `mcp-sandbox-server doctor` \
+         for details"
+    )]
     Engine(#[from] EngineError),
     #[error("SANDBOX_AUDIT__FILE {path} cannot be appended to: make its folder, owned by the server's user")]
     Audit { path: String, source: std::io::Error },

@@ -69,7 +69,8 @@ async fn pull(engine: &Arc<dyn Engine>, images: &[String]) -> anyhow::Result<Exi
         let fetched: Vec<_> = after.iter().filter(|runner| named(runner, image) || !before.contains(runner)).collect();
         is_whole &= !fetched.is_empty();
         let text: String = fetched.into_iter().map(line).collect();
-        let none = format!("(refused)\tadd the label sandbox.runner=true to it, or its name to SANDBOX_ENGINE__RUNNER_IMAGES\t{image}\n");
+        let why = "it has no label sandbox.runner=true, or SANDBOX_ENGINE__RUNNER_IMAGES leaves it out: change that";
+        let none = format!("(refused)\t{why}\t{image}\n");
         super::print(if text.is_empty() { &none } else { &text })?;
     }
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -171,7 +171,8 @@ function figureOf(file, read) {
   const href = localHref(file.url);
   const image = el("img", { src: href, alt: `${name}, an image made by this run`, loading: "lazy", decoding: "async" });
   const caption = el("figcaption", {}, el("bdi", {}, name), ` · ${bytes(file.size)}`);
-  const giveUp = () => image.replaceWith(el("p", { class: "placeholder" }, "This image cannot be shown; download it instead."));
+  const why = "This image cannot be shown: download it instead.";
+  const giveUp = () => image.replaceWith(el("p", { class: "placeholder" }, why));
   const again = async () => {
     image.addEventListener("error", giveUp, { once: true });
     try {

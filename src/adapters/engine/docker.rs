@@ -126,8 +126,10 @@ pub enum ConnectError {
     )]
     Runtime { runtime: String, known: String },
     /// The seccomp profile cannot be written where Podman reads it.
-    #[error("{path} cannot be written, and Podman reads there which system calls a program may make: make it writable for the \
-             server's user")]
+    #[error(
+        "{path} cannot be written, and Podman reads there which system calls a program may make: make it writable for \
+         the server's user"
+    )]
     SeccompFile { path: PathBuf, source: std::io::Error },
     /// This process runs in a container and its root is on none of that container's mounts.
     #[error(

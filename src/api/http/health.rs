@@ -49,9 +49,7 @@ async fn ready(State((readiness, tokens)): State<Parts>, request: Request) -> Re
     let reason = match &state {
         Ready::Yes => "A run can start.",
         Ready::NoEngine => "The container engine does not answer.",
-        Ready::NoRunner => {
-            "No runner is installed: build the images with ./build.sh, or apply pod templates on Kubernetes."
-        }
+        Ready::NoRunner => "No runner is installed: run ./build.sh, or with Kubernetes apply pod templates.",
         Ready::NotTested(None) => "The isolation check has not ended yet.",
         Ready::NotTested(Some(_)) => "The isolation check could not be made: the server's log says why.",
         Ready::Except(why) | Ready::NoIsolationProgram(why) => why,

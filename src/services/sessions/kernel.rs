@@ -38,8 +38,8 @@ use crate::{
 const READY_MAX: Duration = Duration::from_mins(1);
 /// How long a kernel that runs no cell may take for an answer.
 const REPLY_MAX: Duration = Duration::from_secs(5);
-/// How long its sandbox may take until there is room for a message. Longer means that the bridge does not read, which is
-/// known before an interrupted kernel is given up (`KILL_AFTER` of [`super::cell`]).
+/// How long its sandbox may take until there is room for a message. Longer means that the bridge does not read, which
+/// is known before an interrupted kernel is given up (`KILL_AFTER` of [`super::cell`]).
 const ROOM_MAX: Duration = Duration::from_millis(1500);
 /// How long after the session's age process 1 ends the kernel by itself.
 const GRACE: Duration = Duration::from_mins(1);
