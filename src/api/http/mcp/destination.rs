@@ -1,6 +1,6 @@
 //! Which server a call is for, where several stand behind one address: that of its conversation, or that of its run. A
 //! call that is sent on has no session there, so nothing can be asked of its client; its answer and its progress come
-//! back as they are.
+//! back as they are, of one in a batch the answer alone.
 
 use axum::{
     http::request::Parts,

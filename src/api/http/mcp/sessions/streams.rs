@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_streams_of_one_owner_empty_none_of_another() {
+    fn ended_streams_of_one_owner_empty_none_of_one_who_has_less() {
         let [ann, bob, carl] = ["ann", "bob", "carl"].map(|name| name.parse::<Principal>().expect("an owner"));
         let mut streams = EndedStreams::default();
         let hers = [ended(&mut streams, &ann, 0)];
