@@ -182,8 +182,8 @@ export class Viewer {
   #picture(blob, file) {
     const type = file.path.toLowerCase().endsWith(".svg") ? "image/svg+xml" : file.mediaType;
     const image = el("img", { src: this.#url(blob, type), alt: visibleName(file.path) });
-    // It may fail after another view or file was opened.
     const why = "This image cannot be shown: download it instead.";
+    // It may fail after another view or file was opened.
     image.addEventListener("error", () => image.isConnected && this.#refuse(why));
     return image;
   }

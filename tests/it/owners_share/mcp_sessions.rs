@@ -1,4 +1,5 @@
-//! MCP sessions: beyond the limit, an owner closes those of one who has more, or its own.
+//! MCP sessions: beyond the limit, an owner closes those of one who has more, or its own. Calls without an answer, and
+//! answers that wait for their clients, are bounded for each owner.
 
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
