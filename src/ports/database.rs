@@ -34,7 +34,7 @@ pub fn no_database() -> Failure {
 /// How long a round of what follows the database may wait for an answer.
 pub const ROUND_MAX: Duration = Duration::from_secs(30);
 
-/// How long a client's request may wait for an answer: five seconds for a connection, and as long for a lock of `SQLite`.
+/// How long a client's request may wait for an answer: five seconds for a connection, as long for a lock of `SQLite`.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The answer to a call, or an error after this time: where a connection is lost silently, no answer comes.

@@ -1,6 +1,5 @@
 //! Steps of a scripted kernel's cells: those that programs have too, in which time may pass, and messages that no
-//! kernel
-//! sends.
+//! kernel sends.
 
 use std::future::pending;
 
