@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,22 @@ def test_run_that_the_server_could_not_run_is_an_error(script: Script, sandbox: 
     script.add(httpx.Response(202, json=status("running")), httpx.Response(200, json=broken))
     with pytest.raises(ServerFailed, match=r"It is lost. \[run-1\]"):
         sandbox.run("python", "x")
+
+
+def test_run_whose_output_is_no_longer_kept_is_an_error(script: Script, sandbox: Sandbox) -> None:
+    recorded = status(fromHistory=True, outcome=result()["outcome"])
+    del recorded["result"]
+    over = httpx.Response(200, json=recorded)
+    asked: list[Callable[[], object]] = [
+        # The server was started again before the answer to the first request arrived.
+        lambda: sandbox.run("python", "x"),
+        lambda: sandbox.stream("python", "x").result(),
+    ]
+    script.add(httpx.ReadError("reset"), over, httpx.Response(202, json=status("running")), over)
+    for ask in asked:
+        with pytest.raises(NotFound, match=r"no longer keeps .* The program ran to its end. \[run-1\]") as caught:
+            ask()
+        assert caught.value.code == "run_not_found"
 
 
 def test_interrupted_run_is_cancelled(script: Script, sandbox: Sandbox) -> None:
@@ -189,9 +205,17 @@ def test_errors_have_their_family(
     ],
 )
 def test_answer_of_another_server_is_named(script: Script, sandbox: Sandbox, answer: httpx.Response) -> None:
-    script.add(answer)
-    with pytest.raises(UnexpectedAnswer, match="address"):
-        sandbox.runners()
+    asked: list[Callable[[], object]] = [
+        sandbox.runners,
+        sandbox.runs,
+        sandbox.conversations,
+        lambda: sandbox.run("python", "x"),
+        lambda: sandbox.stream("python", "x").result(),
+    ]
+    for ask in asked:
+        script.add(httpx.Response(200, content=answer.content))
+        with pytest.raises(UnexpectedAnswer, match="address"):
+            ask()
 
 
 def test_error_of_a_proxy_has_a_family(script: Script, sandbox: Sandbox) -> None:

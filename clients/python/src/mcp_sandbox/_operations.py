@@ -66,18 +66,18 @@ def run_members(
 def create(path: str, members: Json, wait: int) -> Call[Json]:
     """Creates a run or a cell. The key makes it safe to repeat: it begins one run, however often it is sent."""
     key = {"Idempotency-Key": uuid.uuid4().hex}
-    return Call("POST", path, Answer.json, headers=key, json={**members, "wait": wait}, repeatable=True)
+    return Call("POST", path, _as_status, headers=key, json={**members, "wait": wait}, repeatable=True)
 
 
 def run(members: Json, files: Sources | None, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
     members = yield from with_files(members, files)
     status = yield from to_end(create("/v1/runs", members, FIRST_WAIT_S))
-    return RunResult.of(status["result"], file)
+    return RunResult.of(_whole(status), file)
 
 
 def cell(session: str, members: Json, file: MakeFile[FileT]) -> Flow[CellResult[FileT]]:
     status = yield from to_end(create(cells(session), members, FIRST_WAIT_S))
-    result = status["result"]
+    result = _whole(status)
     error: CellError | None = None
     # An exception that was only shown has not ended the cell; without a traceback there was none.
     if result["stderr"] and result["outcome"].get("exitCode") != 0:
@@ -169,15 +169,33 @@ def get(run_id: str, wait: int, parse: Callable[[Answer], T]) -> Call[T]:
 
 def result(run_id: str, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
     """Waits for the end of a run that was begun before."""
-    return RunResult.of((yield from finished(run_id))["result"], file)
+    return RunResult.of(_whole((yield from finished(run_id))), file)
 
 
 def finished(run_id: str, status: Json | None = None) -> Flow[Json]:
     """Waits for the end of a run, however long it takes. `status` is what is known of it."""
     while status is None or status["state"] != "finished":
-        status = yield from call(get(run_id, WAIT_S, Answer.json))
+        status = yield from call(get(run_id, WAIT_S, _as_status))
     if "error" in status:
         raise errors.of_run(status["error"], run_id)
+    return status
+
+
+def _whole(status: Json) -> Json:
+    """The result of a run that is over. Of one that is no longer in its memory, the server knows only how it ended."""
+    if "result" not in status:
+        sentence = status.get("outcome", {}).get("sentence", "")
+        message = f"The run is over, but the server no longer keeps its output and files. {sentence} [{status['runId']}]"
+        raise errors.NotFound(message, code="run_not_found")
+    result: Json = status["result"]
+    return result
+
+
+def _as_status(answer: Answer) -> Json:
+    """A run with its result, of which at least its id and its state are there."""
+    status: Json = answer.json()
+    if not {"runId", "state"} <= status.keys():
+        raise ValueError("it is no run")
     return status
 
 
@@ -219,13 +237,18 @@ def cell_error(event: Event) -> CellError:
 
 def pages(path: str, member: str, make: Callable[[Json], T], query: Mapping[str, str]) -> Flow[list[T]]:
     """All items of a list, page by page."""
+
+    def parse(answer: Answer) -> tuple[list[T], str | None]:
+        page = answer.json()
+        return [make(item) for item in page[member]], page.get("after")
+
     items: list[T] = []
     after: str | None = None
     while True:
         more = {} if after is None else {"after": after}
-        page = yield from call(Call("GET", path, Answer.json, query={**query, **more}, repeatable=True))
-        items += [make(item) for item in page[member]]
-        before, after = after, page.get("after")
+        before = after
+        found, after = yield from call(Call("GET", path, parse, query={**query, **more}, repeatable=True))
+        items += found
         if after is None:
             return items
         if after == before:
