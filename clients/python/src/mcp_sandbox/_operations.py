@@ -1,25 +1,24 @@
-"""Every operation, written once as a generator of steps. It knows the routes and no connection."""
+"""Every operation, written once as a generator of steps. It knows the routes and no connection; those of files are in
+`_transfers`."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from . import _folders, errors
+from . import errors
+from ._folders import BytesBody
 from ._sse import EventReader
-from ._steps import Answer, Call, Flow, Local, Meter, Progress, Sink, call
+from ._steps import Answer, Call, Flow, call, pages
+from ._transfers import Sources, conversation_path, nothing, with_files
 from .models import (
     CellError,
     CellResult,
     Conversation,
     Event,
-    File,
     FileT,
     Json,
     MakeFile,
@@ -27,18 +26,15 @@ from .models import (
     Runner,
     RunResult,
     SessionState,
-    Transferred,
 )
 
 T = TypeVar("T")
-Sources = Mapping[str, "str | bytes | Path"]
 
 FIRST_WAIT_S = 1
 """How long the creation of a run waits for its end: one request for most runs. It is short, since an interrupted
 client repeats it to learn which run to cancel."""
 WAIT_S = 20
 """How long one request waits for the end of a run; shorter than the patience of proxies."""
-READ_BYTES_MAX = 64 << 20
 
 
 def run_members(
@@ -105,7 +101,7 @@ def open_session(members: Json) -> Call[SessionState]:
 
 
 def interrupt(session: str) -> Call[None]:
-    return Call("POST", f"{session_path(session)}/interrupt", _nothing)
+    return Call("POST", f"{session_path(session)}/interrupt", nothing)
 
 
 def restart(session: str) -> Call[SessionState]:
@@ -121,20 +117,10 @@ def ask_kernel(session: str, what: str, code: str, cursor: int | None) -> Call[J
 def close_session(session: str) -> Flow[None]:
     # One that has ended by itself is as good as closed.
     try:
-        yield from call(Call("DELETE", session_path(session), _nothing))
+        yield from call(Call("DELETE", session_path(session), nothing))
     except errors.SandboxError as error:
         if error.code not in ("session_not_found", "session_ended"):
             raise
-
-
-def with_files(members: Json, files: Sources | None) -> Flow[Json]:
-    """Writes the files of a run before it. They need a conversation, so one is named where none was."""
-    if not files:
-        return members
-    conversation = members.get("conversationId") or uuid.uuid4().hex
-    found = yield from call(Local(lambda: _folders.given(files)))
-    yield from _send(conversation, found, None)
-    return {**members, "conversationId": conversation}
 
 
 def to_end(begin: Call[Json]) -> Flow[Json]:
@@ -185,8 +171,8 @@ def _whole(status: Json) -> Json:
     """The result of a run that is over. Of one that is no longer in its memory, the server knows only how it ended."""
     if "result" not in status:
         sentence = status.get("outcome", {}).get("sentence", "")
-        message = f"The run is over, but the server no longer keeps its output and files. {sentence} [{status['runId']}]"
-        raise errors.NotFound(message, code="run_not_found")
+        message = f"The run is over, but the server no longer keeps its output and files. {sentence}"
+        raise errors.NotFound(f"{message} [{status['runId']}]", code="run_not_found")
     result: Json = status["result"]
     return result
 
@@ -213,12 +199,12 @@ def cancel(run_id: str) -> Call[Run]:
 
 def send_input(run_id: str, data: bytes, eof: bool) -> Call[None]:
     query = {"eof": "true"} if eof else {}
-    return Call("POST", f"{_run_path(run_id)}/stdin", _nothing, query=query, body=_folders.BytesBody(data))
+    return Call("POST", f"{_run_path(run_id)}/stdin", nothing, query=query, body=BytesBody(data))
 
 
 def events_call(run_id: str, reader: EventReader) -> Call[None]:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(reader.after)}
-    return Call("GET", f"{_run_path(run_id)}/events", _nothing, headers=headers, repeatable=True)
+    return Call("GET", f"{_run_path(run_id)}/events", nothing, headers=headers, repeatable=True)
 
 
 def _cell_error(run_id: str) -> Call[CellError | None]:
@@ -233,26 +219,6 @@ def _cell_error(run_id: str) -> Call[CellError | None]:
 
 def cell_error(event: Event) -> CellError:
     return CellError(str(event.members.get("name", "")), str(event.members.get("value", "")))
-
-
-def pages(path: str, member: str, make: Callable[[Json], T], query: Mapping[str, str]) -> Flow[list[T]]:
-    """All items of a list, page by page."""
-
-    def parse(answer: Answer) -> tuple[list[T], str | None]:
-        page = answer.json()
-        return [make(item) for item in page[member]], page.get("after")
-
-    items: list[T] = []
-    after: str | None = None
-    while True:
-        more = {} if after is None else {"after": after}
-        before = after
-        found, after = yield from call(Call("GET", path, parse, query={**query, **more}, repeatable=True))
-        items += found
-        if after is None:
-            return items
-        if after == before:
-            raise errors.UnexpectedAnswer("The server sent the same page again.")
 
 
 def runs(conversation: str | None) -> Flow[list[Run]]:
@@ -271,149 +237,8 @@ def conversations() -> Flow[list[Conversation]]:
 
 
 def delete_conversation(conversation: str) -> Call[None]:
-    return Call("DELETE", _conversation(conversation), _nothing)
-
-
-def list_files(conversation: str, folder: str | None, file: MakeFile[FileT]) -> Flow[list[FileT]]:
-    query = {} if folder is None else {"folder": folder}
-    return pages(f"{_conversation(conversation)}/files", "files", lambda one: file(conversation, one), query)
-
-
-def read_file(conversation: str, path: str | File, bytes_max: int) -> Call[bytes]:
-    """A file in memory. The server's own bound is that of the conversation, which is larger."""
-    return Call("GET", file_path(conversation, path), _content, repeatable=True, bytes_max=bytes_max)
-
-
-def write_file(
-    conversation: str,
-    path: str | File,
-    body: _folders.BytesBody | _folders.FileBody,
-    file: Callable[[str, Json], T],
-    meter: Meter | None = None,
-) -> Call[T]:
-    return Call(
-        "PUT",
-        file_path(conversation, path),
-        lambda answer: file(conversation, answer.json()),
-        headers={"Content-Type": "application/octet-stream"},
-        body=body,
-        meter=meter,
-        repeatable=True,
-    )
-
-
-def delete_file(conversation: str, path: str | File) -> Call[None]:
-    return Call("DELETE", file_path(conversation, path), _nothing)
-
-
-def upload(
-    conversation: str, local: Path, path: str | None, progress: Progress | None, file: MakeFile[FileT]
-) -> Flow[FileT]:
-    body = yield from call(Local(lambda: _folders.file_body(local)))
-    meter = Meter(progress, body.length)
-    uploaded = yield from call(write_file(conversation, path or local.name, body, file, meter))
-    return uploaded
-
-
-def download(
-    conversation: str, path: str | File, to: str | os.PathLike[str] | None, progress: Progress | None
-) -> Flow[Path]:
-    """A file to the disk. It is complete or not there: it is received beside its place and then put there."""
-    name = path.path if isinstance(path, File) else path
-    target = yield from call(Local(lambda: _folders.local_target(name, to)))
-    part = target.with_name(f".{uuid.uuid4().hex}.part")
-    try:
-        with (yield from call(Local(lambda: part.open("xb")))) as file:
-            step: Call[bytes] = Call(
-                "GET",
-                file_path(conversation, path),
-                _content,
-                sink=Sink(file),
-                meter=Meter(progress),
-                repeatable=True,
-            )
-            yield from call(step)
-        yield from call(Local(lambda: part.replace(target)))
-    finally:
-        part.unlink(missing_ok=True)
-    return target
-
-
-def upload_folder(conversation: str, local: Path, folder: str, progress: Progress | None) -> Flow[Transferred]:
-    found = yield from call(Local(lambda: _folders.scan(local, folder)))
-    return (yield from _send(conversation, found, progress))
-
-
-def _send(conversation: str, found: _folders.Found, progress: Progress | None) -> Flow[Transferred]:
-    total = sum(entry.size for entry in found.entries)
-    meter = Meter(progress, total)
-    for batch in _folders.batches(found.entries):
-        alone = _folders.alone(batch)
-        if alone is not None:
-            yield from call(write_file(conversation, batch[0].name, alone, _any, meter))
-        else:
-            yield from _send_packed(conversation, batch)
-            meter.add(sum(entry.size for entry in batch))
-        meter.begin()
-    files = sum(entry.source is not None for entry in found.entries)
-    return Transferred(files, total, found.skipped)
-
-
-def _send_packed(conversation: str, batch: list[_folders.Entry]) -> Flow[None]:
-    body = yield from call(Local(lambda: _folders.pack(batch)))
-    headers = {"Content-Type": "application/x-tar"}
-    step = Call("PUT", _archive(conversation), _nothing, headers=headers, body=body, repeatable=True)
-    yield from call(step)
-
-
-def download_folder(
-    conversation: str, local: Path, folder: str, progress: Progress | None, bytes_max: int
-) -> Flow[Transferred]:
-    """The archive is received as a whole before the first file is written."""
-    with tempfile.TemporaryFile() as archive:
-        sink = Sink(archive, bytes_max)
-        step: Call[bytes] = Call(
-            "GET", _archive(conversation), _content, sink=sink, meter=Meter(progress), repeatable=True
-        )
-        yield from call(step)
-        return (yield from call(Local(lambda: _folders.unpack(archive, local, folder, bytes_max))))
-
-
-def file_path(conversation: str, path: str | File) -> str:
-    """The route of a file. A name may have any bytes: those that are not UTF-8 are surrogates, as in `os.fsdecode`."""
-    if isinstance(path, File):
-        encoded = path.path_encoded or _encoded(path.path)
-    else:
-        encoded = _encoded(path)
-    return f"{_conversation(conversation)}/files/{encoded}"
-
-
-def _encoded(path: str) -> str:
-    if any(part in ("", ".", "..") for part in path.split("/")):
-        message = f"{path!r} is not a path of a file below /data."
-        raise errors.InvalidRequest(message, code="invalid_argument", param="path")
-    return quote(path.encode("utf-8", "surrogateescape"), safe="/")
-
-
-def _conversation(conversation: str) -> str:
-    return f"/v1/conversations/{quote(conversation, safe='')}"
-
-
-def _archive(conversation: str) -> str:
-    return f"{_conversation(conversation)}/archive"
+    return Call("DELETE", conversation_path(conversation), nothing)
 
 
 def _run_path(run_id: str) -> str:
     return f"/v1/runs/{quote(run_id, safe='')}"
-
-
-def _any(_: str, data: Json) -> Json:
-    return data
-
-
-def _nothing(_: Answer) -> None:
-    return None
-
-
-def _content(answer: Answer) -> bytes:
-    return answer.content

@@ -128,3 +128,23 @@ def call(step: Call[T] | Local[T]) -> Generator[Step, Any, T]:
     """Asks for one step; `yield from` gives its result with its type."""
     result: T = yield step
     return result
+
+
+def pages(path: str, member: str, make: Callable[[Json], T], query: Mapping[str, str]) -> Flow[list[T]]:
+    """All items of a list, page by page."""
+
+    def parse(answer: Answer) -> tuple[list[T], str | None]:
+        page = answer.json()
+        return [make(item) for item in page[member]], page.get("after")
+
+    items: list[T] = []
+    after: str | None = None
+    while True:
+        more = {} if after is None else {"after": after}
+        before = after
+        found, after = yield from call(Call("GET", path, parse, query={**query, **more}, repeatable=True))
+        items += found
+        if after is None:
+            return items
+        if after == before:
+            raise UnexpectedAnswer("The server sent the same page again.")

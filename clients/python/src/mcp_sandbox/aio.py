@@ -12,6 +12,7 @@ import anyio
 import httpx
 
 from . import _operations as operations
+from . import _transfers as transfers
 from ._awaiting import AsyncConnection
 from ._folders import DOWNLOAD_BYTES_MAX, BytesBody
 from ._sse import EventReader
@@ -49,7 +50,7 @@ class AsyncEventStream:
     """The events of one run, as they happen. The run begins with the first use. `async with` cancels a run that is left
     before its end; without it, the run goes on."""
 
-    def __init__(self, connection: AsyncConnection, path: str, members: Json, files: operations.Sources | None) -> None:
+    def __init__(self, connection: AsyncConnection, path: str, members: Json, files: transfers.Sources | None) -> None:
         self._connection = connection
         self._asked = (path, members, files)
         self._beginning = anyio.Lock()
@@ -114,39 +115,39 @@ class AsyncFiles:
 
     async def list(self, folder: str | None = None) -> list[AsyncRemoteFile]:
         """All files, or those of a folder."""
-        return await self._connection.run(operations.list_files(self.conversation, folder, maker(self._connection)))
+        return await self._connection.run(transfers.list_files(self.conversation, folder, maker(self._connection)))
 
-    async def read(self, path: str | File, *, bytes_max: int = operations.READ_BYTES_MAX) -> bytes:
+    async def read(self, path: str | File, *, bytes_max: int = transfers.READ_BYTES_MAX) -> bytes:
         """A file in memory; a longer one is an error."""
-        return await self._connection.call(operations.read_file(self.conversation, path, bytes_max))
+        return await self._connection.call(transfers.read_file(self.conversation, path, bytes_max))
 
     async def write(self, path: str | File, content: str | bytes) -> AsyncRemoteFile:
         body = BytesBody(content.encode() if isinstance(content, str) else content)
         file = maker(self._connection)
-        return await self._connection.call(operations.write_file(self.conversation, path, body, file))
+        return await self._connection.call(transfers.write_file(self.conversation, path, body, file))
 
     async def delete(self, path: str | File) -> None:
         """Deletes a file, or a folder with all it holds."""
-        await self._connection.call(operations.delete_file(self.conversation, path))
+        await self._connection.call(transfers.delete_file(self.conversation, path))
 
     async def upload(
         self, local: str | os.PathLike[str], path: str | None = None, progress: Progress | None = None
     ) -> AsyncRemoteFile:
         """Sends a local file of any length; by default under its own name."""
         file = maker(self._connection)
-        return await self._connection.run(operations.upload(self.conversation, Path(local), path, progress, file))
+        return await self._connection.run(transfers.upload(self.conversation, Path(local), path, progress, file))
 
     async def download(
         self, path: str | File, to: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Path:
         """Fetches a file to a path or into a folder; the answer is where it is. It is complete or not there."""
-        return await self._connection.run(operations.download(self.conversation, path, to, progress))
+        return await self._connection.run(transfers.download(self.conversation, path, to, progress))
 
     async def upload_folder(
         self, local: str | os.PathLike[str], folder: str = "", progress: Progress | None = None
     ) -> Transferred:
         """Sends the plain files below a local folder. Links are skipped and named in the answer."""
-        return await self._connection.run(operations.upload_folder(self.conversation, Path(local), folder, progress))
+        return await self._connection.run(transfers.upload_folder(self.conversation, Path(local), folder, progress))
 
     async def download_folder(
         self,
@@ -157,7 +158,7 @@ class AsyncFiles:
         bytes_max: int = DOWNLOAD_BYTES_MAX,
     ) -> Transferred:
         """Fetches all plain files, or those of a folder, and writes them below a local folder."""
-        flow = operations.download_folder(self.conversation, Path(to), folder, progress, bytes_max)
+        flow = transfers.download_folder(self.conversation, Path(to), folder, progress, bytes_max)
         return await self._connection.run(flow)
 
 
@@ -288,7 +289,7 @@ class AsyncSandbox:
         stdin: str | None = None,
         args: Sequence[str] | None = None,
         timeout: float | None = None,
-        files: operations.Sources | None = None,
+        files: transfers.Sources | None = None,
         env: Mapping[str, str] | None = None,
     ) -> RunResult[AsyncRemoteFile]:
         """Runs a program and waits for its end; when the wait is interrupted, the run is cancelled.
@@ -307,7 +308,7 @@ class AsyncSandbox:
         stdin: str | None = None,
         args: Sequence[str] | None = None,
         timeout: float | None = None,
-        files: operations.Sources | None = None,
+        files: transfers.Sources | None = None,
         env: Mapping[str, str] | None = None,
     ) -> AsyncEventStream:
         """The events of a run while it goes on. After a broken connection it resumes where it was."""

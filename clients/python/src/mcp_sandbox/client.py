@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 
 from . import _operations as operations
+from . import _transfers as transfers
 from ._blocking import Connection
 from ._folders import DOWNLOAD_BYTES_MAX, BytesBody
 from ._sse import EventReader
@@ -53,7 +54,7 @@ class EventStream:
     """The events of one run, as they happen. The run begins with the first use. `with` cancels a run that is left
     before its end; without it, the run goes on."""
 
-    def __init__(self, connection: Connection, path: str, members: Json, files: operations.Sources | None) -> None:
+    def __init__(self, connection: Connection, path: str, members: Json, files: transfers.Sources | None) -> None:
         self._connection = connection
         self._asked = (path, members, files)
         self._beginning = threading.Lock()
@@ -118,39 +119,39 @@ class Files:
 
     def list(self, folder: str | None = None) -> list[RemoteFile]:
         """All files, or those of a folder."""
-        return self._connection.run(operations.list_files(self.conversation, folder, maker(self._connection)))
+        return self._connection.run(transfers.list_files(self.conversation, folder, maker(self._connection)))
 
-    def read(self, path: str | File, *, bytes_max: int = operations.READ_BYTES_MAX) -> bytes:
+    def read(self, path: str | File, *, bytes_max: int = transfers.READ_BYTES_MAX) -> bytes:
         """A file in memory; a longer one is an error."""
-        return self._connection.call(operations.read_file(self.conversation, path, bytes_max))
+        return self._connection.call(transfers.read_file(self.conversation, path, bytes_max))
 
     def write(self, path: str | File, content: str | bytes) -> RemoteFile:
         body = BytesBody(content.encode() if isinstance(content, str) else content)
         file = maker(self._connection)
-        return self._connection.call(operations.write_file(self.conversation, path, body, file))
+        return self._connection.call(transfers.write_file(self.conversation, path, body, file))
 
     def delete(self, path: str | File) -> None:
         """Deletes a file, or a folder with all it holds."""
-        self._connection.call(operations.delete_file(self.conversation, path))
+        self._connection.call(transfers.delete_file(self.conversation, path))
 
     def upload(
         self, local: str | os.PathLike[str], path: str | None = None, progress: Progress | None = None
     ) -> RemoteFile:
         """Sends a local file of any length; by default under its own name."""
         file = maker(self._connection)
-        return self._connection.run(operations.upload(self.conversation, Path(local), path, progress, file))
+        return self._connection.run(transfers.upload(self.conversation, Path(local), path, progress, file))
 
     def download(
         self, path: str | File, to: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Path:
         """Fetches a file to a path or into a folder; the answer is where it is. It is complete or not there."""
-        return self._connection.run(operations.download(self.conversation, path, to, progress))
+        return self._connection.run(transfers.download(self.conversation, path, to, progress))
 
     def upload_folder(
         self, local: str | os.PathLike[str], folder: str = "", progress: Progress | None = None
     ) -> Transferred:
         """Sends the plain files below a local folder. Links are skipped and named in the answer."""
-        return self._connection.run(operations.upload_folder(self.conversation, Path(local), folder, progress))
+        return self._connection.run(transfers.upload_folder(self.conversation, Path(local), folder, progress))
 
     def download_folder(
         self,
@@ -161,7 +162,7 @@ class Files:
         bytes_max: int = DOWNLOAD_BYTES_MAX,
     ) -> Transferred:
         """Fetches all plain files, or those of a folder, and writes them below a local folder."""
-        flow = operations.download_folder(self.conversation, Path(to), folder, progress, bytes_max)
+        flow = transfers.download_folder(self.conversation, Path(to), folder, progress, bytes_max)
         return self._connection.run(flow)
 
 
@@ -292,7 +293,7 @@ class Sandbox:
         stdin: str | None = None,
         args: Sequence[str] | None = None,
         timeout: float | None = None,
-        files: operations.Sources | None = None,
+        files: transfers.Sources | None = None,
         env: Mapping[str, str] | None = None,
     ) -> RunResult[RemoteFile]:
         """Runs a program and waits for its end; when the wait is interrupted, the run is cancelled.
@@ -311,7 +312,7 @@ class Sandbox:
         stdin: str | None = None,
         args: Sequence[str] | None = None,
         timeout: float | None = None,
-        files: operations.Sources | None = None,
+        files: transfers.Sources | None = None,
         env: Mapping[str, str] | None = None,
     ) -> EventStream:
         """The events of a run while it goes on. After a broken connection it resumes where it was."""
