@@ -57,6 +57,19 @@ def test_run_waits_for_a_long_program(script: Script, sandbox: Sandbox) -> None:
     assert script.lines() == ["POST /v1/runs", "GET /v1/runs/run-1?wait=20", "GET /v1/runs/run-1?wait=20"]
 
 
+def test_long_wait_for_a_run_is_made_of_short_ones(script: Script, sandbox: Sandbox) -> None:
+    running = [httpx.Response(200, json=status("running")) for _ in range(4)]
+    script.add(*running)
+    assert sandbox.get("run-1", wait=50).state == sandbox.get("run-1").state == "running"
+    waited = ["GET /v1/runs/run-1?wait=20", "GET /v1/runs/run-1?wait=20", "GET /v1/runs/run-1?wait=10"]
+    assert script.lines() == [*waited, "GET /v1/runs/run-1?wait=0"]
+    script.add(httpx.Response(200, json=status()))
+    assert sandbox.get("run-1", wait=3600).state == "finished"
+    script.add(problem("invalid_argument", 422))
+    with pytest.raises(InvalidRequest):
+        sandbox.get("run-1", wait=-1)
+
+
 def test_failing_program_is_a_result(script: Script, sandbox: Sandbox) -> None:
     outcome = {"ended": "exited", "sentence": "It failed.", "exitCode": 3}
     script.add(httpx.Response(200, json=status(result=result(outcome=outcome, stderr="why"))))

@@ -153,6 +153,16 @@ def get(run_id: str, wait: int, parse: Callable[[Answer], T]) -> Call[T]:
     return Call("GET", _run_path(run_id), parse, query={"wait": wait}, repeatable=True)
 
 
+def seen(run_id: str, wait: int) -> Flow[Run]:
+    """A run, after at most `wait` seconds when it goes on. No single request waits longer than proxies do."""
+    while True:
+        part = min(wait, WAIT_S)
+        run = yield from call(get(run_id, part, as_run))
+        wait -= part
+        if wait <= 0 or run.state == "finished":
+            return run
+
+
 def result(run_id: str, file: MakeFile[FileT]) -> Flow[RunResult[FileT]]:
     """Waits for the end of a run that was begun before."""
     return RunResult.of(_whole((yield from finished(run_id))), file)

@@ -332,7 +332,7 @@ class AsyncSandbox:
 
     async def get(self, run_id: str, wait: int = 0) -> Run:
         """A run, after at most `wait` seconds when it goes on."""
-        return await self._connection.call(operations.get(run_id, wait, operations.as_run))
+        return await self._connection.run(operations.seen(run_id, wait))
 
     async def cancel(self, run_id: str) -> Run:
         return await self._connection.call(operations.cancel(run_id))

@@ -336,7 +336,7 @@ class Sandbox:
 
     def get(self, run_id: str, wait: int = 0) -> Run:
         """A run, after at most `wait` seconds when it goes on."""
-        return self._connection.call(operations.get(run_id, wait, operations.as_run))
+        return self._connection.run(operations.seen(run_id, wait))
 
     def cancel(self, run_id: str) -> Run:
         return self._connection.call(operations.cancel(run_id))
