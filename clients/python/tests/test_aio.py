@@ -100,6 +100,34 @@ def test_cancelled_task_cancels_its_run(loop: str, created: bool) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_task_that_is_cancelled_as_its_stream_begins_leaves_no_run(loop: str) -> None:
+    seen: list[str] = []
+    waiting = anyio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(f"{request.method} {request.url.path}")
+        if len(seen) > 1:
+            return httpx.Response(202, json=status("running"))
+        waiting.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def follow(sandbox: AsyncSandbox) -> None:
+        async with sandbox.stream("python", "x"):
+            raise AssertionError("it has not begun")
+
+    async def whole() -> None:
+        async with AsyncSandbox("http://server", TOKEN, transport=httpx.MockTransport(answer)) as sandbox:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follow, sandbox)
+                await waiting.wait()
+                tasks.cancel_scope.cancel()
+
+    anyio.run(whole, backend=loop)
+    assert seen == ["POST /v1/runs", "POST /v1/runs", "POST /v1/runs/run-1/cancel"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_events_resume_and_a_stream_that_is_left_is_cancelled(loop: str, script: Script) -> None:
     async def breaks() -> AsyncIterator[bytes]:
         yield event(1, "started")

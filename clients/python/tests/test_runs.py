@@ -123,6 +123,17 @@ def test_run_interrupted_at_its_creation_is_found_by_its_key(script: Script, san
     assert script.bodies[0] == script.bodies[1]
 
 
+def test_stream_interrupted_as_it_begins_leaves_no_run(script: Script, sandbox: Sandbox) -> None:
+    def interrupt(_: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    script.add(interrupt, httpx.Response(202, json=status("running")), httpx.Response(200, json=status()))
+    with pytest.raises(KeyboardInterrupt), sandbox.stream("python", "x"):
+        raise AssertionError("it has not begun")
+    assert script.lines() == ["POST /v1/runs", "POST /v1/runs", "POST /v1/runs/run-1/cancel"]
+    assert script.requests[0].headers["idempotency-key"] == script.requests[1].headers["idempotency-key"]
+
+
 def test_creation_is_repeated_with_one_key(script: Script, sandbox: Sandbox) -> None:
     script.add(
         httpx.ReadError("reset"),

@@ -123,12 +123,12 @@ def close_session(session: str) -> Flow[None]:
             raise
 
 
-def to_end(begin: Call[Json]) -> Flow[Json]:
-    """Begins a run and waits for its end, however long it takes."""
+def to_end(begin: Call[Json], *, wait: bool = True) -> Flow[Json]:
+    """Begins a run and waits for its end, however long it takes; without `wait`, until it has begun."""
     status: Json | None = None
     try:
         status = yield from call(begin)
-        return (yield from finished(status["runId"], status))
+        return (yield from finished(status["runId"], status)) if wait else status
     except GeneratorExit:
         raise
     except BaseException as stop:
@@ -143,9 +143,10 @@ def to_end(begin: Call[Json]) -> Flow[Json]:
 
 
 def begin(path: str, members: Json, files: Sources | None) -> Flow[str]:
-    """Begins a run or a cell and does not wait for it; its id."""
+    """Begins a run or a cell and does not wait for it; its id. When it is interrupted, nobody has that id, and the run
+    is cancelled."""
     members = yield from with_files(members, files)
-    status = yield from call(create(path, members, 0))
+    status = yield from to_end(create(path, members, 0), wait=False)
     return str(status["runId"])
 
 
