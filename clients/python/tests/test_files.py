@@ -215,8 +215,10 @@ def test_nothing_is_written_through_a_local_link(script: Script, sandbox: Sandbo
 @pytest.mark.parametrize("content", [b"", b"nonsense" * 100, archive(("a", tarfile.REGTYPE, b"x" * 2000))[:1500]])
 def test_broken_archive_is_named(script: Script, sandbox: Sandbox, tmp_path: Path, content: bytes) -> None:
     script.add(httpx.Response(200, content=content))
+    (tmp_path / "a").write_text("before")
     with pytest.raises(UnexpectedAnswer):
         sandbox.files("demo").download_folder(tmp_path)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "before")]
 
 
 def test_endless_archive_is_bounded(script: Script, sandbox: Sandbox, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import io
 import os
 import stat
 import tarfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -191,6 +192,11 @@ def local_target(path: str, to: str | os.PathLike[str] | None) -> Path:
     return target / _parts(path)[-1] if target.is_dir() else target
 
 
+def part_of(target: Path) -> Path:
+    """Where a file is written before it is put into its place, so that it is complete or not there."""
+    return target.with_name(f".{uuid.uuid4().hex}.part")
+
+
 def _fail(error: OSError) -> None:
     raise error
 
@@ -222,6 +228,11 @@ def _write(content: IO[bytes], to: Path, parts: tuple[str, ...]) -> None:
         if target.is_symlink():
             raise InvalidRequest(f"{target} is a link, which is not written through.", code="invalid_argument")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as file:
-        while piece := content.read(PIECE_BYTES):
-            file.write(piece)
+    unfinished = part_of(target)
+    try:
+        with unfinished.open("xb") as file:
+            while piece := content.read(PIECE_BYTES):
+                file.write(piece)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -77,7 +77,7 @@ def download(
     """A file to the disk. It is complete or not there: it is received beside its place and then put there."""
     name = path.path if isinstance(path, File) else path
     target = yield from call(Local(lambda: _folders.local_target(name, to)))
-    part = target.with_name(f".{uuid.uuid4().hex}.part")
+    part = _folders.part_of(target)
     try:
         with (yield from call(Local(lambda: part.open("xb")))) as file:
             step: Call[bytes] = Call(
