@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 from conftest import TOKEN, Script, problem, status
-from mcp_sandbox import CodeRunner, NotSupported, ServerFailed
+from mcp_sandbox import CodeRunner, NotFound, NotSupported, ServerFailed
 
 
 def test_coderunner_executes_and_browses(script: Script) -> None:
@@ -26,6 +26,18 @@ def test_coderunner_executes_and_browses(script: Script) -> None:
             runner.browse("http://x")
         with pytest.raises(NotSupported, match="This server cannot open web pages: it has no /v1/browser/navigate"):
             runner.browse("http://x")
+
+
+def test_server_without_a_browser_is_told_from_a_missing_session(script: Script) -> None:
+    refused = {"code": "runner_not_found", "detail": "There is no runner for `browser`.", "requestId": "req-7"}
+    script.add(httpx.Response(501, json=refused), problem("session_not_found", 404))
+    with CodeRunner("http://server", TOKEN, transport=script) as runner:
+        with pytest.raises(NotSupported, match="cannot open web pages: There is no runner") as caught:
+            runner.browse("http://x")
+        assert (caught.value.code, caught.value.status, caught.value.request_id) == ("runner_not_found", 501, "req-7")
+        with pytest.raises(NotFound) as missing:
+            runner.execute("x", session="s")
+        assert not isinstance(missing.value, NotSupported)
 
 
 def test_coderunner_waits_for_as_long_as_an_execution_lasts(script: Script) -> None:

@@ -18,6 +18,9 @@ from ._steps import Answer, Call, Flow, call
 from ._transport import RETRIES_MAX
 from .models import Execution, Json
 
+# Of the browser's paths, where the server has no image of a browser.
+_NOT_IMPLEMENTED = 501
+
 
 @dataclass(frozen=True)
 class Page:
@@ -81,11 +84,17 @@ def _members(answer: Answer) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _offered(path: str, what: str) -> Iterator[None]:
-    """Says what a server without this path cannot do."""
+    """Says what a server cannot do that has not this path, or not what it needs."""
     try:
         yield
-    except errors.NotSupported as error:
-        message = f"This server cannot {what}: it has no {path}."
+    except errors.NotFound as error:
+        if isinstance(error, errors.NotSupported):
+            why = f"it has no {path}."
+        elif error.status == _NOT_IMPLEMENTED:
+            why = error.message
+        else:
+            raise
+        message = f"This server cannot {what}: {why}"
         raise errors.NotSupported(
             message, code=error.code, status=error.status, request_id=error.request_id
         ) from error
