@@ -122,6 +122,15 @@ def test_repl_runs_a_block_that_the_end_of_the_input_ends(script: Script, sandbo
     assert script.json(1)["code"] == "for n in range(2):\n  print(n)"
 
 
+@pytest.mark.parametrize("line", ["1" + "+1" * 20_000, "-" * 200_000 + "1"], ids=["long", "deep"])
+def test_repl_sends_a_line_that_this_python_cannot_compile(script: Script, sandbox: Sandbox, line: str) -> None:
+    script.add(opened(), httpx.Response(202, json=status("running")), httpx.Response(200, content=finished(1)))
+    session = sandbox.session()
+    session.open()
+    assert _repl.loop(session, lambda _: None, typed(line)) == 0
+    assert script.json(1)["code"] == line
+
+
 def test_repl_keeps_its_session_after_a_late_line_and_a_refusal(
     script: Script, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,8 +60,9 @@ def _goes_on(language: str, lines: list[str]) -> bool:
         return lines[-1].endswith("\\")
     try:
         return codeop.compile_command("\n".join(lines)) is None
-    except (SyntaxError, ValueError, OverflowError):
-        # The kernel says what is wrong, and knows what plain Python does not, such as a top-level await.
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        # The kernel says what is wrong, and knows what plain Python does not, such as a top-level await. The last two
+        # are of expressions that are nested too deeply.
         return False
 
 
