@@ -338,6 +338,9 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, scr
     for url in ("localhost:8080", "ftp://x", "http://"):
         with pytest.raises(ValueError, match="http://"):
             Sandbox(url, TOKEN)
+    for url in ("http://localhost:port", "http://a\x01"):
+        with pytest.raises(ValueError, match="not valid"):
+            Sandbox(url, TOKEN)
     with pytest.raises(ValueError, match="ASCII") as caught:
         Sandbox(token="secret\nX-Other: header")
     assert "secret" not in str(caught.value)

@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
@@ -31,8 +31,11 @@ class Settings:
 
     def __init__(self, url: str | None, token: str | None) -> None:
         self.url = (url or os.environ.get("SANDBOX_URL") or ADDRESS).rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        try:
+            parts = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"the address of the server is not valid: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.host:
             raise ValueError(f"the address of the server must begin with http:// or https://, not {self.url!r}")
         found = token or os.environ.get("MCP_API_TOKEN")
         if not found:
