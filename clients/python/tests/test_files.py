@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -61,6 +61,23 @@ def test_listed_file_is_fetched_by_its_exact_path(script: Script, sandbox: Sandb
 def test_path_that_leads_elsewhere_is_refused(sandbox: Sandbox, path: str) -> None:
     with pytest.raises(InvalidRequest):
         sandbox.files("demo").read(path)
+
+
+@pytest.mark.parametrize("conversation", ["", ".", ".."])
+def test_conversation_whose_path_would_be_another_is_refused(sandbox: Sandbox, conversation: str) -> None:
+    files = sandbox.files(conversation)
+    calls: list[Callable[[], object]] = [
+        # With a dot this was the file `a` of the conversation `files`.
+        lambda: files.delete("files/a"),
+        lambda: files.write("files/a", ""),
+        lambda: files.read("files/a"),
+        files.list,
+        lambda: sandbox.delete_conversation(conversation),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidRequest) as caught:
+            call()
+        assert caught.value.param == "conversationId"
 
 
 def test_long_file_is_not_read_into_memory(script: Script, sandbox: Sandbox) -> None:

@@ -152,6 +152,10 @@ def _encoded(path: str) -> str:
 
 
 def conversation_path(conversation: str) -> str:
+    # Of a path with such a part another one would be made, perhaps that of another conversation.
+    if conversation in ("", ".", ".."):
+        message = f"{conversation!r} cannot be the id of a conversation."
+        raise errors.InvalidRequest(message, code="invalid_argument", param="conversationId")
     return f"/v1/conversations/{quote(conversation, safe='')}"
 
 
