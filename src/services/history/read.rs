@@ -2,6 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use tokio::time::{Instant, sleep};
 use tracing::debug;
 
 use super::{History, Store, line};
@@ -15,6 +16,10 @@ use crate::{
 
 /// How long a caller waits for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How often a line is read again whose end is waited for, and for how long at most: a server that stops waits for the
+/// answer.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_MAX: Duration = Duration::from_secs(20);
 /// What the lines of a page take together; a single one may take more.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
@@ -41,6 +46,22 @@ impl History {
         let line = answer(store.line(who, run)).await?.map(|line| self.with_lost_end(line));
         // Without an end it is over nevertheless, unless another server runs it: its end is not stored yet.
         line.filter(|line| line.end.is_some() || line.instance != self.instance).ok_or_else(unknown)
+    }
+
+    /// The same. The end of a run of another server is waited for, at most so long, and at most 20 seconds.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub async fn run_within(&self, wait: Duration, who: &Principal, run: RunId) -> Result<HistoryLine, Failure> {
+        let (begun, wait) = (Instant::now(), wait.min(LOOK_MAX));
+        loop {
+            let line = self.run(who, run).await?;
+            let left = wait.saturating_sub(begun.elapsed());
+            if line.end.is_some() || left.is_zero() {
+                return Ok(line);
+            }
+            sleep(left.min(LOOK_AGAIN)).await;
+        }
     }
 
     /// Lines of all owners, newest first: fewer than `limit` where they are long.

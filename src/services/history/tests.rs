@@ -5,10 +5,10 @@ use tokio::time::{Instant, advance};
 
 use super::*;
 use crate::{
-    domain::{Principal, clock::ManualClock},
+    domain::{ConversationId, ConversationKey, Language, Principal, clock::ManualClock},
     ports::{
         database::DatabaseError,
-        history::{KeyRecord, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
+        history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
 };
 
@@ -22,6 +22,8 @@ struct Hanging {
     failures: Mutex<u32>,
     /// The servers whose lines were ended.
     ended: Mutex<Vec<InstanceId>>,
+    /// The line of a run, as it is read from the last of these to the first, which stays.
+    lines: Mutex<Vec<HistoryLine>>,
 }
 
 #[async_trait]
@@ -31,7 +33,8 @@ impl HistoryStore for Hanging {
     }
 
     async fn line(&self, _: &Principal, _: RunId) -> DbResult<Option<HistoryLine>> {
-        unreachable!()
+        let mut lines = self.lines.lock();
+        Ok(if lines.len() > 1 { lines.pop() } else { lines.last().cloned() })
     }
 
     async fn page(&self, _: &LineFilter, _: usize) -> DbResult<Vec<HistoryLine>> {
@@ -147,4 +150,39 @@ async fn a_failure_keeps_in_mind_since_when_servers_are_dead() {
     ended.sort_unstable();
     dead.sort_unstable();
     assert_eq!(ended, dead);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_run_of_another_server_is_waited_for() {
+    let wait = Duration::from_secs(3600);
+    let open = HistoryLine {
+        run: RunId::new(),
+        conversation: ConversationKey::new(Principal::default(), ConversationId::fresh()),
+        token: None,
+        is_cell: false,
+        language: Language::default(),
+        image: String::new(),
+        program_sha256: String::new(),
+        source: None,
+        instance: InstanceId::new(),
+        end: None,
+    };
+    let ended = HistoryLine { end: Some(LineEnd::lost(1, line::LOST)), ..open.clone() };
+    let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10, kept_bytes: u64::MAX };
+    for (lines, wait, is_ended, at_least, at_most) in [
+        (vec![ended.clone(), open.clone(), open.clone()], wait, true, 1, 19),
+        (vec![ended], wait, true, 0, 0),
+        (vec![open.clone()], wait, false, 20, 21),
+        (vec![open.clone()], Duration::from_secs(3), false, 3, 4),
+        (vec![open.clone()], Duration::ZERO, false, 0, 0),
+    ] {
+        let store = Arc::new(Hanging { lines: Mutex::new(lines), ..Hanging::default() });
+        let clock = Arc::new(ManualClock::at(1_800_000_000));
+        let history = History::new(Some(store), InstanceId::new(), clock, options);
+        let begun = Instant::now();
+        let found = history.run_within(wait, &Principal::default(), open.run).await.expect("a line");
+        let seconds = begun.elapsed().as_secs();
+        assert_eq!(found.end.is_some(), is_ended);
+        assert!((at_least..=at_most).contains(&seconds), "{seconds} s");
+    }
 }

@@ -240,7 +240,7 @@ pub(super) async fn get(parts: ApiParts, call: Call<WaitForRun>) -> Answer<RunSt
     match parts.runs.get(&call.who, id) {
         Ok(run) => Ok(Json(RunStatus::with_source(&run.wait(wait).await))),
         Err(failure) if call.others_may_know => Err(failure.into()),
-        Err(_) => Ok(Json(RunStatus::recorded(&parts.history.run(&call.who, id).await?))),
+        Err(_) => Ok(Json(RunStatus::recorded(&parts.history.run_within(wait, &call.who, id).await?))),
     }
 }
 
