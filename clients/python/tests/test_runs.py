@@ -134,6 +134,19 @@ def test_stream_interrupted_as_it_begins_leaves_no_run(script: Script, sandbox: 
     assert script.requests[0].headers["idempotency-key"] == script.requests[1].headers["idempotency-key"]
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_interrupted_wait_for_a_place_is_not_resumed(script: Script, streamed: bool) -> None:
+    def interrupted(_: float) -> None:
+        assert len(script.requests) == 1, "it waits again"
+        raise KeyboardInterrupt
+
+    script.add(*(problem("queue_full", 429, {"retry-after": "30"}) for _ in range(2)))
+    with Sandbox("http://server", TOKEN, transport=script, sleep=interrupted) as sandbox:
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.stream("python", "x").begin() if streamed else sandbox.run("python", "x")
+    assert script.lines() == ["POST /v1/runs"] * 2
+
+
 def test_creation_is_repeated_with_one_key(script: Script, sandbox: Sandbox) -> None:
     script.add(
         httpx.ReadError("reset"),

@@ -103,7 +103,7 @@ class AsyncConnection:
             try:
                 return call.read(await self._once(call))
             except SandboxError as error:
-                pause = self._retry.pause(error, attempt, repeatable=call.repeatable)
+                pause = self._retry.pause(error, attempt, repeatable=call.repeatable, patient=call.patient)
                 if pause is None:
                     raise
             await self._sleep(pause)

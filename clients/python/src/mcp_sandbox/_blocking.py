@@ -69,7 +69,7 @@ class Connection:
             try:
                 return call.read(self._once(call))
             except SandboxError as error:
-                pause = self._retry.pause(error, attempt, repeatable=call.repeatable)
+                pause = self._retry.pause(error, attempt, repeatable=call.repeatable, patient=call.patient)
                 if pause is None:
                     raise
             self._sleep(pause)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -136,7 +137,8 @@ def to_end(begin: Call[Json], *, wait: bool = True) -> Flow[Json]:
         if not isinstance(stop, Exception):
             with contextlib.suppress(errors.SandboxError):
                 if status is None and begin.repeatable:
-                    status = yield from call(begin)
+                    # A refusal says that there is none.
+                    status = yield from call(replace(begin, patient=False))
                 if status is not None:
                     yield from call(cancel(status["runId"]))
         raise

@@ -102,6 +102,8 @@ class Call(Generic[T]):
     meter: Meter | None = None
     repeatable: bool = False
     """Sent twice it does the same as once, so it is repeated when the connection breaks."""
+    patient: bool = True
+    """When the server refuses it for now, it is sent again later."""
     bytes_max: int = ANSWER_BYTES_MAX
     """Of an answer in memory."""
 

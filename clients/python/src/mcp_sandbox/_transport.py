@@ -132,9 +132,11 @@ class Retry:
         self._retries = retries
         self._chance = chance
 
-    def pause(self, error: errors.SandboxError, attempt: int, *, repeatable: bool) -> float | None:
+    def pause(
+        self, error: errors.SandboxError, attempt: int, *, repeatable: bool, patient: bool = True
+    ) -> float | None:
         """None if the error is final."""
-        if attempt >= self._retries or not self._is_safe(error, repeatable):
+        if attempt >= self._retries or not self._is_safe(error, repeatable, patient):
             return None
         asked = error.retry_after or 0.0
         if asked > RETRY_AFTER_MAX_S:
@@ -143,9 +145,9 @@ class Retry:
         return max(asked, min(backoff, RETRY_AFTER_MAX_S))
 
     @staticmethod
-    def _is_safe(error: errors.SandboxError, repeatable: bool) -> bool:
+    def _is_safe(error: errors.SandboxError, repeatable: bool, patient: bool) -> bool:
         if isinstance(error, errors.ConnectionFailed):
             return repeatable or not error.sent
         if error.code in _REFUSED:
-            return True
+            return patient
         return repeatable and error.code == "unknown" and error.status in _GATEWAY_STATUSES
