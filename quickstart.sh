@@ -6,6 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 export PROGRAM=quickstart
 # shellcheck source=scripts/provision.sh
 . scripts/provision.sh
+# shellcheck source=scripts/quickstart/state.sh
+. scripts/quickstart/state.sh
 
 readonly PORT_DEFAULT=8080 SOCKET_DEFAULT=/var/run/docker.sock
 readonly READY_SECONDS=90
@@ -30,44 +32,6 @@ Packages are installed with apt-get, which takes root or sudo. The server is sta
 plain process (log in $LOG_FILE) where Compose is not available.
 TEXT
 }
-
-# --- the present state ----------------------------------------------------------------------------------------------
-
-compose() {
-  if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
-}
-
-has_compose() { docker compose version >/dev/null 2>&1 || has docker-compose; }
-
-# The setting $1: from the environment, else the last line of .env that sets it, else $2.
-setting() {
-  local value=${!1:-}
-  [ -n "$value" ] || [ ! -r .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
-  printf '%s\n' "${value:-$2}"
-}
-
-own_container() { has_compose && [ -e .env ] && compose ps -q sandbox 2>/dev/null | head -n 1; }
-
-own_container_runs() {
-  local id
-  id=$(own_container) && [ -n "$id" ] && [ "$(docker inspect -f '{{.State.Running}}' "$id" 2>/dev/null)" = true ]
-}
-
-own_process_runs() {
-  # A new build leaves it running from a file that was unlinked; the link then ends in "(deleted)".
-  [ -r "$PID_FILE" ] && [[ $(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null) == "$PWD/dist/mcp-sandbox-server"* ]]
-}
-
-# The port our own server has now, or nothing.
-own_port() {
-  if own_process_runs; then
-    cat "$PORT_FILE"
-  elif own_container_runs; then
-    docker port "$(own_container)" 8080/tcp | sed -n '1s/.*://p'
-  fi
-}
-
-port_is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # --- steps -----------------------------------------------------------------------------------------------------------
 
@@ -107,17 +71,6 @@ install_compose() {
 }
 
 random_hex() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
-
-# The socket of the engine that the docker command uses, for Compose to hand over. Of an engine on another machine it is
-# the usual one.
-engine_socket() {
-  local host=${DOCKER_HOST:-}
-  [ -n "$host" ] || host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || host=
-  case $host in
-    unix://*) setting DOCKER_SOCKET "${host#unix://}" ;;
-    *) setting DOCKER_SOCKET "$SOCKET_DEFAULT" ;;
-  esac
-}
 
 # $1: port. Never changes an existing .env.
 write_env() {
@@ -218,24 +171,6 @@ start_container() {
   rm -f "$log"
 }
 
-# The value of .env, with the port of this run.
-publish_at() {
-  local configured
-  configured=$(setting MCP_PUBLISH "127.0.0.1:$1")
-  case $configured in
-    *:*) printf '%s:%s\n' "${configured%:*}" "$1" ;;
-    *) printf '%s\n' "$1" ;;
-  esac
-}
-
-base_url_at() {
-  local configured configured_port
-  configured=$(setting PUBLIC_BASE_URL "http://localhost:$1")
-  configured=${configured%/}
-  configured_port=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
-  printf '%s\n' "${configured/%:$configured_port/:$1}"
-}
-
 # $1: port
 start_process() {
   say "Docker Compose is not available, so the server is started as a process"
@@ -294,9 +229,6 @@ wait_until_ready() {
     sleep 0.5
   done
 }
-
-# What the server got: Compose hands over the file, not the environment.
-token() { sed -n 's/^MCP_API_TOKEN=//p' .env | tail -n 1; }
 
 # $1: port. The same call as in README.
 first_run() {

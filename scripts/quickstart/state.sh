@@ -1,0 +1,71 @@
+# shellcheck shell=bash
+# What quickstart.sh finds: settings, addresses, the engine's socket, and its own server. Sourced, not run, after
+# scripts/provision.sh; PID_FILE and PORT_FILE are those of quickstart.sh.
+
+compose() {
+  if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
+}
+
+has_compose() { docker compose version >/dev/null 2>&1 || has docker-compose; }
+
+# The setting $1: from the environment, else the last line of .env that sets it, else $2.
+setting() {
+  local value=${!1:-}
+  [ -n "$value" ] || [ ! -r .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
+  printf '%s\n' "${value:-$2}"
+}
+
+own_container() { has_compose && [ -e .env ] && compose ps -q sandbox 2>/dev/null | head -n 1; }
+
+own_container_runs() {
+  local id
+  id=$(own_container) && [ -n "$id" ] && [ "$(docker inspect -f '{{.State.Running}}' "$id" 2>/dev/null)" = true ]
+}
+
+own_process_runs() {
+  # A new build leaves it running from a file that was unlinked; the link then ends in "(deleted)".
+  [ -r "$PID_FILE" ] && [[ $(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null) == "$PWD/dist/mcp-sandbox-server"* ]]
+}
+
+# The port our own server has now, or nothing.
+own_port() {
+  if own_process_runs; then
+    cat "$PORT_FILE"
+  elif own_container_runs; then
+    docker port "$(own_container)" 8080/tcp | sed -n '1s/.*://p'
+  fi
+}
+
+port_is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# The value of .env, with the port of this run.
+publish_at() {
+  local configured
+  configured=$(setting MCP_PUBLISH "127.0.0.1:$1")
+  case $configured in
+    *:*) printf '%s:%s\n' "${configured%:*}" "$1" ;;
+    *) printf '%s\n' "$1" ;;
+  esac
+}
+
+base_url_at() {
+  local configured configured_port
+  configured=$(setting PUBLIC_BASE_URL "http://localhost:$1")
+  configured=${configured%/}
+  configured_port=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
+  printf '%s\n' "${configured/%:$configured_port/:$1}"
+}
+
+# What the server got: Compose hands over the file, not the environment.
+token() { sed -n 's/^MCP_API_TOKEN=//p' .env | tail -n 1; }
+
+# The socket of the engine that the docker command uses, for Compose to hand over. Of an engine on another machine it is
+# the usual one.
+engine_socket() {
+  local host=${DOCKER_HOST:-}
+  [ -n "$host" ] || host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || host=
+  case $host in
+    unix://*) setting DOCKER_SOCKET "${host#unix://}" ;;
+    *) setting DOCKER_SOCKET "$SOCKET_DEFAULT" ;;
+  esac
+}
