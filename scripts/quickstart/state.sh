@@ -23,8 +23,11 @@ own_container_runs() {
 }
 
 own_process_runs() {
-  # A new build leaves it running from a file that was unlinked; the link then ends in "(deleted)".
-  [ -r "$PID_FILE" ] && [[ $(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null) == "$PWD/dist/mcp-sandbox-server"* ]]
+  local started
+  # The kernel names the file without symbolic links on the way. A new build leaves the server running from a file that
+  # was unlinked; the name then ends in "(deleted)".
+  started=$(pwd -P)/dist/mcp-sandbox-server
+  [ -r "$PID_FILE" ] && [[ $(readlink "/proc/$(cat "$PID_FILE")/exe" 2>/dev/null) == "$started"* ]]
 }
 
 # The port our own server has now, or nothing.

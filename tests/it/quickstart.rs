@@ -175,6 +175,27 @@ fn root_is_mounted_with_nosuid_and_nodev_once() {
     assert!(has(first, &["nosuid", "nodev"]) && has(second, &["nosuid", "nodev", "noexec"]), "{out}\n{err}");
 }
 
+/// A process of the server, in a checkout that is reached by a symbolic link.
+const LINKED: &str = r#"
+mkdir -p checkout/dist checkout/target/run && cp -r functions.sh scripts checkout
+cp "$(command -v sleep)" checkout/dist/mcp-sandbox-server
+ln -s checkout link && cd link
+. ./functions.sh
+dist/mcp-sandbox-server 60 &
+echo $! >"$PID_FILE"
+engine_answers() { return 1; }
+stop
+kill $! 2>/dev/null || true
+"#;
+
+#[test]
+fn a_process_is_stopped_in_a_checkout_behind_a_link() {
+    let folder = functions();
+    let output = Command::new("bash").args(["-c", LINKED]).current_dir(folder.path()).output().expect("bash");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && err.contains("quickstart: stopped"), "{err}");
+}
+
 /// Prints what Compose is handed over for the engines that the docker command can be told of.
 const SOCKETS: &str = r"
 . ./functions.sh
