@@ -203,9 +203,14 @@ stop_process() {
 stop() {
   local stopped=no
   if own_process_runs; then stop_process; stopped=yes; fi
-  if engine_answers && [ -n "$(own_container)" ]; then
-    compose down >/dev/null 2>&1 || die "Docker Compose could not stop the server; 'docker ps' shows what runs."
-    stopped=yes
+  if engine_answers; then
+    if [ -n "$(own_container)" ]; then
+      compose down >/dev/null 2>&1 || die "Docker Compose could not stop the server; 'docker ps' shows what runs."
+      stopped=yes
+    fi
+  elif [ $stopped = no ] && [ -e .env ] && has docker; then
+    ! engine_refuses || join_or_leave "$PWD/quickstart.sh" --stop
+    die "no Docker engine answers, so a server in a container cannot be stopped; start the engine and run this again."
   fi
   if [ $stopped = yes ]; then say "stopped"; else say "the server was not running"; fi
 }

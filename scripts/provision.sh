@@ -101,10 +101,7 @@ ensure_engine() {
   engine_answers && return
   [ -z "${DOCKER_HOST:-}" ] ||
     die "no Docker engine answers at DOCKER_HOST=$DOCKER_HOST; correct or unset it and run this again."
-  if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ] && ! is_root; then
-    joined_since_login && has sg && again_as_member "$@"
-    die "you may not use this Docker engine; run 'sudo usermod -aG docker $(id -un)', log in again and run this again."
-  fi
+  ! engine_refuses || join_or_leave "$@"
   if ! has dockerd; then
     say "there is no Docker engine on this machine"
     install_packages docker.io
@@ -116,6 +113,17 @@ ensure_engine() {
     join_docker_group "$@"
   fi
   engine_answers || die "the Docker engine was started but does not answer; see $ENGINE_LOG or 'journalctl -u docker'."
+}
+
+# Whether this user may not use the engine's socket.
+engine_refuses() {
+  [ -z "${DOCKER_HOST:-}" ] && [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ] && ! is_root
+}
+
+# Goes on as a member of the engine's group where the user joined it since the login. $@: the command to run again.
+join_or_leave() {
+  joined_since_login && has sg && again_as_member "$@"
+  die "you may not use this Docker engine; run 'sudo usermod -aG docker $(id -un)', log in again and run this again."
 }
 
 ENGINE_LOG=/var/log/dockerd.log

@@ -196,6 +196,30 @@ fn a_process_is_stopped_in_a_checkout_behind_a_link() {
     assert!(output.status.success() && err.contains("quickstart: stopped"), "{err}");
 }
 
+/// The login is from before the script made the user a member of the engine's group; and an engine that is down.
+const REFUSED: &str = r"
+. ./functions.sh
+touch .env
+docker() { return 1; }
+engine_answers() { return 1; }
+joined_since_login() { return 0; }
+sg() { :; }
+again_as_member() { echo again ${1##*/} $2; exit; }
+engine_refuses() { return 0; }
+(stop)
+engine_refuses() { return 1; }
+(stop) || echo status $?
+";
+
+#[test]
+fn stop_does_not_say_that_nothing_runs_where_it_cannot_know() {
+    let folder = functions();
+    let output = Command::new("bash").args(["-c", REFUSED]).current_dir(folder.path()).output().expect("bash");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "again quickstart.sh --stop\nstatus 1\n", "{err}");
+    assert!(err.contains("no Docker engine answers") && !err.contains("not running"), "{err}");
+}
+
 /// Prints what Compose is handed over for the engines that the docker command can be told of.
 const SOCKETS: &str = r"
 . ./functions.sh
