@@ -226,7 +226,7 @@ show_server_log() {
 # $1: port
 wait_until_ready() {
   local deadline=$((SECONDS + READY_SECONDS))
-  until curl -fsS --noproxy '*' -o /dev/null -m 5 "http://localhost:$1/readyz" 2>/dev/null; do
+  until ask "$1" -f -o /dev/null -m 5 "http://localhost:$1/readyz" 2>/dev/null; do
     if [ $SECONDS -ge $deadline ]; then
       show_server_log
       die "the server was not ready within $READY_SECONDS s; the end of its log is above."
@@ -242,7 +242,7 @@ first_run() {
     name: "sandbox_run_code", arguments: {conversationId: "quickstart", language: "python", code: $code}}}')
   # The token goes by standard input, so that no list of processes shows it.
   answer=$(printf 'header = "Authorization: Bearer %s"\n' "$(token)" |
-    curl -sS --noproxy '*' -m 120 -K - -X POST "http://localhost:$1/mcp" \
+    ask "$1" -m 120 -K - -X POST "http://localhost:$1/mcp" \
       -H 'Content-Type: application/json' -d "$request") ||
     die "the first run got no answer; look into the server's log."
   if [ "$(jq -r '.result.isError // false' <<<"$answer" 2>/dev/null)" != false ] ||

@@ -51,6 +51,25 @@ publish_at() {
   esac
 }
 
+# The address at which this machine reaches the server, which may be published for one address only.
+address_at() {
+  local address
+  address=$(publish_at "$1")
+  case ${address%"$1"} in
+    '' | 0.0.0.0:) printf '127.0.0.1:%s\n' "$1" ;;
+    '[::]:') printf '[::1]:%s\n' "$1" ;;
+    *) printf '%s\n' "$address" ;;
+  esac
+}
+
+# $1: port, then arguments of curl. Requests for http://localhost go to the server's address: that name is always an
+# allowed Host, and it may have an address that another program serves.
+ask() {
+  local port=$1
+  shift
+  curl -sS --noproxy '*' --connect-to "localhost:$port:$(address_at "$port")" "$@"
+}
+
 base_url_at() {
   local configured configured_port
   configured=$(setting PUBLIC_BASE_URL "http://localhost:$1")

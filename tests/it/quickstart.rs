@@ -220,6 +220,29 @@ fn stop_does_not_say_that_nothing_runs_where_it_cannot_know() {
     assert!(err.contains("no Docker engine answers") && !err.contains("not running"), "{err}");
 }
 
+/// Prints where the server is asked whether it is ready, and what curl gets.
+const ADDRESSES: &str = r#"
+. ./functions.sh
+unset MCP_PUBLISH
+for published in '' 8080 127.0.0.1:8080 0.0.0.0:8080 '[::]:8080' 192.0.2.7:8080 '[2001:db8::7]:8080'; do
+  MCP_PUBLISH=$published address_at 9090
+done
+curl() { printf '%s
+' "$*"; }
+MCP_PUBLISH=192.0.2.7:8080 ask 9090 -f http://localhost:9090/readyz
+"#;
+
+#[test]
+fn a_server_that_is_published_for_one_address_is_asked_there() {
+    let folder = functions();
+    let output = Command::new("bash").args(["-c", ADDRESSES]).current_dir(folder.path()).output().expect("bash");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n[::1]:9090\n192.0.2.7:9090\n\
+                  [2001:db8::7]:9090\n\
+                  -sS --noproxy * --connect-to localhost:9090:192.0.2.7:9090 -f http://localhost:9090/readyz\n";
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+}
+
 /// Prints what Compose is handed over for the engines that the docker command can be told of.
 const SOCKETS: &str = r"
 . ./functions.sh
