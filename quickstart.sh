@@ -95,8 +95,9 @@ PUBLIC_BASE_URL=http://localhost:$1
 # Read by docker-compose.yml only: where the port is published. 0.0.0.0:$1 is every interface.
 MCP_PUBLISH=127.0.0.1:$1
 TEXT
+    # In quotes, because it may contain spaces.
     [ -z "${SANDBOX_ROOT:-}" ] ||
-      printf '\n# As it was when quickstart.sh wrote this file.\nSANDBOX_ROOT=%s\n' "$SANDBOX_ROOT"
+      printf "\n# As it was when quickstart.sh wrote this file.\nSANDBOX_ROOT='%s'\n" "$SANDBOX_ROOT"
     [ "$socket" = "$SOCKET_DEFAULT" ] ||
       printf '\n# Read by docker-compose.yml only: the socket of the engine.\nDOCKER_SOCKET=%s\n' "$socket"
   } >"$fresh"

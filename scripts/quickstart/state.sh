@@ -8,10 +8,13 @@ compose() {
 
 has_compose() { docker compose version >/dev/null 2>&1 || has docker-compose; }
 
-# The setting $1: from the environment, else the last line of .env that sets it, else $2.
+# What the last line of .env that sets $1 gives it; the server and Compose take off the quotes too.
+from_file() { sed -n "s/^$1=//p" .env | tail -n 1 | sed -E -e 's/[[:space:]]+$//' -e 's/^(["'\''])(.*)\1$/\2/'; }
+
+# The setting $1: from the environment, else from .env, else $2.
 setting() {
   local value=${!1:-}
-  [ -n "$value" ] || [ ! -r .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
+  [ -n "$value" ] || [ ! -r .env ] || value=$(from_file "$1")
   printf '%s\n' "${value:-$2}"
 }
 
@@ -79,7 +82,7 @@ base_url_at() {
 }
 
 # What the server got: Compose hands over the file, not the environment.
-token() { sed -n 's/^MCP_API_TOKEN=//p' .env | tail -n 1; }
+token() { from_file MCP_API_TOKEN; }
 
 # The socket of the engine that the docker command uses, for Compose to hand over. Of an engine on another machine it is
 # the usual one.

@@ -243,6 +243,36 @@ fn a_server_that_is_published_for_one_address_is_asked_there() {
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
 
+/// Writes .env with a root whose name has spaces, and reads that and values in quotes back.
+const QUOTED: &str = r#"
+. ./functions.sh
+unset MCP_PUBLISH DOCKER_HOST DOCKER_SOCKET MCP_API_TOKEN
+docker() { return 1; }
+SANDBOX_ROOT='/srv/my files' write_env 8080
+unset SANDBOX_ROOT
+setting SANDBOX_ROOT none
+printf '%s
+' 'MCP_API_TOKEN="a token"  ' "MCP_PUBLISH='127.0.0.1:7070'" >>.env
+token
+publish_at 9090
+setting PUBLIC_BASE_URL none
+"#;
+
+#[test]
+fn settings_with_spaces_and_quotes_are_read_as_the_server_reads_them() {
+    let folder = functions();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(".env.example");
+    fs::copy(example, folder.path().join(".env.example")).expect("copied");
+    let output = Command::new("bash").args(["-c", QUOTED]).current_dir(folder.path()).output().expect("bash");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "/srv/my files\na token\n127.0.0.1:9090\nhttp://localhost:8080\n";
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    // The server's own reader of such files.
+    let read = dotenvy::from_path_iter(folder.path().join(".env")).expect("a file");
+    let read: Vec<_> = read.map(|line| line.expect("a line")).collect();
+    assert!(read.contains(&("SANDBOX_ROOT".to_owned(), "/srv/my files".to_owned())), "{read:?}");
+}
+
 /// Prints what Compose is handed over for the engines that the docker command can be told of.
 const SOCKETS: &str = r"
 . ./functions.sh
