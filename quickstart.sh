@@ -155,7 +155,8 @@ make_root() {
   say "making $root for the files of conversations"
   as_root mkdir -p "$root"
   as_root chmod 0711 "$root"
-  has_compose || as_root chown "$(id -u):$(id -g)" "$root"
+  # A rootless engine's root is this user.
+  { has_compose && ! engine_is_rootless; } || as_root chown "$(id -u):$(id -g)" "$root"
 }
 
 # $1: port
@@ -184,7 +185,9 @@ start_process() {
   local address
   address=$(publish_at "$1")
   case $address in *:*) ;; *) address=:$address ;; esac
+  # The server knows no contexts of the docker command.
   MCP_API_TOKEN=$(token) MCP_HTTP_ADDR=$address PUBLIC_BASE_URL=$(base_url_at "$1") \
+    DOCKER_HOST=$(setting DOCKER_HOST "unix://$(engine_socket)") \
     setsid nohup "$PWD/dist/mcp-sandbox-server" serve >>"$LOG_FILE" 2>&1 </dev/null &
   printf '%s\n' "$!" >"$PID_FILE"
   printf '%s\n' "$1" >"$PORT_FILE"
@@ -302,10 +305,11 @@ main() {
   install_compose
   port=$(choose_port "$port")
   check_builder
-  ./build.sh
+  # What may be refused comes before the build, which takes minutes.
   write_env "$port"
   make_root
   harden_root
+  ./build.sh
   if [ $start = no ]; then
     say "built; start it with ./quickstart.sh"
     return

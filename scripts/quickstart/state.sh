@@ -84,8 +84,10 @@ base_url_at() {
 # What the server got: Compose hands over the file, not the environment.
 token() { from_file MCP_API_TOKEN; }
 
-# The socket of the engine that the docker command uses, for Compose to hand over. Of an engine on another machine it is
-# the usual one.
+engine_is_rootless() { [[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/null) == *name=rootless* ]]; }
+
+# The socket of the engine that the docker command uses, for the server. Of an engine on another machine it is the usual
+# one.
 engine_socket() {
   local host=${DOCKER_HOST:-}
   [ -n "$host" ] || host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || host=

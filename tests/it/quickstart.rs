@@ -273,6 +273,41 @@ fn settings_with_spaces_and_quotes_are_read_as_the_server_reads_them() {
     assert!(read.contains(&("SANDBOX_ROOT".to_owned(), "/srv/my files".to_owned())), "{read:?}");
 }
 
+/// A user with a rootless engine, without Compose and without sudo.
+const ROOTLESS: &str = r#"
+. ./functions.sh
+unset DOCKER_HOST DOCKER_SOCKET MCP_PUBLISH
+docker() { [ "$1" != context ] || echo unix:///run/user/8/docker.sock; }
+has_compose() { return 1; }
+may_be_root() { return 1; }
+is_root() { return 1; }
+check_machine() { :; }; install_tools() { :; }; ensure_engine() { :; }; install_compose() { :; }; check_builder() { :; }
+choose_port() { echo 9090; }
+mkdir dist target
+printf '#!/bin/sh
+echo build
+' >build.sh
+printf '#!/bin/sh
+echo "$DOCKER_HOST"
+' >dist/mcp-sandbox-server
+chmod +x build.sh dist/mcp-sandbox-server
+(SANDBOX_ROOT=$PWD/none main) || echo status $?
+start_process 9090
+wait $!
+cat "$LOG_FILE"
+"#;
+
+#[test]
+fn a_user_without_root_is_told_of_the_missing_root_before_the_build_and_uses_the_engine_of_docker() {
+    let folder = functions();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(".env.example");
+    fs::copy(example, folder.path().join(".env.example")).expect("copied");
+    let output = Command::new("bash").args(["-c", ROOTLESS]).current_dir(folder.path()).output().expect("bash");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "status 1\nunix:///run/user/8/docker.sock\n", "{err}");
+    assert!(err.contains("/none, where files are kept, is not there"), "{err}");
+}
+
 /// Prints what Compose is handed over for the engines that the docker command can be told of.
 const SOCKETS: &str = r"
 . ./functions.sh
