@@ -46,6 +46,10 @@ need_docker() {
     die "no docker command; install Docker (on Debian or Ubuntu: apt-get install docker.io) and run this again."
   docker version >/dev/null 2>&1 ||
     die "cannot reach a Docker engine; start it (systemctl start docker), check your rights, or set DOCKER_HOST."
+  # The builder of the engine itself is named as the context is. Another one that was made the default
+  # (docker buildx create --use) keeps what it builds.
+  BUILDX_BUILDER=$(docker context show 2>/dev/null) || BUILDX_BUILDER=
+  export BUILDX_BUILDER
 }
 
 # An image that was imported here under the public name has no digest of a registry, and no certificates in it either.

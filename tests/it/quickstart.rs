@@ -150,9 +150,13 @@ options
 
 /// A folder with the functions of the script, as `functions.sh`, and what they need.
 fn functions() -> TempDir {
+    functions_of("quickstart.sh")
+}
+
+fn functions_of(script: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let script = fs::read_to_string(source.join("quickstart.sh")).expect("the script");
+    let script = fs::read_to_string(source.join(script)).expect("the script");
     let functions = script.trim_end().strip_suffix("main \"$@\"").expect("it ends with its call");
     fs::write(folder.path().join("functions.sh"), functions).expect("written");
     let copied = Command::new("cp").arg("-r").arg(source.join("scripts")).arg(folder.path()).status().expect("cp");
@@ -358,4 +362,24 @@ fn secrets_are_in_no_list_of_processes() {
         let secret = settings.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         assert!(secret.len() == 64 && !arguments.contains(secret), "{name}{secret}: {arguments}");
     }
+}
+
+/// Prints the builder that is used where another one is the default, also of an old docker command.
+const BUILDER: &str = r#"
+. ./functions.sh
+export BUILDX_BUILDER=in-a-container
+docker() { [ "$1" != context ] || echo desktop; }
+need_docker
+bash -c 'echo "$BUILDX_BUILDER"'
+docker() { [ "$1" != context ]; }
+need_docker
+bash -c 'echo "$BUILDX_BUILDER"'
+"#;
+
+#[test]
+fn images_are_built_by_the_engine_that_starts_them() {
+    let folder = functions_of("build.sh");
+    let output = Command::new("bash").args(["-c", BUILDER]).current_dir(folder.path()).output().expect("bash");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == "desktop\n\n", "{out}\n{err}");
 }
