@@ -10,7 +10,8 @@ readonly LOCAL_BASE=sandbox-base:trixie
 # scripts/pin.sh adds its digest.
 readonly PUBLIC_BASE=debian:trixie-slim
 readonly PREFIX=${RUNNER_PREFIX:-runner-}
-readonly PULL_SECONDS=15
+# The base image has 30 MB. Where no registry can be reached, the engine gives up earlier.
+readonly PULL_SECONDS=120
 
 usage() {
   cat <<TEXT
@@ -145,12 +146,18 @@ take_out() (
 )
 
 build_runners() {
-  local base name names=("$@")
-  [ ${#names[@]} -gt 0 ] || mapfile -t names < <(runner_names)
-  for name in "${names[@]}"; do
+  local name
+  for name in "$@"; do
     [ -f "runners/$name/Dockerfile" ] || die "no runner is called '$name'; there are: $(runner_names | xargs)."
   done
   build_init
+  build_runner_images "$@"
+}
+
+# With the static programs that are there.
+build_runner_images() {
+  local base name names=("$@")
+  [ ${#names[@]} -gt 0 ] || mapfile -t names < <(runner_names)
   need_docker
   base=$(pick_base)
   say "base image: $base"
@@ -268,12 +275,12 @@ build_client() {
 # The images wait for downloads and the server for processors, so both are made at once where cargo is installed.
 build_all() {
   local compiling=
+  build_init
   if command -v cargo >/dev/null; then
-    build_init
     build_binary &
     compiling=$!
   fi
-  build_runners
+  build_runner_images
   [ -z "$compiling" ] || wait "$compiling" || die "the server was not built."
   build_server
 }
