@@ -50,8 +50,7 @@ install_packages() {
     die "this needs ${missing[*]}, installed automatically only on Debian and Ubuntu; install them and run this again."
   may_be_root || die "this needs ${missing[*]}; run 'apt-get install ${missing[*]}' as root, or run this again as root."
   if [ -z "$updated" ]; then
-    as_root apt-get -o Acquire::Retries=3 update -qq >&2 ||
-      die "apt-get update failed; check this machine's package sources."
+    update_lists || die "apt-get update failed; check this machine's package sources."
     APT_UPDATED=yes
   fi
   local names=()
@@ -69,6 +68,22 @@ install_packages() {
     die "could not install ${names[*]}; the last lines of apt-get are above."
   fi
   rm -f "$log"
+}
+
+# A new machine updates its lists itself at first, and apt-get does not wait for their lock.
+update_lists() {
+  local left=24 log status=0
+  log=$(mktemp)
+  until as_root env LC_ALL=C apt-get -o Acquire::Retries=3 update -qq >"$log" 2>&1; do
+    if [ $((left--)) = 0 ] || ! grep -q 'Could not get lock' "$log"; then
+      status=1
+      break
+    fi
+    sleep 5
+  done
+  cat "$log" >&2
+  rm -f "$log"
+  return $status
 }
 
 # One installed alternative is enough: "a|b" requires either.
@@ -189,9 +204,18 @@ joined_since_login() {
   [[ " $(id -nG "$(id -un)") " = *" docker "* && " $(id -nG) " != *" docker "* ]]
 }
 
+# The words as any shell reads them; sg has sh, which does not know all that printf %q writes.
+quoted() {
+  local word
+  for word in "$@"; do
+    printf "'%s' " "${word//\'/$QUOTE}"
+  done
+}
+readonly QUOTE="'\\''"
+
 # A trap on EXIT is not run by exec.
 again_as_member() {
   end_jobs
   wait
-  exec sg docker -c "$(printf '%q ' "$@")"
+  exec sg docker -c "$(quoted "$@")"
 }

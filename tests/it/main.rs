@@ -84,6 +84,7 @@ mod rest;
 mod rest_bad_input;
 mod run_service;
 mod runs;
+mod scripts;
 mod self_test;
 mod session_api;
 mod session_kernels;

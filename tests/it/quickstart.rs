@@ -153,7 +153,8 @@ fn functions() -> TempDir {
     functions_of("quickstart.sh")
 }
 
-fn functions_of(script: &str) -> TempDir {
+/// The functions of a script that ends with the call of its `main`.
+pub fn functions_of(script: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = fs::read_to_string(source.join(script)).expect("the script");
@@ -177,139 +178,6 @@ fn root_is_mounted_with_nosuid_and_nodev_once() {
     let [first, "kept", second] = lines[..] else { panic!("{out}\n{err}") };
     let has = |options: &str, wanted: &[&str]| wanted.iter().all(|one| options.split(',').any(|option| option == *one));
     assert!(has(first, &["nosuid", "nodev"]) && has(second, &["nosuid", "nodev", "noexec"]), "{out}\n{err}");
-}
-
-/// A process of the server, in a checkout that is reached by a symbolic link.
-const LINKED: &str = r#"
-mkdir -p checkout/dist checkout/target/run && cp -r functions.sh scripts checkout
-cp "$(command -v sleep)" checkout/dist/mcp-sandbox-server
-ln -s checkout link && cd link
-. ./functions.sh
-dist/mcp-sandbox-server 60 &
-echo $! >"$PID_FILE"
-engine_answers() { return 1; }
-stop
-kill $! 2>/dev/null || true
-"#;
-
-#[test]
-fn a_process_is_stopped_in_a_checkout_behind_a_link() {
-    let folder = functions();
-    let output = Command::new("bash").args(["-c", LINKED]).current_dir(folder.path()).output().expect("bash");
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && err.contains("quickstart: stopped"), "{err}");
-}
-
-/// The login is from before the script made the user a member of the engine's group; and an engine that is down.
-const REFUSED: &str = r"
-. ./functions.sh
-touch .env
-docker() { return 1; }
-engine_answers() { return 1; }
-joined_since_login() { return 0; }
-sg() { :; }
-again_as_member() { echo again ${1##*/} $2; exit; }
-engine_refuses() { return 0; }
-(stop)
-engine_refuses() { return 1; }
-(stop) || echo status $?
-";
-
-#[test]
-fn stop_does_not_say_that_nothing_runs_where_it_cannot_know() {
-    let folder = functions();
-    let output = Command::new("bash").args(["-c", REFUSED]).current_dir(folder.path()).output().expect("bash");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(out, "again quickstart.sh --stop\nstatus 1\n", "{err}");
-    assert!(err.contains("no Docker engine answers") && !err.contains("not running"), "{err}");
-}
-
-/// Prints where the server is asked whether it is ready, and what curl gets.
-const ADDRESSES: &str = r#"
-. ./functions.sh
-unset MCP_PUBLISH
-for published in '' 8080 127.0.0.1:8080 0.0.0.0:8080 '[::]:8080' 192.0.2.7:8080 '[2001:db8::7]:8080'; do
-  MCP_PUBLISH=$published address_at 9090
-done
-curl() { printf '%s
-' "$*"; }
-MCP_PUBLISH=192.0.2.7:8080 ask 9090 -f http://localhost:9090/readyz
-"#;
-
-#[test]
-fn a_server_that_is_published_for_one_address_is_asked_there() {
-    let folder = functions();
-    let output = Command::new("bash").args(["-c", ADDRESSES]).current_dir(folder.path()).output().expect("bash");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let wanted = "127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n[::1]:9090\n192.0.2.7:9090\n\
-                  [2001:db8::7]:9090\n\
-                  -sS --noproxy * --connect-to localhost:9090:192.0.2.7:9090 -f http://localhost:9090/readyz\n";
-    assert!(output.status.success() && out == wanted, "{out}\n{err}");
-}
-
-/// Writes .env with a root whose name has spaces, and reads that and values in quotes back.
-const QUOTED: &str = r#"
-. ./functions.sh
-unset MCP_PUBLISH DOCKER_HOST DOCKER_SOCKET MCP_API_TOKEN
-docker() { return 1; }
-SANDBOX_ROOT='/srv/my files' write_env 8080
-unset SANDBOX_ROOT
-setting SANDBOX_ROOT none
-printf '%s
-' 'MCP_API_TOKEN="a token"  ' "MCP_PUBLISH='127.0.0.1:7070'" >>.env
-token
-publish_at 9090
-setting PUBLIC_BASE_URL none
-"#;
-
-#[test]
-fn settings_with_spaces_and_quotes_are_read_as_the_server_reads_them() {
-    let folder = functions();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(".env.example");
-    fs::copy(example, folder.path().join(".env.example")).expect("copied");
-    let output = Command::new("bash").args(["-c", QUOTED]).current_dir(folder.path()).output().expect("bash");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let wanted = "/srv/my files\na token\n127.0.0.1:9090\nhttp://localhost:8080\n";
-    assert!(output.status.success() && out == wanted, "{out}\n{err}");
-    // The server's own reader of such files.
-    let read = dotenvy::from_path_iter(folder.path().join(".env")).expect("a file");
-    let read: Vec<_> = read.map(|line| line.expect("a line")).collect();
-    assert!(read.contains(&("SANDBOX_ROOT".to_owned(), "/srv/my files".to_owned())), "{read:?}");
-}
-
-/// A user with a rootless engine, without Compose and without sudo.
-const ROOTLESS: &str = r#"
-. ./functions.sh
-unset DOCKER_HOST DOCKER_SOCKET MCP_PUBLISH
-docker() { [ "$1" != context ] || echo unix:///run/user/8/docker.sock; }
-has_compose() { return 1; }
-may_be_root() { return 1; }
-is_root() { return 1; }
-check_machine() { :; }; install_tools() { :; }; ensure_engine() { :; }; install_compose() { :; }; check_builder() { :; }
-choose_port() { echo 9090; }
-mkdir dist target
-printf '#!/bin/sh
-echo build
-' >build.sh
-printf '#!/bin/sh
-echo "$DOCKER_HOST"
-' >dist/mcp-sandbox-server
-chmod +x build.sh dist/mcp-sandbox-server
-(SANDBOX_ROOT=$PWD/none main) || echo status $?
-start_process 9090
-wait $!
-cat "$LOG_FILE"
-"#;
-
-#[test]
-fn a_user_without_root_is_told_of_the_missing_root_before_the_build_and_uses_the_engine_of_docker() {
-    let folder = functions();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(".env.example");
-    fs::copy(example, folder.path().join(".env.example")).expect("copied");
-    let output = Command::new("bash").args(["-c", ROOTLESS]).current_dir(folder.path()).output().expect("bash");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(out, "status 1\nunix:///run/user/8/docker.sock\n", "{err}");
-    assert!(err.contains("/none, where files are kept, is not there"), "{err}");
 }
 
 /// Prints what Compose is handed over for the engines that the docker command can be told of.
@@ -362,24 +230,4 @@ fn secrets_are_in_no_list_of_processes() {
         let secret = settings.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         assert!(secret.len() == 64 && !arguments.contains(secret), "{name}{secret}: {arguments}");
     }
-}
-
-/// Prints the builder that is used where another one is the default, also of an old docker command.
-const BUILDER: &str = r#"
-. ./functions.sh
-export BUILDX_BUILDER=in-a-container
-docker() { [ "$1" != context ] || echo desktop; }
-need_docker
-bash -c 'echo "$BUILDX_BUILDER"'
-docker() { [ "$1" != context ]; }
-need_docker
-bash -c 'echo "$BUILDX_BUILDER"'
-"#;
-
-#[test]
-fn images_are_built_by_the_engine_that_starts_them() {
-    let folder = functions_of("build.sh");
-    let output = Command::new("bash").args(["-c", BUILDER]).current_dir(folder.path()).output().expect("bash");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out == "desktop\n\n", "{out}\n{err}");
 }

@@ -1,0 +1,196 @@
+//! Parts of the scripts, as functions without an engine: what they find on machines that a test cannot be.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use tempfile::TempDir;
+
+use crate::quickstart::functions_of;
+
+fn bash(folder: &TempDir, script: &str) -> Output {
+    Command::new("bash").args(["-c", script]).current_dir(folder.path()).output().expect("bash")
+}
+
+fn add_example(folder: &TempDir) {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(".env.example");
+    fs::copy(example, folder.path().join(".env.example")).expect("copied");
+}
+
+/// A process of the server, in a checkout that is reached by a symbolic link.
+const LINKED: &str = r#"
+mkdir -p checkout/dist checkout/target/run && cp -r functions.sh scripts checkout
+cp "$(command -v sleep)" checkout/dist/mcp-sandbox-server
+ln -s checkout link && cd link
+. ./functions.sh
+dist/mcp-sandbox-server 60 &
+echo $! >"$PID_FILE"
+engine_answers() { return 1; }
+stop
+kill $! 2>/dev/null || true
+"#;
+
+#[test]
+fn a_process_is_stopped_in_a_checkout_behind_a_link() {
+    let folder = functions_of("quickstart.sh");
+    let output = bash(&folder, LINKED);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && err.contains("quickstart: stopped"), "{err}");
+}
+
+/// The login is from before the script made the user a member of the engine's group; and an engine that is down.
+const REFUSED: &str = r"
+. ./functions.sh
+touch .env
+docker() { return 1; }
+engine_answers() { return 1; }
+joined_since_login() { return 0; }
+sg() { :; }
+again_as_member() { echo again ${1##*/} $2; exit; }
+engine_refuses() { return 0; }
+(stop)
+engine_refuses() { return 1; }
+(stop) || echo status $?
+";
+
+#[test]
+fn stop_does_not_say_that_nothing_runs_where_it_cannot_know() {
+    let folder = functions_of("quickstart.sh");
+    let output = bash(&folder, REFUSED);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "again quickstart.sh --stop\nstatus 1\n", "{err}");
+    assert!(err.contains("no Docker engine answers") && !err.contains("not running"), "{err}");
+}
+
+/// Prints where the server is asked whether it is ready, and what curl gets.
+const ADDRESSES: &str = r#"
+. ./functions.sh
+unset MCP_PUBLISH
+for published in '' 8080 127.0.0.1:8080 0.0.0.0:8080 '[::]:8080' 192.0.2.7:8080 '[2001:db8::7]:8080'; do
+  MCP_PUBLISH=$published address_at 9090
+done
+curl() { printf '%s
+' "$*"; }
+MCP_PUBLISH=192.0.2.7:8080 ask 9090 -f http://localhost:9090/readyz
+"#;
+
+#[test]
+fn a_server_that_is_published_for_one_address_is_asked_there() {
+    let folder = functions_of("quickstart.sh");
+    let output = bash(&folder, ADDRESSES);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n[::1]:9090\n192.0.2.7:9090\n\
+                  [2001:db8::7]:9090\n\
+                  -sS --noproxy * --connect-to localhost:9090:192.0.2.7:9090 -f http://localhost:9090/readyz\n";
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+}
+
+/// Writes .env with a root whose name has spaces, and reads that and values in quotes back.
+const QUOTED: &str = r#"
+. ./functions.sh
+unset MCP_PUBLISH DOCKER_HOST DOCKER_SOCKET MCP_API_TOKEN
+docker() { return 1; }
+SANDBOX_ROOT='/srv/my files' write_env 8080
+unset SANDBOX_ROOT
+setting SANDBOX_ROOT none
+printf '%s
+' 'MCP_API_TOKEN="a token"  ' "MCP_PUBLISH='127.0.0.1:7070'" >>.env
+token
+publish_at 9090
+setting PUBLIC_BASE_URL none
+"#;
+
+#[test]
+fn settings_with_spaces_and_quotes_are_read_as_the_server_reads_them() {
+    let folder = functions_of("quickstart.sh");
+    add_example(&folder);
+    let output = bash(&folder, QUOTED);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "/srv/my files\na token\n127.0.0.1:9090\nhttp://localhost:8080\n";
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    // The server's own reader of such files.
+    let read = dotenvy::from_path_iter(folder.path().join(".env")).expect("a file");
+    let read: Vec<_> = read.map(|line| line.expect("a line")).collect();
+    assert!(read.contains(&("SANDBOX_ROOT".to_owned(), "/srv/my files".to_owned())), "{read:?}");
+}
+
+/// A user with a rootless engine, without Compose and without sudo.
+const ROOTLESS: &str = r#"
+. ./functions.sh
+unset DOCKER_HOST DOCKER_SOCKET MCP_PUBLISH
+docker() { [ "$1" != context ] || echo unix:///run/user/8/docker.sock; }
+has_compose() { return 1; }
+may_be_root() { return 1; }
+is_root() { return 1; }
+check_machine() { :; }; install_tools() { :; }; ensure_engine() { :; }; install_compose() { :; }; check_builder() { :; }
+choose_port() { echo 9090; }
+mkdir dist target
+printf '#!/bin/sh
+echo build
+' >build.sh
+printf '#!/bin/sh
+echo "$DOCKER_HOST"
+' >dist/mcp-sandbox-server
+chmod +x build.sh dist/mcp-sandbox-server
+(SANDBOX_ROOT=$PWD/none main) || echo status $?
+start_process 9090
+wait $!
+cat "$LOG_FILE"
+"#;
+
+#[test]
+fn a_user_without_root_is_told_of_the_missing_root_before_the_build_and_uses_the_engine_of_docker() {
+    let folder = functions_of("quickstart.sh");
+    add_example(&folder);
+    let output = bash(&folder, ROOTLESS);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "status 1\nunix:///run/user/8/docker.sock\n", "{err}");
+    assert!(err.contains("/none, where files are kept, is not there"), "{err}");
+}
+
+/// Prints the builder that is used where another one is the default, also of an old docker command.
+const BUILDER: &str = r#"
+. ./functions.sh
+export BUILDX_BUILDER=in-a-container
+docker() { [ "$1" != context ] || echo desktop; }
+need_docker
+bash -c 'echo "$BUILDX_BUILDER"'
+docker() { [ "$1" != context ]; }
+need_docker
+bash -c 'echo "$BUILDX_BUILDER"'
+"#;
+
+#[test]
+fn images_are_built_by_the_engine_that_starts_them() {
+    let folder = functions_of("build.sh");
+    let output = bash(&folder, BUILDER);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == "desktop\n\n", "{out}\n{err}");
+}
+
+/// An update of the lists that waits for a lock, one that fails, and words for the shell of sg.
+const PROVISION: &str = r#"
+. ./functions.sh
+LC_ALL=C sh -c "$(LC_ALL=C quoted printf '[%s]\n' '/home/josé/a b' "it's" '$x `y` \n &' '')"
+sleep() { echo slept; }
+tries=0
+as_root() {
+  tries=$((tries + 1))
+  [ $tries != 3 ] || return 0
+  echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)'
+  return 100
+}
+update_lists
+as_root() { echo 'E: no network'; return 100; }
+update_lists || echo failed
+"#;
+
+#[test]
+fn lists_are_updated_once_their_lock_is_free_and_words_reach_any_shell() {
+    let output = bash(&functions_of("quickstart.sh"), PROVISION);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "[/home/josé/a b]\n[it's]\n[$x `y` \\n &]\n[]\nslept\nslept\nfailed\n";
+    assert!(output.status.success() && out == wanted && err.contains("no network"), "{out}\n{err}");
+}
