@@ -110,7 +110,7 @@ place() {
 # runners/init, where the runners' builds see them.
 build_init() {
   local target name programs=(sandbox-init sandbox-bridge sandbox-channels)
-  if command -v cargo >/dev/null; then
+  if has_rust; then
     target=$(rustc -vV | sed -n 's/^host: //p')
     say "building ${programs[*]}"
     RUSTFLAGS='-C target-feature=+crt-static' \
@@ -250,7 +250,7 @@ place_binary() {
 # Without cargo and without a binary in dist/, the image's build stage compiles, in its own base image.
 build_server() {
   local arguments=()
-  if [ -n "${SERVER_BINARY:-}" ] || command -v cargo >/dev/null; then
+  if [ -n "${SERVER_BINARY:-}" ] || has_rust; then
     build_binary
   fi
   need_docker
@@ -276,7 +276,7 @@ build_client() {
 build_all() {
   local compiling=
   build_init
-  if command -v cargo >/dev/null; then
+  if has_rust; then
     build_binary &
     compiling=$!
   fi

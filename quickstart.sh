@@ -52,13 +52,13 @@ install_tools() {
 
 # Only cargo needs a compiler; without cargo the image's build stage compiles.
 check_builder() {
-  if has cargo; then
+  if has_rust; then
     has cc || install_packages gcc libc6-dev
   elif [ -x dist/mcp-sandbox-server ]; then
     say "taking the server's binary from dist/"
   elif ! docker image inspect "$RUST_IMAGE" >/dev/null 2>&1 &&
     ! timeout 300 docker pull -q "$RUST_IMAGE" >/dev/null 2>&1; then
-    die "cargo is not installed and $RUST_IMAGE cannot be pulled; install Rust 1.95 or newer and run this again."
+    die "there is no cargo of Rust $RUST_MIN or newer, and $RUST_IMAGE cannot be pulled; install Rust, run this again."
   fi
 }
 RUST_IMAGE=rust:1.95-slim-bookworm

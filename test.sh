@@ -194,7 +194,7 @@ main() {
   done
   # A step that ends the run leaves nothing behind that still compiles or downloads.
   trap end_jobs EXIT
-  has cargo || die "the tests need Rust 1.95 or newer; install it and run this again."
+  has_rust || die "the tests need Rust 1.95 or newer; install it and run this again."
   [ "${CI:-}" != true ] || compile_once
   # Tests wait for containers and clocks about half of their time. Those that load the machine run alone.
   export NEXTEST_TEST_THREADS=$((($(nproc) * 3 + 1) / 2))

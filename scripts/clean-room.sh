@@ -137,7 +137,7 @@ main() {
     has sudo && exec sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" "$0" "${arguments[@]}"
     die "needs root."
   }
-  has cargo || die "needs Rust 1.95 or newer, which the room borrows; install it and run this again."
+  has_rust || die "needs Rust 1.95 or newer, which the room borrows; install it and run this again."
   install_packages mmdebstrap debian-archive-keyring git
   remove_left_rooms
   check_disk

@@ -14,6 +14,15 @@ has() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 may_be_root() { is_root || has sudo; }
 
+readonly RUST_MIN=1.95
+
+# Whether cargo is here, of a Rust that the workspace compiles with. Debian 13 has 1.85.
+has_rust() {
+  local version
+  has cargo && version=$(cargo --version) && version=${version#cargo } &&
+    printf '%s\n' "$RUST_MIN" "${version%%[ -]*}" | sort -CV
+}
+
 # For a trap on EXIT: ends the jobs of this script that still run. They share its process group, so they outlive it.
 end_jobs() {
   local job

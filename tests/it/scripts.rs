@@ -194,3 +194,26 @@ fn lists_are_updated_once_their_lock_is_free_and_words_reach_any_shell() {
     let wanted = "[/home/josé/a b]\n[it's]\n[$x `y` \\n &]\n[]\nslept\nslept\nfailed\n";
     assert!(output.status.success() && out == wanted && err.contains("no network"), "{out}\n{err}");
 }
+
+/// Which versions of cargo compile this; where none does, a container is asked to.
+const CARGO: &str = r#"
+. ./functions.sh
+for release in 0.66.0 1.85.0 1.94.1 1.95.0 1.100.2 '1.96.0-nightly (0123456 2026-01-01)'; do
+  cargo() { echo "cargo $release"; }
+  has_rust && echo "$release"
+done
+cargo() { return 1; }
+has_rust || echo none
+build_image() { echo "image $1"; }
+take_out() { mkdir dist && touch dist/sandbox-{init,bridge,channels}; }
+need_docker() { :; }
+build_init
+"#;
+
+#[test]
+fn an_old_cargo_counts_as_none() {
+    let output = bash(&functions_of("build.sh"), CARGO);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "1.95.0\n1.100.2\n1.96.0-nightly (0123456 2026-01-01)\nnone\nimage sandbox-init\n";
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+}
