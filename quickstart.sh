@@ -64,7 +64,7 @@ check_builder() {
 RUST_IMAGE=rust:1.95-slim-bookworm
 
 install_compose() {
-  ! has_compose || return 0
+  ! has_compose && ! engine_is_podman || return 0
   { has apt-get && may_be_root; } || return 0
   # In a subshell: without Compose the server runs as a plain process.
   (install_packages "docker-compose-v2|docker-compose") || true
@@ -126,6 +126,17 @@ choose_port() {
   printf '%s\n' "$port"
 }
 
+# Compose would replace the server of the other checkout by this one.
+check_project() {
+  local id other
+  id=$(project_container) || return 0
+  [ -n "$id" ] || return 0
+  other=$(other_checkout "$id")
+  [ -z "$other" ] ||
+    die "a server of $other runs, and Compose tells checkouts apart by the names of their folders only; stop it" \
+      "there, rename this folder, or set COMPOSE_PROJECT_NAME in .env."
+}
+
 # The mount options of $1, where it is a mount point; of several mounts the topmost.
 mount_options() {
   awk -v point="$1" '$5 == point { options = $6 } END { if (options == "") exit 1; print options }' \
@@ -175,7 +186,7 @@ start_container() {
 
 # $1: port
 start_process() {
-  say "Docker Compose is not available, so the server is started as a process"
+  say "the server is started as a process, since there is no Docker Compose for this engine"
   [ -x dist/mcp-sandbox-server ] ||
     die "there is no dist/mcp-sandbox-server to start; install Docker Compose, or Rust, and run this again."
   mkdir -p "$RUN_DIR"
@@ -307,6 +318,7 @@ main() {
   check_builder
   # What may be refused comes before the build, which takes minutes.
   write_env "$port"
+  check_project
   make_root
   harden_root
   ./build.sh

@@ -6,7 +6,11 @@ compose() {
   if docker compose version >/dev/null 2>&1; then docker compose "$@"; else docker-compose "$@"; fi
 }
 
-has_compose() { docker compose version >/dev/null 2>&1 || has docker-compose; }
+# engine-proxy refuses Podman's sandboxes, so a server on Podman is started without Compose (docs/operations.md).
+has_compose() { ! engine_is_podman && { docker compose version >/dev/null 2>&1 || has docker-compose; }; }
+
+# Its own command under the name docker, or its service behind Docker's command.
+engine_is_podman() { [[ $(docker version 2>/dev/null) == *'Podman Engine'* ]]; }
 
 # What the last line of .env that sets $1 gives it; the server and Compose take off the quotes too.
 from_file() { sed -n "s/^$1=//p" .env | tail -n 1 | sed -E -e 's/[[:space:]]+$//' -e 's/^(["'\''])(.*)\1$/\2/'; }
@@ -18,7 +22,21 @@ setting() {
   printf '%s\n' "${value:-$2}"
 }
 
-own_container() { has_compose && [ -e .env ] && compose ps -q sandbox 2>/dev/null | head -n 1; }
+# The server's container in the project that Compose names by this folder.
+project_container() { has_compose && [ -e .env ] && compose ps -q sandbox 2>/dev/null | head -n 1; }
+
+# The checkout that started the container $1, where it is another one: a folder of the same name is the same project.
+other_checkout() {
+  local folder
+  folder=$(docker inspect -f '{{index .Config.Labels "com.docker.compose.project.working_dir"}}' "$1" 2>/dev/null) ||
+    return 0
+  [ ! -e "$folder/.env" ] || [ "$folder" -ef . ] || printf '%s\n' "$folder"
+}
+
+own_container() {
+  local id
+  id=$(project_container) && [ -n "$id" ] && [ -z "$(other_checkout "$id")" ] && printf '%s\n' "$id"
+}
 
 own_container_runs() {
   local id
