@@ -173,3 +173,65 @@ async fn an_upload_that_is_broken_off_does_not_say_that_the_server_is_away() {
     sheet.browser.close().await;
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_before_another_view_is_opened_is_kept() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let conversation = sheet.conversation().await;
+    put(&server, &conversation, "a.md", "old").await;
+    sheet.browser.script("document.getElementById('files-refresh').click(); return null").await;
+    view(&sheet, "a.md").await;
+    let show = async |view: &str, element: &str| {
+        let choose = format!("document.querySelector('#viewer-views [data-view={view}]')");
+        until(view, async || sheet.browser.script(&format!("return {choose} !== null")).await == true).await;
+        sheet.browser.script(&format!("{choose}.click(); return null")).await;
+        let shown = format!("return document.querySelector('#viewer-body {element}') !== null");
+        until(element, async || sheet.browser.script(&shown).await == true).await;
+    };
+    let write = async |text: &str| {
+        let script = format!(
+            "const view = document.getElementById('viewer-body').cmView; \
+             view.dispatch({{changes: {{from: 0, to: view.state.doc.length, insert: '{text}'}}}}); return null"
+        );
+        sheet.browser.script(&script).await;
+    };
+    let text = "return document.getElementById('viewer-body').cmView.state.doc.toString()";
+    let has = async |wanted: &str| {
+        let file = server.root.join(&conversation).join("files/a.md");
+        until(wanted, async || std::fs::read_to_string(&file).is_ok_and(|content| content == wanted)).await;
+    };
+
+    // More is written while the server is asked to save, and then the other view is opened.
+    show("text", ".cm-content").await;
+    let hold = "window.realSend = XMLHttpRequest.prototype.send; \
+                XMLHttpRequest.prototype.send = function (body) { \
+                window.release = () => window.realSend.call(this, body); }; return null";
+    sheet.browser.script(hold).await;
+    write("first").await;
+    sheet.click("viewer-save").await;
+    until("it is sent", async || sheet.browser.script("return Boolean(window.release)").await == true).await;
+    write("first and more").await;
+    show("markdown", ".markdown").await;
+    sheet.browser.script("XMLHttpRequest.prototype.send = window.realSend; window.release(); return null").await;
+    let size = "return document.getElementById('viewer-size').textContent";
+    until("it is saved", async || sheet.browser.script(size).await == "5 B").await;
+    has("first").await;
+    assert_eq!(sheet.text("viewer-note").await, "Not saved");
+    show("text", ".cm-content").await;
+    assert_eq!(sheet.browser.script(text).await, "first and more");
+    sheet.click("viewer-save").await;
+    has("first and more").await;
+    sheet.says("viewer-note", |note| note == "Saved").await;
+
+    // A change that was taken back after the other view had shown it.
+    write("changed").await;
+    show("markdown", ".markdown").await;
+    show("text", ".cm-content").await;
+    write("first and more").await;
+    show("markdown", ".markdown").await;
+    show("text", ".cm-content").await;
+    assert_eq!(sheet.browser.script(text).await, "first and more");
+    sheet.browser.close().await;
+    server.stop().await;
+}

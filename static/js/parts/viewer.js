@@ -50,8 +50,8 @@ export class Viewer {
   #dialog = byId("viewer");
   #body = byId("viewer-body");
   /**
-   * `{file, conversationId, blob, etag, isNew, crlf, unsaved, saving}`; `unsaved` while another view than the text is
-   * shown.
+   * `{file, conversationId, blob, etag, isNew, crlf, unsaved, saving}`; `unsaved` is a text that is not saved while
+   * another view than the text is shown, or null.
    */
   #open = null;
   #code = null;
@@ -88,7 +88,7 @@ export class Viewer {
   async open(conversationId, file) {
     const isNew = file.size === undefined;
     this.#clear();
-    this.#open = { file, conversationId, isNew, blob: new Blob(), etag: null };
+    this.#open = { file, conversationId, isNew, blob: new Blob(), etag: null, unsaved: null };
     byId("viewer-title").textContent = visibleName(file.path);
     byId("viewer-size").textContent = isNew ? "new" : bytes(file.size);
     byId("viewer-views").replaceChildren();
@@ -115,7 +115,7 @@ export class Viewer {
 
   /** Whether the open file has changes that are not saved. */
   get isChanged() {
-    return this.#code ? this.#code.text !== this.#savedText : Boolean(this.#open?.unsaved);
+    return this.#code ? this.#code.text !== this.#savedText : (this.#open?.unsaved ?? null) !== null;
   }
 
   #viewButton(view) {
@@ -126,8 +126,10 @@ export class Viewer {
 
   async #show(view) {
     const shown = (this.#shown += 1);
-    this.#open.unsaved = this.isChanged;
-    if (this.#code && this.isChanged) this.#open.blob = asWritten(this.#code.text, this.#open);
+    if (this.#code) {
+      this.#open.unsaved = this.isChanged ? this.#code.text : null;
+      this.#open.blob = asWritten(this.#code.text, this.#open);
+    }
     this.#release();
     this.#body.replaceChildren();
     this.#body.dataset.view = view;
@@ -212,7 +214,8 @@ export class Viewer {
     this.#code.setLanguage(languageOf(file.path));
     byId("viewer-use").hidden = DATA.test(file.path) || !this.#canUse(languageOf(file.path));
     this.#code.setDark(byId("theme").dataset.showing === "dark");
-    if (!unsaved) this.#savedText = this.#code.text;
+    if (unsaved === null) this.#savedText = this.#code.text;
+    this.#open.unsaved = null;
     byId("viewer-save").hidden = false;
     update();
     this.#code.view.focus();
@@ -236,14 +239,18 @@ export class Viewer {
       const written = await this.#write(open, text, changed);
       if (written !== undefined) {
         const etag = written ?? (await this.#client.etagOf(conversationId, file));
-        Object.assign(open, { etag, isNew: false, unsaved: false, blob: asWritten(text, open) });
+        Object.assign(open, { etag, isNew: false });
+        // More may have been written meanwhile, before another view was opened.
+        if (open.unsaved === null || open.unsaved === text) {
+          Object.assign(open, { unsaved: null, blob: asWritten(text, open) });
+        }
         this.#onSaved();
       }
       // Another file may be open by now.
       if (this.#open !== open) return;
       if (written === undefined) return this.#say("Not saved");
       this.#savedText = text;
-      byId("viewer-size").textContent = bytes(open.blob.size);
+      byId("viewer-size").textContent = bytes(asWritten(text, open).size);
       const save = byId("viewer-save");
       // A disabled button loses the keyboard focus.
       if (!this.isChanged && save === document.activeElement) this.#code?.view.focus();
