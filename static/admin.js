@@ -19,7 +19,7 @@ const client = new Client(() => token.value);
 const token = new Token({
   attempt: async (candidate, signal) => {
     await client.get("v1/admin/overview", { token: candidate, signal });
-    store.keepToken(candidate, store.remembersToken);
+    store.useToken(candidate);
     ready();
   },
   forgotten: () => needToken(),

@@ -127,7 +127,7 @@ async function open() {
 /** Asks the server for its languages with this token; throws a ServerError when it refuses. */
 async function connect(candidate, signal) {
   const answer = await client.listRunners({ token: candidate, signal });
-  store.keepToken(candidate, store.remembersToken);
+  store.useToken(candidate);
   program.setRunners(answer, draft?.language);
   hideBanner();
   if (answer.runners.length) page.state = "ready";

@@ -61,6 +61,10 @@ export const store = {
   get remembersToken() {
     return browser.read("token") !== null;
   },
+  /** Keeps a token in this tab. The browser may remember another, which is that of other tabs. */
+  useToken(token) {
+    tab.write("token", token);
+  },
   keepToken(token, remember) {
     tab.write("token", token);
     browser.write("token", remember ? token : null);

@@ -67,6 +67,7 @@ mod page_runs;
 mod page_session;
 mod page_state;
 mod page_terminal;
+mod page_token;
 mod page_troubles;
 mod page_viewer;
 mod paths;
