@@ -42,9 +42,11 @@ export class Run {
   #over = new Set();
   /** The finished runs of the newest listing. */
   #finished = null;
-  /** Number of the newest open and of the newest listing: answers to older requests are dropped. */
+  /** Number of the newest open: answers to older requests are dropped. */
   #opened = 0;
+  /** Numbers of the newest listing, and of the newest that was answered: answers to older ones are dropped. */
   #listed = 0;
+  #answered = 0;
   #promptTimer = 0;
 
   /**
@@ -153,7 +155,9 @@ export class Run {
     const listed = ++this.#listed;
     try {
       const runs = await this.#client.listRuns(this.#conversation());
-      if (opened !== this.#opened || listed !== this.#listed) return;
+      // Not only the newest one: where answers take longer than the interval, none ever is.
+      if (opened !== this.#opened || listed < this.#answered) return;
+      this.#answered = listed;
       this.#history.show(runs);
       // The list may be older than the events received meanwhile.
       if (this.#live?.started) this.#history.update(this.#live.run.runId, "running");

@@ -20,8 +20,12 @@ export class Session {
   #runner = null;
   /** What is known of this conversation's sessions, by language: `{ id, state, why }`. */
   #known = new Map();
-  /** Number of the newest change made or asked for here: answers to older requests are dropped. */
+  /**
+   * Numbers of the newest request, and of the newest that was answered or preceded a change made here: answers to older
+   * ones are dropped.
+   */
   #asked = 0;
+  #settled = 0;
 
   /** `onSwitch(on)` is called when Run begins or ceases to mean a cell. */
   constructor({ client, conversation, onSwitch, onFailure }) {
@@ -89,7 +93,7 @@ export class Session {
       const sessions = await this.#client.listSessions(this.#conversation());
       const found = sessions.find((session) => session.language === language);
       const now = found ? { id: found.sessionId, state: found.state } : id ? await this.#endOf(id) : null;
-      if (now && asked === this.#asked) this.#set(known, language, now);
+      if (now && asked > this.#settled) this.#set(known, language, now, asked);
     } catch (error) {
       this.#onFailure(error);
     }
@@ -151,8 +155,8 @@ export class Session {
     return known.get(language) ?? NONE;
   }
 
-  #set(known, language, { id, state, why = "" }) {
-    this.#asked += 1;
+  #set(known, language, { id, state, why = "" }, asked = this.#asked) {
+    this.#settled = asked;
     const before = this.#of(language, known);
     known.set(language, { id, state, why });
     if (known !== this.#known || (before.state === state && before.why === why)) return;

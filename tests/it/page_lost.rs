@@ -1,10 +1,11 @@
 //! Runs on the page whose server was away or refused them.
 
+use reqwest::Method;
 use serde_json::json;
 
 use crate::{
     page_state::{hold, is_true, open},
-    support::FakeServer,
+    support::{FakeServer, calls, until},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,6 +50,33 @@ async fn a_run_that_is_refused_late_leaves_the_chosen_one_as_it_is() {
     sheet.says("live", |text| text.ends_with("The queue is full.")).await;
     sheet.browser.state("ready").await;
     assert_eq!(sheet.attribute("verdict", "data-ended").await, "exited");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_and_sessions_are_seen_also_where_each_answer_comes_after_the_next_request() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let sheet = open(&server).await;
+    sheet.write("python", "set x 41").await;
+    sheet.click("session").await;
+    assert_eq!(sheet.run("python", "set x 41").await, "exited");
+    until("it is listed", async || sheet.history().await == ["exited"]).await;
+    let late = r"window.realFetch = window.fetch; const next = {}; window.fetch = async (path, init) => {
+                   const [, kind] = /^v1\/(runs|sessions)\?/.exec(path) ?? [];
+                   if (!kind) return window.realFetch(path, init);
+                   next[kind]?.();
+                   const newer = new Promise((done) => (next[kind] = done));
+                   const answer = await window.realFetch(path, init);
+                   await newer;
+                   return answer;
+                 }; return null";
+    sheet.browser.script(late).await;
+    server.run(&sheet.conversation().await, "print x").await;
+    until("the run is listed", async || sheet.history().await == ["exited", "exited"]).await;
+    let id = calls::get(&server, "/v1/sessions").await["sessions"][0]["sessionId"].as_str().expect("one").to_owned();
+    assert_eq!(calls::ask(&server, Method::DELETE, &format!("/v1/sessions/{id}"), None).await.0, 200);
+    until("it is gone", async || sheet.attribute("session-state", "data-state").await == "gone").await;
     sheet.browser.close().await;
     server.stop().await;
 }
