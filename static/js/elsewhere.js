@@ -8,6 +8,8 @@ import { visibleName } from "./text.js";
 import { describe, standing } from "./verdict.js";
 
 const WAIT_S = 20;
+// A browser has six connections to a server, for all tabs together, and a request that waits takes up one.
+const WAITING_MAX = 2;
 const RETRY_MS = 5000;
 
 export class Elsewhere {
@@ -55,8 +57,9 @@ export class Elsewhere {
   async #wait({ runId, conversationId }) {
     let refused = false;
     for (let over = false; !over;) {
+      let waits = this.#runs.size <= WAITING_MAX;
       try {
-        const run = await this.#client.getRun(runId, { waitS: WAIT_S });
+        const run = await this.#client.getRun(runId, { waitS: waits ? WAIT_S : 0 });
         over = run.state === "finished";
         if (over && conversationId !== this.#conversationId) {
           toast(`${visibleName(conversationId)}: ${describe(standing(run)).text}`, "Open", () =>
@@ -66,8 +69,9 @@ export class Elsewhere {
       } catch (error) {
         over = !error.mayPass;
         refused = error.needsToken;
-        if (!over) await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+        waits = false;
       }
+      if (!over && !waits) await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     }
     this.#runs.delete(runId);
     // Another token may be good again.

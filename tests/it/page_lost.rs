@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{
     page_state::{hold, is_true, open},
-    support::{FakeServer, calls, until},
+    support::{FakeServer, calls, server::TOKEN, until},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,6 +77,30 @@ async fn runs_and_sessions_are_seen_also_where_each_answer_comes_after_the_next_
     let id = calls::get(&server, "/v1/sessions").await["sessions"][0]["sessionId"].as_str().expect("one").to_owned();
     assert_eq!(calls::ask(&server, Method::DELETE, &format!("/v1/sessions/{id}"), None).await.0, 200);
     until("it is gone", async || sheet.attribute("session-state", "data-state").await == "gone").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_runs_elsewhere_leave_the_browser_connections_for_other_requests() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let many = "const one = (n) => ({ runId: `run-${n}`, conversationId: `c-${n}`, language: 'python' }); \
+                sessionStorage.setItem('sandbox.elsewhere', JSON.stringify([...Array(8).keys()].map(one))); \
+                window.realFetch = window.fetch; window.asked = []; window.fetch = (path, init) => { \
+                if (!/^v1.runs.run-/.test(path)) return window.realFetch(path, init); \
+                window.asked.push(path); \
+                return path.includes('wait=') ? new Promise(() => {}) \
+                : Promise.resolve(new Response(JSON.stringify({ state: 'running' }))); }; return null";
+    sheet.browser.script(many).await;
+    sheet.click("token").await;
+    sheet.browser.element("token-input").await.send_keys(TOKEN).await.expect("typed");
+    sheet.click("token-save").await;
+    until("all are asked for", async || sheet.browser.script("return window.asked.length >= 8").await == true).await;
+    let waiting = "return window.asked.filter((path) => path.includes('wait=')).length";
+    assert_eq!(sheet.browser.script(waiting).await, 2);
+    let shown = "return document.querySelectorAll('[data-testid=elsewhere-stop]').length";
+    assert_eq!(sheet.browser.script(shown).await, 8);
     sheet.browser.close().await;
     server.stop().await;
 }
