@@ -33,7 +33,7 @@ const api = {
   remove: (path) => client.remove(path),
   failed(error) {
     if (error.needsToken) needToken("The server no longer accepts the token.");
-    else if (error.code === "insufficient_scope") needToken(visibleName(error.message));
+    else if (error.code === "insufficient_scope" && !error.hasOldToken) needToken(visibleName(error.message));
   },
   /**
    * Does something for the view that is open; a failure is shown there. That of an `act` stays until the next one: to
@@ -133,6 +133,7 @@ async function open() {
     await client.get("v1/admin/overview");
     ready();
   } catch (error) {
+    if (error.hasOldToken) return;
     if (error.needsToken) return needToken("The server no longer accepts the token.");
     if (error.code === "insufficient_scope") return needToken(visibleName(error.message));
     page.state = "error";

@@ -15,21 +15,23 @@ const BY_STATUS = {
 
 /** A failure of the server or of the network, never of the program. */
 export class ServerError extends Error {
-  constructor(message, { code = "unknown", status = 0, requestId = null } = {}) {
+  /** `hasOldToken`: another token was entered after the request was made. */
+  constructor(message, { code = "unknown", status = 0, requestId = null, hasOldToken = false } = {}) {
     super(message);
     this.name = "ServerError";
     this.code = code;
     this.status = status;
     this.requestId = requestId;
+    this.hasOldToken = hasOldToken;
   }
 
   get needsToken() {
-    return this.status === 401;
+    return this.status === 401 && !this.hasOldToken;
   }
 
   /** Whether the same request may succeed later: there was no answer, or the server was busy or stopping. */
   get mayPass() {
-    return this.status === 0 || this.status === 408 || this.status === 429 || this.status >= 500;
+    return this.hasOldToken || this.status === 0 || this.status === 408 || this.status === 429 || this.status >= 500;
   }
 }
 
@@ -123,8 +125,9 @@ export class Client {
     return new Promise((resolve, reject) => {
       // `fetch` does not report how much it has sent.
       const request = new XMLHttpRequest();
+      const token = this.#token();
       request.open("PUT", fileAt(conversationId, file));
-      request.setRequestHeader("Authorization", `Bearer ${this.#token()}`);
+      request.setRequestHeader("Authorization", `Bearer ${token}`);
       request.setRequestHeader("Content-Type", "application/octet-stream");
       if (ifMatch) request.setRequestHeader("If-Match", ifMatch);
       if (ifNew) request.setRequestHeader("If-None-Match", "*");
@@ -135,7 +138,8 @@ export class Client {
       request.addEventListener("load", () => {
         if (request.status >= 200 && request.status < 300) return resolve(request.getResponseHeader("ETag"));
         const headers = { get: (name) => request.getResponseHeader(name) };
-        reject(failureOf({ status: request.status, headers }, parsed(request.responseText)));
+        const body = parsed(request.responseText);
+        reject(failureOf({ status: request.status, headers }, body, token !== this.#token()));
       });
       request.send(blob);
     });
@@ -256,7 +260,8 @@ export class Client {
     }
   }
 
-  async #fetch(path, { headers, token = this.#token(), ...options }) {
+  async #fetch(path, { headers, token: tried, ...options }) {
+    const token = tried ?? this.#token();
     let response;
     try {
       response = await fetch(path, {
@@ -270,7 +275,8 @@ export class Client {
       throw options.signal?.aborted ? options.signal.reason : unreachable();
     }
     if (response.ok) return response;
-    throw failureOf(response, await response.json().catch(() => null));
+    const body = await response.json().catch(() => null);
+    throw failureOf(response, body, tried === undefined && token !== this.#token());
   }
 }
 
@@ -296,10 +302,11 @@ function unreachable() {
 }
 
 // A refused request carries problem details; a proxy in front of the server may answer with anything else.
-function failureOf({ status, headers }, body) {
+function failureOf({ status, headers }, body, hasOldToken) {
   let message = typeof body?.detail === "string" && body.detail ? body.detail : BY_STATUS[status];
   message ??= `The server answered with status ${status}.`;
   const wait = headers.get("Retry-After");
   if (/^\d+$/.test(wait ?? "")) message += ` (Retry after ${wait} s.)`;
-  return new ServerError(message, { code: String(body?.code ?? status), status, requestId: body?.requestId ?? null });
+  const requestId = body?.requestId ?? null;
+  return new ServerError(message, { code: String(body?.code ?? status), status, requestId, hasOldToken });
 }
