@@ -27,8 +27,9 @@ export class Run {
   #onOther;
   #onFailure;
   /**
-   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks, isLost }`: the live run, and the one
-   * shown (live or finished). `asks`: a cell's request for input is not answered; `isLost`: the end is not known.
+   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks, isOver, isLost }`: the live run, and the
+   * one shown. `asks`: a cell's request for input is not answered; `isOver`: it is no longer followed; `isLost`: the end
+   * is not known.
    */
   #live = null;
   #shown = null;
@@ -163,8 +164,11 @@ export class Run {
       if (this.#live?.started) this.#history.update(this.#live.run.runId, "running");
       this.#notice(runs);
       if (page.state !== "ready") return;
-      const lost = this.#shown?.isLost && runs.find(({ runId }) => runId === this.#shown.run.runId);
-      if (lost) return this.#watch(lost, { live: lost.state !== "finished", wanted: this.#shown.wanted });
+      const shown = runs.find(({ runId }) => runId === this.#shown?.run.runId);
+      const live = shown && shown.state !== "finished";
+      // One whose connection was lost, or that was shown while the live one went on.
+      if (shown && (this.#shown.isLost || (live && !this.#shown.isOver)))
+        return this.#watch(shown, { live, wanted: this.#shown.wanted });
       if (!follows && this.#shown) return;
       const going = runs.find((run) => run.state !== "finished" && !this.#over.has(run.runId));
       if (going) this.#watch(going, { live: true });
@@ -269,6 +273,7 @@ export class Run {
       whenShown((output) => output.fail(error));
       this.#onFailure(error);
     }
+    watch.isOver = true;
     if (this.#live === watch) await this.#ended(watch);
   }
 

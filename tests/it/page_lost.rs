@@ -104,3 +104,29 @@ async fn many_runs_elsewhere_leave_the_browser_connections_for_other_requests() 
     sheet.browser.close().await;
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_chosen_while_another_one_ran_is_stopped_when_that_has_ended() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let sheet = open(&server).await;
+    sheet.write("python", "print up\nhang").await;
+    sheet.start().await;
+    sheet.says("terminal", |text| text == "up\n").await;
+    // As another client begins it; it waits for the first one.
+    let next = json!({"conversationId": sheet.conversation().await, "language": "python", "code": "print next\nhang",
+        "wait": 0, "detach": true});
+    calls::post(&server, "/v1/runs", next).await;
+    until("it is listed", async || sheet.history().await.len() == 2).await;
+    sheet.choose(0).await;
+    sheet.says("terminal", str::is_empty).await;
+    sheet.click("stop").await;
+    sheet.says("terminal", |text| text == "next\n").await;
+    until("the next one is stopped", async || {
+        sheet.browser.script("document.querySelector('[data-testid=stop]').click(); return null").await;
+        sheet.history().await == ["cancelled", "cancelled"]
+    })
+    .await;
+    assert_eq!(sheet.ended().await, "cancelled");
+    sheet.browser.close().await;
+    server.stop().await;
+}
