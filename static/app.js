@@ -114,10 +114,12 @@ open();
 
 /** Connects with the stored token, or asks for one. */
 async function open() {
-  if (!token.value) return needToken();
+  const tried = token.value;
+  if (!tried) return needToken();
   try {
-    await connect(token.value);
+    await connect(tried);
   } catch (error) {
+    if (tried !== token.value) return;
     if (error.needsToken) return needToken("The server no longer accepts the token.");
     page.state = "error";
     showBanner(visibleName(error.message), "Try again", open);
@@ -127,6 +129,8 @@ async function open() {
 /** Asks the server for its languages with this token; throws a ServerError when it refuses. */
 async function connect(candidate, signal) {
   const answer = await client.listRunners({ token: candidate, signal });
+  // Another one was entered and is used by now. One that is entered is not in use yet, and has a signal.
+  if (!signal && candidate !== token.value) return;
   store.useToken(candidate);
   program.setRunners(answer, draft?.language);
   hideBanner();
