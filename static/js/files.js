@@ -96,7 +96,8 @@ export class Files {
     this.#files = files;
     const focused = byId("files").contains(document.activeElement) ? focusKey(document.activeElement) : null;
     byId("files").replaceChildren(...fileTree(files, this.#closed));
-    if (focused) findFocus(focused)?.focus();
+    // The user may have scrolled on.
+    if (focused) findFocus(focused)?.focus({ preventScroll: true });
     byId("files-count").textContent = files.length ? `${files.length}${truncated ? "+" : ""}` : "";
     byId("files-empty").hidden = files.length > 0;
     byId("files-download").hidden = files.length === 0;

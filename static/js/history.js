@@ -32,7 +32,8 @@ export class History {
     this.#list.replaceChildren(...runs.map((run) => el("li", {}, chip(run))));
     byId("history-bar").hidden = runs.length === 0;
     this.choose(this.#chosen);
-    if (focused) this.#buttonOf(focused)?.focus();
+    // The user may have scrolled on.
+    if (focused) this.#buttonOf(focused)?.focus({ preventScroll: true });
   }
 
   /** Changes the state of a listed run. */

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 
 use crate::{
-    page_access::focused,
+    page_access::{calm, focused, look_as},
     page_state::{link, open},
     page_viewer::put,
     support::{FakeServer, until},
@@ -111,6 +111,28 @@ async fn arrow_keys_go_through_the_runs() {
     }
     sheet.press(Key::Right + Key::Enter).await;
     sheet.says("terminal", |text| text == "two\n").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_drawn_again_does_not_scroll_back_to_the_focus() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.browser.focus().await;
+    calm(&sheet.browser).await;
+    look_as(&sheet, true, "light").await;
+    assert_eq!(sheet.run("python", "print one").await, "exited");
+    until("it is listed", async || sheet.history().await == ["exited"]).await;
+    let away = "const below = document.createElement('div'); below.style.height = '9000px'; \
+                document.body.append(below); window.chip = document.querySelector('[data-testid=history-run]'); \
+                window.chip.focus(); scrollTo({top: 6000, behavior: 'instant'}); return scrollY";
+    assert_eq!(sheet.browser.script(away).await, 6000);
+    server.run(&sheet.conversation().await, "print two").await;
+    until("the list is drawn again", async || sheet.history().await.len() == 2).await;
+    let now = "return [window.chip.isConnected, scrollY > 5000]";
+    assert_eq!(sheet.browser.script(now).await, json!([false, true]));
+    assert_eq!(focused(&sheet).await, "history-run");
     sheet.browser.close().await;
     server.stop().await;
 }

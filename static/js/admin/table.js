@@ -51,7 +51,8 @@ export class Table {
     this.#count.textContent = all > rows.length ? `${rows.length} of ${all}` : String(all);
     if (focused === undefined) return;
     const same = [...this.#body.querySelectorAll("[data-key]")].find(({ dataset }) => dataset.key === focused);
-    (same ?? (rows.length ? this.#scroll : this.#title)).focus();
+    // The user may have scrolled on.
+    (same ?? (rows.length ? this.#scroll : this.#title)).focus({ preventScroll: true });
   }
 }
 
