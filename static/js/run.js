@@ -27,9 +27,9 @@ export class Run {
   #onOther;
   #onFailure;
   /**
-   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks, isOver, isLost }`: the live run, and the
-   * one shown. `asks`: a cell's request for input is not answered; `isOver`: it is no longer followed; `isLost`: the end
-   * is not known.
+   * Two watches `{ run, wanted, abort, started, files, typed, prompted, asks, isOver, isLost }`: the live run, and
+   * the one shown. `asks`: a cell's request for input is not answered; `isOver`: it is no longer followed; `isLost`:
+   * the end is not known.
    */
   #live = null;
   #shown = null;
