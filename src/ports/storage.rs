@@ -293,7 +293,8 @@ pub struct Listing {
     pub changed: u64,
     /// Files follow the last entry.
     pub more: bool,
-    /// All plain files that were found; `None` when the walk was ended early.
+    /// All plain files that were found; `None` when the walk was ended early, or folders are too deep or too many for
+    /// it.
     pub total: Option<u64>,
     /// More exists than the bounds allow, files or skipped things.
     pub truncated: bool,

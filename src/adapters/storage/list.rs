@@ -52,8 +52,12 @@ pub(super) struct Walk {
     files: u64,
     listing: Listing,
     tally: Tally,
+    /// The first file that did not fit. What follows it is left to the next page.
+    left_out: Option<(bool, SafePath)>,
     /// Some entries were not examined.
     unseen: bool,
+    /// Files may be where no walk within these bounds gets.
+    out_of_reach: bool,
     /// Installed packages are counted and not listed.
     hides_packages: bool,
 }
@@ -87,7 +91,7 @@ impl Walk {
         }
         let ended_early = next < self.folders.len() || self.visits == VISITS_MAX;
         self.listing.truncated |= ended_early;
-        let total = (!ended_early).then_some(self.files);
+        let total = (!ended_early && !self.out_of_reach).then_some(self.files);
         let usage = (!ended_early && !self.unseen).then(|| self.tally.usage());
         let mut entries: Vec<_> = self.found.into_iter().map(|(_, entry)| entry).collect();
         // A folder may show a name twice that a program gave to another file meanwhile.
@@ -158,22 +162,22 @@ impl Walk {
             return;
         }
         let ListBounds { entries_max, bytes_max, .. } = self.bounds;
-        let full = self.found.len() >= entries_max || self.found_bytes >= bytes_max;
-        let is_behind = |(kind, last): &(bool, Entry)| (unchanged, path) > (*kind, last.path.as_bytes());
-        if full && self.found.last().is_some_and(is_behind) {
-            self.listing.more = true;
-            self.listing.truncated = true;
+        // Also where its path is short enough to fit: the next page begins behind the last file of this one.
+        let is_left_out = |(kind, first): &(bool, SafePath)| (unchanged, path) >= (*kind, first.as_bytes());
+        if self.left_out.as_ref().is_some_and(is_left_out) {
             return;
         }
         let Ok(safe_path) = SafePath::from_components(path.split(|&b| b == b'/')) else {
+            self.out_of_reach = true;
             return self.skip(path, SkipKind::TooDeep);
         };
         self.found_bytes += path.len();
         let (size, modified_unix_s) = (stat.stx_size, stat.stx_mtime.tv_sec);
         self.found.insert((unchanged, Entry { path: safe_path, size, modified_unix_s, change }));
         while self.found.len() > entries_max || (self.found_bytes > bytes_max && self.found.len() > 1) {
-            let Some((_, last)) = self.found.pop_last() else { return };
+            let Some((kind, last)) = self.found.pop_last() else { return };
             self.found_bytes -= last.path.as_bytes().len();
+            self.left_out = Some((kind, last.path));
             self.listing.more = true;
             self.listing.truncated = true;
         }
@@ -190,14 +194,16 @@ impl Walk {
 
     fn remember(&mut self, parent: usize, name: &[u8], path: &[u8]) {
         let level = self.folders[parent].level + 1;
-        if level > self.bounds.depth_max || path.len() > PATH_BYTES_MAX {
-            self.unseen = true;
+        let is_too_deep = level > self.bounds.depth_max || path.len() > PATH_BYTES_MAX;
+        if !is_too_deep && self.folders.len() < FOLDERS_MAX {
+            return self.folders.push(Unvisited { parent, name: name.to_vec(), level });
+        }
+        self.unseen = true;
+        self.out_of_reach |= !self.is_hidden(path);
+        if is_too_deep {
             self.skip(path, SkipKind::TooDeep);
-        } else if self.folders.len() == FOLDERS_MAX {
-            self.unseen = true;
-            self.listing.truncated = true;
         } else {
-            self.folders.push(Unvisited { parent, name: name.to_vec(), level });
+            self.listing.truncated = true;
         }
     }
 

@@ -61,7 +61,8 @@ impl Files {
     /// The plain files of a conversation as a tar archive, without links, pipes, sockets, devices and empty folders.
     ///
     /// # Errors
-    /// [`Code::ConversationNotFound`], [`Code::TooLarge`] when there are more files than an archive holds.
+    /// [`Code::ConversationNotFound`], [`Code::TooLarge`] when there are more files than an archive holds, or folders
+    /// that are too deep or too many.
     pub async fn archive(self: &Arc<Self>, conversation: &ConversationKey) -> Result<Archive, Failure> {
         debug!(%conversation, "read an archive");
         let (files, conversation) = (Arc::clone(self), conversation.clone());
@@ -70,8 +71,8 @@ impl Files {
         let first = packing.list(None).await?;
         if first.total.is_none_or(|total| total > ARCHIVE_ENTRIES_MAX as u64) {
             let why = format!(
-                "There are more than {ARCHIVE_ENTRIES_MAX} files, or folders deeper than {ARCHIVE_DEPTH_MAX}: let a \
-                 program pack them, and download what it made."
+                "There are more than {ARCHIVE_ENTRIES_MAX} files, too many folders, or folders deeper than \
+                 {ARCHIVE_DEPTH_MAX}: let a program pack them, and download what it made."
             );
             return Err(Failure::new(Code::TooLarge, why));
         }

@@ -43,6 +43,23 @@ async fn folder_is_exported_and_imported_as_a_tar() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_archive_that_would_leave_files_out_is_refused() {
+    let server = FakeServer::start().await;
+    let put = call(&server, Method::PUT, "/v1/conversations/d/files/a").body("one").send().await.expect("an answer");
+    assert_eq!(put.status(), 201);
+    let folder = |levels: usize| server.root.join("d/files").join(vec!["d"; levels].join("/"));
+    std::fs::create_dir_all(folder(31)).expect("folders");
+    std::fs::write(folder(31).join("f"), "x").expect("a file");
+    let read = async || call(&server, Method::GET, "/v1/conversations/d/archive").send().await.expect("an answer");
+    let bytes = read().await.bytes().await.expect("bytes");
+    assert_eq!(tar::Archive::new(&bytes[..]).entries().expect("entries").count(), 2);
+    std::fs::create_dir(folder(32)).expect("a folder");
+    std::fs::write(folder(32).join("f"), "x").expect("a file");
+    assert_eq!(refused(read().await).await, (413, "too_large".to_owned()));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_link_downloads_the_archive_without_a_token() {
     let server = FakeServer::start().await;
     let link = async |conversation: &str| {

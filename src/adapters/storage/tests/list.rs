@@ -1,6 +1,7 @@
 //! Listings: their order, their bounds, the owners they keep apart.
 
 use super::*;
+use crate::domain::packages::FOLDER;
 
 #[test]
 fn list_puts_changed_files_first() {
@@ -138,4 +139,48 @@ fn names_that_differ_in_bytes_are_different_files() {
     for entry in listing.entries {
         assert_eq!(bytes(place.conversation.read(&entry.path)), entry.path.as_bytes());
     }
+}
+
+/// A shorter path that is found later fits where a longer one did not.
+#[test]
+fn pages_that_are_bounded_in_bytes_leave_nothing_out() {
+    let place = place();
+    // Of those at the top, all are found before what is in a folder.
+    let all = ["a0123456789", "m0123456789", "n/z", "o/012345678901234567890123456789", "p/q/r"];
+    for name in all {
+        let file = place.data().join(name);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::write(file, "").expect("a file");
+    }
+    for bytes_max in 0..100 {
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let bounds = ListBounds { bytes_max, ..ALL };
+            let page = place.conversation.page(bounds, None, after.as_ref()).expect("a page");
+            seen.extend(names(&page));
+            after = page.entries.last().filter(|_| page.more).map(|last| last.path.clone());
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, all, "{bytes_max}");
+    }
+}
+
+#[test]
+fn files_that_a_walk_does_not_reach_leave_their_number_unknown() {
+    let place = place();
+    let total = |depth_max| {
+        let page = place.conversation.page(ListBounds { depth_max, ..ALL }, None, None);
+        page.expect("a page").total
+    };
+    let make = |folder: String| fs::create_dir_all(place.data().join(folder)).expect("a folder");
+    make(format!("{FOLDER}/x/y"));
+    make("d".to_owned());
+    fs::write(place.data().join("d/f"), "").expect("a file");
+    assert_eq!((total(2), total(1)), (Some(1), None), "packages are not listed");
+    make("d/e".to_owned());
+    assert_eq!((total(3), total(2)), (Some(1), None));
+    (0..20_000).for_each(|number| make(number.to_string()));
+    assert_eq!(total(3), None, "more folders than a walk remembers");
 }
