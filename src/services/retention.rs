@@ -146,12 +146,14 @@ impl Retention {
     /// Unmounts the disks of conversations that were last used before `before`.
     async fn unmount_unused(&self, uses: &[LastUse], before: i64) -> Result<(), Failure> {
         for last in uses.iter().take_while(|last| last.unix_s < before) {
-            // A disk of its own is mounted at one server, so nothing has to be asked of the others.
-            if let Some(lock) = self.runs.lock_if_idle(&last.key) {
+            let Some(lock) = self.runs.lock_beside_sessions(&last.key) else { continue };
+            // The files of an open session are looked at between its cells. A disk of its own is mounted at one server,
+            // so nothing has to be asked of the others.
+            if self.runs.sessions().list(&last.key.owner, Some(&last.key.id)).is_empty() {
                 let id = last.key.clone();
                 self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
-                drop(lock);
             }
+            drop(lock);
         }
         Ok(())
     }
@@ -207,7 +209,7 @@ impl Retention {
         if !matches!(self.runs.peers().take(id).await, Ok(None)) {
             return false;
         }
-        let Some(lock) = self.runs.lock_if_idle(id) else { return false };
+        let Some(lock) = self.runs.lock_beside_sessions(id) else { return false };
         let removed = self.remove(id, before).await;
         drop(lock);
         match &removed {
@@ -225,6 +227,7 @@ impl Retention {
         if last.is_none_or(|last| last.unix_s >= before) {
             return Ok(false);
         }
+        self.runs.sessions().close_all(id);
         let removed = self.files.remove(id).await?;
         self.runs.sessions().forget(id);
         Ok(removed)

@@ -322,14 +322,19 @@ impl Runs {
     /// The conversation's lock, if no run is under way or waits in it: none starts there while the value lives, and its
     /// sessions are closed.
     pub fn lock_if_idle(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
-        let lock = self.0.admission.lock_if_idle(conversation)?;
+        let lock = self.lock_beside_sessions(conversation)?;
         self.0.sessions.close_all(conversation);
         Some(lock)
     }
 
+    /// As [`Self::lock_if_idle`], but its sessions stay.
+    pub(super) fn lock_beside_sessions(&self, conversation: &ConversationKey) -> Option<ConversationLock> {
+        self.0.admission.lock_if_idle(conversation)
+    }
+
     /// Whether no run is under way or waits in a conversation.
     pub fn is_idle(&self, conversation: &ConversationKey) -> bool {
-        self.0.admission.lock_if_idle(conversation).is_some()
+        self.lock_beside_sessions(conversation).is_some()
     }
 
     /// Which servers have which conversations.

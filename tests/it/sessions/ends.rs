@@ -1,12 +1,15 @@
 //! What ends a session, and what its cells are told of it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use mcp_sandbox_server::{
-    domain::{error::Code, id::SessionId, outcome::Ended},
+    domain::{clock::SystemClock, error::Code, id::SessionId, outcome::Ended},
     ports::engine::Engine as _,
-    services::runs::{CellSession, RunRequest},
+    services::{
+        retention::{Retention, RetentionOptions},
+        runs::{CellSession, RunRequest},
+    },
 };
 use tokio::time::timeout;
 
@@ -161,5 +164,21 @@ async fn a_thousand_sessions_asked_for_at_once_stay_within_their_memory() {
     assert!(server.sessions.load().memory_bytes <= 16 << 28);
     server.janitor.idle().await;
     assert!(server.engine.live().len() <= 16);
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_outlives_the_time_after_which_disks_are_unmounted() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let session = open(&server, "a").await;
+    assert_eq!(shown(&cell(&server, "a", "set x 41").await), ("", "", OK));
+    server.used_ago("a", Duration::from_mins(10));
+    let in_use = Duration::from_mins(5);
+    let options = RetentionOptions { unused_max: None, total_bytes_max: None, in_use, own_disks: true };
+    let (files, runs) = (Arc::clone(&server.mcp.files), server.mcp.runs.clone());
+    let retention = Retention::new(files, runs, Arc::new(SystemClock), options);
+    assert_eq!(retention.round().await, Ok(0));
+    assert!(server.sessions.get(&owner(), session).is_ok());
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
     server.stop().await;
 }
