@@ -65,6 +65,8 @@ struct Known {
     /// The cached usage of conversations: measured once, plus later writes. No refusal by a conversation's own quota
     /// relies on it.
     usages: HashMap<ConversationKey, Usage>,
+    /// Those of them that may be too high: a file that a client wrote may have replaced another.
+    estimates: HashSet<ConversationKey>,
     /// The growth of all conversations together that the cache has shown so far, in bytes.
     growth_bytes: i64,
     owners: Owners,
@@ -86,12 +88,18 @@ impl Known {
     fn set(&mut self, id: &ConversationKey, usage: Usage) {
         self.owners.set(id, owned_bytes(&usage));
         self.closed.remove(id);
+        self.estimates.remove(id);
         if !self.is_watched(id) {
             self.begun.remove(id);
         }
         if let Some(before) = self.usages.insert(id.clone(), usage) {
             self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
         }
+    }
+
+    /// Whether a measurement is to replace what is cached: not while a program may write beside it.
+    fn is_estimate(&self, id: &ConversationKey) -> bool {
+        self.estimates.contains(id) && !self.is_watched(id)
     }
 
     /// What an owner has, with uploads in progress.
@@ -193,26 +201,6 @@ impl Quota {
         self.options.owner_bytes_max.is_none_or(fits)
     }
 
-    /// Checks the owner's quota. Before a refusal, what may have shrunk is measured again. Blocks.
-    fn check_owner(&self, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
-        let stale: Vec<_> = {
-            let known = self.known.lock();
-            if self.owner_has_room(&known, id, more) {
-                return Ok(());
-            }
-            known.owners.of(&id.owner).filter(|id| !known.usages.contains_key(id)).cloned().collect()
-        };
-        for id in &stale {
-            match self.measure(id) {
-                Ok(usage) => self.known.lock().set(id, usage),
-                // What the server may not read counts as it was last found.
-                Err(StorageError::Denied { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.check_owner_room(&self.known.lock(), id, more)
-    }
-
     /// As [`Self::owner_has_room`].
     fn check_owner_room(&self, known: &Known, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
         if self.owner_has_room(known, id, more) {
@@ -270,7 +258,10 @@ impl Quota {
         let mut known = self.known.lock();
         match usage {
             Some(usage) => known.set(id, usage),
-            None => drop(known.usages.remove(id)),
+            None => {
+                known.usages.remove(id);
+                known.estimates.remove(id);
+            }
         }
     }
 
@@ -285,6 +276,7 @@ impl Quota {
     pub(super) fn forget(&self, id: &ConversationKey) {
         let mut known = self.known.lock();
         known.usages.remove(id);
+        known.estimates.remove(id);
         known.begun.remove(id);
         known.closed.remove(id);
         known.owners.forget(id);
@@ -294,6 +286,7 @@ impl Quota {
     pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
         let mut known = self.known.lock();
         known.usages.retain(|id, _| still.contains(id));
+        known.estimates.retain(|id| still.contains(id));
         known.begun.retain(|id, _| still.contains(id));
         known.closed.retain(|id, _| still.contains(id));
         known.owners.keep(still);
@@ -304,9 +297,12 @@ impl Quota {
         self.known.lock().usages.get(id).copied()
     }
 
-    /// The usage of a conversation, measured if it is not cached. Blocks.
+    /// The usage of a conversation, measured if what is cached may be too high. Blocks.
     pub(super) fn usage(&self, id: &ConversationKey) -> FsResult<Usage> {
-        if let Some(usage) = self.cached(id) {
+        // What a client is writing now may not be on the disk yet.
+        let turn = self.writing.of(id, AsyncMutex::default).try_lock_owned();
+        let is_estimate = turn.is_ok() && self.known.lock().is_estimate(id);
+        if let Some(usage) = self.cached(id).filter(|_| !is_estimate) {
             return Ok(usage);
         }
         // A disk is not mounted only to measure it.
@@ -315,7 +311,11 @@ impl Quota {
             return Ok(Usage { bytes, entries: 0 });
         }
         let usage = self.measure(id)?;
-        self.known.lock().set(id, usage);
+        let mut known = self.known.lock();
+        // A program that ran meanwhile was listed since.
+        if !is_estimate || known.is_estimate(id) {
+            known.set(id, usage);
+        }
         Ok(usage)
     }
 

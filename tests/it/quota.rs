@@ -290,6 +290,19 @@ async fn least_recently_used_conversations_are_deleted_first_unless_in_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_that_replaced_each_other_count_once_among_all_bytes() {
+    let server = FakeServer::with(&[("SANDBOX_QUOTA__TOTAL_BYTES_MAX", "716800")]).await;
+    for conversation in ["old", "new", "new", "new"] {
+        assert!(put(&server, conversation, "f", 256 * KIB, 1).await.status().is_success());
+    }
+    server.used_ago("old", Duration::from_hours(24));
+    assert_eq!((server.retention.round().await, server.root.join("old").exists()), (Ok(0), true));
+    assert!(put(&server, "more", "f", 256 * KIB, 1).await.status().is_success());
+    assert_eq!((server.retention.round().await, server.root.join("old").exists()), (Ok(1), false), "too much");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn retention_deletes_nothing_after_a_step_of_the_clock_and_few_at_once() {
     let server = FakeServer::start().await;
     let names: Vec<_> = (0..DELETED_MAX + 5).map(|number| server.root.join(format!("c{number}"))).collect();

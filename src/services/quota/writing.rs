@@ -6,7 +6,7 @@ use std::{collections::HashMap, mem, sync::Arc};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use super::{Quota, QuotaOptions};
+use super::{Known, Quota, QuotaOptions};
 use crate::{
     domain::{Code, ConversationKey, DiskLimit, Failure, Principal},
     ports::storage::{StorageError, Usage},
@@ -74,6 +74,14 @@ impl Drop for Arrival {
     }
 }
 
+impl Known {
+    /// A client writes so much beside what is there.
+    fn set_written(&mut self, id: &ConversationKey, there: &Usage, more: &Usage) {
+        self.set(id, there.plus(more));
+        self.estimates.insert(id.clone());
+    }
+}
+
 impl Quota {
     /// Waits for the other writers of this conversation.
     pub(in crate::services) async fn writer(self: &Arc<Self>, conversation: &ConversationKey) -> Writer {
@@ -86,6 +94,26 @@ impl Quota {
     pub(in crate::services) fn arrival(self: &Arc<Self>, conversation: &ConversationKey, is_counted: bool) -> Arrival {
         let (quota, conversation) = (Arc::clone(self), conversation.clone());
         Arrival { quota, conversation, held: Usage::default(), is_counted, is_closed: false }
+    }
+
+    /// Checks the owner's quota. Before a refusal, what may have shrunk is measured again. Blocks.
+    fn check_owner(&self, id: &ConversationKey, more: &Usage) -> Result<(), Failure> {
+        let stale: Vec<_> = {
+            let known = self.known.lock();
+            if self.owner_has_room(&known, id, more) {
+                return Ok(());
+            }
+            known.owners.of(&id.owner).filter(|id| !known.usages.contains_key(id)).cloned().collect()
+        };
+        for id in &stale {
+            match self.measure(id) {
+                Ok(usage) => self.known.lock().set(id, usage),
+                // What the server may not read counts as it was last found.
+                Err(StorageError::Denied { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.check_owner_room(&self.known.lock(), id, more)
     }
 
     /// What uploads in progress hold beside the usage of a conversation.
@@ -109,7 +137,7 @@ impl Writer {
         };
         // Writers of the owner's other conversations may have reserved meanwhile.
         self.quota.check_owner_room(&known, &self.conversation, more)?;
-        known.set(&self.conversation, there.plus(more));
+        known.set_written(&self.conversation, &there, more);
         Ok(())
     }
 
@@ -208,7 +236,7 @@ impl Writer {
         if !arrival.is_counted {
             let mut known = self.quota.known.lock();
             known.arrivals.remove(&self.conversation, &held);
-            known.set(&self.conversation, there.plus(&held));
+            known.set_written(&self.conversation, &there, &held);
         }
         Ok(())
     }
