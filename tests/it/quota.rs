@@ -87,6 +87,19 @@ async fn writes_over_quota_are_refused_and_keep_existing_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_an_archive_counts_once() {
+    let server = FakeServer::with(&SMALL).await;
+    for (conversation, files, status) in [("within", 17, 200_u16), ("beyond", 18, 507)] {
+        let names: Vec<_> = (0..files).map(|number| format!("a/b/c/{number}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let archive = format!("/v1/conversations/{conversation}/archive");
+        assert_eq!(send(&server, Method::PUT, &archive, tar(&names, 1)).await.status(), status);
+        assert_eq!(server.root.join(conversation).exists(), status == 200);
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn program_over_quota_is_stopped_and_the_next_is_refused_until_space_is_free() {
     let server = Server::with(&[("SANDBOX_QUOTA__BYTES_MAX", "8388608"), ("SANDBOX_QUOTA__ENTRIES_MAX", "200")]).await;
     let outcome = |result: &Value| result["structuredContent"]["outcome"].clone();

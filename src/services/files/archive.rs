@@ -5,7 +5,7 @@
 //! below `/data` is refused by name. Files are written as [`Files::write`] does.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeSet, HashSet, VecDeque},
     ffi::OsStr,
     io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
@@ -20,7 +20,7 @@ use futures_util::{
 use tar::EntryType;
 use tracing::debug;
 
-use super::{Download, Files, write::space};
+use super::{Download, Files, write::FOLDER_BYTES};
 use crate::{
     domain::{Code, ConversationKey, Failure, SafePath},
     ports::storage::{ConversationFolder, FsResult, ListBounds, Listing, Usage},
@@ -90,9 +90,7 @@ impl Files {
         let _held = self.hold(&conversation.owner, archive.len())?;
         let file_bytes_max = self.options.write_bytes_max;
         let checked = tokio::task::spawn_blocking(move || check(&archive, file_bytes_max));
-        let items = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
-        let space = |item: &Item| space(&item.path, item.bytes.as_ref().map(|bytes| bytes.len() as u64));
-        let more = items.iter().fold(Usage::default(), |all, item| all.plus(&space(item)));
+        let (items, more) = checked.await.map_err(|_| bad("The archive cannot be read: send a plain tar."))??;
         let announce = self.announcer(conversation);
         self.writing(conversation, more, move |there| write(there, &items, &announce)).await
     }
@@ -120,8 +118,8 @@ fn bad(why: impl Into<String>) -> Failure {
     Failure::new(Code::BadArchive, why)
 }
 
-/// Parses and checks a whole archive without writing anything.
-fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
+/// Parses and checks a whole archive without writing anything. Its entries, and an upper bound of their usage.
+fn check(archive: &Bytes, file_bytes_max: u64) -> Result<(Vec<Item>, Usage), Failure> {
     let unreadable = |number: usize| {
         move |_: io::Error| bad(format!("Entry {number} of the archive cannot be read: send a plain tar."))
     };
@@ -166,7 +164,24 @@ fn check(archive: &Bytes, file_bytes_max: u64) -> Result<Vec<Item>, Failure> {
         items.push(Item { path, bytes: Some(bytes.into()) });
     }
     check_conflicts(&items)?;
-    Ok(items)
+    let more = space(&items);
+    Ok((items, more))
+}
+
+/// An upper bound of the usage of the entries. A folder counts once, however many of them are in it.
+fn space(items: &[Item]) -> Usage {
+    let mut folders = HashSet::<&[u8]>::new();
+    let mut usage = Usage::default();
+    for Item { path, bytes } in items {
+        folders.extend(path.above());
+        if let Some(bytes) = bytes {
+            usage = usage.plus(&Usage::of_file(bytes.len() as u64));
+        } else {
+            folders.insert(path.as_bytes());
+        }
+    }
+    let folders = folders.len() as u64;
+    usage.plus(&Usage { bytes: folders * FOLDER_BYTES, entries: folders })
 }
 
 /// Refuses a path that is both a file and a folder, which would otherwise fail half way through the import.

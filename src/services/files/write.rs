@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The usage of a new folder on most disks.
-const FOLDER_BYTES: u64 = 4096;
+pub(super) const FOLDER_BYTES: u64 = 4096;
 
 /// What of an upload is held in memory, in bytes, before it is written to the disk.
 const STEP_BYTES: usize = 256 << 10;
