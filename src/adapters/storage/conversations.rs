@@ -1,5 +1,5 @@
-//! The storage port on the root folder, and folders that belong to no conversation yet. A listing is one pass over an
-//! owner's folder that keeps only the names of its page.
+//! The storage port on the root folder, and folders that belong to no conversation yet. A listing goes through an
+//! owner's folder and keeps only the names of its page.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -43,19 +43,28 @@ impl Storage for DiskStorage {
     }
 
     fn list(&self, owner: &Principal, after: Option<&ConversationId>, limit: usize) -> FsResult<Vec<LastUse>> {
-        let mut first = BTreeSet::new();
-        for id in self.ids(owner).map_err(failed("list"))? {
-            let id = id.map_err(failed("list"))?;
-            if after.is_none_or(|after| id > *after) {
-                first.insert(id);
-                if first.len() > limit {
-                    first.pop_last();
+        let (mut listed, mut after) = (Vec::new(), after.cloned());
+        loop {
+            let (mut first, wanted) = (BTreeSet::new(), limit - listed.len());
+            for id in self.ids(owner).map_err(failed("list"))? {
+                let id = id.map_err(failed("list"))?;
+                if after.as_ref().is_none_or(|after| id > *after) {
+                    first.insert(id);
+                    if first.len() > wanted {
+                        first.pop_last();
+                    }
                 }
             }
+            let is_last = first.len() < wanted;
+            after = first.last().cloned();
+            // A conversation that was deleted meanwhile, or has no folder for files, is left out, and others take its
+            // place: a short page is the last one.
+            let keys = first.into_iter().map(|id| ConversationKey::new(owner.clone(), id));
+            listed.extend(keys.filter_map(|key| self.used(&key).map(|unix_s| LastUse { unix_s, key })));
+            if is_last || listed.len() == limit {
+                return Ok(listed);
+            }
         }
-        // A conversation that was deleted meanwhile, or has no folder for files, is left out.
-        let keys = first.into_iter().map(|id| ConversationKey::new(owner.clone(), id));
-        Ok(keys.filter_map(|key| self.used(&key).map(|unix_s| LastUse { unix_s, key })).collect())
     }
 
     fn last_uses(&self) -> FsResult<Vec<LastUse>> {

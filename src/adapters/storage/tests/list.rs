@@ -68,6 +68,9 @@ fn list_returns_only_conversations_of_the_owner() {
     assert_eq!(listed(&Principal::default()), ["c", "d"]);
     assert_eq!(listed(&other), ["@other/c", "@other/e"]);
     assert_eq!(listed(&"unknown".parse().expect("an owner")), [""; 0]);
+    let page = Storage::list(&*place.storage, &Principal::default(), None, 1).expect("a list");
+    let page: Vec<_> = page.iter().map(|known| known.key.to_string()).collect();
+    assert_eq!(page, ["c"], "a file takes no place in it");
     let mut uses: Vec<_> = place.storage.last_uses().expect("uses").iter().map(|last| last.key.to_string()).collect();
     uses.sort();
     assert_eq!(uses, ["@other/c", "@other/e", "@third/c", "c", "d"]);
