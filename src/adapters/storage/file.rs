@@ -9,7 +9,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags};
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -59,6 +59,12 @@ impl Folder {
             };
             match renamed {
                 Ok(()) => {
+                    // Where both are names of one file, the call succeeds and leaves both.
+                    let is_same = |left: Statx| left.stx_ino == about.stx_ino;
+                    if from != to && look(&source, old, StatxFlags::INO).is_ok_and(is_same) {
+                        let removed = rustix::fs::unlinkat(&source, old, AtFlags::empty());
+                        unless(&[Errno::NOENT], removed).map_err(blocked)?;
+                    }
                     let is_file = FileType::from_raw_mode(about.stx_mode.into()) == FileType::RegularFile;
                     let (size, modified_unix_s) = (about.stx_size, about.stx_mtime.tv_sec);
                     let entry = || Entry { path: to.clone(), size, modified_unix_s, change: Change::Unchanged };

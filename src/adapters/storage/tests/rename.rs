@@ -95,3 +95,21 @@ fn rename_leaves_what_has_the_path() {
     let listing = place.conversation.list(ALL, None).expect("a listing");
     assert_eq!(names(&listing), ["d/x", "e/y", "l"]);
 }
+
+#[test]
+fn rename_takes_the_old_name_from_a_file_that_has_both() {
+    let place = place();
+    let data = place.data();
+    let rename = |from: &str, to: &str, replace| place.conversation.rename(&path(from), &path(to), replace);
+    for folder in ["", "d/"] {
+        let (from, to) = (format!("{folder}from"), format!("{folder}to"));
+        place.conversation.write(&path(&from), b"one").expect("written");
+        fs::hard_link(data.join(&from), data.join(&to)).expect("a second name");
+        assert!(matches!(rename(&from, &to, false), Err(StorageError::FileInTheWay)));
+        assert!(data.join(&from).exists());
+        assert!(rename(&from, &to, true).expect("moved").is_some());
+        assert!(!data.join(&from).exists());
+        assert!(rename(&to, &to, true).expect("it stays").is_some());
+        assert_eq!(bytes(place.conversation.read(&path(&to))), b"one");
+    }
+}
