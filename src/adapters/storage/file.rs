@@ -59,13 +59,14 @@ impl Folder {
             };
             match renamed {
                 Ok(()) => {
-                    // Where both are names of one file, the call succeeds and leaves both.
-                    let is_same = |left: Statx| left.stx_ino == about.stx_ino;
-                    if from != to && look(&source, old, StatxFlags::INO).is_ok_and(is_same) {
+                    let is_file = FileType::from_raw_mode(about.stx_mode.into()) == FileType::RegularFile;
+                    // Where both are names of one file, the call succeeds and leaves both. A file with one name that is
+                    // still found has another case of letters, where the file system takes both for the same.
+                    let has_both = |left: Statx| left.stx_ino == about.stx_ino && left.stx_nlink > 1;
+                    if is_file && from != to && look(&source, old, StatxFlags::BASIC_STATS).is_ok_and(has_both) {
                         let removed = rustix::fs::unlinkat(&source, old, AtFlags::empty());
                         unless(&[Errno::NOENT], removed).map_err(blocked)?;
                     }
-                    let is_file = FileType::from_raw_mode(about.stx_mode.into()) == FileType::RegularFile;
                     let (size, modified_unix_s) = (about.stx_size, about.stx_mtime.tv_sec);
                     let entry = || Entry { path: to.clone(), size, modified_unix_s, change: Change::Unchanged };
                     return Ok(is_file.then(entry));
