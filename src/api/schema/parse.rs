@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{
     Deserializer,
     de::{
-        DeserializeOwned, Error, IntoDeserializer, Visitor,
+        DeserializeOwned, Error, Expected, IntoDeserializer, Unexpected, Visitor,
         value::{MapDeserializer, SeqDeserializer},
     },
     forward_to_deserialize_any,
@@ -24,8 +24,10 @@ use crate::{
     services::admin::{SizeCursor, Span},
 };
 
-/// How much of an unknown name is repeated in an answer, in characters.
+/// How much of an unknown name is repeated in an answer, in characters, and of a path, in which names of a client's own
+/// can stand, as those of variables.
 const NAME_CHARS_MAX: usize = 40;
+const PATH_CHARS_MAX: usize = 120;
 
 /// Above this size, in bytes, work that is proportional to a body leaves the async threads.
 const INLINE_BYTES_MAX: usize = 64 << 10;
@@ -71,6 +73,7 @@ pub fn read<T: DeserializeOwned>(members: Map<String, Value>, source: Source) ->
     let members = Json { value: Value::Object(members), source, optional: false };
     serde_path_to_error::deserialize(members).map_err(|error| {
         let path = Some(error.path().to_string()).filter(|path| path != ".").unwrap_or_default();
+        let path: String = path.escape_debug().take(PATH_CHARS_MAX).collect();
         let wrong = error.into_inner();
         let name = match &wrong {
             Wrong::Unknown { name, .. } => name.escape_debug().take(NAME_CHARS_MAX).collect(),
@@ -279,6 +282,10 @@ impl<'de> Deserializer<'de> for Json {
         if self.value.is_array() { self.deserialize_any(visitor) } else { Err(self.wrong("an array")) }
     }
 
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        if self.value.is_object() { self.deserialize_any(visitor) } else { Err(self.wrong("an object")) }
+    }
+
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -308,7 +315,7 @@ impl<'de> Deserializer<'de> for Json {
 
     forward_to_deserialize_any! {
         i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 char bytes byte_buf unit unit_struct newtype_struct tuple
-        tuple_struct map identifier ignored_any
+        tuple_struct identifier ignored_any
     }
 }
 
@@ -325,6 +332,12 @@ impl Error for Wrong {
         Self::Rule { why: why.to_string() }
     }
 
+    /// Repeats no text: it may be long, or a secret.
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let found = if matches!(found, Unexpected::Str(_)) { Unexpected::Other("string") } else { found };
+        Self::custom(format_args!("invalid type: {found}, expected {expected}"))
+    }
+
     fn missing_field(name: &'static str) -> Self {
         Self::Missing { name }
     }
@@ -337,7 +350,12 @@ impl Error for Wrong {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
+
+    use super::{
+        super::{arguments::RunCode, network::PolicyBody},
+        *,
+    };
 
     #[test]
     fn time_limits_have_fractions_and_are_more_than_nothing() {
@@ -348,6 +366,26 @@ mod tests {
         for wrong in [0.0, -1.0, 0.000_1, f64::NAN, f64::NEG_INFINITY] {
             assert!(wall_ms(wrong).expect_err("refused").message.contains("timeout"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn refusal_repeats_no_value_and_little_of_a_name() {
+        let refused = |env: Value| {
+            let members = Map::from_iter([("env".to_owned(), env)]);
+            let failure = parse::<RunCode>(members, Source::Json).expect_err("refused");
+            assert!(failure.message.len() < 400 && !failure.message.contains("hidden"), "{:.900}", failure.message);
+            assert!(failure.argument.is_some_and(|name| name.len() < 400));
+            failure.message
+        };
+        let secret = json!("KEY=hidden".repeat(10_000));
+        assert_eq!(refused(secret.clone()), "env: it is a string: give an object");
+        assert_eq!(refused(json!([secret])), "env: it is an array: give an object");
+        assert_eq!(refused(json!({"KEY": [secret]})), "env.KEY: it is an array: give a string");
+        let name = refused(json!({"\u{1b}".repeat(10_000): 1}));
+        assert!(name.starts_with("env.\\u{1b}") && name.ends_with("it is a number: give a string"), "{name}");
+        let ports = Map::from_iter([("ports".to_owned(), json!([secret]))]);
+        let why = parse::<PolicyBody>(ports, Source::Json).expect_err("refused").message;
+        assert_eq!(why, "ports[0]: invalid type: string, expected u16");
     }
 
     #[tokio::test]

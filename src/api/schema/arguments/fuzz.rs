@@ -16,7 +16,7 @@ use crate::domain::{Limits, fuzz_support::cases};
 const NAME_CHARS_MAX: usize = 40;
 
 const BYTES_MAX: u64 = 30;
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 32] = [
     "conversationId",
     "language",
     "code",
@@ -48,6 +48,7 @@ const NAMES: [&str; 31] = [
     "timeout",
     "max_output_chars",
     "package_name",
+    "env",
 ];
 const WORDS: [&str; 8] =
     ["python", "base64", "utf-8", "", "aGk=", "a/../b", "%2e%2e/x", "run-01a1fe518e79729fa1f3ea1e9fc9dc95"];
@@ -113,8 +114,8 @@ fn is_well_described(failure: &Failure, members: &Map<String, Value>) {
     let inside = limits.into_iter().flat_map(Map::keys).map(|name| format!("limits.{}", shown(name)));
     let sent = members.keys().map(|name| shown(name)).chain(inside);
     let mut names = NAMES.map(str::to_owned).into_iter().chain(sent);
-    // The path goes on below a list.
-    let begins = |name: String| message.strip_prefix(&name).is_some_and(|rest| rest.starts_with([':', '[']));
+    // The path goes on below a list and below a map.
+    let begins = |name: String| message.strip_prefix(&name).is_some_and(|rest| rest.starts_with([':', '[', '.']));
     assert!(names.any(begins), "{failure:?}");
     assert!(argument.as_ref().is_none_or(|name| message.starts_with(&format!("{name}: "))), "{failure:?}");
     assert_eq!(argument.is_some(), *code == Code::InvalidArgument, "{failure:?}");
