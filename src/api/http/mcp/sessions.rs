@@ -40,7 +40,7 @@ use rmcp::{
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -56,6 +56,8 @@ use crate::{
 
 /// How soon a client should return (`retry`).
 const RETRY: Duration = Duration::from_secs(3);
+/// How long the end of a session waits for its task, which may itself wait for a client that does not read.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Streams that a session keeps: the newest. As many of its calls may have no answer yet, so theirs are among them.
 const STREAMS_MAX: usize = 64;
 
@@ -193,7 +195,7 @@ impl Manager {
         if let Some((id, session)) = closed {
             session.over.cancel();
             // A session that has ended meanwhile makes room too.
-            drop(self.local.close_session(&id).await);
+            drop(self.close_session(&id).await);
         }
         Ok(place)
     }
@@ -303,7 +305,8 @@ impl SessionManager for Manager {
         if let Some(session) = self.open.lock().sessions.remove(id) {
             session.over.cancel();
         }
-        self.local.close_session(id).await
+        // Its task ends also where it is not told in time, since nobody has a handle to it any more.
+        timeout(CLOSE_MAX, self.local.close_session(id)).await.unwrap_or(Ok(()))
     }
 
     async fn create_stream(
@@ -346,5 +349,50 @@ impl SessionManager for Manager {
         // rmcp would repeat the event that is named.
         let after = next(&last_event_id).map_or(last_event_id, |next| next.to_string());
         Ok(self.local.resume(id, after).await?.right_stream())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::transport::streamable_http_server::session::local::{SessionConfig, create_local_session};
+    use serde_json::json;
+
+    use super::*;
+
+    /// Adds a session whose task takes no message, as one that waits for a client that does not read.
+    async fn stuck(manager: &Manager, id: &SessionId) -> (Arc<Session>, LocalSessionWorker) {
+        let (handle, worker) = create_local_session(Arc::clone(id), SessionConfig::default());
+        for _ in 0..SessionConfig::DEFAULT_CHANNEL_CAPACITY {
+            let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+            let ready = serde_json::from_value(ready).expect("a message");
+            handle.push_message(ready, None).await.expect("room for it");
+        }
+        manager.local.sessions.write().await.insert(Arc::clone(id), handle);
+        let session = Arc::new(Session {
+            owner: "ann".parse().expect("an owner"),
+            view: View::default(),
+            version: ProtocolVersion::V_2025_06_18,
+            over: CancellationToken::new(),
+            conversation: ConversationId::fresh(),
+            used: Mutex::new(Instant::now()),
+            calls: Arc::default(),
+            unanswered: Arc::new(Semaphore::new(STREAMS_MAX)),
+            streams: Mutex::default(),
+        });
+        manager.open.lock().sessions.insert(Arc::clone(id), Arc::clone(&session));
+        (session, worker)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_whose_task_waits_delays_neither_its_end_nor_the_opening_of_another() {
+        let (id, bob) = (SessionId::from("a"), "bob".parse::<Principal>().expect("an owner"));
+        for is_deleted in [true, false] {
+            let manager = Manager::new(Duration::from_mins(1), 1, 1);
+            let (session, _worker) = stuck(&manager, &id).await;
+            let done = async { if is_deleted { manager.end(&id).await } else { manager.room(&bob).await.is_ok() } };
+            assert!(timeout(2 * CLOSE_MAX, done).await.expect("an end"), "{is_deleted}");
+            assert!(session.over.is_cancelled() && manager.get(&id).is_none(), "{is_deleted}");
+            assert!(!manager.has_session(&id).await.expect("an answer"), "{is_deleted}");
+        }
     }
 }
