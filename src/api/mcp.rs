@@ -53,7 +53,7 @@ use tracing::info;
 use self::{
     caller::{Caller, Calls, Context, McpResult, PageRequest, ToolCall},
     questions::Returned,
-    resources::{FOLLOWED_MAX, FileChanges, Followed, Sink},
+    resources::{FOLLOWED_MAX, FileChanges, Followed, Sink, URIS_BYTES_MAX},
     shown::short_name,
 };
 pub use self::{
@@ -263,7 +263,10 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_request("there is no session that could be notified: open one first", None));
         };
         let Some(is_first) = self.followed.add(key, request.uri) else {
-            let why = format!("uri: {FOLLOWED_MAX} files are subscribed to already: unsubscribe from one");
+            let why = format!(
+                "uri: a client may follow {FOLLOWED_MAX} files, by URIs of {URIS_BYTES_MAX} bytes together: \
+                 unsubscribe from one, or give a shorter one"
+            );
             return Err(ErrorData::invalid_params(why, None));
         };
         if is_first {
@@ -282,7 +285,14 @@ impl ServerHandler for McpServer {
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
         let mut accepted = requested.clone();
-        accepted.resource_subscriptions.iter_mut().for_each(|uris| uris.truncate(FOLLOWED_MAX));
+        if let Some(uris) = &mut accepted.resource_subscriptions {
+            let mut bytes = 0;
+            uris.truncate(FOLLOWED_MAX);
+            uris.retain(|uri| {
+                bytes += uri.len();
+                bytes <= URIS_BYTES_MAX
+            });
+        }
         Some(accepted)
     }
 

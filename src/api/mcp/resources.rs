@@ -30,8 +30,9 @@ use crate::{
     },
 };
 
-/// The files that one client follows at most.
+/// The files that one client follows at most, and their URIs together, in bytes: a link may have any query.
 pub(super) const FOLLOWED_MAX: usize = 100;
+pub(super) const URIS_BYTES_MAX: usize = 64 << 10;
 /// What the URI of a file begins with that no answer named.
 const SCHEME: &str = "sandbox://files/";
 
@@ -46,7 +47,9 @@ impl Followed {
     pub(super) fn add(&self, key: FileKey, uri: String) -> Option<bool> {
         let mut files = self.0.lock();
         let first = files.capacity() == 0;
-        (files.len() < FOLLOWED_MAX || files.contains_key(&key)).then(|| {
+        let others = || files.iter().filter(|(followed, _)| **followed != key);
+        let bytes = uri.len() + others().map(|(_, uri)| uri.len()).sum::<usize>();
+        (others().count() < FOLLOWED_MAX && bytes <= URIS_BYTES_MAX).then(|| {
             files.insert(key, uri);
             first
         })
@@ -224,6 +227,25 @@ mod tests {
             let error = unread(Failure::new(code, "why"));
             assert_eq!((error.code, &*error.message), (expected, "why"), "{code}");
         }
+    }
+
+    #[test]
+    fn followed_files_are_bounded_in_number_and_in_bytes_of_their_uris() {
+        let followed = Followed::default();
+        let add = |name: &str, bytes: usize| {
+            let key = ("c".parse().expect("a key"), SafePath::from_text(name).expect("a path"));
+            followed.add(key, "u".repeat(bytes))
+        };
+        assert_eq!(add("long", URIS_BYTES_MAX + 1), None);
+        assert_eq!(add("a", URIS_BYTES_MAX / 2), Some(true));
+        assert_eq!(add("b", URIS_BYTES_MAX / 2), Some(false));
+        assert_eq!(add("c", 1), None);
+        assert_eq!(add("a", 1), Some(false), "in place of its other URI");
+        for number in 2..FOLLOWED_MAX {
+            assert_eq!(add(&number.to_string(), 1), Some(false));
+        }
+        assert_eq!(add("more", 1), None);
+        assert_eq!(add("b", 1), Some(false));
     }
 
     #[test]
