@@ -47,9 +47,9 @@ impl Followed {
     pub(super) fn add(&self, key: FileKey, uri: String) -> Option<bool> {
         let mut files = self.0.lock();
         let first = files.capacity() == 0;
-        let others = || files.iter().filter(|(followed, _)| **followed != key);
-        let bytes = uri.len() + others().map(|(_, uri)| uri.len()).sum::<usize>();
-        (others().count() < FOLLOWED_MAX && bytes <= URIS_BYTES_MAX).then(|| {
+        let others = files.iter().filter(|(followed, _)| **followed != key).map(|(_, uri)| uri.len());
+        let (count, bytes) = others.fold((1, uri.len()), |(count, bytes), more| (count + 1, bytes + more));
+        (count <= FOLLOWED_MAX && bytes <= URIS_BYTES_MAX).then(|| {
             files.insert(key, uri);
             first
         })
