@@ -233,6 +233,16 @@ async fn batches_are_taken_in_sessions_of_2025_03_26_only() {
     assert_eq!(session.send(&cancel).await.status(), 202);
     until("it is stopped", async || server.engine.live().is_empty()).await;
     drop(hanging);
+    // A gateway that reads the header has seen none but the ping.
+    let named = session.with(server.http.post(format!("http://{}/mcp", server.address))).header("accept", BOTH);
+    let named = named.header("mcp-method", "ping").json(&json!([ping(10), run(11, "print hi")]));
+    let answers = messages(named.send().await.expect("an answer")).await;
+    let codes: Vec<_> = answers.iter().map(|answer| (&answer["id"], &answer["error"]["code"])).collect();
+    assert_eq!(codes.len(), 2, "{answers:?}");
+    assert!(
+        codes.contains(&(&json!(10), &Value::Null)) && codes.contains(&(&json!(11), &json!(-32020))),
+        "{answers:?}"
+    );
     let many = Value::Array((0..33).map(ping).collect());
     for refused in [json!([]), many] {
         assert_eq!(session.send(&refused).await.status(), 400, "{refused}");

@@ -16,7 +16,7 @@ use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use serde_json::{Value, error::Category, value::RawValue};
 
-use super::{BOTH_KINDS, Mount, sessions::Session};
+use super::{BOTH_KINDS, Mount, check_method, sessions::Session};
 use crate::{
     api::{
         http::{
@@ -214,6 +214,7 @@ async fn answer_one(
     request: RequestId,
 ) -> Result<Response, ApiError> {
     let envelope = Envelope::read(&message)?;
+    check_method(&head.headers, &envelope)?;
     if envelope.method.as_deref() == Some("initialize") {
         let why = "method: a batch holds no initialize: send it alone.";
         return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
