@@ -345,6 +345,7 @@ async fn input_of_a_cell_is_asked_of_a_client_that_shows_forms() {
         (json!({"result": {"action": "accept", "content": {}}}), "\"text\":\"\\n"),
         (json!({"result": {"action": "decline"}}), "\\u0004"),
         (json!({"result": {"action": "cancel"}}), "\\u0004"),
+        (json!({"result": {"action": "accept", "content": {"line": "x".repeat(1_100_000)}}}), "\\u0004"),
         (json!({"error": {"code": -32603, "message": "no"}}), "\\u0004"),
     ] {
         let mut stream = session.send(&cell("ask who is it?", &json!({}))).await;
@@ -355,7 +356,7 @@ async fn input_of_a_cell_is_asked_of_a_client_that_shows_forms() {
         reply["id"] = id;
         assert_eq!(session.send(&reply).await.status(), 202);
         let text = text_until(&mut stream, "\"id\":1").await;
-        assert!(text.contains(printed), "{answer}: {text}");
+        assert!(text.contains(printed), "{printed}: {text}");
     }
     server.stop().await;
 }

@@ -27,7 +27,7 @@ use tracing::debug;
 use super::{Caller, caller::ToolContext, progress::SEND_MAX};
 use crate::{
     domain::{
-        Event, EventKind, Failure, RunId, Scope,
+        Code, Event, EventKind, Failure, RunId, Scope,
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     services::{
@@ -186,14 +186,17 @@ impl Questions {
     }
 }
 
-/// Gives a program a line of input; without one its input ends.
+/// Gives a program a line of input; without one, or with one that is too long, its input ends.
 async fn give(run: &Run, line: Option<String>) {
     let sent = match line {
         Some(line) => run.send_input(line.into(), false).await,
         None => run.send_input(Bytes::new(), true).await,
     };
-    if let Err(failure) = sent {
-        debug!(code = %failure.code, "an answer came too late");
+    match sent {
+        // Nothing of it was given, and the program is not asked for again.
+        Err(failure) if failure.code == Code::TooLarge => drop(run.send_input(Bytes::new(), true).await),
+        Err(failure) => debug!(code = %failure.code, "an answer came too late"),
+        Ok(()) => {}
     }
 }
 
