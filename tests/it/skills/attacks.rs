@@ -27,6 +27,19 @@ fn linked(target: &str) -> Vec<u8> {
     zip.finish().expect("a zip").into_inner()
 }
 
+/// A zip with two entries of one name, which are two skills.
+fn doubled() -> Vec<u8> {
+    let other: &[u8] = b"SKILL.mb";
+    let texts = [skill_md("x", "d"), skill_md("x", "e")];
+    let mut zip = zipped(&[("SKILL.md", texts[0].as_bytes()), ("SKILL.mb", texts[1].as_bytes())]);
+    let places: Vec<_> =
+        zip.windows(other.len()).enumerate().filter(|(_, name)| *name == other).map(|(i, _)| i).collect();
+    for place in places {
+        zip[place..place + other.len()].copy_from_slice(b"SKILL.md");
+    }
+    zip
+}
+
 /// Zeros that take a thousandth of their length.
 fn bomb(bytes: usize) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
@@ -76,6 +89,7 @@ async fn hostile_archives_are_refused_and_change_nothing() {
             zipped(&[("SKILL.md", skill_md("x", "d").as_bytes()), ("a", b""), ("a/b", b"")]),
             "bad_archive",
         ),
+        ("two of one name", doubled(), "bad_archive"),
         ("link", linked("/etc/passwd"), "bad_archive"),
         ("link inside", linked("SKILL.md"), "bad_archive"),
         ("too many", zipped(&many), "bad_archive"),
