@@ -92,6 +92,11 @@ run("image-crop-rotate", "edit_image.py", "in.png", "o2.jpg", "--rotate", "10", 
 assert Image.open("o2.jpg").size == (50, 50)
 run("image-crop-rotate", "edit_image.py", "in.png", "o3.png", "--crop", "25%,20%,75%,80%")
 assert Image.open("o3.png").getcolors() == [(6000, (255, 0, 0))]
+clear = Image.new("P", (4, 2)); clear.putpalette([255, 0, 0, 0, 0, 255]); clear.putpixel((0, 0), 1)
+clear.save("clear.png", transparency=1)
+run("image-crop-rotate", "edit_image.py", "clear.png", "o4.png", "--rotate", "90")
+turned = Image.open("o4.png").convert("RGBA")
+assert [turned.getpixel(at)[3] for at in ((0, 0), (1, 0), (1, 3))] == [255, 0, 255]
 out = run("spreadsheet-report", "make_report.py", "s.csv", "r.xlsx", "--group", "region", "--value", "amount")
 assert "west     1000" in out, out
 book = openpyxl.load_workbook("r.xlsx")
@@ -102,6 +107,11 @@ out = run("data-profile", "profile_data.py", "s.csv", "--out", "p")
 profile = json.load(open("p.json"))
 assert profile["rows"] == 4 and profile["columns"]["when"]["looks_like"] == "date", profile
 assert profile["columns"]["amount"]["outliers"] == 1 and profile["columns"]["odd"]["missing"] == 1, profile
+for name, text in (("one.csv", "total\n3\n5\n"), ("two.csv", "total;note\n3;a, b\n5;c\n")):
+    open(name, "w").write(text)
+    run("data-profile", "profile_data.py", name, "--out", "p")
+    profile = json.load(open("p.json"))
+    assert profile["columns"]["total"]["max"] == 5 and len(profile["columns"]) == name.count("two") + 1, profile
 print("all four")
 "#;
 

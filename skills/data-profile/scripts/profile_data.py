@@ -1,6 +1,7 @@
 """Profiles a table: what its columns hold, what is missing, what stands out. Prints Markdown."""
 
 import argparse
+import csv
 import json
 import sys
 import warnings
@@ -13,10 +14,22 @@ CELL_CHARS_MAX = 40
 COLUMNS_MAX = 200
 
 
+def separator(path, kind):
+    """What stands between the columns: pandas would take a letter where there is one column."""
+    if kind == ".tsv":
+        return "\t"
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        head = next((line for line in file if line.strip()), "")
+    try:
+        return csv.Sniffer().sniff(head, ",;\t| " if kind == ".txt" else ",;\t|").delimiter
+    except csv.Error:
+        return ","
+
+
 def read(path, rows, sheet):
     kind = path.suffix.lower()
     if kind in (".csv", ".tsv", ".txt"):
-        return pd.read_csv(path, sep="\t" if kind == ".tsv" else None, engine="python", nrows=rows)
+        return pd.read_csv(path, sep=separator(path, kind), engine="python", nrows=rows)
     if kind in (".jsonl", ".ndjson"):
         return pd.read_json(path, lines=True, nrows=rows)
     if kind == ".json":

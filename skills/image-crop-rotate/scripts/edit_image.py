@@ -75,6 +75,9 @@ def main():
     with Image.open(given.file) as opened:
         before = opened.size
         picture = ImageOps.exif_transpose(opened)
+    if "transparency" in picture.info and picture.mode in ("1", "L", "P", "RGB"):
+        # Which colour is clear is noted beside the pixels, and a new picture would not have it.
+        picture = picture.convert("RGBA")
     picture = rotate(picture, given.rotate, given.fill)
     if given.crop:
         picture = picture.crop(edges(given.crop, *picture.size))
