@@ -102,14 +102,18 @@ impl ApprovalStore for Database {
         query.fetch_optional(self.pool()?).await?.as_ref().map(read).transpose()
     }
 
-    async fn approvals(&self, owner: Option<&str>, open_at: Option<i64>, limit: u32) -> DbResult<Vec<Approval>> {
-        let statement = "SELECT * FROM approvals WHERE (owner = $1 OR $2 = 1) \
-            AND ($3 = 1 OR (answer IS NULL AND expires_ms > $4)) ORDER BY asked_ms DESC, id DESC LIMIT $5";
+    async fn approvals(&self, owner: Option<&str>, open: bool, now: i64, limit: u32) -> DbResult<Vec<Approval>> {
+        let statement = "SELECT * FROM approvals WHERE id IN (SELECT id FROM approvals \
+            WHERE (owner = $1 OR $2 = 1) AND ($3 = 0 OR (answer IS NULL AND expires_ms > $4)) \
+            ORDER BY asked_ms DESC, id DESC LIMIT $5) \
+            OR id IN (SELECT id FROM approvals WHERE (owner = $1 OR $2 = 1) AND $3 = 0 \
+            AND answer IN ('session', 'always') AND expires_ms > $4 ORDER BY asked_ms DESC, id DESC LIMIT $5) \
+            ORDER BY asked_ms DESC, id DESC";
         let query = sqlx::query(statement)
             .bind(owner.unwrap_or_default())
             .bind(i64::from(owner.is_none()))
-            .bind(i64::from(open_at.is_none()))
-            .bind(open_at.unwrap_or_default())
+            .bind(i64::from(open))
+            .bind(now)
             .bind(i64::from(limit));
         query.fetch_all(self.pool()?).await?.iter().map(read).collect()
     }

@@ -39,6 +39,7 @@ const KEPT_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest arguments that a person is asked about, in bytes.
 const ARGUMENTS_BYTES_MAX: usize = 64 << 10;
+/// Questions that are listed, and as many answers that stand.
 const LISTED_MAX: u32 = 100;
 
 /// The service of questions.
@@ -174,13 +175,13 @@ impl Approvals {
         Ok(Some(question))
     }
 
-    /// The newest questions and answers of this owner, or of all where an operator asks.
+    /// The newest questions and answers of this owner, or of all where an operator asks, and older answers that stand.
     ///
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self, by: &Decider, open: bool) -> Result<Vec<Approval>, Failure> {
-        let open_at = open.then(|| self.clock.unix_ms());
-        Ok(in_time(self.store()?.approvals(by.owner(), open_at, LISTED_MAX)).await?)
+        let now = self.clock.unix_ms();
+        Ok(in_time(self.store()?.approvals(by.owner(), open, now, LISTED_MAX)).await?)
     }
 
     /// A question of this owner, or of any where an operator asks.

@@ -64,8 +64,9 @@ async fn questions_and_servers_are_kept(url: &str) {
     }
     assert_eq!(database.open_questions("ann", NOW).await.expect("a count"), 1);
     assert_eq!(database.open_questions("ann", LATER).await.expect("a count"), 0);
-    let listed = async |owner, open| database.approvals(owner, open, 10).await.expect("a list").len();
-    assert_eq!([listed(Some("ann"), None).await, listed(None, None).await, listed(None, Some(LATER)).await], [1, 2, 0]);
+    let listed = async |owner, open, now| database.approvals(owner, open, now, 10).await.expect("a list").len();
+    assert_eq!([listed(Some("ann"), false, NOW).await, listed(None, false, NOW).await], [1, 2]);
+    assert_eq!([listed(None, true, NOW).await, listed(None, true, LATER).await], [2, 0]);
     assert_eq!(database.take_grant(&once.call, NOW).await.expect("none"), None);
     assert!(!database.answer(once.id, Answered::Once, "ann", LATER, LATER).await.expect("late"));
     assert!(database.answer(once.id, Answered::Once, "ann", NOW, LATER).await.expect("answered"));
@@ -88,11 +89,23 @@ async fn questions_and_servers_are_kept(url: &str) {
     assert_eq!(database.take_grant(&elsewhere, LATER).await.expect("it stands"), Some(always.id));
     let others = ProposedCall { definition: "another".to_owned(), ..elsewhere.clone() };
     assert_eq!(database.take_grant(&others, LATER).await.expect("none"), None);
+    for number in 1..=3 {
+        let question = Approval { asked_unix_ms: NOW + number, ..question("@ben/one", "{}") };
+        database.ask(&question).await.expect("stored");
+    }
+    let asked = async |now| {
+        let listed = database.approvals(Some("ben"), false, now, 2).await.expect("a list");
+        listed.iter().map(|question| question.asked_unix_ms).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(NOW).await, [NOW + 3, NOW + 2, NOW, NOW], "the newest two, and the two answers that stand");
+    assert_eq!(asked(LATER).await, [NOW + 3, NOW + 2, NOW], "one for a conversation is over");
+    assert_eq!(listed(Some("ben"), true, NOW).await, 3);
     assert!(database.revoke(always.id, LATER).await.expect("taken back"));
+    assert_eq!(asked(LATER).await, [NOW + 3, NOW + 2]);
     assert!(!database.revoke(always.id, LATER).await.expect("taken back before"));
     assert_eq!(database.take_grant(&elsewhere, LATER).await.expect("none"), None);
     database.forget_approvals(LATER + 1).await.expect("forgotten");
-    assert_eq!(listed(None, None).await, 0);
+    assert_eq!(listed(None, false, NOW).await, 0);
     database.close().await;
 }
 
