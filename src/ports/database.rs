@@ -128,8 +128,8 @@ pub trait ApprovalStore: Send + Sync {
     /// One of this owner, or of any. Another owner's costs as much as one that never was.
     async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> DbResult<Option<Approval>>;
 
-    /// The newest, of one owner or of all, and as many answers that stand, however old they are: each can be taken back.
-    /// With `open` those alone that wait for an answer.
+    /// The newest, of one owner or of all, and as many answers that stand, however old: each can be taken back. With
+    /// `open` those alone that wait for an answer.
     async fn approvals(&self, owner: Option<&str>, open: bool, now: i64, limit: u32) -> DbResult<Vec<Approval>>;
 
     /// How many questions of an owner wait for an answer.

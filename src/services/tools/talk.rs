@@ -26,10 +26,10 @@ use tokio::{
 use super::{
     Inner,
     calls::{CallFailure, RequestedCall},
-    modules::ModuleLanguage,
+    modules::{ModuleLanguage, Source},
 };
 use crate::{
-    domain::Principal,
+    domain::{Failure, Principal},
     ports::tools::Progress,
     services::{
         network::{Calls, Program},
@@ -47,6 +47,9 @@ const TEXTS: usize = 3;
 const VALUE_BYTES: usize = 40;
 /// A message of at most so many bytes needs none: it may cancel the call that the others wait for.
 const SHORT_BYTES: usize = 128;
+/// Sources of modules for one owner's programs that they have not taken yet; each may have a MiB, and is asked for by a
+/// short message.
+const OWNER_SOURCES_MAX: usize = 16;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,12 +62,16 @@ struct Message {
     language: Option<ModuleLanguage>,
 }
 
-/// Memory for messages of programs, by their owners. A call may wait long, for a person or for other calls.
-pub(super) struct Memory(Shares<Principal>);
+/// Memory for messages of programs and for sources, by their owners. A call may wait long, for a person or for other
+/// calls, and a source waits for none of them.
+pub(super) struct Memory {
+    messages: Shares<Principal>,
+    sources: Shares<Principal>,
+}
 
 impl Default for Memory {
     fn default() -> Self {
-        Self(Shares::new(OWNER_BYTES_MAX as usize))
+        Self { messages: Shares::new(OWNER_BYTES_MAX as usize), sources: Shares::new(OWNER_SOURCES_MAX) }
     }
 }
 
@@ -77,7 +84,12 @@ impl Memory {
         // Each value follows one of these.
         let values = message.iter().filter(|byte| b"[{,:".contains(byte)).count();
         let bytes = u32::try_from(message.len() * TEXTS + values * VALUE_BYTES).unwrap_or(u32::MAX);
-        self.0.of(owner).acquire_many_owned(bytes.min(OWNER_BYTES_MAX)).await.ok()
+        self.messages.of(owner).acquire_many_owned(bytes.min(OWNER_BYTES_MAX)).await.ok()
+    }
+
+    /// Waits until a source may be answered to a program. The permit is its place until it is written.
+    async fn take_source(&self, owner: &Principal) -> Option<OwnedSemaphorePermit> {
+        self.sources.of(owner).acquire_owned().await.ok()
     }
 }
 
@@ -184,14 +196,30 @@ impl Inner {
             }
             Message { module: Some(module), language, .. } => {
                 let language = language.unwrap_or(ModuleLanguage::Python);
-                match self.module(&program.conversation.owner, &module, language).await {
-                    Ok(source) => bytes(&json!({"id": id, "source": source})),
+                match self.placed_source(&program.conversation.owner, &module, language).await {
+                    Ok((source, taken)) => {
+                        room = taken;
+                        bytes(&json!({"id": id, "source": source}))
+                    }
                     Err(failure) => error(Some(id), failure.code.as_str(), &failure.message),
                 }
             }
             _ => error(Some(id), "invalid_request", "a message has neither `call` nor `module`"),
         };
         drop(to.send((answer, room)).await);
+    }
+
+    /// A source, and its place until it is written. It is made before it takes one: where that takes long, it holds up
+    /// no other server's.
+    async fn placed_source(
+        &self,
+        owner: &Principal,
+        module: &str,
+        language: ModuleLanguage,
+    ) -> Result<(Source, Option<OwnedSemaphorePermit>), Failure> {
+        drop(self.module(owner, module, language).await?);
+        let room = self.memory.take_source(owner).await;
+        Ok((self.module(owner, module, language).await?, room))
     }
 }
 
@@ -216,6 +244,19 @@ mod tests {
         assert!(take(&owner, cancel.as_bytes()).is_some(), "it may be what the others wait for");
         drop(values);
         assert!(take(&owner, &[b'x'; SHORT_BYTES + 1]).is_some());
+    }
+
+    #[test]
+    fn sources_that_programs_of_one_owner_do_not_take_are_few() {
+        let (memory, owner, other) = (Memory::default(), Principal::default(), Principal::self_test());
+        let take = |owner: &Principal| memory.take_source(owner).now_or_never();
+        let all = memory.take(&owner, &vec![b'['; 1 << 20]).now_or_never().expect("room");
+        let mut unread: Vec<_> = (0..OWNER_SOURCES_MAX).map(|_| take(&owner).expect("no call holds it up")).collect();
+        assert!(unread.iter().all(Option::is_some) && take(&owner).is_none());
+        assert!(take(&other).is_some());
+        unread.pop();
+        assert!(take(&owner).is_some(), "one is written");
+        drop(all);
     }
 
     #[tokio::test]
