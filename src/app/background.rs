@@ -92,7 +92,7 @@ impl Background {
         parts.api.kernels.stop().await;
         parts.api.packages.stop().await;
         parts.api.checker.stop().await;
-        parts.api.tools.directory().stop().await;
+        parts.api.tools.stop().await;
         parts.stop.cancel();
         parts.api.sessions.stop().await;
         parts.shared.standbys.stop().await;

@@ -8,6 +8,7 @@
 //! ```text
 //! Tools::start ── one task: follows what other servers changed, deletes what has expired, ends unused sandboxes
 //! search ── one task a server whose tools are read; it ends with the read, which has a time limit
+//! modules ── one tracked task a server whose modules are made; goes on when its caller goes away; ended by `stop`
 //! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
 //! ```
 
@@ -103,6 +104,12 @@ impl Tools {
                 count = count.wrapping_add(1);
             }
         })
+    }
+
+    /// Ends what it has in sandboxes.
+    pub async fn stop(&self) {
+        self.0.modules.stop().await;
+        self.0.parts.directory.stop().await;
     }
 
     pub fn directory(&self) -> &Arc<Directory> {

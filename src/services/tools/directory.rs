@@ -93,7 +93,7 @@ impl Directory {
     }
 
     /// Ends every connection that holds a sandbox.
-    pub async fn stop(&self) {
+    pub(super) async fn stop(&self) {
         self.connectors.sandboxed.stop().await;
     }
 

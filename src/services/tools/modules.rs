@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::{
-    sync::{OnceCell, Semaphore},
+    sync::{Mutex as AsyncMutex, Semaphore},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::{
@@ -93,17 +93,23 @@ type FindTool = for<'a> fn(&'a Definitions, &str) -> Option<&'a Arc<Defined>>;
 type GeneratedModules = Arc<HashMap<String, Source>>;
 
 /// The modules, or when the program failed to make them.
-type Cell = Arc<OnceCell<Result<GeneratedModules, Instant>>>;
+type Made = Result<GeneratedModules, Instant>;
+
+/// Locked while they are made.
+type Cell = Arc<AsyncMutex<Option<Made>>>;
 
 /// The modules of servers: of each the newest, so that one that changes its tools pushes out no other's.
 pub(super) struct Modules {
     made: Mutex<HashMap<(ServerName, ModuleLanguage), (String, Cell)>>,
     at_once: Semaphore,
+    stop: CancellationToken,
+    tasks: TaskTracker,
 }
 
 impl Default for Modules {
     fn default() -> Self {
-        Self { made: Mutex::default(), at_once: Semaphore::new(AT_ONCE_MAX) }
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        Self { made: Mutex::default(), at_once: Semaphore::new(AT_ONCE_MAX), stop, tasks }
     }
 }
 
@@ -113,22 +119,29 @@ impl Modules {
         let key = (server.clone(), language);
         let mut all = self.made.lock();
         if all.len() >= KEPT_MAX && !all.contains_key(&key) {
-            // One that is made now is held by who waits for it.
+            // One that is made now is held by its task.
             all.retain(|_, (_, cell)| Arc::strong_count(cell) > 1);
         }
         let (of, cell) = all.entry(key).or_default();
-        let is_over = matches!(cell.get(), Some(Err(at)) if at.elapsed() >= FAILED);
+        let is_over = cell.try_lock().is_ok_and(|made| matches!(&*made, Some(Err(at)) if at.elapsed() >= FAILED));
         if of.as_str() != hash || is_over {
             (*of, *cell) = (hash.to_owned(), Cell::default());
         }
         Arc::clone(cell)
+    }
+
+    /// Ends the programs that make modules.
+    pub(super) async fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 
 impl Inner {
     /// A module by the name that a program imports: `mcptools.<server>` or `mcptools.<server>.<tool>`.
     pub(super) async fn module(
-        &self,
+        self: &Arc<Self>,
         who: &Principal,
         name: &str,
         language: ModuleLanguage,
@@ -140,7 +153,7 @@ impl Inner {
     }
 
     pub(super) async fn source(
-        &self,
+        self: &Arc<Self>,
         find: FindTool,
         who: &Principal,
         (server, tool): (&str, Option<&str>),
@@ -156,16 +169,25 @@ impl Inner {
         made.get(&module).cloned().ok_or_else(|| no_tool(server, &module))
     }
 
-    /// All modules of a server, which are made the first time.
+    /// All modules of a server, which are made the first time. That goes on when the caller goes away: a start is never
+    /// aborted, and the next caller finds the modules.
     pub(super) async fn made(
-        &self,
-        server: &ToolServer,
-        definitions: &Definitions,
+        self: &Arc<Self>,
+        server: &Arc<ToolServer>,
+        definitions: &Arc<Definitions>,
         language: ModuleLanguage,
     ) -> Result<GeneratedModules, Failure> {
-        let cell = self.modules.cell(&server.name, language, &definitions.hash);
-        let made = cell.get_or_try_init(|| self.make(server, definitions, language)).await?;
-        made.clone().map_err(|_| failed())
+        let mut cell = self.modules.cell(&server.name, language, &definitions.hash).lock_owned().await;
+        if let Some(made) = &*cell {
+            return made.clone().map_err(|_| failed());
+        }
+        let (inner, server, definitions) = (Arc::clone(self), Arc::clone(server), Arc::clone(definitions));
+        let make = async move {
+            let made = inner.make(&server, &definitions, language).await?;
+            *cell = Some(made.clone());
+            made.map_err(|_| failed())
+        };
+        self.modules.tasks.spawn(make).await.map_err(|_| failed())?
     }
 
     async fn make(
@@ -173,13 +195,16 @@ impl Inner {
         server: &ToolServer,
         definitions: &Definitions,
         language: ModuleLanguage,
-    ) -> Result<Result<GeneratedModules, Instant>, Failure> {
+    ) -> Result<Made, Failure> {
         let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
         let SharedParts { sandboxes, catalog, isolation, .. } = &self.parts.shared;
         let (language, program) = language.generator();
         let language: Language = language.parse().map_err(|_| failed())?;
         let runner = catalog.get(&language)?;
         isolation.wait(&runner.image).await?;
+        if self.modules.stop.is_cancelled() {
+            return Err(Failure::stopping());
+        }
         let one = |defined: &Arc<Defined>| {
             let tool = &defined.tool;
             json!({"name": tool.name, "module": defined.module, "title": tool.title, "description": tool.description,
@@ -196,10 +221,13 @@ impl Inner {
             stdin: order.to_string().into(),
             channels: None,
             by: None,
-            cancel: CancellationToken::new(),
+            cancel: self.modules.stop.child_token(),
         };
         // It writes nothing to its folder.
         let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, pending(), &|_| {}).await?;
+        if outcome.ended == Ended::Cancelled {
+            return Err(Failure::stopping());
+        }
         if outcome.ended != (Ended::Exited { code: 0 }) {
             let why: String = stderr.chars().take(2000).collect();
             warn!(server = %server.name, how = ?outcome.ended, why = %why.escape_debug(), "modules were not made");
@@ -248,15 +276,18 @@ mod tests {
         let [a, b] = ["a", "b"].map(|name| ServerName::parse(name).expect("a name"));
         let cell = |server: &ServerName, hash: &str| modules.cell(server, ModuleLanguage::Python, hash);
         let (first, other) = (cell(&a, "1"), cell(&b, "1"));
-        assert!(first.set(Err(Instant::now())).is_ok());
+        let made = |cell: &Cell, made: Made| *cell.try_lock().expect("no task") = Some(made);
+        let is_empty = |cell: &Cell| cell.try_lock().expect("no task").is_none();
+        made(&first, Err(Instant::now()));
         assert!(Arc::ptr_eq(&first, &cell(&a, "1")));
         advance(FAILED).await;
         let second = cell(&a, "1");
-        assert!(!Arc::ptr_eq(&first, &second) && second.set(Ok(GeneratedModules::default())).is_ok());
+        assert!(!Arc::ptr_eq(&first, &second) && is_empty(&second));
+        made(&second, Ok(GeneratedModules::default()));
         advance(FAILED).await;
         assert!(Arc::ptr_eq(&second, &cell(&a, "1")));
         for hash in 0..1000 {
-            assert!(cell(&a, &hash.to_string()).get().is_none());
+            assert!(is_empty(&cell(&a, &hash.to_string())));
         }
         assert!(Arc::ptr_eq(&other, &cell(&b, "1")));
         assert_eq!(modules.made.lock().len(), 2);

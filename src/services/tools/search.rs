@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use serde::Serialize;
+use tokio::time::timeout;
 
 use super::{
     Tools,
@@ -26,7 +27,8 @@ const WORDS_MAX: usize = 16;
 const LINE_CHARS_MAX: usize = 160;
 /// How much of a description is searched, in characters: a server's may have megabytes, and each search reads them all.
 const ABOUT_CHARS_MAX: usize = 4000;
-/// How long a server may take to say which tools it has. One that is not there takes much longer to be given up.
+/// How long a server may take to say which tools it has, and its modules to be made. One that is not there takes much
+/// longer to be given up, and so may untrusted schemas.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The tools that were found, best match first.
@@ -48,7 +50,7 @@ pub struct Found {
     // Untrusted.
     /// The first line of its description, which is its server's.
     pub about: String,
-    // Empty where modules could not be made.
+    // Empty where modules could not be made, in time.
     /// How Python calls it.
     #[schema(example = "get_issue(owner: str, number: int) -> Result")]
     pub signature: String,
@@ -89,7 +91,8 @@ impl Tools {
             let (live, definitions, defined) = (Arc::clone(live), Arc::clone(definitions), Arc::clone(defined));
             async move {
                 let live: Arc<super::server::Live> = live;
-                let made = self.0.made(&live.server, &definitions, ModuleLanguage::Python).await.ok();
+                let made = self.0.made(&live.server, &definitions, ModuleLanguage::Python);
+                let made = timeout(ANSWER_MAX, made).await.ok().and_then(Result::ok);
                 let signature = made.and_then(|made| Some(made.get(&defined.module)?.signature.clone()));
                 let server = live.name().to_string();
                 let tool = &defined.tool;

@@ -177,7 +177,7 @@ impl Inner {
         }
     }
 
-    async fn serve(&self, program: &Program, message: Message, to: mpsc::Sender<Outgoing>) {
+    async fn serve(self: &Arc<Self>, program: &Program, message: Message, to: mpsc::Sender<Outgoing>) {
         let id = message.id;
         let mut room = None;
         let answer = match message {
@@ -212,7 +212,7 @@ impl Inner {
     /// A source, and its place until it is written. It is made before it takes one: where that takes long, it holds up
     /// no other server's.
     async fn placed_source(
-        &self,
+        self: &Arc<Self>,
         owner: &Principal,
         module: &str,
         language: ModuleLanguage,

@@ -1,9 +1,14 @@
 //! Modules are made of schemas of strangers: none of them runs, reads or imports anything, and each tool can be called.
 
+use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
-use super::{get, printed, put, server, upstream::Upstream};
-use crate::support::server::TOKEN;
+use super::{
+    get, printed, put, server,
+    upstream::{Upstream, tool},
+};
+use crate::support::{FakeServer, calls::ask, server::TOKEN, until::PATIENCE};
 
 fn nested(levels: usize) -> Value {
     (0..levels).fold(json!({"type": "string"}), |inner, _| json!({"type": "object", "properties": {"a": inner}}))
@@ -74,6 +79,27 @@ fn schemas() -> Vec<(String, Value, bool)> {
 
 fn output(name: &str) -> Value {
     if name == "plain" { json!({"type": "object", "properties": {"r": {"type": "integer"}}}) } else { Value::Null }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn modules_that_take_long_hold_up_no_search_and_are_made_once() {
+    let upstream = Upstream::start(json!([tool("go")])).await;
+    let server = FakeServer::start().await;
+    server.engine.hang("Makes the modules by which Python programs call");
+    let definition = json!({"server": {"url": upstream.url}});
+    assert_eq!(ask(&server, Method::PUT, "/v1/tool-servers/up", definition).await.0, 204);
+    let mut started = Vec::new();
+    for _ in 0..2 {
+        // The program has two minutes.
+        let found = timeout(PATIENCE, ask(&server, Method::GET, "/v1/tools/search?query=go", None));
+        let (_, found) = found.await.expect("an answer");
+        let first = &found["tools"][0];
+        assert_eq!((&first["tool"], &first["signature"]), (&json!("go"), &json!("")), "{found}");
+        assert_eq!(server.engine.live().len(), 1, "it goes on");
+        started.push(server.engine.started());
+    }
+    assert_eq!(started[0], started[1]);
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
