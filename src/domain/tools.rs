@@ -13,7 +13,7 @@ use serde_json::Value;
 pub use self::{
     rule::{Action, Rule, RuleError, RuleText, without_rule},
     schema::Schema,
-    server::{Endpoint, ServerError, ServerText, ToolServer},
+    server::{Endpoint, ServerError, ServerText, ToolServer, secret_lines},
 };
 pub use super::id::ApprovalId;
 use super::{id::shows_its_text, owner::ConversationKey, text, words::words};

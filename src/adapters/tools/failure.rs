@@ -12,12 +12,15 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::{
-    domain::{path::misleads, text::chain},
+    domain::{path::misleads, text::chain, tools::secret_lines},
     ports::tools::{Transport, UpstreamError},
 };
 
 /// How much of an untrusted text is repeated, in characters.
 const TEXT_CHARS_MAX: usize = 500;
+/// How much of it is looked through, in characters: half of a secret must not remain at the cut, and one out of a file
+/// has up to 64 KiB.
+const SEEN_CHARS_MAX: usize = 128 << 10;
 
 /// The texts that no message may contain.
 pub(super) struct Secrets(Vec<SecretString>);
@@ -31,7 +34,8 @@ impl Secrets {
         };
         // After `Bearer` or `Basic`.
         let parts: Vec<_> = secrets.iter().filter_map(|text| Some(text.split_once(' ')?.1.trim().to_owned())).collect();
-        secrets.extend(parts);
+        let lines: Vec<_> = secrets.iter().flat_map(|text| secret_lines(text)).map(str::to_owned).collect();
+        secrets.extend(parts.into_iter().chain(lines));
         secrets.retain(|text| !text.is_empty());
         // A longer one may hold a shorter one.
         secrets.sort_by_key(|text| std::cmp::Reverse(text.len()));
@@ -40,8 +44,7 @@ impl Secrets {
 
     /// An untrusted text for one line, without secrets.
     pub(super) fn clean(&self, text: &str) -> String {
-        // A server's text can have any length; half of a secret must not remain at the cut.
-        let mut text: String = text.chars().take(TEXT_CHARS_MAX * 20).collect();
+        let mut text: String = text.chars().take(SEEN_CHARS_MAX).collect();
         for secret in &self.0 {
             text = text.replace(secret.expose_secret(), "…");
         }
@@ -124,5 +127,18 @@ mod tests {
         let text = "bad token-1, Bearer token-1, hidden-1, pass-word\n\u{202e}\u{200b}end";
         assert_eq!(secrets.clean(text), "bad …, …, …, …   end");
         assert_eq!(secrets.clean(&"x".repeat(100_000)).len(), TEXT_CHARS_MAX);
+    }
+
+    #[test]
+    fn no_line_of_a_secret_and_no_part_of_a_long_one_is_left() {
+        let secrets = |value: &str| {
+            let env = vec![("KEY".to_owned(), SecretString::from(value))];
+            Secrets::of(&Transport::Command { program: "p".to_owned(), arguments: Vec::new(), env })
+        };
+        let key = secrets("{\n  \"private_key\": \"MIIEvQIBADAN\",\n  \"id\": 1\n}\n");
+        assert_eq!(key.clean("line 2:   \"private_key\": \"MIIEvQIBADAN\",\n"), "line 2:   …");
+        assert_eq!(key.clean("{\"code\": 1}"), "{\"code\": 1}");
+        let long = "k".repeat(64 << 10);
+        assert_eq!(secrets(&long).clean(&format!("KEY={long} is wrong")), "KEY=… is wrong");
     }
 }

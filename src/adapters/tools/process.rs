@@ -39,8 +39,9 @@ const TERM_MAX: Duration = Duration::from_secs(2);
 /// How long rmcp may take to close its input, and how often it is looked whether it has ended.
 const INPUT_MAX: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(20);
-/// The longest piece of its standard error that is read at once, and the lines that are logged.
-const PIECE_BYTES_MAX: u64 = 4096;
+/// The longest piece of its standard error that is read at once, which has room for a whole secret, and the lines that
+/// are logged.
+const PIECE_BYTES_MAX: u64 = 128 << 10;
 const LINES_MAX: usize = 200;
 
 /// Starts it in a process group of its own. It ends with `link`.

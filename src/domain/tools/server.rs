@@ -18,6 +18,8 @@ const DESCRIPTION_CHARS_MAX: usize = 500;
 const CALL_S: u64 = 60;
 const CALL_S_MAX: u64 = 3600;
 
+const SECRET_LINE_BYTES_MIN: usize = 8;
+
 /// The beginning of the conversation that has the files of a server in a sandbox; its name follows.
 const CONVERSATION: &str = "tools-";
 
@@ -176,6 +178,12 @@ impl ServerText {
     pub fn filled(values: &BTreeMap<String, String>, secret: &str) -> Vec<(String, String)> {
         values.iter().map(|(name, value)| (name.clone(), value.replace(PLACEHOLDER, secret))).collect()
     }
+}
+
+/// The lines of a secret, such as a key in PEM: a server that prints it is logged by the line. Short ones, such as a
+/// bracket, stand in other texts too.
+pub fn secret_lines(secret: &str) -> impl Iterator<Item = &str> {
+    secret.lines().map(str::trim).filter(|line| line.len() >= SECRET_LINE_BYTES_MIN)
 }
 
 #[cfg(test)]

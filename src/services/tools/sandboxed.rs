@@ -24,7 +24,7 @@ use crate::{
     domain::{
         Code, ConversationKey, DiskLimit, Environment, Failure, Language, Limits, StreamKind,
         text::{self, chain},
-        tools::{ServerText, ToolServer},
+        tools::{ServerText, ToolServer, secret_lines},
     },
     ports::{
         engine::Stdin,
@@ -238,6 +238,7 @@ async fn carry(
         let mut last = String::from_utf8_lossy(&last).into_owned();
         for secret in opener.secrets().iter().map(ExposeSecret::expose_secret).filter(|text| !text.is_empty()) {
             last = last.replace(secret, "…");
+            last = secret_lines(secret).fold(last, |last, line| last.replace(line, "…"));
         }
         let skipped = last.chars().count().saturating_sub(LAST_CHARS_MAX);
         let last: String = last.chars().skip(skipped).collect();
