@@ -50,7 +50,7 @@ pub struct Found {
     // Untrusted.
     /// The first line of its description, which is its server's.
     pub about: String,
-    // Empty where modules could not be made, in time.
+    // Empty where modules were not made, or not in time.
     /// How Python calls it.
     #[schema(example = "get_issue(owner: str, number: int) -> Result")]
     pub signature: String,
