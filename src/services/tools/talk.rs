@@ -37,7 +37,8 @@ use crate::{
     },
 };
 
-/// Calls of one connection under way; more are not read before one has ended.
+/// Calls of one connection under way; of more, one is read before one of them has ended. Until then what follows may
+/// cancel them.
 const UNDER_WAY_MAX: usize = 16;
 /// Messages that a program has not read yet; progress is left out beyond them.
 const UNREAD_MAX: usize = 64;
@@ -142,10 +143,25 @@ impl Inner {
     ) {
         let mut tasks = JoinSet::new();
         let mut calls: HashMap<u64, AbortHandle> = HashMap::new();
+        // A message that was read, and its memory.
+        let mut next: Option<(Message, Option<OwnedSemaphorePermit>)> = None;
         let mut is_open = true;
-        while is_open || !tasks.is_empty() {
+        while is_open || next.is_some() || !tasks.is_empty() {
+            if tasks.len() < UNDER_WAY_MAX
+                && let Some((message, taken)) = next.take()
+            {
+                let id = message.id;
+                let (inner, program, to) = (Arc::clone(&self), program.clone(), to.clone());
+                calls.insert(
+                    id,
+                    tasks.spawn(async move {
+                        inner.serve(&program, message, to).await;
+                        drop(taken);
+                    }),
+                );
+            }
             tokio::select! {
-                message = messages.next(), if is_open && tasks.len() < UNDER_WAY_MAX => {
+                message = messages.next(), if is_open && next.is_none() => {
                     let Some(message) = message else {
                         is_open = false;
                         continue;
@@ -164,12 +180,7 @@ impl Inner {
                             drop(to.send((cancelled, None)).await);
                         }
                     } else {
-                        let id = message.id;
-                        let (inner, program, to) = (Arc::clone(&self), program.clone(), to.clone());
-                        calls.insert(id, tasks.spawn(async move {
-                            inner.serve(&program, message, to).await;
-                            drop(taken);
-                        }));
+                        next = Some((message, taken));
                     }
                 }
                 Some(_) = tasks.join_next() => {}

@@ -75,6 +75,24 @@ print(ended.count("done"), ended.count("tool_limit"))
 
 /// What the clients do when a program is careless.
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_cancelled_while_as_many_are_under_way_as_may_be() {
+    let upstream = Upstream::start(json!([tool("echo")])).await;
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    let code = format!(
+        "{RAW}{}",
+        r#"
+s = open_()
+for id in range(16): call(s, id, silent=True)
+say(s, b'{"id": 3, "cancel": true}'); answer = hear(s); print(answer["id"], answer["error"]["code"])
+call(s, 16); print(hear(s)["result"]["text"])
+"#
+    );
+    assert_eq!(printed(&server, TOKEN, "python", &code).await, "3 cancelled\ndone\n");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn careless_programs_do_not_hang() {
     let sdk = Sdk::start("mcp2").await;
     let server = server(&[]).await;
