@@ -51,6 +51,40 @@ async fn a_form_of_e2b_holds_200_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn heads_of_a_forms_members_are_bounded() {
+    let server = FakeServer::start().await;
+    let (_, sandbox) = ask(&server, Method::POST, "/e2b/sandboxes", json!({})).await;
+    let (_, container) = ask(&server, Method::POST, "/openai/v1/containers", json!({"name": "n"})).await;
+    let files = format!("/openai/v1/containers/{}/files", container["id"].as_str().expect("an id"));
+    let head = format!("Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\nX: {}", "x".repeat(64 << 10));
+    let body = format!("--cut\r\n{head}\r\n\r\nx\r\n--cut--\r\n");
+    for path in ["/upload", "/librechat/v1/upload", "/librechat/v1/upload/batch", "/e2b/files", &files] {
+        let sent =
+            request(&server, TOKEN, Method::POST, path).header("content-type", "multipart/form-data; boundary=cut");
+        let sent = sent.header("e2b-sandbox-id", sandbox["sandboxID"].as_str().expect("an id"));
+        let answer = sent.body(body.clone()).send().await.expect("an answer");
+        assert_eq!(answer.status(), 413, "{path}: {}", answer.text().await.expect("text"));
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn file_that_librechat_may_not_write_does_not_stop_the_next() {
+    let server = FakeServer::start().await;
+    let part = |name: &str, content: &str| {
+        format!("--cut\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n{content}\r\n")
+    };
+    let body = format!("{}{}--cut--\r\n", part("../a", &"x".repeat(4 << 20)), part("b", "x"));
+    let sent = request(&server, TOKEN, Method::POST, "/librechat/v1/upload/batch");
+    let sent = sent.header("content-type", "multipart/form-data; boundary=cut").body(body);
+    let written: Value = sent.send().await.expect("an answer").json().await.expect("JSON");
+    let of = |index: usize| (written["files"][index]["filename"].clone(), written["files"][index]["status"].clone());
+    assert_eq!(of(0), (json!("../a"), json!("error")), "{written}");
+    assert_eq!(of(1), (json!("b"), json!("success")), "{written}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_of_e2b_has_at_most_64_labels_of_256_characters() {
     let server = FakeServer::start().await;
     let labels = |count: usize| (0..count).map(|n| (n.to_string(), json!("v"))).collect::<Map<_, _>>();

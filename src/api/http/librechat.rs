@@ -123,13 +123,19 @@ async fn receive(call: &ApiCall, body: RequestBody) -> Result<Received, ApiError
     let mut form = Form::announced(body, Constraints::new())?;
     let conversation = call.key(fresh());
     let (mut files, mut members) = (Vec::new(), 0);
-    while let Some(field) = form.next_field().await? {
+    while let Some(mut field) = form.next_field().await? {
         members += 1;
         if members > MEMBERS_MAX {
             return Err(Failure::new(Code::TooLarge, format!("The form has more than {MEMBERS_MAX} members.")).into());
         }
         if let Some(name) = field.file_name().map(ToOwned::to_owned) {
-            files.push((name.clone(), write(call, &conversation, &name, field).await));
+            let written = write(call, &conversation, &name, &mut field).await;
+            if let Err(failure) = &written
+                && multipart::skip(field).await.is_err()
+            {
+                return Err(failure.clone().into());
+            }
+            files.push((name, written));
         }
     }
     if files.is_empty() {
@@ -138,7 +144,12 @@ async fn receive(call: &ApiCall, body: RequestBody) -> Result<Received, ApiError
     Ok(Received { session: conversation.id, files })
 }
 
-async fn write(call: &ApiCall, key: &ConversationKey, name: &str, field: Field<'_>) -> Result<String, Failure> {
+async fn write(
+    call: &ApiCall,
+    key: &ConversationKey,
+    name: &str,
+    field: &mut Field<'static>,
+) -> Result<String, Failure> {
     let path = SafePath::from_text(name).map_err(|why| Failure::argument("file", why))?;
     let entry = call.parts.files.upload(key, &path, None, None, multipart::pieces(field)).await?;
     Ok(file_id(&entry.path))

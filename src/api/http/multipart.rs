@@ -1,14 +1,33 @@
 //! Forms of the media type `multipart/form-data`, whose files are streamed.
+//!
+//! The parser reads all that is ready, and keeps the head of a member until it has ended. So it gets one piece of the
+//! body at a time, and at most [`HEAD_BYTES_MAX`] in which no member begins.
 
-use axum::body::Bytes;
-use futures_util::{Stream, stream};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    body::Bytes,
+    http::{HeaderName, HeaderValue},
+};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use multer::{Constraints, Error, Field, Multipart};
+use tokio::task::yield_now;
 
 use super::RequestBody;
 use crate::domain::{Code, Failure};
 
+/// The head of a member, with what is unread before it, in bytes: more than the longest path, encoded.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
 /// The members of a form, one after another.
-pub(super) struct Form(Multipart<'static>);
+pub(super) struct Form {
+    members: Multipart<'static>,
+    /// How many bytes may come until the next member begins.
+    left: Arc<AtomicUsize>,
+}
 
 impl Form {
     /// The form of a body that is announced as one.
@@ -20,11 +39,42 @@ impl Form {
 
     pub fn new(body: RequestBody, boundary: String, constraints: Constraints) -> Result<Self, Failure> {
         let (_, pieces) = body.stream()?;
-        Ok(Self(Multipart::with_constraints(pieces, boundary, constraints)))
+        Ok(Self::of(pieces, boundary, constraints))
     }
 
+    fn of(
+        pieces: impl Stream<Item = Result<Bytes, Failure>> + Send + 'static,
+        boundary: String,
+        constraints: Constraints,
+    ) -> Self {
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let room = Arc::clone(&left);
+        let pieces = stream::try_unfold((Box::pin(pieces), false), move |(mut pieces, has_read)| {
+            let room = Arc::clone(&room);
+            async move {
+                // The parser looks at what it has before it reads more.
+                if has_read {
+                    yield_now().await;
+                }
+                if room.load(Ordering::Relaxed) == 0 {
+                    return Err(too_long());
+                }
+                let Some(piece) = pieces.next().await.transpose()? else { return Ok(None) };
+                room.store(room.load(Ordering::Relaxed).saturating_sub(piece.len()), Ordering::Relaxed);
+                Ok(Some((piece, (pieces, true))))
+            }
+        });
+        Self { members: Multipart::with_constraints(pieces, boundary, constraints), left }
+    }
+
+    /// The next member. Of the one before, at most [`HEAD_BYTES_MAX`] may be unread: see [`skip`].
     pub async fn next_field(&mut self) -> Result<Option<Field<'static>>, Failure> {
-        self.0.next_field().await.map_err(|error| broken(&error))
+        self.left.store(HEAD_BYTES_MAX, Ordering::Relaxed);
+        let field = self.members.next_field().await.map_err(|error| broken(&error))?;
+        self.left.store(usize::MAX, Ordering::Relaxed);
+        let bytes = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+        let head = field.as_ref().map_or(0, |field| field.headers().iter().map(bytes).sum::<usize>());
+        if head > HEAD_BYTES_MAX { Err(too_long()) } else { Ok(field) }
     }
 }
 
@@ -34,16 +84,112 @@ pub(super) async fn text(field: Field<'_>) -> Result<String, Failure> {
 }
 
 /// A member's bytes as they arrive.
-pub(super) fn pieces(field: Field<'_>) -> impl Stream<Item = Result<Bytes, Failure>> + Send {
-    stream::unfold(field, |mut field| async {
-        let piece = field.chunk().await.map_err(|error| broken(&error)).transpose()?;
-        Some((piece, field))
-    })
+pub(super) fn pieces(
+    field: impl Stream<Item = Result<Bytes, Error>> + Send,
+) -> impl Stream<Item = Result<Bytes, Failure>> + Send {
+    field.map_err(|error| broken(&error))
+}
+
+/// Reads the rest of a member for what follows it.
+pub(super) async fn skip(mut field: Field<'static>) -> Result<(), Failure> {
+    while field.chunk().await.map_err(|error| broken(&error))?.is_some() {}
+    Ok(())
+}
+
+fn too_long() -> Failure {
+    let why = format!("More than {HEAD_BYTES_MAX} bytes of the form are not of a file: leave out what is not needed.");
+    Failure::new(Code::TooLarge, why)
 }
 
 fn broken(error: &Error) -> Failure {
+    let incomplete = || Failure::new(Code::InvalidRequest, "The body is not a whole multipart form: send it again.");
     match error {
         Error::FieldSizeExceeded { .. } => Failure::new(Code::TooLarge, "A member of the form is too long."),
-        _ => Failure::new(Code::InvalidRequest, "The body is not a whole multipart form: send it again."),
+        // Of the body: it is late, broke off, or is too long.
+        Error::StreamReadFailed(cause) => cause.downcast_ref::<Failure>().cloned().unwrap_or_else(incomplete),
+        _ => incomplete(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE_BYTES: usize = 1024;
+    const MEMBER: &str = "--cut\r\nContent-Disposition: form-data; name=\"a\"; filename=\"b\"\r\n\r\n";
+
+    /// A form of these pieces, and how many of them were read.
+    fn form(pieces: Vec<Result<Bytes, Failure>>) -> (Form, Arc<AtomicUsize>) {
+        let read = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&read);
+        let pieces = stream::iter(pieces).inspect(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        (Form::of(pieces, "cut".to_owned(), Constraints::new()), read)
+    }
+
+    /// A beginning, a MiB in pieces, an end.
+    fn long(begin: &str, end: &str) -> Vec<Result<Bytes, Failure>> {
+        let middle = std::iter::repeat_n(Bytes::from(vec![b'x'; PIECE_BYTES]), 1024);
+        let [begin, end] = [begin, end].map(|text| Bytes::from(text.to_owned()));
+        std::iter::once(begin).chain(middle).chain([end]).map(Ok).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_no_member_is_read_up_to_a_bound() {
+        for (begin, members) in [("", 0), ("--cut\r\nX: ", 0), (MEMBER, 1)] {
+            let (mut form, read) = form(long(begin, "\r\n--cut--\r\n"));
+            for _ in 0..members {
+                assert!(form.next_field().await.expect("a form").is_some(), "{begin}");
+            }
+            let refused = form.next_field().await.map(drop).map_err(|refused| refused.code);
+            assert_eq!(refused, Err(Code::TooLarge), "{begin}");
+            let read = read.load(Ordering::Relaxed);
+            assert!(read <= HEAD_BYTES_MAX / PIECE_BYTES + 2, "{begin}: {read} pieces were read");
+        }
+    }
+
+    #[tokio::test]
+    async fn head_that_comes_at_once_is_bounded_too() {
+        for (bytes, is_taken) in [(HEAD_BYTES_MAX / 2, true), (HEAD_BYTES_MAX + 1, false)] {
+            let head = format!("--cut\r\nX: {}\r\n\r\nvalue\r\n--cut--\r\n", "x".repeat(bytes));
+            let (mut form, _) = form(vec![Ok(head.into())]);
+            let found = form.next_field().await.map(drop).map_err(|refused| refused.code);
+            assert_eq!(found, if is_taken { Ok(()) } else { Err(Code::TooLarge) }, "{bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn long_member_is_read_piece_by_piece_or_skipped() {
+        for is_skipped in [false, true] {
+            let (mut form, read) = form(long(MEMBER, &format!("\r\n{MEMBER}last\r\n--cut--\r\n")));
+            let mut field = form.next_field().await.expect("a form").expect("a member");
+            assert!(field.chunk().await.expect("a piece").is_some());
+            let read = read.load(Ordering::Relaxed);
+            assert!(read <= 3, "{read} pieces were read for one");
+            if is_skipped {
+                skip(field).await.expect("the rest");
+            } else {
+                let rest: Vec<_> = pieces(field).try_collect().await.expect("the rest");
+                let rest = rest.iter().map(Bytes::len).sum::<usize>();
+                assert!(rest > 1000 * PIECE_BYTES, "{rest}");
+            }
+            let last = form.next_field().await.expect("a form").expect("the last member");
+            assert_eq!(text(last).await.as_deref(), Ok("last"));
+            assert!(form.next_field().await.expect("its end").is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn failure_of_the_body_is_that_of_the_form() {
+        let late = || Err(Failure::new(Code::BodyTimeout, "late"));
+        let (mut head, _) = form(vec![Ok("--cut\r\nX: ".into()), late()]);
+        assert_eq!(head.next_field().await.map(drop).map_err(|failure| failure.code), Err(Code::BodyTimeout));
+        let (mut value, _) = form(vec![Ok(MEMBER.into()), late()]);
+        let field = value.next_field().await.expect("a form").expect("a member");
+        assert_eq!(text(field).await.map_err(|failure| failure.code), Err(Code::BodyTimeout));
+        let (mut cut, _) = form(vec![Ok(MEMBER.into())]);
+        let field = cut.next_field().await.expect("a form").expect("a member");
+        assert_eq!(skip(field).await.map_err(|failure| failure.code), Err(Code::InvalidRequest));
     }
 }
