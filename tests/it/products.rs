@@ -107,6 +107,24 @@ async fn a_sandbox_of_e2b_has_at_most_64_labels_of_256_characters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_of_e2b_is_not_made_with_rules_that_would_not_hold() {
+    let server = FakeServer::start().await;
+    for (network, expected) in [
+        (json!({"denyOut": ["0.0.0.0/0"]}), 400),
+        (json!({"allowOut": ["example.com"], "denyOut": []}), 400),
+        (json!({"rules": {"example.com": []}}), 400),
+        (json!("none"), 400),
+        (json!({"allowPublicTraffic": false, "maskRequestHost": "a", "denyOut": [], "egressProxy": null}), 201),
+        (json!(null), 201),
+    ] {
+        let (status, why) = ask(&server, Method::POST, "/e2b/v2/sandboxes", json!({"network": network})).await;
+        assert_eq!(status, expected, "{network}: {why}");
+        assert_eq!(why["message"].as_str().is_some_and(|why| why.starts_with("network: ")), status == 400, "{why}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deprecated_paths_of_coderunner_say_so_also_in_refusals() {
     let server = FakeServer::start().await;
     for (method, path, is_deprecated) in [

@@ -20,7 +20,7 @@ use axum::{
 use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -52,6 +52,8 @@ const TIMEOUT_MAX_S: u64 = 24 * 3600;
 /// A template's name, and a name or a value of the metadata.
 const TEXT_CHARS_MAX: usize = 256;
 const METADATA_MAX: usize = 64;
+/// What `network` says of requests to a sandbox, of which there are none here.
+const INBOUND: [&str; 3] = ["allowPublicTraffic", "httpsPorts", "maskRequestHost"];
 /// Of one request, in bytes.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
@@ -139,6 +141,7 @@ struct Create {
     #[schemars(with = "Option<BTreeMap<String, String>>")]
     env: Option<Environment>,
     allow_internet_access: Option<bool>,
+    network: Option<Map<String, Value>>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -150,6 +153,12 @@ fn seconds(timeout: Option<u64>) -> i64 {
     i64::try_from(timeout.unwrap_or(TIMEOUT_DEFAULT_S).min(TIMEOUT_MAX_S)).unwrap_or_default()
 }
 
+/// Whether a member of `network` is about what programs reach.
+fn is_rule(name: &str, value: &Value) -> bool {
+    let is_empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    !is_empty && !INBOUND.contains(&name)
+}
+
 /// Makes a sandbox. With the header `Idempotency-Key` the same request makes one however often it is sent.
 async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Value>)> {
     let ApiCall { parts, who, headers, .. } = &call;
@@ -159,11 +168,14 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
     }
     let (members, bytes) = body.at_most(BODY_BYTES_MAX).members().await?;
     let digest = Sha256::new().chain_update("e2b/sandboxes").chain_update(&bytes).finalize().into();
-    let Create { template, timeout, metadata, env, allow_internet_access } = parse(members, Source::Lenient)?;
+    let Create { template, timeout, metadata, env, allow_internet_access, network } = parse(members, Source::Lenient)?;
     let labels = metadata.unwrap_or_default();
     let is_long = |text: &String| text.chars().count() > TEXT_CHARS_MAX;
     let has_long = labels.iter().any(|(name, value)| is_long(name) || is_long(value));
+    // Without them a program would reach what its client has denied.
+    let has_rules = network.unwrap_or_default().iter().any(|(name, value)| is_rule(name, value));
     for (argument, wrong, why) in [
+        ("network", has_rules, "the operator decides it: leave it out, or say allow_internet_access=False"),
         ("templateID", template.as_ref().is_some_and(is_long), "it is longer than 256 characters"),
         ("metadata", labels.len() > METADATA_MAX, "it has more than 64 members"),
         ("metadata", has_long, "a name or a value in it is longer than 256 characters"),
