@@ -4,6 +4,7 @@
 
 mod batches;
 mod keys;
+mod uploads;
 
 use mcp_sandbox_server::domain::{
     id::ConversationId,

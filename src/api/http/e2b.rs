@@ -44,6 +44,9 @@ pub const ROOT: &str = "/e2b";
 pub const KEYS: [HeaderName; 2] =
     [HeaderName::from_static("x-access-token"), HeaderName::from_static("e2b-traffic-access-token")];
 
+/// Names the sandbox of a request.
+pub const SANDBOX: HeaderName = HeaderName::from_static("e2b-sandbox-id");
+
 /// The folders that stand for `/data`.
 const FOLDERS: [&str; 3] = ["/home/user", "/mnt/data", "/data"];
 /// In seconds; E2B's default and its greatest.
@@ -117,7 +120,7 @@ impl FromRequestParts<ApiParts> for InSandbox {
 
     async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
         let call = ApiCall::from_request_parts(head, parts).await?;
-        let id = call.headers.get("e2b-sandbox-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
+        let id = call.headers.get(SANDBOX).and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
         let id = id.ok_or_else(|| Failure::argument("E2b-Sandbox-Id", "it is missing: name the sandbox"))?;
         // By this status the SDK recognizes a sandbox that is gone. While another server may have it, it is not gone.
         let status = head.extensions.get::<MayBeElsewhere>().is_none().then_some(StatusCode::BAD_GATEWAY);

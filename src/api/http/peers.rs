@@ -37,7 +37,7 @@ use tokio::{io::copy_bidirectional, time::timeout};
 use tracing::{debug, warn};
 
 use self::lists::List;
-use super::{Reply, body::Bodies, error::ApiError};
+use super::{Reply, body::Bodies, e2b, error::ApiError, openai};
 use crate::{
     domain::{Code, ConversationKey, Failure, Principal, RunId},
     services::{
@@ -155,9 +155,9 @@ impl Relay {
     ///
     /// # Errors
     /// [`Code::HeldElsewhere`] when it does not answer and has begun nothing, [`Code::ServerLost`] when it may have.
-    pub async fn send(&self, peer: &Peer, head: &Parts, body: Bytes) -> Result<Response, Failure> {
+    pub async fn send(&self, peer: &Peer, head: &Parts, body: impl Into<Body>) -> Result<Response, Failure> {
         let upgrade = head.headers.get(header::UPGRADE).cloned();
-        let mut request = Request::new(Body::from(body));
+        let mut request = Request::new(body.into());
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = at(peer, &head.uri).ok_or_else(|| silent(peer))?;
         *request.headers_mut() = of_message(&head.headers);
@@ -228,10 +228,21 @@ impl Relay {
 
 /// Answers a request here, or sends it to the server that has its conversation, run or session.
 pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: Next) -> Reply {
-    if relay.is_alone() || !can_be_repeated(&request, relay.bodies.bytes_max()) {
+    if relay.is_alone() {
         return Ok(next.run(request).await);
     }
+    let is_kept = can_be_repeated(&request, relay.bodies.bytes_max());
     let (mut head, body) = request.into_parts();
+    if !is_kept {
+        let peer = match container(&head) {
+            Some(container) => relay.place(&head.headers, &container).await?,
+            None => None,
+        };
+        return Ok(match peer {
+            Some(peer) => relay.send(&peer, &head, body).await?,
+            None => next.run(Request::from_parts(head, body)).await,
+        });
+    }
     let body = relay.bodies.read(&head.headers, body).await?;
     let (sent_on, others) = (hops(&head.headers) > 0, relay.peers.others());
     if sent_on || !others.is_empty() {
@@ -274,13 +285,25 @@ pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: 
     }
 }
 
-/// Whether a request is short enough to be kept. Longer ones are files, which are in the folder that all servers share.
+/// Whether a request is short enough to be kept. Longer ones are files, which are in the folder that all servers share;
+/// for those of a [`container`], which one server knows, it is found before they are sent.
 fn can_be_repeated(request: &Request, bytes_max: usize) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_json = kind.is_some_and(|kind| kind.starts_with(b"application/json"));
     let is_short = request.body().size_hint().upper().is_some_and(|upper| upper <= bytes_max as u64);
     // JSON of any length is read whole by who answers it.
     is_json || (is_short && request.method() != Method::PUT)
+}
+
+/// The container that files are uploaded to over E2B's or OpenAI's interface.
+fn container(head: &Parts) -> Option<ConversationKey> {
+    let path = head.uri.path();
+    let id = if path.strip_prefix(e2b::ROOT) == Some("/files") {
+        head.headers.get(e2b::SANDBOX)?.to_str().ok()?
+    } else {
+        path.strip_prefix(openai::ROOT)?.strip_prefix("/containers/")?.strip_suffix("/files")?
+    };
+    Some(ConversationKey::new(head.extensions.get::<Principal>()?.clone(), id.parse().ok()?))
 }
 
 fn missing(head: &Parts, answer: &Response) -> Option<Missing> {

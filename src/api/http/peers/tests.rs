@@ -259,6 +259,29 @@ fn files_are_not_kept() {
 }
 
 #[test]
+fn container_of_an_upload_is_that_of_its_caller() {
+    let of = |path: &str, sandbox: &str| {
+        let who: Principal = "ann".parse().expect("an owner");
+        let request = http::Request::post(path).header("e2b-sandbox-id", sandbox).extension(who);
+        container(&request.body(()).expect("a request").into_parts().0)
+    };
+    let named = |id: &str| Some(ConversationKey::new("ann".parse().expect("an owner"), id.parse().expect("an id")));
+    assert_eq!(of("/e2b/files?path=a", "i1"), named("i1"));
+    assert_eq!(of("/openai/v1/containers/c1/files", "i1"), named("c1"));
+    for (path, sandbox) in [
+        ("/e2b/files", "../a"),
+        ("/e2b/files/a", "i1"),
+        ("/e2b/execute", "i1"),
+        ("/openai/v1/containers", "i1"),
+        ("/openai/v1/containers/c1/files/f/files", "i1"),
+        ("/openai/v1/containers/%ff/files", "i1"),
+        ("/v1/conversations/c/files", "i1"),
+    ] {
+        assert_eq!(of(path, sandbox), None, "{path}");
+    }
+}
+
+#[test]
 fn hops_are_counted_and_what_is_no_number_is_too_many() {
     let said = |text: &'static str| hops(&HeaderMap::from_iter([(SENT_ON, HeaderValue::from_static(text))]));
     assert_eq!((hops(&HeaderMap::new()), said("0"), said("1"), said("2")), (0, 0, 1, 2));
