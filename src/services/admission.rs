@@ -171,6 +171,11 @@ impl Admission {
         self.locks.of(conversation, AsyncMutex::default).try_lock_owned().ok()
     }
 
+    /// The same, once no run holds it and those that await it now had their turn.
+    pub async fn lock(&self, conversation: &ConversationKey) -> ConversationLock {
+        self.locks.of(conversation, AsyncMutex::default).lock_owned().await
+    }
+
     pub fn load(&self) -> LoadStats {
         let slots = self.options.slots.max(1);
         let slots_taken = slots.saturating_sub(self.slots.available_permits());

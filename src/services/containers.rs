@@ -9,9 +9,11 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use super::{files::Uses, runs::Runs, sessions::Setup};
 use crate::domain::{Code, ConversationKey, Failure, Principal};
@@ -21,6 +23,8 @@ const OWNER_MAX: usize = 100;
 const ALL_MAX: usize = 10_000;
 /// The runs of one that are cancelled when it is removed.
 const RUNS_MAX: usize = 1000;
+/// How long their end is waited for; a working engine takes less.
+const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// Which interface it was made by; another one does not see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +148,7 @@ impl Containers {
         self.runs.parts().sandboxes.clock.unix_s()
     }
 
-    /// Ends what runs in one and deletes its files. Files that a program still holds are left to retention.
+    /// Ends what runs in one and deletes its files, which are left to retention where a program does not end.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`]; [`Code::HeldElsewhere`], with which nothing was ended or deleted.
@@ -159,6 +163,8 @@ impl Containers {
             }
         }
         self.runs.sessions().close_all(key);
+        // Until then a program holds its files.
+        drop(timeout(STOP_MAX, self.runs.ended_in(key)).await);
         match self.runs.remove_conversation(key).await {
             Err(failure) if !matches!(failure.code, Code::ConversationNotFound | Code::ConversationBusy) => {
                 Err(failure)

@@ -337,6 +337,11 @@ impl Runs {
         self.lock_beside_sessions(conversation).is_some()
     }
 
+    /// Waits until the runs that are under way or wait in a conversation have ended.
+    pub async fn ended_in(&self, conversation: &ConversationKey) {
+        drop(self.0.admission.lock(conversation).await);
+    }
+
     /// Which servers have which conversations.
     pub fn peers(&self) -> &Peers {
         &self.0.parts.peers

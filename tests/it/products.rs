@@ -7,6 +7,7 @@ use crate::support::{
     FakeServer,
     calls::{ask, get, request},
     server::TOKEN,
+    until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,6 +121,24 @@ async fn a_sandbox_of_e2b_is_not_made_with_rules_that_would_not_hold() {
         let (status, why) = ask(&server, Method::POST, "/e2b/v2/sandboxes", json!({"network": network})).await;
         assert_eq!(status, expected, "{network}: {why}");
         assert_eq!(why["message"].as_str().is_some_and(|why| why.starts_with("network: ")), status == 400, "{why}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_container_leaves_no_files_of_a_program_that_ran_in_it() {
+    let server = FakeServer::start().await;
+    for (containers, id, removed) in [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)] {
+        let (_, made) = ask(&server, Method::POST, containers, json!({"name": "n"})).await;
+        let id = made[id].as_str().expect("an id");
+        let program = json!({"conversationId": id, "language": "python", "code": "write f 1\nhang", "wait": 0});
+        let (_, begun) = ask(&server, Method::POST, "/v1/runs", program).await;
+        let run = format!("/v1/runs/{}", begun["runId"].as_str().expect("an id"));
+        let files = format!("/v1/conversations/{id}/files");
+        until("it has written", async || get(&server, &files).await["files"][0]["path"] == "f").await;
+        assert_eq!(ask(&server, Method::DELETE, &format!("{containers}/{id}"), None).await.0, removed);
+        assert_eq!(get(&server, &files).await["files"], json!([]), "{containers}");
+        until("it is over", async || get(&server, &run).await["result"]["outcome"]["ended"] == "cancelled").await;
     }
     server.stop().await;
 }
