@@ -65,7 +65,8 @@ impl Containers {
     /// Holds a conversation that was made here, for `life_s` seconds, with what `fill` sets. Nothing is started.
     ///
     /// # Errors
-    /// [`Code::RateLimited`] when there are too many.
+    /// [`Code::RateLimited`] when there are too many; [`Code::InvalidArgument`] for variables that its programs may not
+    /// have.
     pub fn create(
         &self,
         key: &ConversationKey,
@@ -93,6 +94,7 @@ impl Containers {
                 idle_s: None,
             };
             fill(&mut container);
+            self.runs.parts().variables.check(&container.setup.env)?;
             if container.idle_s.is_some() {
                 self.uses().watch(key);
             }

@@ -126,6 +126,16 @@ async fn a_sandbox_of_e2b_is_not_made_with_rules_that_would_not_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_of_e2b_is_not_made_with_variables_that_no_program_gets() {
+    let server = FakeServer::start().await;
+    let (status, why) = ask(&server, Method::POST, "/e2b/sandboxes", json!({"envVars": {"NAME": "secret"}})).await;
+    assert_eq!(status, 400, "{why}");
+    assert!(why["message"].as_str().is_some_and(|why| why.contains("NAME") && !why.contains("secret")), "{why}");
+    assert_eq!(get(&server, "/e2b/v2/sandboxes").await, json!([]));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn removed_container_leaves_no_files_of_a_program_that_ran_in_it() {
     let server = FakeServer::start().await;
     for (containers, id, removed) in [("/openai/v1/containers", "id", 200), ("/e2b/sandboxes", "sandboxID", 204)] {
