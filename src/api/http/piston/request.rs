@@ -21,6 +21,8 @@ use crate::{
 };
 
 const FILES_MAX: usize = 200;
+/// The longest selector of a version, in bytes: one may have any number of alternatives.
+const SELECTOR_BYTES_MAX: usize = 256;
 /// How much of a sent text is repeated in an answer, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
 
@@ -218,6 +220,9 @@ fn numbers(text: &str) -> Version {
 
 /// Whether a selector takes a version; `None` when it is no selector.
 fn takes(selector: &str, version: &Version) -> Option<bool> {
+    if selector.len() > SELECTOR_BYTES_MAX {
+        return None;
+    }
     let mut is_taken = false;
     for alternative in selector.split("||") {
         is_taken |= range(alternative.trim())?.matches(version);
@@ -294,6 +299,8 @@ mod tests {
         for nonsense in ["abc", "3.x.y.z", "3..", "-1", "^^3"] {
             assert_eq!(takes(nonsense, &version), None, "{nonsense}");
         }
+        assert_eq!(takes(&"3||".repeat(80), &version), Some(true));
+        assert_eq!(takes(&"3||".repeat(100), &version), None, "it is too long");
         assert_eq!(numbers(""), Version::new(0, 0, 0));
         assert_eq!(numbers("v24.1"), Version::new(24, 1, 0));
     }
