@@ -161,7 +161,11 @@ async fn write(
 /// [`Code::FileNotFound`].
 async fn find(files: &Files, conversation: &ConversationKey, id: &str) -> Result<FileEntry, Failure> {
     let found = files.find(conversation, |file| file_id(&file.path) == id).await?;
-    found.ok_or_else(|| Failure::new(Code::FileNotFound, "There is no such file in this session."))
+    found.ok_or_else(no_file)
+}
+
+fn no_file() -> Failure {
+    Failure::new(Code::FileNotFound, "There is no such file in this session.")
 }
 
 type Place = Path<(String, String)>;

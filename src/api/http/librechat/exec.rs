@@ -1,14 +1,16 @@
 //! A program and its result. Each program is a separate run; the files that it names are copied into its session first,
 //! so that a program cannot change what another session holds.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{file_id, find, fresh, of_hint, session};
+use super::{file_id, fresh, no_file, of_hint, session};
 use crate::{
     api::http::{ApiCall, Reply, RequestBody, Room, coderunner::stderr, listed},
-    domain::{Code, ConversationKey, Failure, FileEntry, Language, SafePath},
+    domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, Language, SafePath},
     services::{
         files::Files,
         runs::{Report, RunRequest},
@@ -46,6 +48,15 @@ struct Named {
     session_id: Option<String>,
 }
 
+impl Named {
+    fn session(&self) -> &str {
+        self.storage_session_id.as_deref().or(self.session_id.as_deref()).unwrap_or_default()
+    }
+}
+
+/// The paths of named files, by their sessions and ids.
+type Places = BTreeMap<ConversationId, BTreeMap<String, SafePath>>;
+
 /// A file that the program made, changed or was given.
 fn reference(id: &str, path: &SafePath, session: &str) -> Value {
     json!({"id": id, "name": path.text(), "storage_session_id": session, "session_id": session})
@@ -70,9 +81,10 @@ pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Reply {
     let request = RunRequest { args: args.unwrap_or_default(), ..RunRequest::new(call.key(id), language, code.into()) };
     // Copied files would make a conversation of a program that is refused.
     call.parts.runs.check(&request)?;
+    let places = places(&call, &named).await?;
     let (mut given, mut missing) = (Vec::new(), Vec::new());
     for file in named {
-        match give(&call.parts.files, &request.conversation, &file).await {
+        match give(&call.parts.files, &request.conversation, &places, &file).await {
             Ok(delivered) => given.push(delivered),
             Err(failure) if is_gone(&failure) => {
                 let name = file.name.as_deref().unwrap_or(&file.id).chars().take(NAME_CHARS_MAX).collect::<String>();
@@ -97,18 +109,46 @@ fn is_gone(failure: &Failure) -> bool {
     matches!(failure.code, Code::ConversationNotFound | Code::FileNotFound | Code::NotAFile)
 }
 
+/// The ids of the named files of each session.
+fn by_session(named: &[Named]) -> BTreeMap<ConversationId, BTreeSet<&str>> {
+    let mut all = BTreeMap::<_, BTreeSet<_>>::new();
+    for file in named {
+        if let Ok(id) = session(file.session()) {
+            all.entry(id).or_default().insert(file.id.as_str());
+        }
+    }
+    all
+}
+
+/// Finds named files. Each session is listed once, since a list takes as long as the session has files.
+async fn places(call: &ApiCall, named: &[Named]) -> Result<Places, Failure> {
+    let mut places = Places::new();
+    for (session, ids) in by_session(named) {
+        let mut found = BTreeMap::new();
+        let visit = |file: FileEntry| {
+            let id = file_id(&file.path);
+            if ids.contains(id.as_str()) {
+                found.insert(id, file.path);
+            }
+        };
+        call.parts.files.visit(&call.key(session.clone()), None, visit).await?;
+        places.insert(session, found);
+    }
+    Ok(places)
+}
+
 /// Copies a file into a conversation, unless it is there already.
-async fn give(files: &Files, conversation: &ConversationKey, file: &Named) -> Result<Value, Failure> {
-    let from = file.storage_session_id.as_deref().or(file.session_id.as_deref()).unwrap_or_default();
+async fn give(files: &Files, conversation: &ConversationKey, places: &Places, file: &Named) -> Result<Value, Failure> {
+    let from = file.session();
     let source = ConversationKey::new(conversation.owner.clone(), session(from)?);
-    let at = find(files, &source, &file.id).await?.path;
+    let at = places.get(&source.id).and_then(|found| found.get(&file.id)).ok_or_else(no_file)?;
     let name = file.name.as_deref().map(|name| name.strip_prefix(FOLDER).unwrap_or(name));
     let to = match name {
         Some(name) => SafePath::from_text(name).map_err(|why| Failure::argument("files", why))?,
         None => at.clone(),
     };
-    if source.id != conversation.id || to != at {
-        files.copy((&source, &at), (conversation, &to), None).await?;
+    if source.id != conversation.id || to != *at {
+        files.copy((&source, at), (conversation, &to), None).await?;
     }
     let mut given = reference(&file.id, &to, from);
     given["inherited"] = true.into();
@@ -127,4 +167,27 @@ fn executed(report: &Report, given: Vec<Value>, missing: &str, room: &mut Room) 
     }
     let stderr = format!("{missing}{}", stderr(report));
     json!({"session_id": session, "stdout": report.stdout.text, "stderr": stderr, "files": files})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_session_of_named_files_is_listed_once() {
+        let named = |id: String, storage: Option<&str>, older: Option<&str>| Named {
+            id,
+            name: None,
+            storage_session_id: storage.map(ToOwned::to_owned),
+            session_id: older.map(ToOwned::to_owned),
+        };
+        let [first, second] = [fresh(), fresh()];
+        let mut all: Vec<_> = (0..FILES_MAX).map(|n| named(n.to_string(), Some(first.as_str()), None)).collect();
+        all.push(named("0".to_owned(), Some(first.as_str()), Some("other")));
+        all.push(named("a".to_owned(), None, Some(second.as_str())));
+        all.push(named("a".to_owned(), Some("../x"), Some(second.as_str())));
+        all.push(named("a".to_owned(), None, None));
+        let found: BTreeMap<_, _> = by_session(&all).into_iter().map(|(id, ids)| (id, ids.len())).collect();
+        assert_eq!(found, BTreeMap::from([(first, FILES_MAX), (second, 1)]));
+    }
 }
