@@ -1,14 +1,43 @@
-//! Variables for the environment of a program. Their values can be secrets, so no output contains them.
+//! What a program is started with: its arguments, and variables for its environment. The values of variables can be
+//! secrets, so no output contains them.
 
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{error::Failure, text::items};
+use super::{
+    error::{Failure, Operation},
+    text::{items, json_bytes},
+};
+
+/// How many arguments a program takes.
+pub const ARGS_MAX: usize = 256;
+/// The longest argument, in bytes: that of Linux without the zero byte after it.
+const ARG_BYTES_MAX: usize = (128 << 10) - 1;
+/// All arguments, in bytes of JSON: beside the longest variables they fit into one frame.
+const ARGS_JSON_BYTES_MAX: usize = 512 << 10;
 
 /// How many variables one program takes, and their names and values together, in bytes.
 const VARIABLES_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 10;
+
+/// Checks the arguments of a program.
+///
+/// # Errors
+/// [`crate::domain::error::Code::InvalidArgument`] for `args`.
+pub fn check_args(args: &[String]) -> Result<(), Failure> {
+    let is_short = |text: &String| text.len() <= ARG_BYTES_MAX && !text.contains('\0');
+    // With the quotes and the comma.
+    let bytes = args.iter().map(|text| json_bytes(text) + 3).sum::<usize>();
+    if args.len() > ARGS_MAX || bytes > ARGS_JSON_BYTES_MAX || !args.iter().all(is_short) {
+        let why = format!(
+            "give at most {ARGS_MAX} strings without zero bytes, each of at most {ARG_BYTES_MAX} bytes and together of \
+             at most {ARGS_JSON_BYTES_MAX} in JSON: write long data to a file and read it from /data"
+        );
+        return Err(Failure::argument("args", why).see(Operation::WriteFile));
+    }
+    Ok(())
+}
 
 /// Variables that are added to those of the image.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +129,26 @@ mod tests {
 
     fn variables(pairs: &[(&str, &str)]) -> Environment {
         Environment(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn arguments_that_no_program_can_be_given_are_refused() {
+        let repeated = |text: &str, count| vec![text.to_owned(); count];
+        let longest = "x".repeat(ARG_BYTES_MAX);
+        for good in [vec![], repeated("", ARGS_MAX), repeated(&longest, 3)] {
+            assert_eq!(check_args(&good), Ok(()));
+        }
+        let controls = "\u{1}".repeat(ARG_BYTES_MAX);
+        for bad in [
+            repeated("", ARGS_MAX + 1),
+            repeated("a\0", 1),
+            repeated(&format!("{longest}x"), 1),
+            repeated(&longest, 4),
+            repeated(&controls, 1),
+        ] {
+            let why = check_args(&bad).expect_err("refused").message;
+            assert!(why.starts_with("args: ") && why.len() < 300, "{why}");
+        }
     }
 
     #[test]

@@ -276,6 +276,7 @@ mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{AllowedVariables, environment::check_args};
 
     fn all(bytes: &[u8], piece: usize) -> Result<Vec<RunnerMessage>, FrameError> {
         let mut decoder = Decoder::default();
@@ -330,6 +331,20 @@ mod tests {
         ] {
             assert!(all(&bad, 4096).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn longest_arguments_and_variables_fit_into_a_frame() {
+        let args = |count| vec!["\u{1}".repeat(3000); count];
+        let most = (1..256).take_while(|count| check_args(&args(*count)).is_ok()).last().expect("some fit");
+        let env = serde_json::json!({"K": "\u{1}".repeat((64 << 10) - 1)});
+        let env: Environment = serde_json::from_value(env).expect("an environment");
+        AllowedVariables::parse("K").expect("a name").check(&env).expect("they are taken");
+        let (args, second) = (args(most), Duration::from_secs(1));
+        let bytes = request(b"", &Start::new(&args, &env, second, second), b"", false);
+        let length = u32::from_be_bytes(*bytes[1..].first_chunk().expect("a length")) as usize;
+        // The server adds variables and a certificate of its own.
+        assert!(length + (64 << 10) <= PAYLOAD_BYTES_MAX, "{length}");
     }
 
     #[test]

@@ -41,6 +41,7 @@ fn plain_rows() -> Vec<ArgumentRow> {
         (RUN, run("env", json!("KEY=hidden".repeat(1000))), "env", "it is a string: give an object"),
         (RUN, run("env", json!({"KEY": 1})), "env.KEY", "a number"),
         (RUN, run("env", json!({"a\u{1b}": 1})), "env.a\\u{1b}", "a number"),
+        (RUN, run("args", json!(["a".repeat(128 << 10)])), "args", "at most 131071 bytes"),
         (RUN, run("timeoutSeconds", json!(0)), "timeoutSeconds", "at least 1"),
         (RUN, run("timeoutSeconds", json!(0.5)), "timeoutSeconds", "whole number"),
         (RUN, json!({"conversationId": "c", "code": "x"}), "language", "missing"),

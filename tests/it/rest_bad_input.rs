@@ -181,6 +181,7 @@ async fn bad_requests_are_refused_with_status_and_code() {
         ("args holds a number", run(r#","args":[1]"#), 422, "invalid_argument"),
         ("args holds a zero byte", run(r#","args":["a\u0000"]"#), 422, "invalid_argument"),
         ("args are too many", run(&format!(r#","args":[{}"x"]"#, "\"x\",".repeat(256))), 422, "invalid_argument"),
+        ("args are too long", run(&format!(r#","args":["{}"]"#, "x".repeat(128 << 10))), 422, "invalid_argument"),
         ("args of a runner that takes none", run(r#","args":["x"]"#), 422, "invalid_argument"),
         ("stdin of a runner that takes none", run(r#","stdin":"x""#), 422, "invalid_argument"),
         ("stdin is a number", run(r#","stdin":1"#), 422, "invalid_argument"),

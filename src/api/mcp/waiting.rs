@@ -26,10 +26,10 @@ use super::{
 };
 use crate::{
     api::schema::{
-        arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait, check_args},
+        arguments::{CancelRun, GetRun, RunCell, RunCode, WAIT_S_MAX, Wait},
         report::RunReport,
     },
-    domain::{Code, ConversationId, Ended, Failure, Limits, RunId, text::rfc3339},
+    domain::{Code, ConversationId, Ended, Failure, Limits, RunId, environment::check_args, text::rfc3339},
     services::{
         history,
         runs::{CapturedOutput, CellSession, Report, Run, RunHandle, RunRequest, RunState, RunView},

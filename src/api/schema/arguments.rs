@@ -19,8 +19,6 @@ use crate::domain::{
 
 /// The longest that one call waits, in seconds.
 pub const WAIT_S_MAX: u64 = 3600;
-/// How many arguments a program takes.
-pub const ARGS_MAX: usize = 256;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -280,17 +278,6 @@ pub fn one_path(path: Option<&str>, encoded: Option<&str>) -> Result<SafePath, F
         }
         (Some(_), Some(_)) => Err(Failure::argument("pathEncoded", "it stands beside `path`: give only one of them")),
     }
-}
-
-/// Checks the arguments of a program.
-///
-/// # Errors
-/// [`Code::InvalidArgument`].
-pub fn check_args(args: &[String]) -> Result<(), Failure> {
-    if args.len() > ARGS_MAX || args.iter().any(|text| text.contains('\0')) {
-        return Err(Failure::argument("args", format!("give at most {ARGS_MAX} strings without zero bytes")));
-    }
-    Ok(())
 }
 
 fn path<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<SafePath, D::Error> {

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::arguments::{Program, Wait, check_args};
-use crate::domain::{ConversationId, Environment, Failure, Language, Limits};
+use super::arguments::{Program, Wait};
+use crate::domain::{ConversationId, Environment, Failure, Language, Limits, environment::check_args};
 
 /// The least memory that a sandbox starts in, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 16 << 20;

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     domain::{
         ConversationKey, Environment, Event, Failure, Language, Limits, Outcome, RunId, SafePath, SessionId,
-        TraceContext, error::Operation, words::named,
+        TraceContext, environment::check_args, error::Operation, words::named,
     },
     ports::runner::Runner,
     services::{
@@ -141,6 +141,7 @@ impl RunRequest {
             );
             return Err(Failure::argument("code", why).see(Operation::WriteFile));
         }
+        check_args(&self.args)?;
         for (argument, used) in
             [("args", !self.args.is_empty()), ("env", !self.env.is_empty()), ("network", self.network.is_some())]
         {

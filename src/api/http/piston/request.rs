@@ -12,11 +12,10 @@ use utoipa::ToSchema;
 
 use crate::{
     api::schema::{
-        arguments::ARGS_MAX,
         create_run::MEMORY_BYTES_MIN,
         parse::{self, Source, Wrong},
     },
-    domain::{Code, Failure, Language, Limits, SafePath, text::unhex},
+    domain::{Code, Failure, Language, Limits, SafePath, environment::ARGS_MAX, text::unhex},
     ports::runner::Runner,
 };
 
