@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "shared with process 1, which uses the rest")]
 mod figures;
 
-use std::fs;
+use std::{fs, path::Path};
 
 use figures::Meter;
 use serde_json::{Value, json};
@@ -48,10 +48,15 @@ impl Usage {
 fn processes_cpu_ms() -> Option<u64> {
     let of = |entry: fs::DirEntry| {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
-        ticks(&fs::read_to_string(entry.path().join("stat")).ok()?)
+        ticks_of(&entry.path())
     };
     let ticks: u64 = fs::read_dir("/proc").ok()?.flatten().filter_map(of).sum();
     Some(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
+}
+
+/// Those of one process, by its folder in /proc. Its name may be no UTF-8.
+fn ticks_of(process: &Path) -> Option<u64> {
+    ticks(&String::from_utf8_lossy(&fs::read(process.join("stat")).ok()?))
 }
 
 /// utime, stime, cutime and cstime in a line of /proc/PID/stat. The name, in brackets, may hold anything.
@@ -62,7 +67,24 @@ fn ticks(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Read as _,
+        process::{Command, Stdio},
+    };
+
     use super::*;
+
+    #[test]
+    fn process_whose_name_is_no_text_counts() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r"printf '\377' > /proc/$$/comm; echo; read end"]);
+        let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+        child.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("its line");
+        let used = ticks_of(&Path::new("/proc").join(child.id().to_string()));
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+        assert!(used.is_some());
+    }
 
     #[test]
     fn ticks_of_a_process_and_of_its_children_are_added() {

@@ -117,11 +117,11 @@ fn processes() -> io::Result<impl Iterator<Item = i32>> {
 
 /// Every process, and its parent.
 fn parents() -> HashMap<i32, i32> {
-    let one = |pid| Some((pid, parent(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?));
+    let one = |pid| Some((pid, parent(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))?));
     processes().map(|all| all.filter_map(one).collect()).unwrap_or_default()
 }
 
-/// The parent in a line of /proc/PID/stat. The name, in brackets, may hold anything.
+/// The parent in a line of /proc/PID/stat. The name, in brackets, may hold anything, also what is no UTF-8.
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }

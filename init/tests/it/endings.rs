@@ -50,6 +50,13 @@ fn deadline_kills_all_processes_and_is_reported() {
 }
 
 #[test]
+fn process_whose_name_is_no_text_is_killed() {
+    let background = r"(printf '\377' > /proc/$BASHPID/comm; echo > renamed; while :; do :; done) &";
+    let reply = Init::run(&format!("mkfifo renamed; {background} read < renamed"));
+    assert_eq!(ending(&reply), (&json!(0), &Value::Null));
+}
+
+#[test]
 fn program_without_a_deadline_is_not_killed() {
     let mut init = Init::bash();
     init.send(&request(r#"{"wallMs":0,"graceMs":1}"#, "sleep 0.2; echo done"));
