@@ -4,6 +4,7 @@
 //! A program may change anything in `/data` while this reads and writes there, as the same user. So no link is
 //! followed, nothing is opened that could wait, and changes are detected by times that no program can set.
 
+mod collector;
 mod walk;
 
 use std::{
@@ -15,15 +16,12 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps},
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps},
     io::Errno,
 };
 
-use self::walk::Walk;
-use crate::{
-    flow::{Outbox, Progress},
-    frame::OutputFrame,
-};
+pub use self::collector::Collector;
+use self::{collector::Todo, walk::Walk};
 
 /// Where programs find them.
 pub const ROOT: &str = "/data";
@@ -259,8 +257,14 @@ impl Files {
 
     /// The server did not store all of the last round: it is sent again, also entries that are gone since.
     fn doubt_last_round(&mut self) {
-        let in_doubt = |mode| Stamp { mode, inode: u64::MAX, ..Stamp::default() };
-        self.known.extend(std::mem::take(&mut self.last_round).into_iter().map(|(path, kind)| (path, in_doubt(kind))));
+        for (path, kind) in std::mem::take(&mut self.last_round) {
+            self.doubt(path, kind);
+        }
+    }
+
+    /// The next round tells of this entry, whether it is there then or not.
+    fn doubt(&mut self, path: Vec<u8>, kind: u32) {
+        self.known.insert(path, Stamp { mode: kind, inode: u64::MAX, ..Stamp::default() });
     }
 
     /// Everything that was changed since the last round, as frames that are made one after the other. From here on, it
@@ -286,6 +290,10 @@ impl Files {
             todo.push_back(Todo::Entry(path.clone(), *stamp));
         }
         self.last_round = round;
+        // The walk has opened those that were closed, which is no change of the program.
+        for folder in self.known.values_mut().filter(|stamp| kind(stamp) == S_IFDIR) {
+            folder.mode |= Mode::RWXU.as_raw_mode();
+        }
         Ok(Collector { root: self.root.try_clone()?, todo, open: None, left_out })
     }
 }
@@ -310,79 +318,6 @@ fn beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Err
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let at = path.iter().rposition(|byte| *byte == b'/');
     at.map_or((&b"."[..], path), |at| (&path[..at], &path[at + 1..]))
-}
-
-/// Opens a file for reading, also one that a program has closed to itself.
-fn open_file(folder: &OwnedFd, name: &[u8], stat: &Stat) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    match beneath(folder, name, flags) {
-        Err(Errno::ACCESS) => {
-            let mode = Mode::from_raw_mode(stat.st_mode & 0o1777);
-            rustix::fs::chmodat(folder, name, mode | Mode::RUSR, AtFlags::empty())?;
-            let opened = beneath(folder, name, flags)?;
-            rustix::fs::fchmod(&opened, mode)?;
-            Ok(opened)
-        }
-        other => other,
-    }
-}
-
-#[derive(Debug)]
-enum Todo {
-    Gone(Vec<u8>),
-    Entry(Vec<u8>, Stamp),
-}
-
-/// What is still to be sent of the changes.
-#[derive(Debug)]
-pub struct Collector {
-    root: OwnedFd,
-    todo: VecDeque<Todo>,
-    open: Option<OwnedFd>,
-    left_out: u64,
-}
-
-impl Collector {
-    /// Adds the next frame; `false` after the last.
-    pub fn push_next(&mut self, outbox: &mut Outbox) -> bool {
-        if let Some(open) = &self.open {
-            if !matches!(outbox.push_read(OutputFrame::Files, &[BYTES], open), Progress::Moved(_)) {
-                self.open = None;
-            }
-            return true;
-        }
-        match self.todo.pop_front() {
-            Some(Todo::Gone(path)) => outbox.push(OutputFrame::Files, &[&[GONE], &path[..]].concat()),
-            Some(Todo::Entry(path, stamp)) => self.push_entry(&path, stamp, outbox),
-            None => {
-                outbox.push(OutputFrame::Files, &[&[END], &self.left_out.to_be_bytes()[..]].concat());
-                return false;
-            }
-        }
-        true
-    }
-
-    fn push_entry(&mut self, path: &[u8], stamp: Stamp, outbox: &mut Outbox) {
-        if stamp.mode & S_IFMT == S_IFREG {
-            let Some(file) = self.file(path) else {
-                self.left_out += 1;
-                return;
-            };
-            self.open = Some(file);
-        }
-        let head = [&[ENTRY], &stamp.mode.to_be_bytes()[..], &stamp.modified.0.to_be_bytes(), path];
-        outbox.push(OutputFrame::Files, &head.concat());
-    }
-
-    /// Opens a plain file, if it still is one.
-    fn file(&self, path: &[u8]) -> Option<OwnedFd> {
-        let (above, name) = split(path);
-        let parent = beneath(&self.root, above, OFlags::PATH | OFlags::DIRECTORY).ok()?;
-        let stat = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let is_plain = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let file = is_plain(&stat).then(|| open_file(&parent, name, &stat).ok())??;
-        rustix::fs::fstat(&file).is_ok_and(|stat| is_plain(&stat)).then_some(file)
-    }
 }
 
 /// The message to the server that all of its files have come.

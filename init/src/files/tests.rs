@@ -7,10 +7,11 @@ use std::{
     path::Path,
 };
 
+use rustix::fs::FileType;
 use tempfile::TempDir;
 
 use super::*;
-use crate::frame::HEADER_BYTES;
+use crate::{flow::Outbox, frame::HEADER_BYTES};
 
 /// Two sandboxes, of which the second gets what the first sends.
 struct Scene {
@@ -30,7 +31,7 @@ impl Scene {
     /// The payloads of one round.
     fn collected(&mut self) -> Vec<Vec<u8>> {
         let (mut collector, mut outbox) = (self.sender.collect().expect("a walk"), Outbox::default());
-        while collector.push_next(&mut outbox) {}
+        while collector.push_next(&mut self.sender, &mut outbox) {}
         let (mut reading, writing) = io::pipe().expect("a pipe");
         let reader = std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -277,9 +278,9 @@ fn round_that_was_not_stored_is_told_again() {
 fn what_a_program_closed_to_itself_travels() {
     let mut scene = Scene::new();
     scene.write("d/e/a", "one");
-    let close = |path: &str, mode| {
-        fs::set_permissions(scene.from.path().join(path), fs::Permissions::from_mode(mode)).expect("a mode");
-    };
+    let from = scene.from.path().to_path_buf();
+    let close =
+        |path: &str, mode| fs::set_permissions(from.join(path), fs::Permissions::from_mode(mode)).expect("a mode");
     for (path, mode) in [("d/e/a", 0), ("d/e", 0o400), ("d", 0), ("", 0)] {
         close(path, mode);
     }
@@ -287,4 +288,21 @@ fn what_a_program_closed_to_itself_travels() {
     let tree = Scene::tree(scene.to.path());
     let modes: Vec<_> = tree.iter().map(|(name, mode, _)| (name.as_str(), *mode)).collect();
     assert_eq!(modes, [("d", 0), ("d/e", 0o400), ("d/e/a", 0)]);
+    assert_eq!(scene.collected(), [[&[END], &[0; 8][..]].concat()], "that they were opened is no change");
+    close("d", 0o500);
+    assert_eq!(scene.round(), (0, 0));
+    assert_eq!(Scene::tree(scene.to.path())[0].1, 0o500);
+}
+
+#[test]
+fn file_that_was_not_found_as_it_was_to_be_sent_travels_with_the_next_round() {
+    let mut scene = Scene::new();
+    scene.write("d/a", "one");
+    let (mut collector, mut outbox) = (scene.sender.collect().expect("a walk"), Outbox::default());
+    let [here, away] = ["d", "away"].map(|name| scene.from.path().join(name));
+    fs::rename(&here, &away).expect("renamed");
+    while collector.push_next(&mut scene.sender, &mut outbox) {}
+    fs::rename(&away, &here).expect("renamed");
+    assert_eq!(scene.round(), (0, 0));
+    assert_eq!(fs::read(scene.to.path().join("d/a")).expect("a file"), b"one");
 }

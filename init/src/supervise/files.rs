@@ -44,10 +44,10 @@ impl Sandbox {
 
     /// As many frames as the server takes soon.
     pub(super) fn push_files(&mut self) {
-        while let Some(collector) = &mut self.collector
+        while let (Some(collector), Some(files)) = (&mut self.collector, &mut self.files)
             && !self.outbox.is_full()
         {
-            if !collector.push_next(&mut self.outbox) {
+            if !collector.push_next(files, &mut self.outbox) {
                 self.collector = None;
             }
         }
