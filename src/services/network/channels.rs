@@ -21,6 +21,8 @@ use crate::{
 /// Bytes of a sandbox that were received and not read: as many as the windows of all its channels allow. A sandbox that
 /// sends more loses its channels.
 pub(super) const INCOMING_BYTES_MAX: usize = 16 << 20;
+/// What a piece of them counts at least: its place in the queue takes more than its bytes where those are few.
+const PIECE_BYTES_MIN: usize = 64;
 /// How long the connections of a sandbox that has ended may take to end.
 const END_MAX: Duration = Duration::from_secs(1);
 /// Where process 1 of a sandbox writes the authority's certificate alone, and after those that its image trusts
@@ -99,7 +101,7 @@ impl Incoming {
     /// Takes some bytes; none end the channels, and so do more than there is room for.
     pub(in crate::services) fn push(&mut self, bytes: &Bytes) {
         let Some(sender) = self.sender.take().filter(|_| !bytes.is_empty()) else { return };
-        let wanted = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let wanted = u32::try_from(bytes.len().max(PIECE_BYTES_MIN)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).try_acquire_many_owned(wanted);
         let fits = room.is_ok();
         let piece = room.map(|room| (bytes.clone(), room)).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
@@ -164,12 +166,15 @@ mod tests {
     #[test]
     fn sandbox_that_sends_more_than_there_is_room_for_breaks_its_channels() {
         let (sender, mut received) = mpsc::unbounded_channel();
-        let mut incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(4)) };
-        for piece in [&b"1234"[..], b"5", b"6"] {
+        let mut incoming = Incoming { sender: Some(sender), room: Arc::new(Semaphore::new(2 * PIECE_BYTES_MIN)) };
+        let full: &'static [u8] = &[b'x'; PIECE_BYTES_MIN];
+        let pieces = [full, b"5", b"6"];
+        for piece in pieces {
             incoming.push(&Bytes::from_static(piece));
         }
-        let (first, _room) = received.try_recv().expect("a piece").expect("it fits");
-        assert_eq!(first, &b"1234"[..]);
+        let mut fits = || received.try_recv().expect("a piece").expect("it fits");
+        let (first, second) = (fits(), fits());
+        assert_eq!([&first.0[..], &second.0[..]], pieces[..2]);
         let error = received.try_recv().expect("an error").expect_err("there is no room");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert_eq!(received.try_recv().err(), Some(mpsc::error::TryRecvError::Disconnected));
