@@ -256,12 +256,11 @@ impl Quota {
     /// Caches a measured usage; `None` when the measurement was incomplete.
     pub(super) fn measured(&self, id: &ConversationKey, usage: Option<Usage>) {
         let mut known = self.known.lock();
-        match usage {
-            Some(usage) => known.set(id, usage),
-            None => {
-                known.usages.remove(id);
-                known.estimates.remove(id);
-            }
+        if let Some(usage) = usage {
+            known.set(id, usage);
+        } else {
+            known.usages.remove(id);
+            known.estimates.remove(id);
         }
     }
 

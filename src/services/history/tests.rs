@@ -154,7 +154,7 @@ async fn a_failure_keeps_in_mind_since_when_servers_are_dead() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_run_of_another_server_is_waited_for() {
-    let wait = Duration::from_secs(3600);
+    let wait = Duration::from_hours(1);
     let open = HistoryLine {
         run: RunId::new(),
         conversation: ConversationKey::new(Principal::default(), ConversationId::fresh()),
