@@ -45,6 +45,8 @@ const NAMES: [&str; 4] = ["f", "g", "h.txt", "i"];
 struct Owner {
     token: String,
     mark: &'static str,
+    /// The conversation of its tools that name none.
+    shared: String,
     conversations: BTreeMap<String, BTreeMap<&'static str, String>>,
     runs: BTreeSet<String>,
     /// Each that is open, and its conversation.
@@ -93,6 +95,7 @@ impl World {
             owners.push(Owner {
                 token,
                 mark,
+                shared: format!("mcp-{}", made["id"].as_str().expect("an id")),
                 events,
                 conversations: BTreeMap::new(),
                 runs: BTreeSet::new(),

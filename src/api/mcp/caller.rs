@@ -33,7 +33,7 @@ pub(super) struct Caller {
     pub view: View,
     /// Ends with the client's session, where it has one.
     pub session: Option<CancellationToken>,
-    /// For tools that name none: that of the client's session, otherwise of the owner.
+    /// For tools that name none: that of the client's session, otherwise of the token.
     pub conversation: Option<ConversationId>,
 }
 

@@ -17,15 +17,21 @@ use crate::{
         parse::time_limit,
         session::SessionList,
     },
-    domain::{Code, ConversationId, Failure},
+    domain::{Code, ConversationId, Failure, Principal, id::IdError},
     services::{
         runs::{CellSession, RunRequest},
         sessions::SessionView,
     },
 };
 
-/// The conversation of clients without a session.
-pub const SHARED_CONVERSATION: &str = "mcp";
+/// The conversation of clients of a token that have no session.
+///
+/// # Errors
+/// Never: the id of a token is part of an id of a conversation.
+pub fn shared_conversation(who: &Principal) -> Result<ConversationId, IdError> {
+    who.token().map_or_else(|| SHARED.parse(), |token| format!("{SHARED}-{token}").parse())
+}
+const SHARED: &str = "mcp";
 
 impl McpParts {
     pub(super) async fn interrupt(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> ToolResult {
@@ -102,6 +108,6 @@ fn cell(caller: &Caller, code: Program, language: Option<&str>) -> Result<RunReq
 
 /// The conversation of tools that name none.
 pub(super) fn own_conversation(caller: &Caller) -> Result<ConversationId, Failure> {
-    let own = caller.conversation.clone().map_or_else(|| SHARED_CONVERSATION.parse(), Ok);
+    let own = caller.conversation.clone().map_or_else(|| shared_conversation(&caller.principal), Ok);
     own.map_err(|why| Failure::argument("conversationId", why))
 }

@@ -1,5 +1,5 @@
-//! The tools and the routes of CodeRunner, ipybox's tools and LibreChat's files, in the random operations. The tools
-//! of both owners have the same conversation, and so has a hint of LibreChat.
+//! The tools and the routes of CodeRunner, ipybox's tools and LibreChat's files, in the random operations. A hint of
+//! LibreChat has the same conversation for both owners.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,6 @@ use serde_json::{Value, json};
 
 use super::{World, surfaces::parsed};
 
-/// The conversation of tools that name none.
-const SHARED: &str = "mcp";
 const BOUNDARY: &str = "boundary-of-the-test";
 
 /// A form with one file, and members before it.
@@ -70,19 +68,20 @@ impl World {
     }
 
     pub(super) async fn coderunners_tools(&mut self, who: usize, text: &str) {
+        let shared = self.owners[who].shared.clone();
         match self.dice.below(4) {
             0 => {
                 let set = json!({"command": format!("set x {text}")});
                 let answer = self.tool(who, "execute_python_code", set).await;
                 assert!(answer.contains("\"isError\":false"), "{answer}");
-                self.owners[who].variables.insert(SHARED.to_owned(), text.to_owned());
+                self.owners[who].variables.insert(shared.clone(), text.to_owned());
             }
             1 => {
                 let answer = self.tool(who, "execute_ipython_cell", json!({"code": "get x"})).await;
-                assert!(answer.contains(&self.shown(who, SHARED)), "{answer}");
+                assert!(answer.contains(&self.shown(who, &shared)), "{answer}");
             }
             2 => {
-                let open = self.owners[who].sessions.values().any(|of| of == SHARED);
+                let open = self.owners[who].sessions.values().any(|of| *of == shared);
                 let status = self.tool(who, "get_kernel_status", json!({})).await;
                 assert_eq!(status.contains("cells, unused"), open, "{status}");
                 return;
@@ -90,12 +89,12 @@ impl World {
             _ => {
                 let answer = self.tool(who, "reset", json!({})).await;
                 assert!(answer.contains("All variables are gone"), "{answer}");
-                self.owners[who].variables.remove(SHARED);
-                self.owners[who].sessions.retain(|_, of| of != SHARED);
+                self.owners[who].variables.remove(&shared);
+                self.owners[who].sessions.retain(|_, of| *of != shared);
                 return;
             }
         }
-        assert_eq!(self.sessions_of(who, SHARED).await, 1);
+        assert_eq!(self.sessions_of(who, &shared).await, 1);
     }
 
     pub(super) async fn coderunner(&mut self, who: usize, name: &'static str, text: String) {

@@ -50,6 +50,21 @@ fn call(id: u64, tool: &str, arguments: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_without_a_session_share_a_conversation_with_those_of_their_token() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (one, two) = (Owner::new(&server, "ann").await, Owner::new(&server, "ann").await);
+    let cell = async |owner: &Owner<'_>, code: &str| {
+        let answer = owner.message(None, call(1, "execute_ipython_cell", &json!({"code": code}))).await;
+        answer.text().await.expect("an answer")
+    };
+    cell(&one, "set x 41").await;
+    let (of_two, of_one) = (cell(&two, "get x").await, cell(&one, "get x").await);
+    assert!(of_two.contains("NameError") && !of_two.contains("41\\n"), "{of_two}");
+    assert!(of_one.contains("41\\n"), "{of_one}");
+    server.stop().await;
+}
+
 /// Each call waits for a program that goes on, and its client goes when it has the head of the answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_without_an_answer_are_bounded_for_each_session_and_each_owner() {

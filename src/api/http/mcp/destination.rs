@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::{Mount, failed, sessions::Session};
 use crate::{
     api::{
-        mcp::{SHARED_CONVERSATION, ToolName},
+        mcp::{ToolName, shared_conversation},
         schema::parse::by_size,
     },
     domain::{ConversationKey, Failure, Principal, RunId, Scope},
@@ -41,7 +41,7 @@ struct Params {
 #[derive(Debug, PartialEq)]
 enum About {
     Conversation(String),
-    /// The conversation of a session or, without one, that of all such clients, for tools that name none.
+    /// The conversation of a session or, without one, that of all such clients of the token, for tools that name none.
     Shared,
     Run(RunId),
 }
@@ -91,7 +91,7 @@ impl Mount {
             About::Run(run) if self.runs.get(who, run).is_ok() => return Ok(None),
             About::Run(run) => return Ok(self.relay.finds(&head.headers, run).await),
             About::Conversation(id) => id.parse(),
-            About::Shared => SHARED_CONVERSATION.parse(),
+            About::Shared => shared_conversation(who),
         };
         // One that is no id is refused by the tool.
         let Ok(id) = conversation else { return Ok(None) };
