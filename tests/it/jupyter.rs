@@ -270,7 +270,7 @@ async fn tokens_come_in_four_ways_and_are_in_no_log() {
     let level = tracing::Level::TRACE;
     tracing_subscriber::fmt().with_max_level(level).with_writer(move || written.clone()).init();
     let server = FakeServer::with_kernel(&[]).await;
-    let id = start(&server, "").await;
+    let id = start(&server, "/c/any").await;
     let (kernel, wrong) = (format!("api/kernels/{id}"), "wrong-token-0123456789");
     let ways = |token: &str| {
         [
