@@ -126,11 +126,18 @@ choose_port() {
   printf '%s\n' "$port"
 }
 
-# Compose would replace the server of the other checkout by this one.
-check_project() {
+# What would keep the server from starting after the build.
+check_start() {
   local id other
+  if ! has_compose; then
+    has_rust || [ -x dist/mcp-sandbox-server ] || [ -n "${SERVER_BINARY:-}" ] ||
+      die "without Docker Compose, which cannot be used on Podman, this needs Rust $RUST_MIN or newer, or the server's" \
+        "binary in dist/; install one of them and run this again."
+    return
+  fi
   id=$(project_container) || return 0
   [ -n "$id" ] || return 0
+  # Compose would replace the server of the other checkout by this one.
   other=$(other_checkout "$id")
   [ -z "$other" ] ||
     die "a server of $other runs, and Compose tells checkouts apart by the names of their folders only; stop it" \
@@ -187,8 +194,6 @@ start_container() {
 # $1: port
 start_process() {
   say "the server is started as a process, since there is no Docker Compose for this engine"
-  [ -x dist/mcp-sandbox-server ] ||
-    die "there is no dist/mcp-sandbox-server to start; install Docker Compose, or Rust, and run this again."
   mkdir -p "$RUN_DIR"
   ! own_process_runs || stop_process
   # Only root gives files away, so another user's programs run as that user.
@@ -318,7 +323,7 @@ main() {
   check_builder
   # What may be refused comes before the build, which takes minutes.
   write_env "$port"
-  check_project
+  [ $start = no ] || check_start
   make_root
   harden_root
   ./build.sh
