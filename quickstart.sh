@@ -131,8 +131,8 @@ check_start() {
   local id other
   if ! has_compose; then
     has_rust || [ -x dist/mcp-sandbox-server ] || [ -n "${SERVER_BINARY:-}" ] ||
-      die "without Docker Compose, which cannot be used on Podman, this needs Rust $RUST_MIN or newer, or the server's" \
-        "binary in dist/; install one of them and run this again."
+      die "without Docker Compose, which cannot be used on Podman, this needs Rust $RUST_MIN or newer, or the" \
+        "server's binary in dist/; install one of them and run this again."
     return
   fi
   id=$(project_container) || return 0
