@@ -202,27 +202,30 @@ async fn what_is_written_before_another_view_is_opened_is_kept() {
         until(wanted, async || std::fs::read_to_string(&file).is_ok_and(|content| content == wanted)).await;
     };
 
-    // More is written while the server is asked to save, and then the other view is opened.
+    // More is written while the server is asked to save, and then the other view is opened; and what was saved before
+    // is written again.
     show("text", ".cm-content").await;
-    let hold = "window.realSend = XMLHttpRequest.prototype.send; \
+    let hold = "window.realSend ??= XMLHttpRequest.prototype.send; window.release = null; \
                 XMLHttpRequest.prototype.send = function (body) { \
                 window.release = () => window.realSend.call(this, body); }; return null";
-    sheet.browser.script(hold).await;
-    write("first").await;
-    sheet.click("viewer-save").await;
-    until("it is sent", async || sheet.browser.script("return Boolean(window.release)").await == true).await;
-    write("first and more").await;
-    show("markdown", ".markdown").await;
-    sheet.browser.script("XMLHttpRequest.prototype.send = window.realSend; window.release(); return null").await;
-    let size = "return document.getElementById('viewer-size').textContent";
-    until("it is saved", async || sheet.browser.script(size).await == "5 B").await;
-    has("first").await;
-    assert_eq!(sheet.text("viewer-note").await, "Not saved");
-    show("text", ".cm-content").await;
-    assert_eq!(sheet.browser.script(text).await, "first and more");
-    sheet.click("viewer-save").await;
-    has("first and more").await;
-    sheet.says("viewer-note", |note| note == "Saved").await;
+    for (saved, size, after) in [("first", "5 B", "first and more"), ("second", "6 B", "first and more")] {
+        sheet.browser.script(hold).await;
+        write(saved).await;
+        sheet.click("viewer-save").await;
+        until("it is sent", async || sheet.browser.script("return Boolean(window.release)").await == true).await;
+        write(after).await;
+        show("markdown", ".markdown").await;
+        sheet.browser.script("XMLHttpRequest.prototype.send = window.realSend; window.release(); return null").await;
+        let shown = "return document.getElementById('viewer-size').textContent";
+        until("it is saved", async || sheet.browser.script(shown).await == size).await;
+        has(saved).await;
+        assert_eq!(sheet.text("viewer-note").await, "Not saved");
+        show("text", ".cm-content").await;
+        assert_eq!(sheet.browser.script(text).await, after);
+        sheet.click("viewer-save").await;
+        has(after).await;
+        sheet.says("viewer-note", |note| note == "Saved").await;
+    }
 
     // A change that was taken back after the other view had shown it.
     write("changed").await;

@@ -50,8 +50,8 @@ export class Viewer {
   #dialog = byId("viewer");
   #body = byId("viewer-body");
   /**
-   * `{file, conversationId, blob, etag, isNew, crlf, unsaved, saving}`; `unsaved` is a text that is not saved while
-   * another view than the text is shown, or null.
+   * `{file, conversationId, blob, etag, isNew, crlf, text, saving}`; `text` is what the editor had when another view
+   * was opened, null before that.
    */
   #open = null;
   #code = null;
@@ -88,7 +88,7 @@ export class Viewer {
   async open(conversationId, file) {
     const isNew = file.size === undefined;
     this.#clear();
-    this.#open = { file, conversationId, isNew, blob: new Blob(), etag: null, unsaved: null };
+    this.#open = { file, conversationId, isNew, blob: new Blob(), etag: null, text: null };
     byId("viewer-title").textContent = visibleName(file.path);
     byId("viewer-size").textContent = isNew ? "new" : bytes(file.size);
     byId("viewer-views").replaceChildren();
@@ -115,7 +115,8 @@ export class Viewer {
 
   /** Whether the open file has changes that are not saved. */
   get isChanged() {
-    return this.#code ? this.#code.text !== this.#savedText : (this.#open?.unsaved ?? null) !== null;
+    const text = this.#code?.text ?? this.#open?.text ?? null;
+    return text !== null && text !== this.#savedText;
   }
 
   #viewButton(view) {
@@ -127,7 +128,7 @@ export class Viewer {
   async #show(view) {
     const shown = (this.#shown += 1);
     if (this.#code) {
-      this.#open.unsaved = this.isChanged ? this.#code.text : null;
+      this.#open.text = this.#code.text;
       this.#open.blob = asWritten(this.#code.text, this.#open);
     }
     this.#release();
@@ -191,7 +192,7 @@ export class Viewer {
   }
 
   #edit(text) {
-    const { file, unsaved } = this.#open;
+    const { file } = this.#open;
     // The editor knows one kind of line end. A file that has CRLF throughout keeps it; in any other file a carriage
     // return is a character of its line.
     this.#open.crlf ??= text.includes("\r\n") && !/(^|[^\r])\n|\r(?!\n)/.test(text);
@@ -214,8 +215,7 @@ export class Viewer {
     this.#code.setLanguage(languageOf(file.path));
     byId("viewer-use").hidden = DATA.test(file.path) || !this.#canUse(languageOf(file.path));
     this.#code.setDark(byId("theme").dataset.showing === "dark");
-    if (unsaved === null) this.#savedText = this.#code.text;
-    this.#open.unsaved = null;
+    if (this.#open.text === null) this.#savedText = this.#code.text;
     byId("viewer-save").hidden = false;
     update();
     this.#code.view.focus();
@@ -240,10 +240,6 @@ export class Viewer {
       if (written !== undefined) {
         const etag = written ?? (await this.#client.etagOf(conversationId, file));
         Object.assign(open, { etag, isNew: false });
-        // More may have been written meanwhile, before another view was opened.
-        if (open.unsaved === null || open.unsaved === text) {
-          Object.assign(open, { unsaved: null, blob: asWritten(text, open) });
-        }
         this.#onSaved();
       }
       // Another file may be open by now.
