@@ -286,12 +286,9 @@ impl ServerHandler for McpServer {
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
         let mut accepted = requested.clone();
         if let Some(uris) = &mut accepted.resource_subscriptions {
-            let mut bytes = 0;
+            let mut left = URIS_BYTES_MAX;
             uris.truncate(FOLLOWED_MAX);
-            uris.retain(|uri| {
-                bytes += uri.len();
-                bytes <= URIS_BYTES_MAX
-            });
+            uris.retain(|uri| left.checked_sub(uri.len()).inspect(|rest| left = *rest).is_some());
         }
         Some(accepted)
     }

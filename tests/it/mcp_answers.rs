@@ -355,8 +355,10 @@ async fn stateless_client_can_listen_for_changes() {
     let server = FakeServer::start().await;
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {}});
+    // One that is too long is left out, and those after it are not.
+    let uris = json!([format!("sandbox://files/c/{}", "x".repeat(70_000)), "sandbox://files/c/a"]);
     let listen = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {"_meta": meta,
-        "notifications": {"toolsListChanged": true, "resourceSubscriptions": ["sandbox://files/c/a"]}}});
+        "notifications": {"toolsListChanged": true, "resourceSubscriptions": uris}}});
     let request = server.post_to("", listen.to_string()).header("accept", BOTH);
     let request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", "subscriptions/listen");
     let mut stream = request.send().await.expect("a stream");
