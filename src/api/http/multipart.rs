@@ -1,7 +1,8 @@
 //! Forms of the media type `multipart/form-data`, whose files are streamed.
 //!
-//! The parser reads all that is ready, and keeps the head of a member until it has ended. So it gets one piece of the
-//! body at a time, and at most [`HEAD_BYTES_MAX`] in which no member begins.
+//! The parser reads all that is ready, also where what it has is enough, and keeps the head of a member until it has
+//! ended. So it gets one piece of the body at a time, once it has looked at what it has, and at most [`HEAD_BYTES_MAX`]
+//! in which no member begins.
 
 use std::sync::{
     Arc,
@@ -25,8 +26,15 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The members of a form, one after another.
 pub(super) struct Form {
     members: Multipart<'static>,
+    intake: Arc<Intake>,
+}
+
+/// What the parser may read of the body.
+struct Intake {
     /// How many bytes may come until the next member begins.
-    left: Arc<AtomicUsize>,
+    left: AtomicUsize,
+    /// How often it got nothing since it began or got a piece: it looks at what it has when it gets nothing.
+    waited: AtomicUsize,
 }
 
 impl Form {
@@ -47,31 +55,36 @@ impl Form {
         boundary: String,
         constraints: Constraints,
     ) -> Self {
-        let left = Arc::new(AtomicUsize::new(usize::MAX));
-        let room = Arc::clone(&left);
-        let pieces = stream::try_unfold((Box::pin(pieces), false), move |(mut pieces, has_read)| {
-            let room = Arc::clone(&room);
+        let intake = Arc::new(Intake { left: AtomicUsize::new(usize::MAX), waited: AtomicUsize::new(0) });
+        let shared = Arc::clone(&intake);
+        let pieces = stream::try_unfold(Box::pin(pieces), move |mut pieces| {
+            let intake = Arc::clone(&shared);
             async move {
-                // The parser looks at what it has before it reads more.
-                if has_read {
+                let is_full = || intake.left.load(Ordering::Relaxed) == 0;
+                // For the first member it asks twice before it looks: at the limit it waits twice, so that it looks.
+                while intake.waited.fetch_add(1, Ordering::Relaxed) < if is_full() { 2 } else { 1 } {
                     yield_now().await;
                 }
-                if room.load(Ordering::Relaxed) == 0 {
+                if is_full() {
                     return Err(too_long());
                 }
                 let Some(piece) = pieces.next().await.transpose()? else { return Ok(None) };
-                room.store(room.load(Ordering::Relaxed).saturating_sub(piece.len()), Ordering::Relaxed);
-                Ok(Some((piece, (pieces, true))))
+                intake.left.store(intake.left.load(Ordering::Relaxed).saturating_sub(piece.len()), Ordering::Relaxed);
+                intake.waited.store(0, Ordering::Relaxed);
+                Ok(Some((piece, pieces)))
             }
         });
-        Self { members: Multipart::with_constraints(pieces, boundary, constraints), left }
+        Self { members: Multipart::with_constraints(pieces, boundary, constraints), intake }
     }
 
     /// The next member. Of the one before, at most [`HEAD_BYTES_MAX`] may be unread: see [`skip`].
     pub async fn next_field(&mut self) -> Result<Option<Field<'static>>, Failure> {
-        self.left.store(HEAD_BYTES_MAX, Ordering::Relaxed);
+        // What is left of the last piece may hold the member, and its content too.
+        self.intake.waited.store(0, Ordering::Relaxed);
+        self.intake.left.store(HEAD_BYTES_MAX, Ordering::Relaxed);
         let field = self.members.next_field().await.map_err(|error| broken(&error))?;
-        self.left.store(usize::MAX, Ordering::Relaxed);
+        self.intake.left.store(usize::MAX, Ordering::Relaxed);
+        self.intake.waited.store(0, Ordering::Relaxed);
         let bytes = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
         let head = field.as_ref().map_or(0, |field| field.headers().iter().map(bytes).sum::<usize>());
         if head > HEAD_BYTES_MAX { Err(too_long()) } else { Ok(field) }
@@ -181,11 +194,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn members_that_came_in_one_piece_are_taken_before_more_is_read() {
+        let many = format!("{MEMBER}value\r\n").repeat(100);
+        let (mut form, read) = form(long(&format!("{many}{MEMBER}"), "\r\n--cut--\r\n"));
+        for _ in 0..100 {
+            let field = form.next_field().await.expect("a form").expect("a member");
+            assert_eq!(text(field).await.as_deref(), Ok("value"));
+        }
+        let read = read.load(Ordering::Relaxed);
+        assert!(read <= 2, "{read} pieces were read for what is in one");
+    }
+
+    #[tokio::test]
+    async fn member_that_begins_in_a_long_piece_is_taken() {
+        let whole = format!("{MEMBER}{}\r\n--cut--\r\n", "x".repeat(2 * HEAD_BYTES_MAX));
+        for at in [0, 1, 4, 20] {
+            let pieces = [&whole[..at], &whole[at..]].into_iter().filter(|piece| !piece.is_empty());
+            let (mut form, _) = form(pieces.map(|piece| Ok(Bytes::from(piece.to_owned()))).collect());
+            let field = form.next_field().await.expect("a form").expect("a member");
+            assert_eq!(text(field).await.expect("its text").len(), 2 * HEAD_BYTES_MAX, "cut at {at}");
+        }
+    }
+
+    #[tokio::test]
     async fn failure_of_the_body_is_that_of_the_form() {
         let late = || Err(Failure::new(Code::BodyTimeout, "late"));
         let (mut head, _) = form(vec![Ok("--cut\r\nX: ".into()), late()]);
         assert_eq!(head.next_field().await.map(drop).map_err(|failure| failure.code), Err(Code::BodyTimeout));
-        let (mut value, _) = form(vec![Ok(MEMBER.into()), late()]);
+        let (mut value, _) = form(vec![Ok(MEMBER.into()), Ok("x".into()), late()]);
         let field = value.next_field().await.expect("a form").expect("a member");
         assert_eq!(text(field).await.map_err(|failure| failure.code), Err(Code::BodyTimeout));
         let (mut cut, _) = form(vec![Ok(MEMBER.into())]);
