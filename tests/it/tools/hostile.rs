@@ -73,7 +73,6 @@ print(ended.count("done"), ended.count("tool_limit"))
     server.stop().await;
 }
 
-/// What the clients do when a program is careless.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_cancelled_while_as_many_are_under_way_as_may_be() {
     let upstream = Upstream::start(json!([tool("echo")])).await;
@@ -92,6 +91,7 @@ call(s, 16); print(hear(s)["result"]["text"])
     server.stop().await;
 }
 
+/// What the clients do when a program is careless.
 #[tokio::test(flavor = "multi_thread")]
 async fn careless_programs_do_not_hang() {
     let sdk = Sdk::start("mcp2").await;
