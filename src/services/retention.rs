@@ -147,9 +147,9 @@ impl Retention {
     async fn unmount_unused(&self, uses: &[LastUse], before: i64) -> Result<(), Failure> {
         for last in uses.iter().take_while(|last| last.unix_s < before) {
             let Some(lock) = self.runs.lock_beside_sessions(&last.key) else { continue };
-            // The files of an open session are looked at between its cells. A disk of its own is mounted at one server,
-            // so nothing has to be asked of the others.
-            if self.runs.sessions().list(&last.key.owner, Some(&last.key.id)).is_empty() {
+            // The files of an open session are looked at between its cells, and the sandbox of one that is being opened
+            // gets them. A disk of its own is mounted at one server, so nothing has to be asked of the others.
+            if !self.runs.sessions().any_in(&last.key) {
                 let id = last.key.clone();
                 self.files.blocking(move |store| Ok(store.unmount(&id))).await?;
             }

@@ -192,6 +192,13 @@ impl Sessions {
         all
     }
 
+    /// Whether one of a conversation is open or is being opened.
+    pub fn any_in(&self, conversation: &ConversationKey) -> bool {
+        // In this order: one is registered as open before it is no longer being opened.
+        self.0.opening.has(conversation)
+            || self.0.registry.all().iter().any(|session| session.conversation == *conversation)
+    }
+
     /// The open sessions of all owners, newest first.
     pub fn all(&self) -> Vec<SessionView> {
         let mut all = self.0.registry.all();

@@ -39,6 +39,11 @@ impl<K: Clone + Eq + Hash, V> WeakMap<K, V> {
         })
     }
 
+    /// Whether something holds the value of a key.
+    pub fn has(&self, key: &K) -> bool {
+        self.0.lock().get(key).is_some_and(|value| value.strong_count() > 0)
+    }
+
     pub fn remove(&self, key: &K) -> Option<Arc<V>> {
         self.0.lock().remove(key)?.upgrade()
     }

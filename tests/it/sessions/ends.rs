@@ -182,3 +182,25 @@ async fn a_session_outlives_the_time_after_which_disks_are_unmounted() {
     assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
     server.stop().await;
 }
+
+/// Its disk stays mounted as long.
+#[tokio::test(start_paused = true)]
+async fn a_session_is_in_its_conversation_from_the_start_of_its_sandbox_to_its_end() {
+    let server = FakeServer::with_kernel(&[]).await;
+    open(&server, "other").await;
+    let key = conversation("a");
+    assert!(!server.sessions.any_in(&key));
+    server.engine.faults().start_delay = Duration::from_secs(1);
+    let before = server.engine.attempts();
+    let looked = async {
+        until("its kernel is starting", async || server.engine.attempts() > before).await;
+        assert_eq!(server.sessions.list(&owner(), None).len(), 1, "the other one");
+        assert!(server.sessions.any_in(&key));
+    };
+    let (opened, ()) = tokio::join!(async { server.sessions.open(&key, &python()).await }, looked);
+    let opened = opened.expect("a session").session;
+    assert!(server.sessions.any_in(&key));
+    server.sessions.close(&owner(), opened).expect("closed");
+    assert!(!server.sessions.any_in(&key));
+    server.stop().await;
+}
