@@ -101,7 +101,7 @@ type Cell = Arc<AsyncMutex<Option<Made>>>;
 /// The modules of servers: of each the newest, so that one that changes its tools pushes out no other's.
 pub(super) struct Modules {
     made: Mutex<HashMap<(ServerName, ModuleLanguage), (String, Cell)>>,
-    at_once: Semaphore,
+    at_once: Arc<Semaphore>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -109,7 +109,7 @@ pub(super) struct Modules {
 impl Default for Modules {
     fn default() -> Self {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        Self { made: Mutex::default(), at_once: Semaphore::new(AT_ONCE_MAX), stop, tasks }
+        Self { made: Mutex::default(), at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)), stop, tasks }
     }
 }
 
@@ -181,9 +181,13 @@ impl Inner {
         if let Some(made) = &*cell {
             return made.clone().map_err(|_| failed());
         }
+        // Not in the task: a server that changes its tools at each call would leave a task behind for each.
+        let one = Arc::clone(&self.modules.at_once).acquire_owned().await.map_err(|_| failed())?;
         let (inner, server, definitions) = (Arc::clone(self), Arc::clone(server), Arc::clone(definitions));
         let make = async move {
-            let made = inner.make(&server, &definitions, language).await?;
+            let made = inner.make(&server, &definitions, language).await;
+            drop(one);
+            let made = made?;
             *cell = Some(made.clone());
             made.map_err(|_| failed())
         };
@@ -196,15 +200,12 @@ impl Inner {
         definitions: &Definitions,
         language: ModuleLanguage,
     ) -> Result<Made, Failure> {
-        let _one = self.modules.at_once.acquire().await.map_err(|_| failed())?;
         let SharedParts { sandboxes, catalog, isolation, .. } = &self.parts.shared;
         let (language, program) = language.generator();
         let language: Language = language.parse().map_err(|_| failed())?;
         let runner = catalog.get(&language)?;
-        isolation.wait(&runner.image).await?;
-        if self.modules.stop.is_cancelled() {
-            return Err(Failure::stopping());
-        }
+        let verified = self.modules.stop.run_until_cancelled(isolation.wait(&runner.image)).await;
+        verified.ok_or_else(Failure::stopping)??;
         let one = |defined: &Arc<Defined>| {
             let tool = &defined.tool;
             json!({"name": tool.name, "module": defined.module, "title": tool.title, "description": tool.description,
