@@ -184,7 +184,7 @@ pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguage
 #[utoipa::path(
     get, path = "/v1/approvals", tag = "tools", operation_id = "listApprovals",
     params(WhichApprovals),
-    responses((status = 200, description = "The newest questions.", body = ApprovalList)),
+    responses((status = 200, description = "The newest questions, and older answers that stand.", body = ApprovalList)),
 )]
 pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprovals>) -> Answer<ApprovalList> {
     let approvals = tools.approvals().list(&decider(&call), call.query.open.unwrap_or(false)).await?;
