@@ -48,7 +48,7 @@ pub(super) fn check(archive: &[u8], name: &SkillName) -> Result<(Vec<NewFile>, F
     if zip.len() > SKILL_ENTRIES_MAX {
         return Err(too_many());
     }
-    // It shows the last of them alone; what a person looks the archive through by may show the first.
+    // The library returns only the last of them; another program may show the first.
     if zip.has_duplicate_names() {
         return Err(bad("The archive has two entries with one name: keep one of them."));
     }

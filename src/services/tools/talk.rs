@@ -37,8 +37,8 @@ use crate::{
     },
 };
 
-/// Calls of one connection under way; of more, one is read before one of them has ended. Until then what follows may
-/// cancel them.
+/// Calls of one connection under way. One more is read and waits for the end of one of them; cancellations are read
+/// until then.
 const UNDER_WAY_MAX: usize = 16;
 /// Messages that a program has not read yet; progress is left out beyond them.
 const UNREAD_MAX: usize = 64;
