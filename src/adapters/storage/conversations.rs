@@ -45,22 +45,23 @@ impl Storage for DiskStorage {
     fn list(&self, owner: &Principal, after: Option<&ConversationId>, limit: usize) -> FsResult<Vec<LastUse>> {
         let (mut listed, mut after) = (Vec::new(), after.cloned());
         loop {
-            let (mut first, wanted) = (BTreeSet::new(), limit - listed.len());
+            let mut first = BTreeSet::new();
             for id in self.ids(owner).map_err(failed("list"))? {
                 let id = id.map_err(failed("list"))?;
                 if after.as_ref().is_none_or(|after| id > *after) {
                     first.insert(id);
-                    if first.len() > wanted {
+                    if first.len() > limit {
                         first.pop_last();
                     }
                 }
             }
-            let is_last = first.len() < wanted;
+            let is_last = first.len() < limit;
             after = first.last().cloned();
             // A conversation that was deleted meanwhile, or has no folder for files, is left out, and others take its
             // place: a short page is the last one.
             let keys = first.into_iter().map(|id| ConversationKey::new(owner.clone(), id));
-            listed.extend(keys.filter_map(|key| self.used(&key).map(|unix_s| LastUse { unix_s, key })));
+            let used = keys.filter_map(|key| self.used(&key).map(|unix_s| LastUse { unix_s, key }));
+            listed.extend(used.take(limit - listed.len()));
             if is_last || listed.len() == limit {
                 return Ok(listed);
             }
