@@ -37,8 +37,8 @@ use crate::{
     },
 };
 
-/// Calls of one connection under way. One more is read and waits for the end of one of them; cancellations are read
-/// until then.
+/// Calls of one connection under way. What follows is read up to the next call, which waits for one of them to end:
+/// a cancellation before it is read at once.
 const UNDER_WAY_MAX: usize = 16;
 /// Messages that a program has not read yet; progress is left out beyond them.
 const UNREAD_MAX: usize = 64;
