@@ -161,16 +161,16 @@ impl Walk {
         if self.after.as_ref().is_some_and(|after| path <= after.as_bytes()) {
             return;
         }
+        let Ok(safe_path) = SafePath::from_components(path.split(|&b| b == b'/')) else {
+            self.out_of_reach = true;
+            return self.skip(path, SkipKind::TooDeep);
+        };
         let ListBounds { entries_max, bytes_max, .. } = self.bounds;
         // Also where its path is short enough to fit: the next page begins behind the last file of this one.
         let is_left_out = |(kind, first): &(bool, SafePath)| (unchanged, path) >= (*kind, first.as_bytes());
         if self.left_out.as_ref().is_some_and(is_left_out) {
             return;
         }
-        let Ok(safe_path) = SafePath::from_components(path.split(|&b| b == b'/')) else {
-            self.out_of_reach = true;
-            return self.skip(path, SkipKind::TooDeep);
-        };
         self.found_bytes += path.len();
         let (size, modified_unix_s) = (stat.stx_size, stat.stx_mtime.tv_sec);
         self.found.insert((unchanged, Entry { path: safe_path, size, modified_unix_s, change }));
@@ -257,5 +257,23 @@ mod tests {
         let listing = walk.page(&empty).expect("a listing");
         let names: Vec<_> = listing.entries.iter().map(|entry| entry.path.display()).collect();
         assert_eq!(names, ["x"]);
+    }
+
+    #[test]
+    fn a_file_whose_path_is_too_long_leaves_the_number_unknown_also_behind_the_page() {
+        let place = tempfile::tempdir().expect("a folder");
+        std::fs::write(place.path().join("file"), "a").expect("written");
+        let stat = look(CWD, place.path().join("file"), StatxFlags::BASIC_STATS).expect("a file");
+        std::fs::create_dir(place.path().join("empty")).expect("a folder");
+        let empty = OwnedFd::from(std::fs::File::open(place.path().join("empty")).expect("opened"));
+        let name = [b'z'; 200];
+        for (levels, total) in [(19, Some(3)), (20, None)] {
+            let mut walk = Walk::new(ListBounds { entries_max: 1, bytes_max: 1 << 20, depth_max: 32 });
+            walk.entry(0, b"", b"a", &stat);
+            walk.entry(0, b"", b"b", &stat);
+            walk.entry(0, &vec![name; levels].join(&b'/'), &name, &stat);
+            let page = walk.page(&empty).expect("a page");
+            assert_eq!((page.entries.len(), page.more, page.total), (1, true, total), "{levels}");
+        }
     }
 }
