@@ -305,7 +305,7 @@ impl SessionManager for Manager {
         if let Some(session) = self.open.lock().sessions.remove(id) {
             session.over.cancel();
         }
-        // Its task ends also where it is not told in time, since nobody has a handle to it any more.
+        // Its task ends also where it is not told in time, since its last handle is dropped here.
         timeout(CLOSE_MAX, self.local.close_session(id)).await.unwrap_or(Ok(()))
     }
 
