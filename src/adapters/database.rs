@@ -34,6 +34,7 @@ use sqlx::{
     Any, AnyPool, Executor, Row as _,
     any::{AnyArguments, AnyConnectOptions, AnyPoolOptions, AnyRow},
     migrate::{MigrateError, Migrator},
+    pool::PoolConnection,
     query::Query,
 };
 use tokio::{sync::watch, time::timeout};
@@ -119,12 +120,9 @@ impl Database {
 
     /// Applies the migrations that are missing, up to a version.
     async fn migrate(&self, target: Option<i64>) -> DbResult<()> {
-        let mut connection = self.pool.acquire().await?;
-        let migrated = MIGRATIONS.run_direct(target, &mut *connection, false).await;
-        if migrated.is_err() {
-            // It may still hold PostgreSQL's lock of the migrations, for which every other server waits.
-            connection.close_on_drop();
-        }
+        let mut migrating = Migrating { connection: self.pool.acquire().await?, is_done: false };
+        let migrated = MIGRATIONS.run_direct(target, &mut *migrating.connection, false).await;
+        migrating.is_done = migrated.is_ok();
         migrated.map_err(|error| match error {
             MigrateError::VersionMissing(version) => DatabaseError(format!(
                 "it is of a newer version of the server (migration {version}): use that version, or another database"
@@ -186,6 +184,21 @@ impl Database {
     pub async fn close(&self) {
         if timeout(CLOSE_MAX, self.pool.close()).await.is_err() {
             warn!("connections to the database were in use at the end");
+        }
+    }
+}
+
+/// A connection on which migrations are applied. Unless all were, also where a caller gives them up, it is closed: it
+/// may still hold PostgreSQL's lock of the migrations, for which every other server and connection waits.
+struct Migrating {
+    connection: PoolConnection<Any>,
+    is_done: bool,
+}
+
+impl Drop for Migrating {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.connection.close_on_drop();
         }
     }
 }

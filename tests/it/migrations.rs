@@ -162,3 +162,39 @@ async fn a_newer_database_is_refused(url: &str) {
         database.close().await;
     }
 }
+
+/// It is given up after two seconds, while another server applies migrations or its own take long, and is begun again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preparation_that_is_given_up_leaves_no_lock_on_postgres() {
+    let cluster = Postgres::start().await;
+    let url = cluster.url();
+    let server = Database::connect(&url).expect("an address");
+    server.prepare().await.expect("tables");
+    server.close().await;
+    let pool = AnyPool::connect(&url).await.expect("another program");
+    let mut holds = pool.begin().await.expect("a transaction");
+    let lock = "LOCK TABLE _sqlx_migrations IN ACCESS EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *holds).await.expect("a lock");
+
+    let [given_up, other] = [(); 2].map(|()| Database::connect(&url).expect("an address"));
+    let preparing = {
+        let given_up = given_up.clone();
+        tokio::spawn(async move { given_up.prepare().await })
+    };
+    until("it has the lock of the migrations and waits for their table", async || {
+        let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation' \
+            AND pid IN (SELECT pid FROM pg_locks WHERE granted AND locktype = 'advisory')";
+        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&pool).await.expect("a number");
+        waiting > 0
+    })
+    .await;
+    preparing.abort();
+    assert!(preparing.await.expect_err("it was given up").is_cancelled());
+    holds.rollback().await.expect("rolled back");
+    until("another server is ready", async || other.prepare().await.is_ok()).await;
+    until("it is ready itself", async || given_up.prepare().await.is_ok()).await;
+    pool.close().await;
+    for database in [given_up, other] {
+        database.close().await;
+    }
+}
