@@ -224,7 +224,7 @@ impl Peers {
             let round = async {
                 if is_new {
                     // What an earlier process had has ended with it.
-                    inner.store.leave(inner.me.instance).await?;
+                    within(DEAD_AFTER / 2, inner.store.leave(inner.me.instance)).await?;
                     is_new = false;
                 }
                 inner.round(&mut beats, &occupancy).await

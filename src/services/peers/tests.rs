@@ -294,6 +294,19 @@ async fn a_server_leaves_what_an_earlier_process_had_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_first_statement_that_hangs_is_given_up() {
+    let store: Arc<Memory> = Arc::default();
+    store.leave_ms.store(3_600_000, Ordering::Relaxed);
+    let a = Server::begin(&store);
+    sleep(ROUND).await;
+    store.leave_ms.store(0, Ordering::Relaxed);
+    sleep(DEAD_AFTER).await;
+    assert!(store.peers.lock().contains_key(&a.instance().to_string()), "it beats");
+    a.stop.cancel();
+    a.task.await.expect("it ends");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_was_killed_is_forgotten_with_what_it_had() {
     let store: Arc<Memory> = Arc::default();
     let (a, b) = (Server::start(&store).await, Server::start(&store).await);

@@ -29,6 +29,8 @@ pub struct Memory {
     pub announce_ms: AtomicU64,
     /// How long it takes to give or to take back a conversation.
     pub place_ms: AtomicU64,
+    /// How long it takes to take back what a server has.
+    pub leave_ms: AtomicU64,
 }
 
 impl Memory {
@@ -82,6 +84,7 @@ impl PeerStore for Memory {
 
     async fn leave(&self, instance: InstanceId) -> DbResult<()> {
         self.answers()?;
+        sleep(Duration::from_millis(self.leave_ms.load(Ordering::Relaxed))).await;
         self.peers.lock().remove(&instance.to_string());
         self.places.lock().retain(|_, (by, _)| *by != instance);
         Ok(())
