@@ -235,7 +235,10 @@ impl Peers {
                         info!("the database answers again: conversations are at one server each");
                     }
                 }
-                Err(error) => inner.warn_once(&error),
+                Err(error) => {
+                    inner.warn_once(&error);
+                    inner.forget_unstored(&occupancy);
+                }
             }
         }
         // The others find out by themselves, if later.
@@ -355,6 +358,20 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Forgets what is not stored and not in use. While the database is away nothing is given back, so it would be more
+    /// with each conversation, and all of it would be stored afterwards.
+    fn forget_unstored(&self, occupancy: &impl Occupancy) {
+        let unused: Vec<_> = {
+            let records = self.records.lock();
+            let unstored = records.iter().filter(|(_, record)| record.stamp.is_none());
+            let unused = unstored.filter(|(_, record)| record.used.elapsed() >= IDLE_MAX);
+            unused.map(|(key, record)| (key.clone(), record.used)).collect()
+        };
+        for (conversation, used) in unused.iter().filter(|(key, _)| occupancy.is_idle(key)) {
+            self.drop_unused(conversation, *used);
+        }
     }
 
     /// Whether it was not used since.

@@ -294,6 +294,21 @@ async fn a_server_leaves_what_an_earlier_process_had_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_not_in_use_is_forgotten_while_the_database_is_away() {
+    let store: Arc<Memory> = Arc::default();
+    let a = Server::start(&store).await;
+    store.is_away.store(true, Ordering::Relaxed);
+    a.busy.conversations.lock().push(key("busy"));
+    assert_eq!((a.take(&key("unused")).await, a.take(&key("busy")).await), (None, None));
+    for _ in 0..40 {
+        assert_eq!(a.take(&key("used")).await, None);
+        sleep(ROUND).await;
+    }
+    let records = a.peers.0.as_ref().expect("not alone").records.lock();
+    assert_eq!(["unused", "busy", "used"].map(|id| records.contains_key(&key(id))), [false, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_first_statement_that_hangs_is_given_up() {
     let store: Arc<Memory> = Arc::default();
     store.leave_ms.store(3_600_000, Ordering::Relaxed);
