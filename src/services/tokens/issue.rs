@@ -92,7 +92,9 @@ impl Tokens {
         all.sort_by_key(|token| std::cmp::Reverse((token.created_unix_ms, token.id)));
         for token in &mut all {
             if let Some(live) = self.known.read().tokens.get(&token.digest) {
-                token.used_unix_ms = Some(live.used.load(Ordering::Relaxed)).filter(|used| *used > 0);
+                // The database has later uses at other servers; those of the last second are known here alone.
+                let used = Some(live.used.load(Ordering::Relaxed)).filter(|used| *used > 0);
+                token.used_unix_ms = token.used_unix_ms.max(used);
             }
         }
         Ok(all)

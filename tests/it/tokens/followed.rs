@@ -333,3 +333,26 @@ async fn last_uses_that_were_not_stored_are_stored_by_the_next_round() {
     tokens.load().await;
     assert_eq!(stored().await, Some(1_800_000_000_000));
 }
+
+#[tokio::test]
+async fn the_list_has_the_last_use_at_any_server() {
+    let (_folder, database) = database().await;
+    let clock = Arc::new(ManualClock::at(1_800_000_000));
+    let server = || {
+        let store: Arc<dyn TokenStore> = Arc::new(database.clone());
+        Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone())
+    };
+    let (here, elsewhere) = (server(), server());
+    let (_, secret) = here.create(of_ann()).await.expect("a token");
+    let listed = async || here.list(None).await.expect("tokens")[0].used_unix_ms;
+    for used_s in [1_800_000_000, 1_800_000_060] {
+        clock.set(used_s);
+        elsewhere.load().await;
+        elsewhere.caller(secret.expose_secret().as_bytes()).expect("a caller");
+        elsewhere.load().await;
+        assert_eq!(listed().await, Some(used_s * 1000));
+        clock.set(used_s + 30);
+        here.caller(secret.expose_secret().as_bytes()).expect("a caller");
+        assert_eq!(listed().await, Some((used_s + 30) * 1000), "it is not stored yet");
+    }
+}
