@@ -107,17 +107,25 @@ impl SignIn {
     /// Makes a connection for a person who enters a token, and the code that leads to it.
     ///
     /// # Errors
-    /// [`Refusal::WrongToken`], after a delay when there were many; [`Refusal::TooMany`]; [`Refusal::Unavailable`].
+    /// [`Refusal::WrongToken`], after a delay when there were many; [`Refusal::TooMany`]; [`Refusal::Unavailable`], also
+    /// for a token that may be one of a database that was not read yet.
     pub async fn consent(&self, consent: &Consent, token: &str, from: IpAddr) -> Result<SecretString, Refusal> {
-        let caller = self.tokens.caller_by_own(token.trim().as_bytes());
+        let token = token.trim().as_bytes();
+        let mut caller = self.tokens.caller_by_own(token);
+        // One that another process has just made.
+        if caller.is_none() && self.tokens.catch_up().await {
+            caller = self.tokens.caller_by_own(token);
+        }
         let granted = caller.map(|caller| {
             let grant = &caller.token.record.grant;
             let scopes: Vec<_> = OFFERED.into_iter().filter(|scope| grant.has(*scope)).collect();
             (Grant { scopes, ..grant.clone() }, caller)
         });
         let Some((grant, caller)) = granted.filter(|(grant, _)| !grant.scopes.is_empty()) else {
+            // Looked up first: the tokens that are read during the delay were not compared with this one.
+            let why = if self.tokens.is_loaded() { Refusal::WrongToken } else { Refusal::Unavailable };
             tokio::time::sleep(self.tokens.refused(from)).await;
-            return Err(self.rates.wrong_tokens.refuse(&from, Refusal::WrongToken));
+            return Err(self.rates.wrong_tokens.refuse(&from, why));
         };
         let parent = &caller.token.record;
         let id = if caller.token.is_configured() { self.tokens.configured_id() } else { Some(parent.id) };

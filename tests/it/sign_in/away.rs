@@ -1,13 +1,21 @@
 //! The database goes away or is locked: what HTTP answers, and that nothing was lost when it is back.
 
+use mcp_sandbox_server::{
+    ports::sign_in::RegisteredClient,
+    services::sign_in::{Consent, Refusal},
+};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{ON, REDIRECT, VERIFIER, Visitor};
+use super::{
+    ON, REDIRECT, VERIFIER, Visitor,
+    rules::{HERE, World},
+};
 use crate::support::{
     FakeServer,
     calls::{call, create},
+    fake_server::Kind,
     postgres::Postgres,
     server::TOKEN,
     until::{PATIENCE, until},
@@ -73,6 +81,17 @@ async fn request_without_a_token_is_challenged_before_the_database_was_read() {
     let challenge = answer.headers()["www-authenticate"].to_str().expect("text");
     assert!(challenge.starts_with("Bearer resource_metadata="), "{challenge}");
     server.stop().await;
+}
+
+/// The page is shown then to a client that is named by a document.
+#[tokio::test]
+async fn token_that_may_be_of_a_database_that_was_not_read_is_no_wrong_one() {
+    let world = World::new(Kind::Sqlite).await;
+    let client = RegisteredClient { id: "a".into(), name: "a".into(), redirects: Vec::new(), secret: None };
+    let consent = Consent { client, redirect: REDIRECT.into(), challenge: String::new() };
+    world.database.close().await;
+    let refused = world.sign_in.consent(&consent, "a token", HERE).await.map(drop);
+    assert_eq!(refused, Err(Refusal::Unavailable));
 }
 
 #[tokio::test(flavor = "multi_thread")]

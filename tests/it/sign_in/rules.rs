@@ -32,7 +32,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::{REDIRECT, VERIFIER, challenge, documents::Pages};
+use super::{REDIRECT, VERIFIER, challenge, documents::Pages, until};
 use crate::support::{
     fake_server::{Kind, on_each_database},
     postgres::Postgres,
@@ -46,6 +46,7 @@ on_each_database! {
     refresh_token_that_is_used_again_after_the_clock_was_set_back_ends_the_connection
     of_fifty_redemptions_on_two_servers_one_succeeds
     connection_ends_with_the_token_it_came_from_and_may_do_no_more
+    consent_by_a_token_that_another_process_has_just_made_connects
     consent_by_a_token_that_another_process_revoked_makes_no_connection
     of_connections_that_are_made_during_a_revocation_none_is_left
     of_refreshes_during_a_revocation_none_is_accepted
@@ -73,7 +74,7 @@ pub(super) struct World {
     pub(super) clock: Arc<ManualClock>,
     pub(super) steps: Arc<Steps>,
     pub(super) pages: Arc<Pages>,
-    database: Database,
+    pub(super) database: Database,
     pub(super) tokens: Arc<Tokens>,
     pub(super) sign_in: Arc<SignIn>,
     client: String,
@@ -287,6 +288,13 @@ async fn connection_ends_with_the_token_it_came_from_and_may_do_no_more(kind: Ki
 fn of_other(parent: Option<TokenId>) -> NewToken {
     let (owner, grant) = ("other".parse().expect("an owner"), Grant::default());
     NewToken { owner, name: "laptop".into(), grant, expires_unix_ms: None, parent }
+}
+
+async fn consent_by_a_token_that_another_process_has_just_made_connects(kind: Kind) {
+    let world = World::new(kind).await;
+    let (other, _) = server(&world.database, &world.clock, &world.steps, &world.web());
+    let (_, secret) = other.create(of_other(None)).await.expect("a token");
+    until("it is read", async || world.consent(secret.expose_secret()).await.is_ok()).await;
 }
 
 async fn consent_by_a_token_that_another_process_revoked_makes_no_connection(kind: Kind) {
