@@ -8,7 +8,8 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use openidconnect::{
     AdditionalClaims, AuthorizationCode, ClientId, ClientSecret, CsrfToken, EndpointMaybeSet, EndpointNotSet,
     EndpointSet, HttpRequest, HttpResponse, IssuerUrl, Nonce, OAuth2TokenResponse as _, PkceCodeChallenge,
-    PkceCodeVerifier, RedirectUrl, Scope as Wanted, TokenResponse as _, UserInfoClaims, UserInfoError,
+    PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope as Wanted, TokenResponse as _, UserInfoClaims,
+    UserInfoError,
     core::{
         CoreAuthenticationFlow, CoreClient, CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm,
         CoreProviderMetadata,
@@ -121,7 +122,7 @@ impl SignIn {
         let verifier = PkceCodeVerifier::new(self.derived("verifier", state, browser));
         let answer = request.set_pkce_verifier(verifier).request_async(&self.http()).await.map_err(|error| {
             warn!(error = crate::domain::text::chain(&error), "sign-in: the provider gave no token for its code");
-            Refusal::NotAllowed
+            if matches!(error, RequestTokenError::Request(_)) { Refusal::ProviderAway } else { Refusal::NotAllowed }
         })?;
         let token = answer.id_token().ok_or(Refusal::NotAllowed)?;
         let nonce = Nonce::new(self.derived("nonce", state, browser));

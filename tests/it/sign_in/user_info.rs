@@ -28,11 +28,13 @@ struct Provider {
     token: Value,
     /// What `UserInfo` answers; `None` where there is no such endpoint.
     user_info: Option<(u16, String)>,
+    /// Whether it answers no code.
+    is_silent: bool,
 }
 
 impl Provider {
     fn new() -> Self {
-        Self { key: Key::rsa("only", Algorithm::RS256), token: json!({}), user_info: None }
+        Self { key: Key::rsa("only", Algorithm::RS256), token: json!({}), user_info: None, is_silent: false }
     }
 
     fn says(&mut self, user_info: &Value) {
@@ -63,7 +65,9 @@ impl Provider {
             "nonce": nonce});
         claims.as_object_mut().expect("an object").extend(self.token.as_object().expect("an object").clone());
         let answer = json!({"access_token": "opaque", "token_type": "Bearer", "id_token": self.key.sign(&claims)});
-        pages.put(&format!("{ISSUER}/token"), &answer);
+        if !self.is_silent {
+            pages.put(&format!("{ISSUER}/token"), &answer);
+        }
         let person = sign_in.from_provider("code", None, ("state", "browser"), HERE).await;
         let asked = pages.asked.lock().expect("no panic").iter().filter(|(_, at)| at.ends_with("/userinfo")).count();
         (person.map(|owner| owner.name().to_owned()), asked)
@@ -146,6 +150,12 @@ async fn userinfo_that_proves_nothing_is_told_apart() {
     provider.user_info = None;
     assert_eq!(provider.person("@example.org", "sub").await, (Err(Refusal::NotAllowed), 0), "no such endpoint");
     assert_eq!(provider.person("*", "email").await, (Err(Refusal::Unidentified), 0));
+}
+
+#[tokio::test]
+async fn provider_that_does_not_answer_a_code_refuses_nobody() {
+    let provider = Provider { is_silent: true, ..Provider::new() };
+    assert_eq!(provider.person("*", "sub").await, (Err(Refusal::ProviderAway), 0));
 }
 
 /// Otherwise a person who may choose an address at the provider would choose another person's.
