@@ -149,7 +149,7 @@ impl SignInStore for Database {
             ("DELETE FROM sign_in_access WHERE expires_ms < $1", now),
             ("DELETE FROM sign_in_clients WHERE confirmed_ms IS NULL AND created_ms < $1", now - DAY_MS),
             (
-                "DELETE FROM sign_in_clients WHERE confirmed_ms < $1 \
+                "DELETE FROM sign_in_clients WHERE confirmed_ms < $1 AND created_ms < $1 \
                  AND NOT EXISTS (SELECT 1 FROM sign_in_refresh WHERE sign_in_refresh.client = sign_in_clients.id)",
                 now - UNUSED_CLIENT_MS,
             ),
@@ -250,5 +250,23 @@ mod tests {
             }
         }
         assert_eq!(left, [0, 6, 7, 8, 9]);
+    }
+
+    #[tokio::test]
+    async fn client_that_has_just_registered_again_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
+        database.prepare().await.expect("tables");
+        let now = UNUSED_CLIENT_MS + 2 * DAY_MS;
+        for (n, registered) in [(0_u8, 1), (1, now)] {
+            let (id, name) = (n.to_string(), "a client".to_owned());
+            let client = RegisteredClient { id, name, redirects: Vec::new(), secret: None };
+            database.register(&client, &[n; 32], registered).await.expect("registered");
+        }
+        let confirm = "UPDATE sign_in_clients SET confirmed_ms = 1";
+        sqlx::query(confirm).execute(&database.pool).await.expect("confirmed");
+        SignInStore::forget(&database, now).await.expect("the database");
+        let left = [database.client("0").await, database.client("1").await];
+        assert_eq!(left.map(|client| client.expect("the database").is_some()), [false, true]);
     }
 }
