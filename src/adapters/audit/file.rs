@@ -233,11 +233,12 @@ pub enum Broken {
 /// The first line that breaks the chain, or a file that cannot be read.
 pub fn verify(files: &[PathBuf]) -> Result<Verified, VerifyError> {
     let (mut verified, mut head, mut line) = (Verified::default(), None, 0);
+    let Some(file) = files.last() else { return Ok(verified) };
+    // Before the log: a server may append to both meanwhile, and each line is in the log before it is the head.
+    let recorded = fs::read_to_string(head_path(file)).ok().and_then(|text| Head::parse(&text));
     for file in files {
         line = read(file, &mut verified, &mut head)?;
     }
-    let Some(file) = files.last() else { return Ok(verified) };
-    let recorded = fs::read_to_string(head_path(file)).ok().and_then(|text| Head::parse(&text));
     verified.end_unknown = recorded.is_none();
     let last = head.unwrap_or_default();
     let broken = match recorded {

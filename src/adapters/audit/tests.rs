@@ -1,7 +1,8 @@
 //! The audit log on a real file system.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::{fs, io::Write as _, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
+use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -243,6 +244,28 @@ fn verify_finds_every_change() {
     fs::write(&path, &sound).expect("written");
     fs::remove_file(head_path(&path)).expect("removed");
     assert!(verify(&[path]).expect("unbroken").end_unknown);
+}
+
+#[test]
+fn lines_that_are_written_while_the_log_is_read_are_not_missing() {
+    let (_folder, path) = log();
+    write(&path, 2);
+    let (lines, head) = (fs::read(&path).expect("the log"), fs::read(head_path(&path)).expect("a head"));
+    write(&path, 1);
+    let later = fs::read(head_path(&path)).expect("a head");
+    fs::write(head_path(&path), head).expect("the head of before");
+    // A pipe ends when its writer does, and that has changed the head by then.
+    fs::remove_file(&path).expect("removed");
+    mknodat(CWD, &path, FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    let verified = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut pipe = fs::OpenOptions::new().write(true).open(&path).expect("a pipe with a reader");
+            pipe.write_all(&lines).expect("written");
+            fs::write(head_path(&path), &later).expect("the head of one line more");
+        });
+        verify(std::slice::from_ref(&path))
+    });
+    assert_eq!(verified.expect("unbroken").lines, 2);
 }
 
 #[test]
