@@ -7,7 +7,7 @@ use percent_encoding::utf8_percent_encode;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{
-    BaseUrl, Config, ConfigError, RunLimits, Setting,
+    BaseUrl, Config, ConfigError, RunLimits, Setting, telemetry,
     value::{check_secret, is_weak},
 };
 use crate::domain::{AllowedVariables, Limits, address::networks, path::RESERVED_IN_PATH, text::items};
@@ -80,6 +80,7 @@ impl Config {
         list_of("SANDBOX_MCP__TOOLS", &self.mcp.tools, &groups)?;
         one_of("SANDBOX_MCP__NAMES", &self.mcp.names, ["underscore", "dotted"])?;
         one_of("SANDBOX_LOG__FORMAT", &self.log.format, ["text", "json"])?;
+        telemetry::filter(&self.log.level)?;
         let why = "SANDBOX_METRICS__HTTP_ADDR must be an address such as 127.0.0.1:9090.";
         ensure(self.metrics.http_addr.is_empty() || self.metrics.addr().is_some(), why)?;
         let why = "SANDBOX_SERVER__CORS_ORIGINS must be origins such as https://app.example.org, without a path.";

@@ -172,6 +172,7 @@ fn unknown_and_wrong_settings_are_named() {
         ("SANDBOX_ENGINE__CGROUP_PARENT", "/sandboxes/../system"),
         ("SANDBOX_FILES__URL_TTL_S", "604801"),
         ("SANDBOX_LOG__FORMAT", "xml"),
+        ("SANDBOX_LOG__LEVEL", "warning"),
         ("SANDBOX_LIMITS__WALL_MS", "30 parsecs"),
         ("SANDBOX_LIMITS__WALL_MS", "30MiB"),
         ("SANDBOX_LIMITS__MEMORY_BYTES", "30s"),

@@ -4,7 +4,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, uri::PathAndQuery};
 use secrecy::ExposeSecret as _;
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use super::{BindAddr, ConfigError, Secret, section};
 use crate::domain::text::items;
@@ -163,17 +163,28 @@ fn headers(text: &str) -> Result<HeaderMap, ConfigError> {
     Ok(headers)
 }
 
+/// What is logged.
+///
+/// # Errors
+/// When the filter cannot be read; the sentence names the setting.
+pub(super) fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
+    let wrong =
+        || ConfigError("SANDBOX_LOG__LEVEL must be error, warn, info, debug, trace or a tracing filter.".to_owned());
+    // In a filter this would be a module, and no line of any other would be logged, not even an error.
+    if level.bytes().all(|byte| byte.is_ascii_alphabetic()) && level.parse::<LevelFilter>().is_err() {
+        return Err(wrong());
+    }
+    // At debug the MCP SDK logs every message with its arguments, which are programs of users. A filter that names it
+    // wins.
+    EnvFilter::try_new(format!("rmcp=warn,{level}")).map_err(|_| wrong())
+}
+
 /// Starts the log for the whole process. A second call does nothing.
 ///
 /// # Errors
 /// When the filter cannot be read; the sentence names the setting.
 pub fn init(level: &str, json: bool) -> Result<(), ConfigError> {
-    // At debug the MCP SDK logs every message with its arguments, which are programs of users. A filter that names it
-    // wins.
-    let level = format!("rmcp=warn,{level}");
-    let filter = EnvFilter::try_new(&level).map_err(|_| {
-        ConfigError("SANDBOX_LOG__LEVEL must be error, warn, info, debug, trace or a tracing filter.".to_owned())
-    })?;
+    let filter = filter(level)?;
     let registry = tracing_subscriber::registry().with(filter);
     let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
     let started =
@@ -212,6 +223,16 @@ mod tests {
         assert_eq!(line["level"], "ERROR");
         let panic = line["fields"]["panic"].as_str().expect("a text");
         assert!(panic.contains("telemetry.rs") && panic.contains("on purpose"), "{panic}");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_no_filter() {
+        for good in ["off", "WARN", "trace", "5", "info,mcp_sandbox_server=debug", "mcp_sandbox_server"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["warning", "verbose", "info,mcp_sandbox_server=loud"] {
+            assert!(filter(bad).expect_err(bad).0.starts_with("SANDBOX_LOG__LEVEL "), "{bad}");
+        }
     }
 
     fn collector(address: &str, pairs: &str) -> Result<Collector, ConfigError> {
