@@ -132,6 +132,19 @@ fn setting_of(mount: &str) -> anyhow::Result<(String, String)> {
     Ok((format!("SANDBOX_MOUNTS__{name}"), format!("{}:{mode}", folder.display())))
 }
 
+/// Each `--mount` as a setting.
+fn settings_of(mounts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
+    let mut settings: Vec<(String, String)> = Vec::new();
+    for mount in mounts {
+        let (name, folder) = setting_of(mount)?;
+        // Of settings with one name only the last one counts.
+        let is_taken = settings.iter().any(|(taken, _)| taken.eq_ignore_ascii_case(&name));
+        anyhow::ensure!(!is_taken, "--mount {mount}: programs see another folder by this name; rename one of the two");
+        settings.push((name, folder));
+    }
+    Ok(settings)
+}
+
 /// What a server of one person's process needs and that person need not choose: secrets that nothing else is to know, a
 /// folder for the files, and a user whose files that person can read.
 fn alone(environment: &[(String, String)]) -> Vec<(String, String)> {
@@ -183,9 +196,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         },
         Command::Stdio { mounts } => {
             let mut sources = sources.clone();
-            for mount in &mounts {
-                sources.overrides.push(setting_of(mount)?);
-            }
+            sources.overrides.extend(settings_of(&mounts)?);
             sources.fallbacks = alone(&sources.environment);
             match config::load(&sources) {
                 Ok(config) => block_on(&config, &config.log.level, stdio(&config)),
@@ -296,4 +307,29 @@ fn url(config: &Config, conversation: &str, path: &str, ttl_s: Option<u64>) -> a
     );
     let expires = SystemClock.unix_s() + i64::try_from(ttl_s)?;
     print(&format!("{}\n", app::signer(config).mint(&conversation, &path, expires)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_one_name_are_refused_and_not_left_out() {
+        let top = tempfile::tempdir().expect("a folder");
+        let mount = |name: &str| {
+            let folder = top.path().join(name);
+            std::fs::create_dir_all(&folder).expect("a folder");
+            folder.display().to_string()
+        };
+        let apart = [mount("a/docs"), format!("{}:rw", mount("b/work"))];
+        let settings = settings_of(&apart).expect("two names");
+        assert_eq!(
+            settings.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["SANDBOX_MOUNTS__docs", "SANDBOX_MOUNTS__work"]
+        );
+        for other in ["b/docs", "b/Docs"] {
+            let error = settings_of(&[mount("a/docs"), mount(other)]).expect_err(other).to_string();
+            assert!(error.contains(other) && error.contains("rename"), "{error}");
+        }
+    }
 }
