@@ -1,6 +1,9 @@
 //! Merges the sources, and refuses unknown names and values of the wrong kind. `check` knows the rules for values.
 
-use std::path::{Path, PathBuf};
+use std::{
+    iter,
+    path::{Path, PathBuf},
+};
 
 use figment::{
     Error, Figment, Metadata, Profile, Provider,
@@ -110,9 +113,9 @@ impl Source {
 
     /// A table is a section; the other keys are names as in the environment.
     fn toml(text: &str, place: String) -> Result<Self, ConfigError> {
-        let parsed: Dict = Figment::from(Toml::string(text))
-            .extract()
-            .map_err(|error| ConfigError(format!("{place} is not valid TOML: {}.", error.kind)))?;
+        let parsed: Dict = Figment::from(Toml::string(text)).extract().map_err(|error| {
+            ConfigError(format!("{place} is not valid TOML: {}.", unquoted(&error.kind.to_string())))
+        })?;
         let mut pairs = Vec::new();
         for (key, value) in parsed {
             match value {
@@ -175,6 +178,16 @@ fn in_unit(key: &str, text: &str) -> Option<String> {
     let divisor = if kind("s") { 1000 } else { 1 };
     let whole = number.checked_mul(factor)?;
     whole.is_multiple_of(divisor).then(|| (whole / divisor).to_string())
+}
+
+/// What the parser of TOML says, without the line that it quotes: that may hold a secret.
+fn unquoted(text: &str) -> String {
+    let mut lines = text.trim().lines();
+    match lines.next().and_then(|first| first.strip_prefix("TOML parse error at ")) {
+        // The quoted line is between two others.
+        Some(place) => iter::once(place).chain(lines.skip(3)).collect::<Vec<_>>().join(", "),
+        None => text.trim().to_owned(),
+    }
 }
 
 /// The text of a file and its name.

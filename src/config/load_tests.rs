@@ -304,6 +304,18 @@ fn an_error_does_not_repeat_the_value() {
         let error = refused(&[(name, value)]);
         assert!(!error.contains(value), "{error}");
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.toml");
+    let no_map = "SANDBOX_TOOLS__GIT has a wrong value: invalid type: string, expected a map.";
+    for (text, part) in [
+        ("SANDBOX_ROOT = \"/x\"\nMCP_API_TOKEN = a-secret-by-mistake\n", "is not valid TOML: line 2, column "),
+        ("MCP_API_TOKEN = \"a-secret-by-mistake\r\n", "is not valid TOML: line "),
+        ("[tools.git]\nurl = \"https://x.test/\"\nheaders = \"a-secret-by-mistake, expected\"\n", no_map),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let error = load(&Sources { file: Some(file.clone()), ..sources(&[]) }).expect_err(text).0;
+        assert!(error.contains(part) && !error.contains("a-secret") && !error.contains('\n'), "{error}");
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for NetworkPolicy {
                 let hosts = items(&hosts).map(str::to_owned).collect();
                 PolicyText { hosts, every_token: true, ..PolicyText::default() }
             }
-            table => serde_json::from_value(table).map_err(de::Error::custom)?,
+            table => serde_json::from_value(table).map_err(|error| wrong::<D::Error>(&error))?,
         };
         Ok(Self(text))
     }
@@ -117,7 +117,7 @@ impl<'de, T: SecretKeys + DeserializeOwned> Deserialize<'de> for WithSecret<T> {
             Some(_) => Err(<D::Error as de::Error>::custom(format!("`{key}` must be a text"))),
         };
         let (file, Ok(value)) = (taken(T::FILE)?, taken(T::VALUE)?.parse());
-        let text = serde_json::from_value(Json::Object(table)).map_err(de::Error::custom)?;
+        let text = serde_json::from_value(Json::Object(table)).map_err(|error| wrong::<D::Error>(&error))?;
         Ok(Self { file, value, text })
     }
 }
@@ -217,6 +217,18 @@ impl Config {
         };
         self.tools.iter().map(one).collect()
     }
+}
+
+/// What is wrong with a table, without the value, which may be a secret.
+fn wrong<E: de::Error>(error: &serde_json::Error) -> E {
+    let text = error.to_string();
+    E::custom(match text.rsplit_once(", expected ") {
+        Some((found, expected)) if found.starts_with("invalid ") => {
+            let kind = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+            format!("{kind}, expected {expected}")
+        }
+        _ => text,
+    })
 }
 
 /// What is in the file that a setting names; nothing where it is not set.
