@@ -5,7 +5,7 @@ use futures_util::stream::try_unfold;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
-    body::{Frame, Incoming},
+    body::{Body as _, Frame, Incoming},
     ext::ReasonPhrase,
 };
 
@@ -57,6 +57,10 @@ pub(super) fn search(answer: Response<Incoming>, patterns: &[Pattern]) -> Option
         return None;
     }
     head.headers = search_headers(&head.headers, patterns);
+    // Without a body, as for HEAD, nothing changes the length that the host states.
+    if body.is_end_stream() {
+        return Some(Response::from_parts(head, body.boxed_unsync()));
+    }
     head.headers.remove(header::CONTENT_LENGTH);
     Some(Response::from_parts(head, searched(body, redactor(patterns))))
 }
@@ -105,25 +109,60 @@ fn searched(body: Incoming, redactor: Redactor) -> AnswerBody {
 mod tests {
     use std::sync::Arc;
 
-    use http::HeaderName;
+    use http::{HeaderName, Method, Request};
+    use hyper::client::conn::http1;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     use super::*;
     use crate::domain::network::{Policy, PolicyText, SecretRule, SecretText};
 
-    #[test]
-    fn header_whose_name_has_the_value_is_left_out_in_any_case() {
+    fn patterns() -> Vec<Pattern> {
         let hosts = vec!["a.example".to_owned()];
         let policy = PolicyText { hosts: hosts.clone(), ..PolicyText::default() };
         let policy = Policy::parse("web", &policy).expect("a policy");
         let rule = SecretRule::parse("api", &SecretText { hosts, ..SecretText::default() }).expect("a rule");
         let secret = Arc::new(rule.with("Canary-Of_The.API42".to_owned().into()).expect("a secret"));
-        let patterns = secret.for_sandbox(&[&policy]).expect("it is given").patterns();
+        secret.for_sandbox(&[&policy]).expect("it is given").patterns()
+    }
+
+    /// What comes of a host's answer to a request.
+    async fn answered(method: Method, answer: &[u8]) -> Answer {
+        let (near, mut host) = duplex(1 << 10);
+        let (mut sender, connection) = http1::handshake(TokioIo::new(near)).await.expect("a connection");
+        tokio::spawn(connection);
+        let request = Request::builder().method(method).uri("/").body(Full::<Bytes>::default()).expect("a request");
+        let sent = sender.send_request(request);
+        let answering = async {
+            host.read_u8().await.expect("the request");
+            host.write_all(answer).await.expect("written");
+        };
+        let (received, ()) = tokio::join!(sent, answering);
+        search(received.expect("an answer"), &patterns()).expect("it can be searched")
+    }
+
+    #[tokio::test]
+    async fn length_stays_where_there_is_no_body_to_search() {
+        for (method, answer, length) in [
+            (Method::HEAD, b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n".as_slice(), Some("1234")),
+            (Method::HEAD, b"HTTP/1.1 404 Not Found\r\nX: Canary-Of_The.API42\r\n\r\n", None),
+            (Method::GET, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", None),
+        ] {
+            let answer = answered(method, answer).await;
+            let kept = answer.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+            assert_eq!(kept, length, "{:?}", answer.headers());
+            assert!(answer.headers().values().all(|value| value != "Canary-Of_The.API42"), "{:?}", answer.headers());
+        }
+    }
+
+    #[test]
+    fn header_whose_name_has_the_value_is_left_out_in_any_case() {
         let mut headers = HeaderMap::new();
         for name in ["X-Canary-Of_The.API42-Y", "canary-of_the.api42", "Canary%2DOf_The%2eAPI42", "x-other"] {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
             headers.append(name, HeaderValue::from_static("1"));
         }
-        let searched = search_headers(&headers, &patterns);
+        let searched = search_headers(&headers, &patterns());
         assert_eq!(searched.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-other"]);
     }
 }
