@@ -11,7 +11,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::{
-    io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader},
+    io::{self, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader},
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -100,8 +100,13 @@ pub(super) async fn open(
     let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
     let hello = timeout(HEAD_MAX, tunnel::read_hello(&mut from_client, target)).await;
     let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
-        // At other ports than that of TLS anything else would pass.
-        Ok(head) if head.is_empty() => return drop(sandbox.refuse(target, Refusal::NoTls)),
+        // At other ports than that of TLS anything else would pass. An end before the first byte asks for nothing.
+        Ok(head) if head.is_empty() => {
+            if !from_client.fill_buf().await.unwrap_or_default().is_empty() {
+                sandbox.refuse(target, Refusal::NoTls);
+            }
+            return;
+        }
         Ok(head) => head,
         Err(refusal) => return drop(sandbox.refused(target.to_string(), refusal)),
     };

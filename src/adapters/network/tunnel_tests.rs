@@ -119,18 +119,28 @@ async fn host_at_the_port_of_tls_says_nothing_to_a_program_that_does_not_speak_t
 async fn opened_tunnel_connects_to_no_host_before_its_first_request() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("set");
-    let gate = AllowingGate { opens: true, ..AllowingGate::at(listener.local_addr().expect("an address")) };
-    let (gate, target) = (Arc::new(gate), Target::parse("a.example:443", None).expect("a target"));
-    let authority = authority::make(std::slice::from_ref(&target.host)).expect("an authority");
-    let leaves = LeafCertificates::new(&authority);
-    let sandbox = Arc::new(Sandbox::new(gate.clone(), authority::trust(None).expect("roots"), leaves));
-    let tunnel = connect(&target, &sandbox, &ProgramEnd::default()).await.expect("a tunnel");
-    assert!(listener.accept().is_err(), "nothing has connected");
-    let (near, mut program) = duplex(1 << 10);
-    program.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("written");
-    carry(near, tunnel, &target, &sandbox).await;
-    assert!(listener.accept().is_err(), "nothing has connected");
-    assert_eq!(gate.used.lock()[0].refusal.as_ref().map(Refusal::word), Some("no_tls"));
+    let http = b"GET / HTTP/1.1\r\n\r\n".as_slice();
+    for (sent, target, refused) in [
+        (http, "a.example:443", vec![Some("no_tls")]),
+        (http, "a.example:8443", vec![Some("no_tls")]),
+        (b"", "a.example:443", vec![]),
+        (b"", "a.example:8443", vec![]),
+    ] {
+        let gate = AllowingGate { opens: true, ..AllowingGate::at(listener.local_addr().expect("an address")) };
+        let (gate, target) = (Arc::new(gate), Target::parse(target, None).expect("a target"));
+        let authority = authority::make(std::slice::from_ref(&target.host)).expect("an authority");
+        let leaves = LeafCertificates::new(&authority);
+        let sandbox = Arc::new(Sandbox::new(gate.clone(), authority::trust(None).expect("roots"), leaves));
+        let tunnel = connect(&target, &sandbox, &ProgramEnd::default()).await.expect("a tunnel");
+        assert!(listener.accept().is_err(), "nothing has connected");
+        let (near, mut program) = duplex(1 << 10);
+        program.write_all(sent).await.expect("written");
+        program.shutdown().await.expect("its half has ended");
+        carry(near, tunnel, &target, &sandbox).await;
+        assert!(listener.accept().is_err(), "nothing has connected");
+        let words: Vec<_> = gate.used.lock().iter().map(|used| used.refusal.as_ref().map(Refusal::word)).collect();
+        assert_eq!(words, refused, "{} bytes to {target}", sent.len());
+    }
 }
 
 #[tokio::test]
