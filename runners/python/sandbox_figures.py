@@ -72,8 +72,12 @@ def _save(figure):
             break
         except FileExistsError:
             number += 1
-    with os.fdopen(descriptor, "wb") as file:
-        figure.savefig(file, format="png")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            figure.savefig(file, format="png")
+    except BaseException:
+        os.unlink(path)  # what cannot be drawn leaves no empty file
+        raise
     _remember(figure)
 
 
