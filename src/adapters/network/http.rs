@@ -11,7 +11,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::{
-    io::{self, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader},
+    io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader},
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -102,7 +102,7 @@ pub(super) async fn open(
     let head = match hello.unwrap_or_else(|_| Err(Refusal::Idle(target.clone()))) {
         // At other ports than that of TLS anything else would pass. An end before the first byte asks for nothing.
         Ok(head) if head.is_empty() => {
-            if !from_client.fill_buf().await.unwrap_or_default().is_empty() {
+            if !from_client.buffer().is_empty() {
                 sandbox.refuse(target, Refusal::NoTls);
             }
             return;
