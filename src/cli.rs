@@ -138,7 +138,7 @@ fn settings_of(mounts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     for mount in mounts {
         let (name, folder) = setting_of(mount)?;
         // Of settings with one name only the last one counts.
-        let is_taken = settings.iter().any(|(taken, _)| taken.eq_ignore_ascii_case(&name));
+        let is_taken = settings.iter().any(|(taken, other)| taken.eq_ignore_ascii_case(&name) && *other != folder);
         anyhow::ensure!(!is_taken, "--mount {mount}: programs see another folder by this name; rename one of the two");
         settings.push((name, folder));
     }
@@ -327,6 +327,7 @@ mod tests {
             settings.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
             ["SANDBOX_MOUNTS__docs", "SANDBOX_MOUNTS__work"]
         );
+        assert!(settings_of(&[mount("a/docs"), mount("a/docs")]).is_ok(), "one folder");
         for other in ["b/docs", "b/Docs"] {
             let error = settings_of(&[mount("a/docs"), mount(other)]).expect_err(other).to_string();
             assert!(error.contains(other) && error.contains("rename"), "{error}");
