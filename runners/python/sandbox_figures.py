@@ -76,6 +76,7 @@ def _save(figure):
         with os.fdopen(descriptor, "wb") as file:
             figure.savefig(file, format="png")
     except BaseException:
+        figure._sandbox_saved = None  # savefig() has noted it as saved
         os.unlink(path)  # what cannot be drawn leaves no empty file
         raise
     _remember(figure)
