@@ -11,13 +11,14 @@ use crate::{
 };
 
 /// Headers of requests.
-const OF_REQUESTS: [&str; 19] = [
+const OF_REQUESTS: [&str; 20] = [
     "accept",
     "accept-encoding",
     "authorization",
     "cf-access-jwt-assertion",
     "cf-connecting-ip",
     "cookie",
+    "e2b-sandbox-id",
     "e2b-traffic-access-token",
     "expect",
     "host",

@@ -241,11 +241,12 @@ async fn sandboxes_live_as_long_as_a_program_may_wait_for_answers() {
     let lives_long = |one: &Listed| one.deadline_unix_s > SystemClock.unix_s() + 3600;
     let asked = json!({"conversationId": "c", "language": "python", "code": "hang", "wait": 0});
     let (_, begun) = ask(&server, Method::POST, "/v1/runs", asked).await;
-    until("it runs", async || !server.engine.live().is_empty()).await;
+    let path = format!("/v1/runs/{}", begun["runId"].as_str().expect("an id"));
+    // One that is cancelled before its program runs makes no standby wanted.
+    until("it runs", async || ask(&server, Method::GET, &path, None).await.1["state"] == "running").await;
     let listed = server.engine.list().await.expect("a list");
     assert!(listed.iter().any(lives_long), "{listed:?}");
-    let path = format!("/v1/runs/{}/cancel", begun["runId"].as_str().expect("an id"));
-    assert_eq!(ask(&server, Method::POST, &path, None).await.0, 200);
+    assert_eq!(ask(&server, Method::POST, &format!("{path}/cancel"), None).await.0, 200);
     // One may stand by already.
     until("one stands by", async || {
         let now = server.engine.list().await.expect("a list");
