@@ -107,8 +107,8 @@ impl SignIn {
     /// Makes a connection for a person who enters a token, and the code that leads to it.
     ///
     /// # Errors
-    /// [`Refusal::WrongToken`], after a delay when there were many; [`Refusal::TooMany`]; [`Refusal::Unavailable`], also
-    /// for a token that may be one of a database that was not read yet.
+    /// [`Refusal::WrongToken`], after a delay when there were many; [`Refusal::TooMany`]; [`Refusal::Unavailable`],
+    /// also for a token that may be one of a database that was not read yet.
     pub async fn consent(&self, consent: &Consent, token: &str, from: IpAddr) -> Result<SecretString, Refusal> {
         let token = token.trim().as_bytes();
         let mut caller = self.tokens.caller_by_own(token);
