@@ -89,6 +89,8 @@ impl DiskStorage {
             HandoverMethod::Same => false,
         };
         if !wanted {
+            // Another caller may have handed it over since it was entered.
+            conversation.handover = self.handover_in(&conversation.files)?;
             return Ok(());
         }
         conversation.handover = self.new_handover(&conversation.dir)?;
