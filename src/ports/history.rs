@@ -30,6 +30,25 @@ pub struct HistoryLine {
     pub end: Option<LineEnd>,
 }
 
+#[cfg(test)]
+impl HistoryLine {
+    /// A run that has begun, of which nothing else matters.
+    pub fn begun(conversation: ConversationKey) -> Self {
+        Self {
+            run: RunId::new(),
+            conversation,
+            token: None,
+            is_cell: false,
+            language: Language::default(),
+            image: String::new(),
+            program_sha256: String::new(),
+            source: None,
+            instance: InstanceId::new(),
+            end: None,
+        }
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineEnd {

@@ -218,22 +218,10 @@ impl From<&FeedItem> for FeedNotice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{InstanceId, Language, RunId};
 
     #[test]
     fn recorded_run_without_an_end_is_said_to_go_on() {
-        let mut line = HistoryLine {
-            run: RunId::new(),
-            conversation: "c".parse().expect("a key"),
-            token: None,
-            is_cell: false,
-            language: Language::default(),
-            image: String::new(),
-            program_sha256: String::new(),
-            source: None,
-            instance: InstanceId::new(),
-            end: None,
-        };
+        let mut line = HistoryLine::begun("c".parse().expect("a key"));
         let report = RunReport::from(&line);
         assert_eq!((report.state, report.outcome.is_none()), ("running", true));
         assert!(report.hints[0].starts_with("Another server runs it"), "{:?}", report.hints);

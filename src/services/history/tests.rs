@@ -5,7 +5,7 @@ use tokio::time::{Instant, advance};
 
 use super::*;
 use crate::{
-    domain::{ConversationId, ConversationKey, Language, Principal, clock::ManualClock},
+    domain::{ConversationId, ConversationKey, Principal, clock::ManualClock},
     ports::{
         database::DatabaseError,
         history::{KeyRecord, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
@@ -155,18 +155,7 @@ async fn a_failure_keeps_in_mind_since_when_servers_are_dead() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_run_of_another_server_is_waited_for() {
     let wait = Duration::from_hours(1);
-    let open = HistoryLine {
-        run: RunId::new(),
-        conversation: ConversationKey::new(Principal::default(), ConversationId::fresh()),
-        token: None,
-        is_cell: false,
-        language: Language::default(),
-        image: String::new(),
-        program_sha256: String::new(),
-        source: None,
-        instance: InstanceId::new(),
-        end: None,
-    };
+    let open = HistoryLine::begun(ConversationKey::new(Principal::default(), ConversationId::fresh()));
     let ended = HistoryLine { end: Some(LineEnd::lost(1, line::LOST)), ..open.clone() };
     let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10, kept_bytes: u64::MAX };
     for (lines, wait, is_ended, at_least, at_most) in [

@@ -107,15 +107,11 @@ async fn own_runs_count_once_after_the_clock_was_set_back() {
         };
         HistoryLine {
             run: format!("run-{:012x}7000{begun_s:016x}", begun_s * 1000).parse().expect("an id"),
-            conversation: ConversationKey::new(owner.clone(), "c".parse().expect("an id")),
             token: Some(made.id),
-            is_cell: false,
             language: language.clone(),
-            image: String::new(),
-            program_sha256: String::new(),
-            source: None,
             instance,
             end: Some(end),
+            ..HistoryLine::begun(ConversationKey::new(owner.clone(), "c".parse().expect("an id")))
         }
     };
     let may_begin_after = async |run: HistoryLine| {
