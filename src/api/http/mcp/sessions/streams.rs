@@ -71,7 +71,7 @@ impl EndedStreams {
         let own = self.0.entry(owner.clone()).or_default();
         own.logs.push_back((Arc::downgrade(log), bytes));
         own.bytes += bytes;
-        own.keep(ENDED_BYTES_MAX / 2);
+        own.keep_half();
         if self.bytes() <= ENDED_BYTES_MAX {
             return;
         }
@@ -91,11 +91,12 @@ impl EndedStreams {
 }
 
 impl Ended {
-    fn keep(&mut self, bytes_max: usize) {
-        if self.bytes > bytes_max {
+    /// Keeps what an owner may have of all.
+    fn keep_half(&mut self) {
+        if self.bytes > ENDED_BYTES_MAX / 2 {
             self.forget_dropped();
         }
-        while self.bytes > bytes_max && !self.logs.is_empty() {
+        while self.bytes > ENDED_BYTES_MAX / 2 && !self.logs.is_empty() {
             self.empty_oldest();
         }
     }
