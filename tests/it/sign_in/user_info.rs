@@ -153,7 +153,7 @@ async fn userinfo_that_proves_nothing_is_told_apart() {
 }
 
 #[tokio::test]
-async fn provider_that_does_not_answer_a_code_refuses_nobody() {
+async fn provider_that_does_not_answer_a_code_is_no_refusal() {
     let provider = Provider { is_silent: true, ..Provider::new() };
     assert_eq!(provider.person("*", "sub").await, (Err(Refusal::ProviderAway), 0));
 }

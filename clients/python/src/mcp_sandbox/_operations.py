@@ -145,8 +145,8 @@ def to_end(begin: Call[Json], *, wait: bool = True) -> Flow[Json]:
 
 
 def begin(path: str, members: Json, files: Sources | None) -> Flow[str]:
-    """Begins a run or a cell and does not wait for it; its id. When it is interrupted, nobody has that id, and the run
-    is cancelled."""
+    """Begins a run or a cell and does not wait for it; its id. When it is interrupted, that id is lost, and the run is
+    cancelled."""
     members = yield from with_files(members, files)
     status = yield from to_end(create(path, members, 0), wait=False)
     return str(status["runId"])
