@@ -1,5 +1,5 @@
 //! The server is killed with SIGKILL repeatedly while programs run: no sandbox remains, no file that an answer named is
-//! lost, and no foreign container is touched.
+//! lost, each line of the history has an end, and no foreign container is touched.
 
 use std::{
     collections::HashSet,
@@ -103,6 +103,7 @@ pub async fn one_is_killed(world: World, language: &str, more: &[(&str, &str)]) 
         let mut server = Process::start(more).await;
         under_load(&mut server, language).await;
         orphans(&mut server, world.engine.as_ref(), language).await;
+        every_line_has_an_end(&server).await;
         let (instance, engine) = (server.instance(), world.engine.as_ref());
         server.stop().await;
         assert_eq!(sandboxes(engine, &instance).await, HashSet::new());
@@ -145,6 +146,42 @@ async fn under_load(server: &mut Process, language: &str) {
         assert_eq!(&answer.text().await.expect("a file"), content, "{url}");
     }
     println!("{total} runs, {kills} kills, {} files named and all there", named.len());
+}
+
+/// Asks for the history, page by page.
+async fn history(server: &Process) -> Vec<Value> {
+    let (mut lines, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let url = server.url(&format!("/v1/history?limit=100{cursor}"));
+        let answer = server.http.get(url).bearer_auth(TOKEN).send().await.expect("an answer");
+        let page: Value = answer.error_for_status().expect("a page").json().await.expect("JSON");
+        lines.extend(page["runs"].as_array().expect("a list").iter().cloned());
+        let Some(next) = page["cursor"].as_str() else { return lines };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+/// Runs of the killed servers are not in progress for ever, and a verdict that was stored is whole.
+async fn every_line_has_an_end(server: &Process) {
+    let mut lines = Vec::new();
+    until("each line has an end", async || {
+        lines = history(server).await;
+        lines.iter().all(|line| line["endedAt"].is_string())
+    })
+    .await;
+    for line in &lines {
+        let figures = &line["figures"];
+        match line["ended"].as_str() {
+            Some("exited") => assert!(line["exitCode"] == 0 && figures.is_object() && line["files"] != json!([])),
+            Some("server_lost") => assert!(line["sentence"].is_string() && figures.is_null(), "{line}"),
+            Some("failed") => assert!(line["error"].is_string(), "{line}"),
+            _ => panic!("{line}"),
+        }
+    }
+    let count = |word: &str| lines.iter().filter(|line| line["ended"] == word).count();
+    let (exited, lost) = (count("exited"), count("server_lost"));
+    assert!(exited > 0 && lost > 0, "{exited} exited, {lost} were lost with their server");
+    println!("{} lines of the history: {exited} exited, {lost} were lost with their server", lines.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
