@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// Runners that are checked at once.
-const CHECKS_AT_ONCE: usize = 4;
+pub(super) const CHECKS_AT_ONCE: usize = 4;
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 

@@ -2,7 +2,7 @@
 
 mod runtimes;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use mcp_sandbox_server::{
     adapters::{
@@ -50,18 +50,18 @@ struct Testing {
 
 impl Testing {
     async fn start(engine: FakeEngine) -> Self {
-        Self::with(engine, "0").await
+        Self::with(engine, &[("SANDBOX_STANDBY__TOTAL_MAX", "0")]).await
     }
 
     /// A server on whose root Bash was in use before, so that standbys are wanted from the first moment.
     async fn with_standbys(engine: FakeEngine) -> Self {
-        Self::with(engine, "2").await
+        Self::with(engine, &[("SANDBOX_STANDBY__TOTAL_MAX", "2")]).await
     }
 
-    async fn with(engine: FakeEngine, standbys: &str) -> Self {
+    async fn with(engine: FakeEngine, more: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().join("root");
-        let config = settings(&root, &[("SANDBOX_STANDBY__TOTAL_MAX", standbys)]);
+        let config = settings(&root, more);
         let users = RunnerUsers::one(rustix::process::getuid().as_raw());
         let store = Arc::new(DiskStorage::at(&root, users).expect("a root"));
         store.remember_languages(&["bash".to_owned()]).expect("written");
@@ -243,7 +243,7 @@ async fn a_runner_that_takes_long_to_start_keeps_no_other_from_its_check() {
     engine.add_runner("bash");
     let server = Testing::start(engine).await;
     until("Bash has passed", async || server.ready().await.0 == 200).await;
-    server.engine.faults().fetching.send_replace(Some(ImageId("sha256:fake-python".to_owned())));
+    server.engine.faults().fetching.send_replace([ImageId("sha256:fake-python".to_owned())].into());
     server.engine.add_runner("python");
     until("a sandbox of Python is started", async || server.engine.attempts() >= 2).await;
     // The image of Bash is replaced.
@@ -252,8 +252,50 @@ async fn a_runner_that_takes_long_to_start_keeps_no_other_from_its_check() {
     bash.id.0.push_str("-2");
     server.engine.set_runners(images);
     until("the new image has passed", async || server.run("bash").await["outcome"]["ended"] == "exited").await;
-    server.engine.faults().fetching.send_replace(None);
+    server.engine.faults().fetching.send_replace(HashSet::new());
     until("Python has passed", async || server.run("python").await["outcome"]["ended"] == "exited").await;
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_that_take_long_leave_the_slots_to_programs() {
+    let engine = differing();
+    engine.answer("== ", INSIDE);
+    // Bash is checked first.
+    engine.add_runner("bash");
+    let fetched = ["javascript", "python"];
+    let images = fetched.map(|language| engine.add_runner(language)).into();
+    engine.faults().fetching.send_replace(images);
+    let slots = [("SANDBOX_STANDBY__TOTAL_MAX", "0"), ("SANDBOX_ADMISSION__SLOTS", "2")];
+    let server = Testing::with(engine, &slots).await;
+    assert_eq!(server.run("bash").await["outcome"]["ended"], "exited");
+    server.engine.faults().fetching.send_replace(HashSet::new());
+    for language in fetched {
+        assert_eq!(server.run(language).await["outcome"]["ended"], "exited");
+    }
+    server.shutdown.cancel();
+    server.ended().await.expect("it served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_count_in_no_rate_of_runs() {
+    let engine = differing();
+    engine.answer("== ", INSIDE);
+    for language in ["bash", "javascript", "python"] {
+        engine.add_runner(language);
+    }
+    let rate = [
+        ("SANDBOX_STANDBY__TOTAL_MAX", "0"),
+        ("SANDBOX_ADMISSION__RATE_PER_MINUTE", "1"),
+        ("SANDBOX_ADMISSION__RATE_BURST", "1"),
+    ];
+    let server = Testing::with(engine, &rate).await;
+    until("all have passed", async || {
+        let (status, body) = server.ready().await;
+        status == 200 && body["reason"] == "A run can start."
+    })
+    .await;
     server.shutdown.cancel();
     server.ended().await.expect("it served");
 }

@@ -105,8 +105,8 @@ pub struct Faults {
     starts: VecDeque<StartFault>,
     /// Every start takes this long.
     pub start_delay: Duration,
-    /// While this is set, starts of the image wait.
-    pub fetching: watch::Sender<Option<ImageId>>,
+    /// Starts of these images wait.
+    pub fetching: watch::Sender<HashSet<ImageId>>,
     /// So many of the next sandboxes break off their output after its first piece.
     pub streams_to_break: u32,
     /// How so many of the next sandboxes end will not be known.
@@ -311,7 +311,7 @@ impl Engine for FakeEngine {
         }
         sleep(delay).await;
         let mut fetching = self.faults().fetching.subscribe();
-        drop(fetching.wait_for(|image| image.as_ref() != Some(&spec.image)).await);
+        drop(fetching.wait_for(|images| !images.contains(&spec.image)).await);
         if fault.is_some() { Err(EngineError::refused("start", "on command")) } else { self.run(spec) }
     }
 

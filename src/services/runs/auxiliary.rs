@@ -26,7 +26,11 @@ use crate::{
         storage::{DataFolder, Usage},
     },
     services::{
-        isolation_check::ProgramRunner, network::Channels, sandbox::Sandboxes, shared_parts::SharedParts,
+        admission::{Admission, AdmissionOptions},
+        isolation_check::{CHECKS_AT_ONCE, ProgramRunner},
+        network::Channels,
+        sandbox::Sandboxes,
+        shared_parts::SharedParts,
         tokens::Started,
     },
 };
@@ -143,6 +147,20 @@ pub(super) fn token_ended(by: Option<&Started>) -> impl Future<Output = ()> + Se
             None => pending().await,
         }
     }
+}
+
+/// The admission of the isolation check, which takes no place, no slot and no part of a rate from clients: each of its
+/// sandboxes may take long to start.
+pub(super) fn admission_of_checks() -> Admission {
+    Admission::new(AdmissionOptions {
+        slots: CHECKS_AT_ONCE,
+        queue_max: 0,
+        wait_max: Duration::from_mins(1),
+        conversation_max: 1,
+        bytes_max: usize::MAX,
+        rate_a_minute: 0,
+        rate_burst: 1,
+    })
 }
 
 #[async_trait]
