@@ -14,12 +14,7 @@
 //! runs of another process on the same root are known only by their start. A standby does not use its conversation: a
 //! run takes it only when the folder is still the same.
 
-use std::{
-    cmp::Reverse,
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
     task::JoinHandle,
@@ -31,7 +26,7 @@ use tracing::{info, warn};
 use super::{files::Files, runs::Runs};
 use crate::{
     domain::{Clock, ConversationKey, Failure, Principal, StepWatch, clock::SETTLING},
-    ports::storage::LastUse,
+    ports::storage::{LastUse, Storage},
 };
 
 const ROUND: Duration = Duration::from_mins(1);
@@ -50,12 +45,12 @@ pub struct RetentionOptions {
     pub own_disks: bool,
 }
 
-/// What an owner has.
-#[derive(Default)]
-struct Owned<'a> {
+/// A conversation and what it takes.
+struct Measured {
+    last: LastUse,
     bytes: u64,
-    /// Those that are not in use, with their bytes; the least recently used first.
-    unused: VecDeque<(&'a LastUse, u64)>,
+    /// It is not in use, and its deletion was not tried yet.
+    may_go: bool,
 }
 
 pub struct Retention {
@@ -168,30 +163,28 @@ impl Retention {
         bytes_max: u64,
         deleted_max: usize,
     ) -> Result<usize, Failure> {
-        let mut owners: HashMap<&Principal, Owned> = HashMap::new();
+        let mut all = Vec::new();
         for last in uses {
-            let size = self.bytes(&last.key).await?;
-            let owned = owners.entry(&last.key.owner).or_default();
-            owned.bytes = owned.bytes.saturating_add(size);
-            if last.unix_s < before {
-                owned.unused.push_back((last, size));
-            }
+            let bytes = self.bytes(&last.key).await?;
+            all.push(Measured { last: last.clone(), bytes, may_go: last.unix_s < before });
         }
-        let mut total = owners.values().fold(0_u64, |total, owned| total.saturating_add(owned.bytes));
         let mut deleted = 0;
-        while total > bytes_max && deleted < deleted_max {
-            let most = owners.values_mut().filter(|owned| !owned.unused.is_empty());
-            let most = most.max_by_key(|owned| (owned.bytes, owned.unused.front().map(|(last, _)| Reverse(*last))));
-            let Some((owned, (last, size))) = most.and_then(|owned| owned.unused.pop_front().map(|one| (owned, one)))
-            else {
-                break;
+        let total = loop {
+            // What was deleted since it was measured, by a client too, takes nothing any more.
+            let left = move |store: &dyn Storage| {
+                all.retain(|one| store.last_use(&one.last.key).is_some());
+                Ok(all)
             };
-            if self.expire(&last.key, before, "all conversations together exceed the limit").await {
-                owned.bytes = owned.bytes.saturating_sub(size);
-                total = total.saturating_sub(size);
-                deleted += 1;
+            all = self.files.blocking(left).await?;
+            let total = all.iter().fold(0_u64, |total, one| total.saturating_add(one.bytes));
+            if total <= bytes_max || deleted == deleted_max {
+                break total;
             }
-        }
+            let Some(next) = next_to_go(&all).map(|at| &mut all[at]) else { break total };
+            next.may_go = false;
+            let why = "all conversations together exceed the limit";
+            deleted += usize::from(self.expire(&next.last.key, before, why).await);
+        };
         if total > bytes_max {
             warn!(total, bytes_max, deleted, "all conversations together still exceed the limit");
         }
@@ -232,6 +225,17 @@ impl Retention {
         self.runs.sessions().forget(id);
         Ok(removed)
     }
+}
+
+/// The least recently used one that may go, of the owner who has the most bytes.
+fn next_to_go(all: &[Measured]) -> Option<usize> {
+    let mut owners: HashMap<&Principal, u64> = HashMap::new();
+    for Measured { last, bytes, .. } in all {
+        let total = owners.entry(&last.key.owner).or_default();
+        *total = total.saturating_add(*bytes);
+    }
+    let may_go = (0..all.len()).filter(|&at| all[at].may_go);
+    may_go.max_by_key(|&at| (owners.get(&all[at].last.key.owner), Reverse(&all[at].last)))
 }
 
 fn ago(unix_s: i64, time: Duration) -> i64 {
