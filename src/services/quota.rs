@@ -116,6 +116,7 @@ impl Known {
     fn add_closed(&mut self, id: &ConversationKey, more: &Usage) {
         let bytes = self.closed.entry(id.clone()).or_default();
         *bytes = bytes.saturating_add(more.bytes);
+        self.owners.set(id, self.owners.bytes(id).saturating_add(owned_bytes(more)));
     }
 
     /// Whether a program of the conversation is being watched.

@@ -131,13 +131,12 @@ impl Writer {
     pub(in crate::services) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
         let there = self.room(more)?;
         let mut known = self.quota.known.lock();
-        let Some(there) = there else {
-            known.add_closed(&self.conversation, more);
-            return Ok(());
-        };
         // Writers of the owner's other conversations may have reserved meanwhile.
         self.quota.check_owner_room(&known, &self.conversation, more)?;
-        known.set_written(&self.conversation, &there, more);
+        match there {
+            Some(there) => known.set_written(&self.conversation, &there, more),
+            None => known.add_closed(&self.conversation, more),
+        }
         Ok(())
     }
 
@@ -162,10 +161,11 @@ impl Writer {
             there.unwrap_or_else(|| known.closed_usage(conversation)).plus(&known.arrivals.of(conversation))
         };
         quota.check_room(&taken, more)?;
-        let Some(there) = there else { return Ok(None) };
-        quota.known.lock().set(conversation, there);
+        if let Some(there) = there {
+            quota.known.lock().set(conversation, there);
+        }
         quota.check_owner(conversation, more)?;
-        Ok(Some(there))
+        Ok(there)
     }
 
     /// Whether a file of this usage can be in the conversation at all. Reads no folder.

@@ -72,6 +72,10 @@ async fn count_closed_folders(disk: &OwnDisk) {
     assert_eq!(admits(0).await, Err(Code::QuotaExceeded));
     let other = quota.writer(&"other".parse().expect("an id")).await;
     assert!(other.room(&usage(MIB, 1)).is_ok(), "another conversation has its own quota");
+    let options = QuotaOptions { owner_bytes_max: Some(2 * MIB), ..quota.options };
+    let of_owner = Arc::new(Quota::new(store, options));
+    let reserve = async || of_owner.writer(&id()).await.reserve(&usage(MIB, 1)).map_err(|refused| refused.code);
+    assert_eq!([reserve().await, reserve().await, reserve().await], [Ok(()), Ok(()), Err(Code::QuotaExceeded)]);
 
     delete("a");
     assert_eq!(admits(0).await, Err(Code::QuotaExceeded), "it cannot be measured yet");
