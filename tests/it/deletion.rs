@@ -1,5 +1,5 @@
-//! What is deleted under a program's feet: the program keeps an empty place, and no way out of it. What is deleted while
-//! retention counts: it counts no more.
+//! What is deleted under a program's feet: the program keeps an empty place, and no way out of it. What is deleted
+//! during a round of retention: it counts no more.
 
 use std::{fs, io, path::PathBuf, time::Duration};
 

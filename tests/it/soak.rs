@@ -1,7 +1,11 @@
 //! A server under mixed load for a long time: four runs a second, clients that disconnect at random moments, and a
-//! hostile program as every tenth run. What the server holds at the end equals what it held after the first minute.
+//! hostile program as every tenth run. What the server holds when it is at rest again equals what it held after the
+//! first minute.
 //!
 //! Short, the load lasts half a minute after the first one; with `LONG=1`, an hour (`SOAK_MINUTES` sets another time).
+//! On a busy machine the server may need more at once than it did in the first minute: another connection to the
+//! database, with its thread, which stays for minutes, and more memory of the allocator. So where these have grown, the
+//! short load is repeated and compared with the one before: their bounds are reached at some time, and a leak has none.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +31,6 @@ use crate::{
         process::Process,
         scale::{how_many, long},
         server::TOKEN,
-        until::within,
     },
 };
 
@@ -39,17 +42,20 @@ const CONVERSATIONS: usize = 20;
 const CLIENT_WAITS_MAX: Duration = Duration::from_mins(3);
 /// A client that is to disconnect does so within this time.
 const DISCONNECT_WITHIN_MS: u64 = 400;
-/// How long the last hostile programs and the refill of standbys may take after the load has stopped.
-const QUIET_WITHIN: Duration = Duration::from_mins(3);
+/// How often the load may be repeated until it leaves everything as it was.
+const LOADS_MAX: usize = 3;
 /// In percent of the first figure.
 const TOLERANCE: u64 = 5;
 /// The least that an allocator's arenas and one connection differ by from one moment to another.
 const SLACK: [(&str, u64); 5] = [(MEMORY, 2048), ("descriptors", 4), ("threads", 2), ("sandboxes", 0), ("folders", 0)];
 /// This figure may fall: what is free goes back to the kernel.
 const MEMORY: &str = "memory KiB";
-/// How often the figures are read, and for how long: beyond the 10 s after which a thread without work ends.
+/// What pools and an allocator hold.
+const POOLED: [&str; 3] = [MEMORY, "descriptors", "threads"];
+/// How often the figures are read, and how often in a row they have to be the same: for longer than the refill of
+/// standbys after a load and the 10 s after which a thread without work ends.
 const READ_EVERY: Duration = Duration::from_secs(2);
-const READ_TIMES: usize = 6;
+const READ_TIMES: usize = 12;
 
 /// What the server's memory may grow by while one session executes its cells, in KiB.
 const CELLS_SLACK_KIB: u64 = 16 << 10;
@@ -66,6 +72,8 @@ async fn load_of_an_hour_leaves_the_server_as_after_the_first_minute() {
     let mut server = Process::start(&[
         ("SANDBOX_LIMITS__WALL_MS", "5000"),
         ("SANDBOX_RUNS__KEPT_MAX", "32"),
+        // How much the last runs printed differs from one moment to another.
+        ("SANDBOX_RUNS__KEPT_BYTES", "1048576"),
         ("SANDBOX_STANDBY__TOTAL_MAX", "4"),
         ("SANDBOX_STANDBY__IDLE_S", "2"),
     ])
@@ -79,19 +87,22 @@ async fn load_of_an_hour_leaves_the_server_as_after_the_first_minute() {
     let mut load = Load { server: Arc::clone(&server), attacks, dice: Dice::new(1), count: 0, running: JoinSet::new() };
 
     load.go_on(Duration::from_mins(1), &endings).await;
-    let first = quiet(&server).await;
-    load.go_on(duration(), &endings).await;
-    let mut last = BTreeMap::new();
-    let settled = within(QUIET_WITHIN, async || {
-        last = quiet(&server).await;
-        differences(&first, &last).is_empty()
-    });
-    drop(settled.await);
-    println!("{} runs: {:?}", load.count, endings.lock().expect("endings"));
-    for (name, before) in &first {
-        println!("{name}: {before} after the first minute, {} at the end", last[name]);
+    let mut before = quiet(&server).await;
+    let mut found = Vec::new();
+    for _ in 0..how_many(LOADS_MAX, 1) {
+        load.go_on(duration(), &endings).await;
+        let after = quiet(&server).await;
+        println!("{} runs: {:?}", load.count, endings.lock().expect("endings"));
+        for (name, figure) in &before {
+            println!("{name}: {figure} before the load, {} after it", after[name]);
+        }
+        found = differences(&before, &after);
+        if found.is_empty() {
+            break;
+        }
+        before.extend(after.into_iter().filter(|(name, _)| POOLED.contains(name)));
     }
-    assert!(differences(&first, &last).is_empty(), "{:?}", differences(&first, &last));
+    assert!(found.is_empty(), "{found:?}");
     drop(load);
     Arc::into_inner(server).expect("no request is left").stop().await;
 }
@@ -130,7 +141,8 @@ struct Load {
 }
 
 impl Load {
-    /// Starts runs at the fixed rate for so long, then waits for those that still run.
+    /// Starts runs at the fixed rate for so long, then waits for those that still run. A small one is the last, since
+    /// the newest is kept whatever its size.
     async fn go_on(&mut self, duration: Duration, endings: &Mutex<BTreeMap<String, usize>>) {
         let over = Instant::now() + duration;
         let mut ticks = interval(RUN_EVERY);
@@ -144,6 +156,9 @@ impl Load {
         while let Some(ended) = self.running.join_next().await {
             count(endings, ended.expect("a client"));
         }
+        let small = json!({"conversationId": "soak-1", "language": "bash", "code": "true"});
+        let request = self.server.http.post(self.server.url("/v1/runs")).bearer_auth(TOKEN).json(&small);
+        drop(request.send().await.expect("an answer"));
     }
 
     fn begin_one(&mut self) {
@@ -194,21 +209,20 @@ fn count(endings: &Mutex<BTreeMap<String, usize>>, ended: String) {
     *endings.lock().expect("endings").entry(ended).or_insert(0) += 1;
 }
 
-/// The server's figures once no standby of a conversation is left and sandboxes no longer change: the least of each, to
-/// which a step of the background adds for a moment.
+/// The server's figures once it is at rest: none has fallen for a while, as those of threads and sandboxes do that are
+/// no longer needed, or risen by more than a step of the background adds for a moment.
 async fn quiet(server: &Process) -> BTreeMap<&'static str, u64> {
     let mut least = figures(server).await;
     let mut same = 0;
     while same < READ_TIMES {
         tokio::time::sleep(READ_EVERY).await;
         let now = figures(server).await;
-        if now["sandboxes"] == least["sandboxes"] {
-            same += 1;
-            for (name, figure) in &mut least {
-                *figure = now[name].min(*figure);
-            }
-        } else {
+        let has_fallen = least.iter().any(|(name, figure)| *name != MEMORY && now[name] < *figure);
+        if has_fallen || !differences(&least, &now).is_empty() {
             (same, least) = (0, now);
+        } else {
+            same += 1;
+            least.insert(MEMORY, least[MEMORY].min(now[MEMORY]));
         }
     }
     least
@@ -231,13 +245,13 @@ fn entries(folder: &Path) -> u64 {
     fs::read_dir(folder).expect("a folder").count() as u64
 }
 
-/// Figures of the end that differ from those of the beginning by more than the tolerance. What is lost is wrong too.
+/// Figures that differ from those of before by more than the tolerance. What is lost is wrong too.
 fn differences(first: &BTreeMap<&'static str, u64>, last: &BTreeMap<&'static str, u64>) -> Vec<String> {
     let differs = |(name, slack): &(&str, u64)| {
         let (before, after) = (first[name], last[name]);
         let allowed = (before * TOLERANCE / 100).max(*slack);
         let is_other = if *name == MEMORY { after > before + allowed } else { after.abs_diff(before) > allowed };
-        is_other.then(|| format!("{name}: {before} after the first minute, {after} at the end"))
+        is_other.then(|| format!("{name}: {before} before, {after} after it"))
     };
     SLACK.iter().filter_map(differs).collect()
 }
