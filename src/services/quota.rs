@@ -18,6 +18,7 @@ mod writing;
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     sync::Arc,
 };
 
@@ -62,115 +63,113 @@ pub struct Quota {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The cached usage of conversations: measured once, plus later writes. No refusal by a conversation's own quota
-    /// relies on it.
-    usages: HashMap<ConversationKey, Usage>,
-    /// Those of them that may be too high: a file that a client wrote may have replaced another.
-    estimates: HashSet<ConversationKey>,
+    conversations: HashMap<ConversationKey, Conversation>,
+    /// The disk usage of each owner's conversations together, as far as it was measured. A conversation counts with its
+    /// last measurement until it is measured again or deleted.
+    totals: HashMap<Principal, u64>,
     /// The growth of all conversations together that the cache has shown so far, in bytes.
     growth_bytes: i64,
-    owners: Owners,
     /// Uploads in progress, which no usage includes.
     arrivals: Arrivals,
     /// Programs that are being watched, by number, and the conversation of each.
     watched: HashMap<u64, ConversationKey>,
     /// The number of the program that began last.
     newest: u64,
-    /// The disk and each conversation when its last program began, or at the last walk during it; until it is measured
+}
+
+/// What is known of a conversation.
+#[derive(Debug, Default)]
+struct Conversation {
+    /// The cached usage: measured once, plus later writes. No refusal by the conversation's own quota relies on it.
+    usage: Option<Usage>,
+    /// That usage may be too high: a file that a client wrote may have replaced another.
+    is_estimate: bool,
+    /// What it was last found to take, as it counts for its owner.
+    found_bytes: u64,
+    /// The disk and the conversation when its last program began, or at the last walk during it; until it is measured
     /// without a program.
-    begun: HashMap<ConversationKey, Look>,
-    /// The bytes that conversations which the server may not measure are assumed to take: what their programs took of
-    /// the free space, and what clients wrote.
-    closed: HashMap<ConversationKey, u64>,
+    begun: Option<Look>,
+    /// What it is assumed to take where the server may not measure it: what its programs took of the free space, and
+    /// what clients wrote.
+    closed_bytes: u64,
 }
 
 impl Known {
+    fn get(&self, id: &ConversationKey) -> Option<&Conversation> {
+        self.conversations.get(id)
+    }
+
+    fn entry(&mut self, id: &ConversationKey) -> &mut Conversation {
+        self.conversations.entry(id.clone()).or_default()
+    }
+
+    /// The cached usage.
+    fn usage(&self, id: &ConversationKey) -> Option<Usage> {
+        self.get(id)?.usage
+    }
+
     fn set(&mut self, id: &ConversationKey, usage: Usage) {
-        self.owners.set(id, owned_bytes(&usage));
-        self.closed.remove(id);
-        self.estimates.remove(id);
-        if !self.is_watched(id) {
-            self.begun.remove(id);
-        }
-        if let Some(before) = self.usages.insert(id.clone(), usage) {
+        self.set_found(id, owned_bytes(&usage));
+        let is_watched = self.is_watched(id);
+        let known = self.entry(id);
+        (known.is_estimate, known.closed_bytes) = (false, 0);
+        known.begun = known.begun.filter(|_| is_watched);
+        if let Some(before) = known.usage.replace(usage) {
             self.growth_bytes = self.growth_bytes.saturating_add(signed(usage.bytes) - signed(before.bytes));
         }
     }
 
-    /// Whether a measurement is to replace what is cached: not while a program may write beside it.
-    fn is_estimate(&self, id: &ConversationKey) -> bool {
-        self.estimates.contains(id) && !self.is_watched(id)
-    }
-
-    /// What an owner has, with uploads in progress.
-    fn owner_bytes(&self, owner: &Principal) -> u64 {
-        self.owners.total(owner).saturating_add(self.arrivals.owner_bytes(owner))
-    }
-
-    /// What a conversation that the server may not measure is assumed to take.
-    fn closed_usage(&self, id: &ConversationKey) -> Usage {
-        Usage { bytes: self.closed.get(id).copied().unwrap_or_default(), entries: 0 }
-    }
-
-    /// A client is about to write to such a conversation.
-    fn add_closed(&mut self, id: &ConversationKey, more: &Usage) {
-        let bytes = self.closed.entry(id.clone()).or_default();
-        *bytes = bytes.saturating_add(more.bytes);
-        self.owners.set(id, self.owners.bytes(id).saturating_add(owned_bytes(more)));
-    }
-
-    /// Whether a program of the conversation is being watched.
-    fn is_watched(&self, id: &ConversationKey) -> bool {
-        self.watched.values().any(|watched| watched == id)
-    }
-}
-
-/// The disk usage of each owner's conversations together, as far as it was measured. A conversation counts with its
-/// last measurement until it is measured again or deleted.
-#[derive(Debug, Default)]
-struct Owners {
-    found: HashMap<ConversationKey, u64>,
-    totals: HashMap<Principal, u64>,
-}
-
-impl Owners {
-    /// A conversation was found to take so many bytes.
-    fn set(&mut self, id: &ConversationKey, bytes: u64) {
-        let before = self.found.insert(id.clone(), bytes).unwrap_or_default();
+    /// A conversation was found to take so many bytes, as they count for its owner.
+    fn set_found(&mut self, id: &ConversationKey, bytes: u64) {
+        let before = mem::replace(&mut self.entry(id).found_bytes, bytes);
         let total = self.totals.entry(id.owner.clone()).or_default();
         *total = total.saturating_sub(before).saturating_add(bytes);
     }
 
+    /// The next use of the usage measures it.
+    fn unset(&mut self, id: &ConversationKey) {
+        if let Some(known) = self.conversations.get_mut(id) {
+            (known.usage, known.is_estimate) = (None, false);
+        }
+    }
+
     /// A conversation is gone.
     fn forget(&mut self, id: &ConversationKey) {
-        let Some(bytes) = self.found.remove(id) else { return };
+        let Some(gone) = self.conversations.remove(id) else { return };
         let Some(total) = self.totals.get_mut(&id.owner) else { return };
-        *total = total.saturating_sub(bytes);
+        *total = total.saturating_sub(gone.found_bytes);
         if *total == 0 {
             self.totals.remove(&id.owner);
         }
     }
 
-    /// Forgets all others.
-    fn keep(&mut self, still: &HashSet<&ConversationKey>) {
-        let gone: Vec<_> = self.found.keys().filter(|id| !still.contains(id)).cloned().collect();
-        for id in &gone {
-            self.forget(id);
-        }
+    /// Whether a measurement is to replace what is cached: not while a program may write beside it.
+    fn is_estimate(&self, id: &ConversationKey) -> bool {
+        self.get(id).is_some_and(|known| known.is_estimate) && !self.is_watched(id)
     }
 
-    /// What a conversation was last found to take.
-    fn bytes(&self, id: &ConversationKey) -> u64 {
-        self.found.get(id).copied().unwrap_or_default()
+    /// What an owner has, with uploads in progress.
+    fn owner_bytes(&self, owner: &Principal) -> u64 {
+        let total = self.totals.get(owner).copied().unwrap_or_default();
+        total.saturating_add(self.arrivals.owner_bytes(owner))
     }
 
-    fn total(&self, owner: &Principal) -> u64 {
-        self.totals.get(owner).copied().unwrap_or_default()
+    /// What a conversation that the server may not measure is assumed to take.
+    fn closed_usage(&self, id: &ConversationKey) -> Usage {
+        Usage { bytes: self.get(id).map_or(0, |known| known.closed_bytes), entries: 0 }
     }
 
-    /// The conversations of an owner that were found to take something.
-    fn of<'a>(&'a self, owner: &'a Principal) -> impl Iterator<Item = &'a ConversationKey> {
-        self.found.iter().filter(move |(id, bytes)| id.owner == *owner && **bytes > 0).map(|(id, _)| id)
+    /// A client is about to write to such a conversation.
+    fn add_closed(&mut self, id: &ConversationKey, more: &Usage) {
+        let known = self.entry(id);
+        known.closed_bytes = known.closed_bytes.saturating_add(more.bytes);
+        let found_bytes = known.found_bytes.saturating_add(owned_bytes(more));
+        self.set_found(id, found_bytes);
+    }
+
+    /// Whether a program of the conversation is being watched.
+    fn is_watched(&self, id: &ConversationKey) -> bool {
+        self.watched.values().any(|watched| watched == id)
     }
 }
 
@@ -192,7 +191,7 @@ impl Quota {
     fn known_room(&self, id: &ConversationKey, more: &Usage) -> Option<Usage> {
         let known = self.known.lock();
         let beside = known.arrivals.of(id).plus(more);
-        let there = known.usages.get(id).copied().filter(|there| there.plus(&beside).fits(&self.ceiling()))?;
+        let there = known.usage(id).filter(|there| there.plus(&beside).fits(&self.ceiling()))?;
         self.owner_has_room(&known, id, more).then_some(there)
     }
 
@@ -257,11 +256,9 @@ impl Quota {
     /// Caches a measured usage; `None` when the measurement was incomplete.
     pub(super) fn measured(&self, id: &ConversationKey, usage: Option<Usage>) {
         let mut known = self.known.lock();
-        if let Some(usage) = usage {
-            known.set(id, usage);
-        } else {
-            known.usages.remove(id);
-            known.estimates.remove(id);
+        match usage {
+            Some(usage) => known.set(id, usage),
+            None => known.unset(id),
         }
     }
 
@@ -274,27 +271,21 @@ impl Quota {
 
     /// A conversation was deleted.
     pub(super) fn forget(&self, id: &ConversationKey) {
-        let mut known = self.known.lock();
-        known.usages.remove(id);
-        known.estimates.remove(id);
-        known.begun.remove(id);
-        known.closed.remove(id);
-        known.owners.forget(id);
+        self.known.lock().forget(id);
     }
 
     /// Forgets deleted conversations: other processes on the same root delete some too.
     pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
         let mut known = self.known.lock();
-        known.usages.retain(|id, _| still.contains(id));
-        known.estimates.retain(|id| still.contains(id));
-        known.begun.retain(|id, _| still.contains(id));
-        known.closed.retain(|id, _| still.contains(id));
-        known.owners.keep(still);
+        let gone: Vec<_> = known.conversations.keys().filter(|id| !still.contains(id)).cloned().collect();
+        for id in &gone {
+            known.forget(id);
+        }
     }
 
     /// The usage of a conversation as far as it is known without a measurement.
     pub(super) fn cached(&self, id: &ConversationKey) -> Option<Usage> {
-        self.known.lock().usages.get(id).copied()
+        self.known.lock().usage(id)
     }
 
     /// The usage of a conversation, measured if what is cached may be too high. Blocks.
@@ -307,7 +298,7 @@ impl Quota {
         }
         // A disk is not mounted only to measure it.
         if let Some(bytes) = self.store.resting_bytes(id) {
-            self.known.lock().owners.set(id, bytes);
+            self.known.lock().set_found(id, bytes);
             return Ok(Usage { bytes, entries: 0 });
         }
         let usage = self.measure(id)?;
@@ -325,7 +316,7 @@ impl Quota {
         let measured = self.usage(id).map(|usage| usage.bytes);
         let bytes = measured.unwrap_or_else(|error| {
             debug!(conversation = %id, ?error, "a conversation's files were not measured");
-            self.known.lock().owners.bytes(id)
+            self.known.lock().get(id).map_or(0, |known| known.found_bytes)
         });
         bytes.saturating_add(self.arriving_bytes(id))
     }
@@ -355,12 +346,12 @@ impl Quota {
     fn assume(&self, id: &ConversationKey) {
         let Ok(free) = self.store.free() else { return };
         let mut known = self.known.lock();
-        let Some(first) = known.begun.remove(id) else { return };
+        let Some(first) = known.entry(id).begun.take() else { return };
         let now = Look { free, growth_bytes: known.growth_bytes, ..first };
         let bytes = signed(first.usage.bytes).saturating_add(now.hidden_bytes(&first));
         let bytes = u64::try_from(bytes).unwrap_or_default();
-        known.closed.insert(id.clone(), bytes);
-        known.owners.set(id, bytes);
+        known.entry(id).closed_bytes = bytes;
+        known.set_found(id, bytes);
     }
 
     /// As [`Self::exceeded`], measured in any case.

@@ -75,7 +75,7 @@ impl Quota {
         let usage = self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.walked_max()))?;
         let mut known = self.known.lock();
         // What a client or a program has written meanwhile may not be in it.
-        if known.usages.get(id).copied() == before && !known.is_watched(id) {
+        if known.usage(id) == before && !known.is_watched(id) {
             known.set(id, usage);
         }
         Ok(Look { usage, free, growth_bytes: known.growth_bytes })

@@ -144,7 +144,7 @@ impl Quota {
         }
         let look = Look { usage, free, growth_bytes: known.growth_bytes };
         if is_current {
-            known.begun.insert(id.clone(), look);
+            known.entry(id).begun = Some(look);
         }
         Ok(look)
     }
@@ -189,10 +189,10 @@ impl Watch {
         known.newest += 1;
         let (number, alone) = (known.newest, known.watched.is_empty());
         known.watched.insert(number, id.clone());
-        let usage = known.usages.get(&id).copied().unwrap_or_else(|| known.closed_usage(&id));
+        let usage = known.usage(&id).unwrap_or_else(|| known.closed_usage(&id));
         let first = free.ok().map(|free| Look { usage, free, growth_bytes: known.growth_bytes });
         if let Some(first) = first {
-            known.begun.insert(id.clone(), first);
+            known.entry(&id).begun = Some(first);
         }
         drop(known);
         let schedule = Schedule::new(&PACE, Instant::now());

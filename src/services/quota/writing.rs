@@ -6,7 +6,7 @@ use std::{collections::HashMap, mem, sync::Arc};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use super::{Known, Quota, QuotaOptions};
+use super::{Conversation, Known, Quota, QuotaOptions};
 use crate::{
     domain::{Code, ConversationKey, DiskLimit, Failure, Principal},
     ports::storage::{StorageError, Usage},
@@ -78,7 +78,7 @@ impl Known {
     /// A client writes so much beside what is there.
     fn set_written(&mut self, id: &ConversationKey, there: &Usage, more: &Usage) {
         self.set(id, there.plus(more));
-        self.estimates.insert(id.clone());
+        self.entry(id).is_estimate = true;
     }
 }
 
@@ -103,7 +103,10 @@ impl Quota {
             if self.owner_has_room(&known, id, more) {
                 return Ok(());
             }
-            known.owners.of(&id.owner).filter(|id| !known.usages.contains_key(id)).cloned().collect()
+            let is_stale = |(key, one): &(&ConversationKey, &Conversation)| {
+                key.owner == id.owner && one.found_bytes > 0 && one.usage.is_none()
+            };
+            known.conversations.iter().filter(is_stale).map(|(key, _)| key.clone()).collect()
         };
         for id in &stale {
             match self.measure(id) {
