@@ -2,7 +2,11 @@
 //!
 //! Owns the list of containers and their expiry. The list is in memory only: after a restart a container is reported as
 //! gone, and its files stay until retention deletes them. Expired containers are removed at the next call of this
-//! service; sessions and programs have their own limits, so none runs longer because of that. Starts no task.
+//! service; sessions and programs have their own limits, so none runs longer because of that.
+//!
+//! ```text
+//! Containers::remove ── one task: waits for the end of what runs, then deletes the files; ends by itself
+//! ```
 //!
 //! With several servers, the one that knows a container has its conversation until it expires.
 
@@ -150,7 +154,8 @@ impl Containers {
         self.runs.parts().sandboxes.clock.unix_s()
     }
 
-    /// Ends what runs in one and deletes its files, which are left to retention where a program does not end.
+    /// Ends what runs in one and deletes its files, which are left to retention where a program does not end. From then
+    /// on it is held no more, so the deletion goes on when its caller goes away.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`]; [`Code::HeldElsewhere`], with which nothing was ended or deleted.
@@ -165,9 +170,14 @@ impl Containers {
             }
         }
         self.runs.sessions().close_all(key);
-        // Until then a program holds its files.
-        drop(timeout(STOP_MAX, self.runs.ended_in(key)).await);
-        match self.runs.remove_conversation(key).await {
+        let (runs, key) = (self.runs.clone(), key.clone());
+        let removal = tokio::spawn(async move {
+            // Until then a program holds its files.
+            drop(timeout(STOP_MAX, runs.ended_in(&key)).await);
+            runs.remove_conversation(&key).await
+        });
+        let internal = |_| Failure::new(Code::Internal, "The server failed while it deleted files: its log says why.");
+        match removal.await.map_err(internal)? {
             Err(failure) if !matches!(failure.code, Code::ConversationNotFound | Code::ConversationBusy) => {
                 Err(failure)
             }

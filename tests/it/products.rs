@@ -1,5 +1,7 @@
 //! What the interfaces of other products refuse, each in its own form.
 
+use futures_util::FutureExt as _;
+use mcp_sandbox_server::services::containers::Maker;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -150,6 +152,23 @@ async fn removed_container_leaves_no_files_of_a_program_that_ran_in_it() {
         assert_eq!(get(&server, &files).await["files"], json!([]), "{containers}");
         until("it is over", async || get(&server, &run).await["result"]["outcome"]["ended"] == "cancelled").await;
     }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_container_leaves_no_files_where_its_caller_goes_away() {
+    let server = FakeServer::start().await;
+    let key = "box".parse().expect("a key");
+    server.containers.create(&key, Maker::E2b, 60, |_| ()).expect("a container");
+    let file = json!({"conversationId": "box", "language": "python", "code": "write f 1"});
+    assert_eq!(ask(&server, Method::POST, "/v1/runs", file).await.0, 200);
+    // As a program does that has not ended yet.
+    let held = server.mcp.runs.lock_if_idle(&key).expect("no program runs");
+    let removal = server.containers.remove(&key, Maker::E2b);
+    assert!(removal.now_or_never().is_none(), "it waits");
+    assert!(server.root.join("box").exists());
+    drop(held);
+    until("its files are deleted", async || !server.root.join("box").exists()).await;
     server.stop().await;
 }
 
