@@ -175,7 +175,8 @@ impl Standbys {
                 |standby| usable && standby.image == runner.image && standby.is_for(id),
                 |standby| standby.phase,
             );
-            (own, pool.take_all(|standby| standby.is_for(id) && standby.phase == Phase::Starting))
+            let is_starting = |standby: &mut Standby| standby.is_for(id) && standby.phase == Phase::Starting;
+            (own, pool.standbys.extract_if(.., is_starting).collect::<Vec<_>>())
         };
         // None starts on the files of a conversation in use. Their leases are not dropped under the lock.
         drop(starting);

@@ -195,10 +195,6 @@ impl Pool {
         self.standbys.iter_mut().find(|standby| standby.id() == id)
     }
 
-    pub(super) fn take_all(&mut self, matches: impl Fn(&Standby) -> bool) -> Vec<Standby> {
-        self.standbys.extract_if(.., |standby| matches(standby)).collect()
-    }
-
     /// How many are for this conversation.
     pub(super) fn count_for(&self, key: &ConversationKey, image: &ImageId) -> usize {
         self.standbys.iter().filter(|standby| standby.image == *image && standby.is_for(key)).count()
