@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use mcp_sandbox_server::{api::http::openapi, config};
@@ -202,15 +203,30 @@ fn library_tests() -> Vec<String> {
     tests
 }
 
-/// `cargo test` with a filter that no test matches passes and tests nothing.
+/// The paths of the tests that this program has.
+fn own_tests() -> Vec<String> {
+    let program = std::env::current_exe().expect("this program");
+    let listed = Command::new(program).args(["--list", "--format", "terse"]).output().expect("a list");
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+/// `cargo test` with a filter that no test matches passes and tests nothing; with a second filter it does not start,
+/// unless they follow `--`.
 #[test]
-fn filters_of_the_specification_match_tests_of_the_library() {
-    let (page, tests) = (read("SPECIFICATION.md"), library_tests());
-    let commands = page.split('`').filter_map(|code| code.split_once("--lib "));
-    let filters: Vec<_> = commands.flat_map(|(_, filters)| filters.split_whitespace()).collect();
-    assert!(filters.len() > 100, "{} filters", filters.len());
-    let unmatched: Vec<_> = filters.iter().filter(|filter| !tests.iter().any(|test| test.contains(**filter))).collect();
-    assert!(unmatched.is_empty(), "no test of the library has these in its path: {unmatched:?}");
+fn commands_of_the_specification_run_tests() {
+    let page = read("SPECIFICATION.md");
+    for (target, tests) in [("--lib ", library_tests()), ("--test it ", own_tests())] {
+        let commands = page.split('`').filter_map(|code| code.split_once(target));
+        let commands: Vec<_> = commands.map(|(_, filters)| filters.split_whitespace().collect::<Vec<_>>()).collect();
+        assert!(commands.len() > 100, "{} commands with {target}", commands.len());
+        for command in &commands {
+            let filters = command.strip_prefix(&["--"]).unwrap_or(command);
+            assert!(filters.len() < 2 || command[0] == "--", "{target}{command:?}: several filters follow `--`");
+            let matches = |filter: &&str| tests.iter().any(|test| test.contains(*filter));
+            assert!(filters.iter().all(matches), "{target}{command:?}: no test has this in its path");
+        }
+    }
 }
 
 /// The cells of the comparison in a page, row by row.
