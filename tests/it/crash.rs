@@ -73,7 +73,12 @@ impl Load<'_> {
         // The answer itself may be cut off: then nothing was named.
         let run: Value = answer.json().await.ok()?;
         assert!(status == 200 || status == 503, "{status}: {run}");
-        let file = run["result"]["files"].as_array()?.iter().find(|file| file["path"] == format!("f-{n}.txt"))?;
+        if run["outcome"]["ended"] != "exited" {
+            return None;
+        }
+        let files = run["result"]["files"].as_array().expect("files");
+        let file = files.iter().find(|file| file["path"] == format!("f-{n}.txt"));
+        let file = file.unwrap_or_else(|| panic!("its file is not named: {run}"));
         assert_eq!(run["result"]["stdout"], format!("{n}\n"));
         Some((file["url"].as_str().expect("a link").to_owned(), format!("{n}\n")))
     }
@@ -199,7 +204,7 @@ pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &
     let root = a.root().display().to_string();
     let b = Process::start(&[&settings[..], &[("SANDBOX_ROOT", root.as_str())]].concat()).await;
     let (total, urls) = (how_many(60, 200), [a.url("/v1/runs"), b.url("/v1/runs")]);
-    let (tried, right, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (tried, right, refused) = (AtomicUsize::new(0), Mutex::new(Vec::new()), AtomicUsize::new(0));
     let step = Notify::new();
     let http = &a.http.clone();
     let client = async || {
@@ -220,7 +225,7 @@ pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &
             match answer.json::<Value>().await {
                 Ok(run) if status == 200 => {
                     assert_eq!(run["result"]["stdout"], format!("{}\n", n * 7), "{run}");
-                    right.fetch_add(1, Ordering::SeqCst);
+                    right.lock().expect("the list").push(n);
                 }
                 // What was at the dead server, or had begun there.
                 Ok(why) => {
@@ -242,19 +247,26 @@ pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &
     };
     let (left, _) = tokio::join!(killing, join_all((0..AT_ONCE).map(|_| client())));
     assert!(!left.is_empty(), "nothing was left, so nothing is shown");
-    let (right, refused) = (right.into_inner(), refused.into_inner());
-    println!("{total} programs, {right} answers, all right, {refused} refused");
-    assert!(right + refused == total && right >= total / 3, "{right} right, {refused} refused");
+    let (right, refused) = (right.into_inner().expect("the list"), refused.into_inner());
+    let answers = right.len();
+    println!("{total} programs, {answers} answers, all right, {refused} refused");
+    assert!(answers + refused == total && answers >= total / 3, "{answers} right, {refused} refused");
 
-    // Every conversation goes on at the other server, with the files of all answers.
-    for n in 0..12 {
+    // Every conversation goes on at the other server, with what the programs of all answers wrote, each once.
+    for pair in 0..12 {
         let body =
-            json!({"conversationId": format!("pair-{n}"), "language": language, "code": "wc -l < all", "wait": 60});
+            json!({"conversationId": format!("pair-{pair}"), "language": language, "code": "cat all", "wait": 60});
+        let mut run = Value::Null;
         until("the conversation is there", async || {
             let answer = http.post(&urls[1]).bearer_auth(TOKEN).json(&body).send().await.expect("an answer");
-            answer.status() == 200
+            run = answer.json().await.expect("JSON");
+            run["outcome"]["ended"] == "exited"
         })
         .await;
+        let written: Vec<_> = run["result"]["stdout"].as_str().expect("text").lines().collect();
+        let once: HashSet<usize> = written.iter().map(|line| line.parse().expect("a number")).collect();
+        assert_eq!(once.len(), written.len(), "pair-{pair}: a program ran twice: {written:?}");
+        assert!(right.iter().all(|n| n % 12 != pair || once.contains(n)), "pair-{pair}: {right:?}, {written:?}");
     }
     let back = async |world: &World| {
         let (instance, engine) = (a.instance(), world.engine.as_ref());
