@@ -209,12 +209,15 @@ async fn every_run_is_answered_truthfully_without_leaks() {
     };
     let (recovery, _) = tokio::join!(killing, join_all((0..SLOTS).map(|worker| load.work(worker))));
     report(&load, recovery);
-    let runs = load.next.load(Ordering::SeqCst);
+    let (runs, mut whole) = (load.next.load(Ordering::SeqCst), 0);
     for (worker, n) in (0..SLOTS).flat_map(|worker| (0..runs).map(move |n| (worker, n))) {
         let log = server.root().join(conversation(worker)).join("files").join(format!("log-{n}"));
         let written = std::fs::read_to_string(log).unwrap_or_default();
         assert!(["", "1", "12"].contains(&written.as_str()), "seed {seed}: run {n} ran twice: {written}");
+        whole += usize::from(written == "12");
     }
+    let exited = load.ends.lock().expect("the list").iter().filter(|(end, _)| end.ends_with("exited")).count();
+    assert!(whole >= exited, "seed {seed}: {exited} runs ended well, and {whole} files are whole");
     everything_is_back(&server, &engine).await;
     let instance = server.instance();
     server.stop().await;
