@@ -1,7 +1,5 @@
 //! Sessions on the real kernels of the runner images.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use mcp_sandbox_server::{
     domain::{
@@ -16,6 +14,7 @@ use crate::support::{
     calls::{get, post},
     server::Server,
     sheet::Sheet,
+    until,
 };
 
 /// Announces a frame of 2^40 bytes on every connection to the bridge, which is ended by it and the session with it.
@@ -161,14 +160,15 @@ async fn a_flood_of_a_real_kernel_is_bounded_and_the_session_lives() {
 /// A warm interpreter becomes the kernel, so what it has loaded is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_warm_python_becomes_a_session() {
-    let server = Server::start().await;
+    let server = Server::with(&[("SANDBOX_STANDBY__NAMELESS_MAX", "0")]).await;
     let run = RunRequest { session: None, ..request("warm", "python", "print(1)") };
     report(&server, run).await;
-    let python = server.catalog.find(&"python".parse().expect("a language")).expect("python");
-    crate::support::until("one stands by", async || server.standbys.standing_by(&python.image) > 0).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let image = server.catalog.find(&"python".parse().expect("a language")).expect("python").image;
+    until("one has loaded", async || server.standbys.standing_by(&image) > 0 && server.standbys.loading() == 0).await;
+    let before = server.standbys.taken();
     let first = report(&server, request("warm", "python", "a = 41")).await;
     assert_eq!(first.outcome.ended, OK, "{}", first.stderr.text);
+    assert_eq!(server.standbys.taken(), before + 1);
     assert_eq!(report(&server, request("warm", "python", "a + 1")).await.stdout.text, "42\n");
     server.stop().await;
 }
