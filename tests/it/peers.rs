@@ -173,13 +173,14 @@ async fn lists_are_those_of_all_servers() {
         let list = async |path: &str| ask(server, Method::GET, path, None).await.1;
         let runs: Vec<Value> = ids(&list("/v1/runs").await["runs"], "runId");
         assert!(runs.iter().eq(made[0].iter().rev()), "newest first: {runs:?}, {:?}", made[0]);
-        let mut page = list("/v1/runs?limit=1").await;
+        let (mut page, mut pages) = (list("/v1/runs?limit=1").await, 0);
         for run in &runs {
             assert_eq!(ids(&page["runs"], "runId"), vec![run.clone()], "{page}");
+            pages += 1;
             let Some(after) = page["after"].as_str() else { break };
             page = list(&format!("/v1/runs?limit=1&after={after}")).await;
         }
-        assert_eq!(page.get("after"), None, "{page}");
+        assert_eq!((pages, page.get("after")), (runs.len(), None), "{page}");
         assert_eq!(ids(&list("/v1/runs?conversationId=of-b").await["runs"], "runId"), made[0][1..2]);
         let sessions: Vec<Value> = ids(&list("/v1/sessions").await["sessions"], "sessionId");
         let sandboxes: Vec<Value> = ids(&list("/e2b/v2/sandboxes").await, "sandboxID");

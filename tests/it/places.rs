@@ -191,7 +191,7 @@ async fn readers_without_progress_are_ended_and_slow_or_silent_streams_are_not()
         for mut stream in held {
             let mut read = Vec::new();
             drop(stream.read_to_end(&mut read).await);
-            assert!((read.len() as u64) < BIG_BYTES, "a reader that stood still was ended");
+            assert!(read.starts_with(b"HTTP/1.1 200") && (read.len() as u64) < BIG_BYTES, "{} bytes", read.len());
         }
     };
     let (read, ()) = tokio::join!(steadily, unread);
@@ -379,7 +379,7 @@ async fn the_least_recently_used_idle_session_makes_room_for_another() {
         assert!(!lives(&ids[2]).await, "the least recently used idle one was closed");
         assert!(lives(&ids[0]).await && lives(&ids[1]).await && lives(&fourth).await);
         let many = futures_util::future::join_all((0..20).map(|_| open())).await;
-        assert!(many.iter().any(Result::is_ok) && many.iter().flatten().count() <= 20);
+        assert!(many.iter().any(Result::is_ok));
         let mut left = 0;
         for id in many.iter().flatten().chain(&ids).chain([&fourth]) {
             left += usize::from(lives(id).await);

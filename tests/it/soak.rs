@@ -103,6 +103,8 @@ async fn load_of_an_hour_leaves_the_server_as_after_the_first_minute() {
         before.extend(after.into_iter().filter(|(name, _)| POOLED.contains(name)));
     }
     assert!(found.is_empty(), "{found:?}");
+    let endings = endings.into_inner().expect("endings");
+    assert!(!endings.contains_key("no answer"), "{endings:?}");
     drop(load);
     Arc::into_inner(server).expect("no request is left").stop().await;
 }
@@ -166,7 +168,8 @@ impl Load {
         let number = self.count;
         let (server, attacks) = (Arc::clone(&self.server), Arc::clone(&self.attacks));
         let disconnects = number.is_multiple_of(DISCONNECT_EVERY);
-        let patience = if disconnects { self.dice.below(DISCONNECT_WITHIN_MS) } else { 180_000 };
+        let patience =
+            if disconnects { Duration::from_millis(self.dice.below(DISCONNECT_WITHIN_MS)) } else { Duration::MAX };
         let chosen = self.dice.below(attacks.len() as u64);
         self.running.spawn(async move {
             let is_hostile = number.is_multiple_of(HOSTILE_EVERY);
@@ -180,7 +183,7 @@ impl Load {
                 json!({"conversationId": conversation, "language": language, "code": code})
             };
             let request = server.http.post(server.url("/v1/runs")).bearer_auth(TOKEN).json(&body).send();
-            let ended = match timeout(Duration::from_millis(patience), request).await {
+            let ended = match timeout(patience, request).await {
                 Err(_) => "disconnected".to_owned(),
                 Ok(answer) => answer.map_or_else(|_| "no answer".to_owned(), |answer| answer.status().to_string()),
             };
