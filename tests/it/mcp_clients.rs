@@ -35,11 +35,17 @@ pub fn tool(name: &str) -> PathBuf {
 
 /// Runs a client to its end; its own words are the failure's.
 pub async fn client(program: &Path, arguments: &[&str]) {
+    client_with(program, arguments, &[]).await;
+}
+
+/// The same with these variables.
+pub async fn client_with(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) {
     let mut command = Command::new(program);
     command
         .args(arguments)
         .current_dir(root().join("tests/clients"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(variables.iter().copied())
         .kill_on_drop(true);
     let output = timeout(CLIENT_TIME_MAX, command.stdin(Stdio::null()).output());
     let output = output.await.expect("the client ends in time").expect("the client starts");

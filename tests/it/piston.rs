@@ -1,12 +1,14 @@
 //! Piston's interface as its clients use it.
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::path::Path;
 
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
-use tokio::{process::Command, time::timeout};
 
-use crate::support::{FakeServer, Server, server::TOKEN, until};
+use crate::{
+    mcp_clients::{client, tool},
+    support::{FakeServer, Server, server::TOKEN, until},
+};
 
 async fn execute(server: &FakeServer, body: Value) -> Response {
     let call = server.http.post(format!("http://{}/api/v2/execute", server.address)).bearer_auth(TOKEN);
@@ -180,17 +182,9 @@ async fn execute_refuses_bad_requests() {
 /// A client that other people wrote, unchanged, against real programs.
 #[tokio::test(flavor = "multi_thread")]
 async fn piston_client_runs_programs() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = root.join("target/test-tools/piston/bin/python");
-    assert!(python.exists(), "{} is missing: run ./test.sh, which prepares it", python.display());
+    let python = tool("piston/bin/python");
     let server = Server::start().await;
-    let mut command = Command::new(python);
-    command.arg("piston_client.py").args([server.url("/api/v2/"), format!("Bearer {TOKEN}")]);
-    command.current_dir(root.join("tests/clients")).env("PYTHONDONTWRITEBYTECODE", "1");
-    let output = timeout(Duration::from_mins(2), command.kill_on_drop(true).stdin(Stdio::null()).output());
-    let output = output.await.expect("the client ends in time").expect("the client starts");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    client(&python, &["piston_client.py", &server.url("/api/v2/"), &format!("Bearer {TOKEN}")]).await;
     assert_eq!(folders(&server.root), 0);
     server.stop().await;
 }
