@@ -147,10 +147,9 @@ fn neighbours_keep_apart() {
         // From a module's own file, `super::` names its neighbours.
         let mut paths = crate_paths(&source.text);
         if parts.len() == 2 {
-            let neighbours =
-                source.text.replace("super::super::", "crate::").replace("super::", &format!("crate::{room}::"));
-            let own = source.text.split("mod tests").next().map_or(0, str::len);
-            paths.extend(crate_paths(&neighbours[..own.min(neighbours.len())]));
+            let own = source.text.split("mod tests {").next().unwrap_or_default();
+            let neighbours = own.replace("super::super::", "crate::").replace("super::", &format!("crate::{room}::"));
+            paths.extend(crate_paths(&neighbours));
         }
         for path in paths {
             if path.first().is_some_and(|first| first == room)
@@ -242,6 +241,7 @@ fn tracked<S: AsRef<std::ffi::OsStr>>(paths: &[S]) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let listed = std::process::Command::new("git").args(["ls-files", "--"]).args(paths).current_dir(root).output();
     let listed = listed.expect("git");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     let names = String::from_utf8(listed.stdout).expect("names");
     let paths = names.lines().map(|name| root.join(name)).filter(|path| path.exists());
     paths.map(|path| (path.clone(), fs::read_to_string(path).expect("a source"))).collect()
