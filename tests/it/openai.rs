@@ -46,9 +46,9 @@ async fn a_program_runs_in_a_container_of_its_owner_alone() {
     let files = format!("/openai/v1/containers/{id}/files");
     let (_, listed) = get(TOKEN, &files).await;
     assert_eq!(listed["data"][0]["path"], "/mnt/data/out.txt", "{listed}");
-    for path in
-        [files.clone(), format!("/openai/v1/containers/{id}"), format!("{files}/{}/content", listed["first_id"])]
-    {
+    let file = format!("{files}/{}", listed["first_id"].as_str().expect("an id"));
+    assert_eq!(get(TOKEN, &file).await.0, 200, "it is there");
+    for path in [files.clone(), format!("/openai/v1/containers/{id}"), format!("{file}/content"), file] {
         assert_eq!(get(other, &path).await.0, 404, "{path}");
     }
     assert_eq!(get(other, "/openai/v1/containers").await.1["data"], json!([]));
