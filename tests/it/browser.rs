@@ -12,6 +12,7 @@ use self::pages::Pages;
 use crate::{
     mcp_clients::{client, tool as tool_path},
     support::{
+        calls::get,
         server::{Server, TOKEN},
         until::until,
     },
@@ -214,8 +215,12 @@ async fn what_no_policy_allows_is_refused_to_pages_too() {
         let result = tool(&server, "sandbox_browse", json!({"conversationId": "a", "url": url})).await;
         assert!(result["isError"] == true && result["content"][0]["text"].to_string().contains("url: "), "{result}");
     }
-    let decisions = server.http.get(server.url("/v1/network/decisions?limit=200")).bearer_auth(TOKEN);
-    let decisions: Value = decisions.send().await.expect("an answer").json().await.expect("JSON");
+    let mut decisions = Value::Null;
+    until("what was refused is listed", async || {
+        decisions = get(&server, "/v1/network/decisions?limit=200").await["decisions"].clone();
+        decisions.to_string().contains(&pages.refused.to_string())
+    })
+    .await;
     let known = [
         pages.allowed.to_string(),
         pages.refused.to_string(),
@@ -224,7 +229,7 @@ async fn what_no_policy_allows_is_refused_to_pages_too() {
         "localhost:".to_owned(),
         "[::1]:".to_owned(),
     ];
-    for one in decisions["decisions"].as_array().expect("a list") {
+    for one in decisions.as_array().expect("a list") {
         let target = one["target"].as_str().expect("a target");
         assert!(known.iter().any(|known| target.starts_with(known)), "Chromium asked by itself: {one}");
     }

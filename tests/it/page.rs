@@ -53,8 +53,8 @@ async fn examples_run_and_files_are_uploaded_downloaded_and_deleted() {
     files_of_any_name_are_deleted(&sheet, &server).await;
     runner_is_described(&sheet).await;
     printed_markup_has_no_effect(&sheet).await;
-    take_screenshots(&sheet).await;
 
+    // The page was not loaded again until here, which would forget its requests.
     let log = browser.script("return performance.getEntriesByType('resource').map(e => e.name)").await;
     for name in log.as_array().expect("names") {
         let name = name.as_str().unwrap_or_default();
@@ -62,6 +62,7 @@ async fn examples_run_and_files_are_uploaded_downloaded_and_deleted() {
         assert!(ours, "the page sent a request to another server: {name}");
         assert!(!name.ends_with("/mcp"), "the page uses /v1 only: {name}");
     }
+    take_screenshots(&sheet).await;
     assert_eq!(browser.script("return localStorage.getItem('token') ?? ''").await, "");
     let kept = browser.script(&format!("return JSON.stringify({{...localStorage}}).includes('{TOKEN}')")).await;
     assert_eq!(kept, false, "the token is stored beyond the session");
