@@ -336,12 +336,7 @@ impl Inner {
 
     async fn give_back(&self, until: Instant, occupancy: &impl Occupancy) -> DbResult<()> {
         let is_leaving = self.is_leaving();
-        let idle_max = if is_leaving { LEAVING_IDLE } else { IDLE_MAX };
-        let unused: Vec<_> = {
-            let records = self.records.lock();
-            let unused = records.iter().filter(|(_, record)| record.used.elapsed() >= idle_max);
-            unused.map(|(key, record)| (key.clone(), *record)).collect()
-        };
+        let unused = self.unused_for(if is_leaving { LEAVING_IDLE } else { IDLE_MAX });
         let is_unused = |key: &_| if is_leaving { !occupancy.has_run(key) } else { occupancy.is_idle(key) };
         for (conversation, record) in unused.into_iter().filter(|(key, _)| is_unused(key)) {
             if Instant::now() > until {
@@ -363,15 +358,17 @@ impl Inner {
     /// Forgets what is not stored and not in use. While the database is away nothing is given back, so it would be more
     /// with each conversation, and all of it would be stored afterwards.
     fn forget_unstored(&self, occupancy: &impl Occupancy) {
-        let unused: Vec<_> = {
-            let records = self.records.lock();
-            let unstored = records.iter().filter(|(_, record)| record.stamp.is_none());
-            let unused = unstored.filter(|(_, record)| record.used.elapsed() >= IDLE_MAX);
-            unused.map(|(key, record)| (key.clone(), record.used)).collect()
-        };
-        for (conversation, used) in unused.iter().filter(|(key, _)| occupancy.is_idle(key)) {
-            self.drop_unused(conversation, *used);
+        for (conversation, record) in self.unused_for(IDLE_MAX) {
+            if record.stamp.is_none() && occupancy.is_idle(&conversation) {
+                self.drop_unused(&conversation, record.used);
+            }
         }
+    }
+
+    fn unused_for(&self, time: Duration) -> Vec<(ConversationKey, OwnRecord)> {
+        let records = self.records.lock();
+        let unused = records.iter().filter(|(_, record)| record.used.elapsed() >= time);
+        unused.map(|(key, record)| (key.clone(), *record)).collect()
     }
 
     /// Whether it was not used since.

@@ -2,13 +2,14 @@
 
 pub(crate) mod memory;
 
-use std::sync::atomic::AtomicU64;
-
 use tokio::time::{advance, sleep};
 
 use self::memory::Memory;
 use super::*;
-use crate::domain::{ConversationId, Principal, clock::SystemClock};
+use crate::domain::{
+    ConversationId, Principal,
+    clock::{ManualClock, SystemClock},
+};
 
 /// What a server has is in use as long as it says so.
 #[derive(Default, Clone)]
@@ -30,24 +31,6 @@ impl Occupancy for Busy {
 
     fn lost(&self, conversation: &ConversationKey) {
         self.lost.lock().push(conversation.clone());
-    }
-}
-
-/// The clock of a machine that was suspended for so many seconds.
-#[derive(Default)]
-struct Suspended(AtomicU64);
-
-impl Clock for Suspended {
-    fn unix_s(&self) -> i64 {
-        SystemClock.unix_s()
-    }
-
-    fn unix_ns(&self) -> u64 {
-        SystemClock.unix_ns()
-    }
-
-    fn suspended(&self) -> Duration {
-        Duration::from_secs(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -90,15 +73,21 @@ impl Server {
     }
 }
 
+/// Two servers that know each other.
+async fn two_servers() -> (Arc<Memory>, Server, Server) {
+    let store = Arc::default();
+    let servers = (Server::start(&store).await, Server::start(&store).await);
+    sleep(ROUND * 2).await;
+    (store, servers.0, servers.1)
+}
+
 fn key(id: &str) -> ConversationKey {
     ConversationKey::new(Principal::default(), id.parse().expect("an id"))
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
-    let store = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND * 2).await;
+    let (store, a, b) = two_servers().await;
     let c = key("c");
     assert_eq!(a.peers.check(&c).map_err(|failure| failure.code), Err(Code::HeldElsewhere));
     assert_eq!((a.take(&c).await, b.take(&c).await), (None, Some(a.instance())));
@@ -125,9 +114,7 @@ async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_server_makes_is_held_at_once() {
-    let store = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND * 2).await;
+    let (_, a, b) = two_servers().await;
     let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
     assert_eq!(a.peers.check(&made), Ok(()));
     tokio::task::yield_now().await;
@@ -137,8 +124,7 @@ async fn what_a_server_makes_is_held_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_server_had_is_taken_and_what_a_stopped_one_had_at_once() {
-    let store = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    let (store, a, b) = two_servers().await;
     let c = Server::start(&store).await;
     sleep(ROUND * 2).await;
     assert_eq!((a.take(&key("a")).await, b.take(&key("b")).await), (None, None));
@@ -155,9 +141,7 @@ async fn what_a_dead_server_had_is_taken_and_what_a_stopped_one_had_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_reach_the_database_goes_on_and_gives_way_later() {
-    let store: Arc<Memory> = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND * 2).await;
+    let (store, a, b) = two_servers().await;
     assert_eq!(a.take(&key("known")).await, None);
     store.is_away.store(true, Ordering::Relaxed);
     for server in [&a, &b] {
@@ -193,9 +177,8 @@ async fn before_the_others_are_known_nothing_is_taken_from_them() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_from_a_server_that_has_just_come() {
-    let store: Arc<Memory> = Arc::default();
-    let (_a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND * 2 + ROUND / 2).await;
+    let (store, _a, b) = two_servers().await;
+    sleep(ROUND / 2).await;
     let c = Server::begin(&store);
     sleep(Duration::from_millis(1)).await;
     assert_eq!(c.take(&key("x")).await, None);
@@ -206,8 +189,7 @@ async fn nothing_is_taken_from_a_server_that_has_just_come() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_from_a_server_that_has_come_back() {
-    let store: Arc<Memory> = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
+    let (store, a, b) = two_servers().await;
     assert_eq!(a.take(&key("x")).await, None);
     a.task.abort();
     sleep(DEAD_AFTER + ROUND * 2).await;
@@ -237,7 +219,7 @@ async fn a_server_whose_beat_takes_long_looks_whether_it_was_taken_for_dead() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_machine_was_suspended_looks_whether_it_was_taken_for_dead() {
-    let (store, clock): (Arc<Memory>, Arc<Suspended>) = (Arc::default(), Arc::default());
+    let (store, clock): (Arc<Memory>, Arc<ManualClock>) = (Arc::default(), Arc::default());
     let a = Server::begin_with(&store, Arc::clone(&clock) as _);
     sleep(ROUND * 2).await;
     assert_eq!(a.take(&key("x")).await, None);
@@ -247,7 +229,7 @@ async fn a_server_whose_machine_was_suspended_looks_whether_it_was_taken_for_dea
     store.peers.lock().insert(b.instance.to_string(), (b, 1));
     sleep(ROUND + ROUND / 2).await;
     assert!(a.busy.lost.lock().is_empty(), "without a silence nothing is looked up");
-    clock.0.store(DEAD_AFTER.as_secs(), Ordering::Relaxed);
+    clock.suspend(DEAD_AFTER.as_secs().try_into().expect("seconds"));
     sleep(ROUND + ROUND / 2).await;
     assert_eq!(*a.busy.lost.lock(), [key("x")]);
 }
@@ -267,9 +249,7 @@ async fn a_beat_that_cannot_be_stored_does_not_hold_up_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_the_others_live_until_they_are_seen_not_to() {
-    let store: Arc<Memory> = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND).await;
+    let (store, a, b) = two_servers().await;
     store.is_away.store(true, Ordering::Relaxed);
     sleep(DEAD_AFTER * 2).await;
     a.task.abort();
@@ -323,9 +303,7 @@ async fn a_first_statement_that_hangs_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_was_killed_is_forgotten_with_what_it_had() {
-    let store: Arc<Memory> = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND).await;
+    let (store, a, b) = two_servers().await;
     for id in ["x", "y"] {
         assert_eq!(a.take(&key(id)).await, None);
     }
@@ -340,9 +318,7 @@ async fn a_server_that_was_killed_is_forgotten_with_what_it_had() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_with_many_conversations_beats_in_time() {
-    let store: Arc<Memory> = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND).await;
+    let (store, a, b) = two_servers().await;
     store.place_ms.store(10, Ordering::Relaxed);
     let stored = || store.places.lock().len();
     for _ in 0..3000 {
@@ -359,9 +335,7 @@ async fn a_server_with_many_conversations_beats_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_statement_hangs_beats_on() {
-    let store: Arc<Memory> = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND).await;
+    let (store, a, b) = two_servers().await;
     store.place_ms.store(3_600_000, Ordering::Relaxed);
     let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
     assert_eq!(a.peers.check(&made), Ok(()));
@@ -377,9 +351,7 @@ async fn a_server_whose_statement_hangs_beats_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stops_gives_back_each_conversation_when_its_last_run_has_ended() {
-    let store: Arc<Memory> = Arc::default();
-    let (a, b) = (Server::start(&store).await, Server::start(&store).await);
-    sleep(ROUND * 2).await;
+    let (_, a, b) = two_servers().await;
     let [idle, session, running] = ["idle", "session", "running"].map(key);
     for conversation in [&idle, &session, &running] {
         assert_eq!(a.take(conversation).await, None);
