@@ -22,7 +22,8 @@ pub trait PeerStore: Send + Sync {
     async fn peers(&self) -> DbResult<Vec<(Peer, i64)>>;
 
     /// Gives a conversation to a server, unless another has it that is in the table of servers and is not one of `dead`
-    /// with the same beat. Which server has it then.
+    /// with the same beat. Which server has it then. A stamp that this server has there is only raised, so of several
+    /// statements at once the highest one stays.
     async fn take(
         &self,
         conversation: &ConversationKey,

@@ -262,6 +262,10 @@ impl Inner {
 
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
         let mut records = self.records.lock();
+        // Of requests that took it at once, the database keeps the highest stamp. Where one got no answer, it may have
+        // been stored all the same.
+        let before = records.get(conversation).map(|record| record.stamp);
+        let stamp = before.map_or(stamp, |before| before.zip(stamp).map(|(before, now)| before.max(now)));
         records.insert(conversation.clone(), OwnRecord { used: Instant::now(), stamp });
         if stamp.is_none() {
             self.has_unstored.store(true, Ordering::Release);

@@ -46,8 +46,8 @@ impl PeerStore for Database {
         let statement = format!(
             "INSERT INTO conversation_places (owner, conversation, instance, stamp) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (owner, conversation) DO UPDATE SET instance = excluded.instance, stamp = excluded.stamp \
-             WHERE conversation_places.instance = excluded.instance OR NOT EXISTS \
-             (SELECT 1 FROM peers WHERE peers.instance = conversation_places.instance{is_dead})"
+             WHERE (conversation_places.instance = excluded.instance AND conversation_places.stamp < excluded.stamp) \
+             OR NOT EXISTS (SELECT 1 FROM peers WHERE peers.instance = conversation_places.instance{is_dead})"
         );
         let (owner, id) = (conversation.owner.name(), conversation.id.as_str());
         for _ in 0..TRIES {
@@ -122,6 +122,13 @@ mod tests {
         let statement = "DELETE FROM peers WHERE instance = $1";
         sqlx::query(statement).bind(a.to_string()).execute(&database.pool).await.expect("removed");
         assert_eq!(take(b, 6, &[(other, 7)]).await, b, "of no server");
+
+        // A statement that comes late lowers no stamp, so what was taken can be given back.
+        for stamp in [8, 7] {
+            assert_eq!(take(other, stamp, &[]).await, other);
+        }
+        database.give_back(&key, other, 8).await.expect("given back");
+        assert_eq!(take(a, 9, &[]).await, a);
     }
 
     #[tokio::test]

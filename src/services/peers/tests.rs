@@ -113,6 +113,21 @@ async fn one_server_has_a_conversation_until_nothing_was_in_it_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_two_requests_take_at_once_is_given_back() {
+    let (store, a, b) = two_servers().await;
+    let c = key("c");
+    // The statement of the first one comes to the database after that of the second.
+    store.place_ms.store(200, Ordering::Relaxed);
+    let second = async {
+        store.place_ms.store(0, Ordering::Relaxed);
+        a.take(&c).await
+    };
+    assert_eq!(tokio::join!(biased; a.take(&c), second), (None, None));
+    sleep(IDLE_MAX * 2).await;
+    assert_eq!(b.take(&c).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_server_makes_is_held_at_once() {
     let (_, a, b) = two_servers().await;
     let made = ConversationKey::new(Principal::default(), ConversationId::fresh());

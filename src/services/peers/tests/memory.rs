@@ -66,7 +66,7 @@ impl PeerStore for Memory {
         let mut places = self.places.lock();
         let place = places.entry(conversation.clone()).or_insert((by, stamp));
         let beat = self.peers.lock().get(&place.0.to_string()).map(|(_, beat)| *beat);
-        if place.0 == by || beat.is_none_or(|beat| dead.contains(&(place.0, beat))) {
+        if (place.0 == by && place.1 < stamp) || beat.is_none_or(|beat| dead.contains(&(place.0, beat))) {
             *place = (by, stamp);
         }
         Ok(place.0)
