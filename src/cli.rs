@@ -271,17 +271,21 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
-    let listener = app::listen(config).await?;
-    let app = App::build(config).await?;
     let shutdown = stop_on_signal()?;
+    let listener = app::listen(config).await?;
+    let Some(app) = shutdown.run_until_cancelled(App::build(config)).await.transpose()? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     tracing::info!(address = %listener.local_addr()?, page = %config.public_base_url, "serving");
     app.serve(listener, shutdown).await?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn stdio(config: &Config) -> anyhow::Result<ExitCode> {
-    let app = App::build_for_stdio(config).await?;
     let shutdown = stop_on_signal()?;
+    let Some(app) = shutdown.run_until_cancelled(App::build_for_stdio(config)).await.transpose()? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let isolation = app.parts.shared.isolation.clone();
     let served = tokio::select! {
         served = mcp::serve_stdio(app.parts.mcp.clone(), shutdown) => served,

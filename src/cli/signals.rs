@@ -1,4 +1,5 @@
-//! SIGTERM and SIGINT: the first stops the server in order, the second ends the process at once.
+//! SIGTERM and SIGINT: the first stops the server in order, or breaks off its start, the second ends the process at
+//! once. They are handled from the start on: process 1 of a container has no default action for them.
 
 use std::io;
 
@@ -24,8 +25,8 @@ impl Signals {
     }
 }
 
-/// A token that is cancelled at the first signal. Sandboxes that are left after the second are found by their labels at
-/// the next start.
+/// A token that is cancelled at the first signal. Sandboxes that are left after the second, or of a start that was
+/// broken off, are found by their labels at the next start.
 ///
 /// Spawns one task, which lives as long as the process.
 pub(super) fn stop_on_signal() -> io::Result<CancellationToken> {

@@ -16,6 +16,7 @@ use mcp_sandbox_server::{
     },
 };
 use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::{
@@ -220,6 +221,35 @@ async fn audit_verify_says_by_its_exit_status_whether_the_chain_is_whole() {
     std::fs::write(&path, newer).expect("rotated");
     assert_eq!(verify(&["audit.jsonl.1", file], &[]), whole);
     is_refused(&[file, "audit.jsonl.1"], &[], "audit.jsonl.1, line 1: its number is 1 where 4 must follow");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_a_start_that_waits_for_the_engine() {
+    for command in ["serve", "stdio"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let engine = tokio::net::UnixListener::bind(path("engine.sock")).expect("a socket");
+        let mut server = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcp-sandbox-server"))
+            .arg(command)
+            .current_dir(folder.path())
+            .env_clear()
+            .envs([("MCP_API_TOKEN", TOKEN), ("FILE_SECRET", "another-secret-of-this-test")])
+            .envs([("SANDBOX_ROOT", path("root")), ("DOCKER_HOST", format!("unix://{}", path("engine.sock")))])
+            .env("MCP_HTTP_ADDR", "127.0.0.1:0")
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("a process");
+        // The engine takes the first call and never answers it.
+        let _call = tokio::select! {
+            call = engine.accept() => call.expect("a call"),
+            status = server.wait() => panic!("{command}: {status:?}"),
+        };
+        let id = server.id().and_then(|id| Pid::from_raw(id.try_into().expect("an id"))).expect("it runs");
+        kill_process(id, Signal::TERM).expect("terminated");
+        let status = server.wait().await.expect("it ends");
+        assert!(status.success(), "{command}: {status}");
+    }
 }
 
 /// What a test's own thread logs, as JSON.
