@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{Access, FlockOperation, OFlags, access, flock};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -155,6 +155,23 @@ impl Tail {
         let recorded = std::str::from_utf8(&bytes[..length]).ok().and_then(Head::parse).unwrap_or_default();
         self.head.clone().filter(|head| head.seq > recorded.seq).unwrap_or(recorded)
     }
+}
+
+/// Whether the file of a log can be appended to, or where there is none, made. Makes none: it would belong to the user
+/// of this process, and the server's may be another.
+///
+/// # Errors
+/// When it cannot, or is not a regular file.
+pub fn check(log: &Path) -> io::Result<()> {
+    for file in [log, &head_path(log)] {
+        if file.symlink_metadata().is_ok() {
+            open(file, true)?;
+        } else {
+            let folder = log.parent().filter(|folder| !folder.as_os_str().is_empty());
+            access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK)?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a symbolic link, and a pipe, which would block.

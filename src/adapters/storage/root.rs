@@ -4,12 +4,15 @@
 
 use std::{
     io,
-    os::{fd::OwnedFd, unix::fs::DirBuilderExt as _},
+    os::{
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        unix::fs::DirBuilderExt as _,
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
 
 use super::{
     Background, Errno, Folder,
@@ -83,8 +86,11 @@ impl DiskStorage {
         let Claim { lock, instance, alone } = claim(root, &path)?;
         let own = |name| own_folder(&handle, name).map_err(unwritable);
         let (incoming, trash) = (own(".incoming")?, own(".trash")?);
-        let unassigned = own_folder(&own(".nameless")?, &instance.to_string()).map_err(unwritable)?;
+        let nameless = own(".nameless")?;
+        let unassigned = own_folder(&nameless, &instance.to_string()).map_err(unwritable)?;
         let checks = own(CHECKS)?;
+        let folders = [&incoming, &trash, &nameless, &unassigned, &checks];
+        give_to_owner(&handle, folders.map(OwnedFd::as_fd).into_iter().chain([lock.as_fd()]));
         // Another server beside this one may be writing there now.
         if alone {
             clear_incoming(&incoming, &trash).and_then(|()| move_all(&checks, &trash)).map_err(unwritable)?;
@@ -178,6 +184,17 @@ impl DiskStorage {
 
     pub(super) fn unassigned_path(&self) -> PathBuf {
         self.path.join(".nameless").join(self.instance.to_string())
+    }
+}
+
+/// Gives what root made in a folder to its owner, as whom a server may run: `doctor` and `backup` may be run by root.
+fn give_to_owner<'h>(folder: &OwnedFd, made: impl Iterator<Item = BorrowedFd<'h>>) {
+    let Ok(stat) = rustix::fs::fstat(folder) else { return };
+    if stat.st_uid != 0 && rustix::process::geteuid().is_root() {
+        for handle in made {
+            // Where it cannot be given, such as on NFS, the server says which folder it cannot write.
+            let _ = rustix::fs::fchown(handle, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstatfs, open, statvfs};
 
 use super::{Findings, Level};
 use crate::{
-    adapters::{audit::Audit, storage::DiskStorage, traces},
+    adapters::{audit, storage::DiskStorage, traces},
     app::{self, descriptors, engine},
     config::Config,
     ports::storage::Storage,
@@ -142,11 +142,8 @@ pub(super) fn audit(config: &Config, findings: &mut Findings) {
     if path.is_empty() {
         return;
     }
-    match Audit::open(path.as_ref()) {
-        Ok(audit) => {
-            audit.close();
-            findings.ok("audit", format!("{path} can be appended to"));
-        }
+    match audit::check(path.as_ref()) {
+        Ok(()) => findings.ok("audit", format!("{path} can be appended to")),
         Err(error) => findings.fail("audit", format!("{path}: {error}"), "make its folder, owned by the server's user"),
     }
 }

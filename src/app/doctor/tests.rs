@@ -198,6 +198,9 @@ async fn doctor_reports_what_the_machine_lacks() {
     let file = file.to_str().expect("text");
     line(&told(&[("SANDBOX_ROOT", file)]).await, "files", Level::Fail);
     line(&told(&[("SANDBOX_AUDIT__FILE", &format!("{file}/audit"))]).await, "audit", Level::Fail);
+    let log = folder.path().join("audit.jsonl");
+    line(&told(&[("SANDBOX_AUDIT__FILE", log.to_str().expect("text"))]).await, "audit", Level::Ok);
+    assert!(!log.exists() && !folder.path().join("audit.jsonl.head").exists(), "the server makes them, as its user");
     let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let endpoint = format!("http://{}", collector.local_addr().expect("an address"));
     let endpoint = [("SANDBOX_TRACES__OTLP_ENDPOINT", endpoint.as_str())];

@@ -132,3 +132,17 @@ fn server_that_is_not_root_has_one_user() {
     }
     rerun_unprivileged("users::server_that_is_not_root_has_one_user");
 }
+
+#[test]
+fn what_root_makes_in_a_root_belongs_to_its_owner() {
+    if !as_root() {
+        return;
+    }
+    let root = tempfile::tempdir().expect("a folder");
+    chown(root.path(), Some(4242), Some(4242)).expect("given");
+    let storage = DiskStorage::beside(root.path(), users()).expect("a root");
+    let unassigned = format!(".nameless/{}", storage.instance());
+    for name in [".instance-2", ".incoming", ".trash", ".nameless", &unassigned, ".checks"] {
+        assert_eq!(uid(root.path().join(name)), 4242, "{name}");
+    }
+}
