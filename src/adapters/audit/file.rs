@@ -240,6 +240,11 @@ pub enum Broken {
     Added,
     #[error("the log ends with number {last}, but number {head} was written: lines were removed at the end")]
     Truncated { last: u64, head: u64 },
+    #[error(
+        "the log has no line of the chain, but number {0} was written: if the log was rotated, name the older file \
+         before it; otherwise lines were removed"
+    )]
+    Absent(u64),
     #[error("it was changed: its hash was another one when it was written")]
     LastChanged,
 }
@@ -259,6 +264,7 @@ pub fn verify(files: &[PathBuf]) -> Result<Verified, VerifyError> {
     verified.end_unknown = recorded.is_none();
     let last = head.unwrap_or_default();
     let broken = match recorded {
+        Some(head) if last.seq == 0 && head.seq > 0 => Broken::Absent(head.seq),
         Some(head) if head.seq > last.seq => Broken::Truncated { last: last.seq, head: head.seq },
         Some(head) if head.seq == last.seq && head.hash != last.hash => Broken::LastChanged,
         _ => return Ok(verified),

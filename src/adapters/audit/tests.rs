@@ -199,6 +199,9 @@ fn chain_continues_across_restarts_rotation_and_processes() {
     write(&path, 1);
     fs::rename(&path, &old).expect("moved");
     // The server is started again before the next line.
+    write(&path, 0);
+    assert_eq!(broken(&[&path]), (0, Broken::Absent(3)), "alone it may as well have been emptied");
+    assert_eq!(verify(&[old.clone(), path.clone()]).expect("unbroken").lines, 3);
     write(&path, 1);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -232,7 +235,7 @@ fn verify_finds_every_change() {
         (after(&[lines[0], lines[2], lines[1], lines[3], lines[4]]), (2, Broken::Missing { from: 2, to: 2 })),
         (after(&[lines[0], "{\"run\":\"x\"}", lines[1]]), (2, Broken::Added)),
         (after(&[lines[0], lines[1], lines[2]]), (3, Broken::Truncated { last: 3, head: 5 })),
-        (after(&["{\"run\":\"x\"}"]), (1, Broken::Truncated { last: 0, head: 5 })),
+        (after(&["{\"run\":\"x\"}"]), (1, Broken::Absent(5))),
         (after(&[lines[0], lines[1], lines[2], lines[3], &last]), (5, Broken::LastChanged)),
     ] {
         assert_eq!(what, found);
