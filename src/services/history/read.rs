@@ -74,7 +74,12 @@ impl History {
             // One more than requested shows whether there is another page.
             let bytes = store.page_bytes(filter, limit.saturating_add(1)).await?;
             let limit = limit.min(fitting(&bytes));
-            Ok((bytes.len() > limit, store.page(filter, limit).await?))
+            let has_more = bytes.len() > limit;
+            // A line that has come meanwhile takes the place of the last one.
+            let mut lines = store.page(filter, limit + usize::from(!has_more)).await?;
+            let has_more = has_more || lines.len() > limit;
+            lines.truncate(limit);
+            Ok((has_more, lines))
         })
         .await?;
         let after = lines.last().filter(|_| has_more).map(|line| line.run);

@@ -37,12 +37,13 @@ impl HistoryStore for Hanging {
         Ok(if lines.len() > 1 { lines.pop() } else { lines.last().cloned() })
     }
 
-    async fn page(&self, _: &LineFilter, _: usize) -> DbResult<Vec<HistoryLine>> {
-        unreachable!()
+    async fn page(&self, _: &LineFilter, limit: usize) -> DbResult<Vec<HistoryLine>> {
+        Ok(self.lines.lock().iter().take(limit).cloned().collect())
     }
 
-    async fn page_bytes(&self, _: &LineFilter, _: usize) -> DbResult<Vec<u64>> {
-        unreachable!()
+    /// The first line comes when these are measured.
+    async fn page_bytes(&self, _: &LineFilter, limit: usize) -> DbResult<Vec<u64>> {
+        Ok(self.lines.lock().iter().skip(1).take(limit).map(|_| 1).collect())
     }
 
     async fn usage(&self, _: &UsageFilter, _: usize) -> DbResult<Vec<UsageLine>> {
@@ -174,4 +175,16 @@ async fn the_end_of_a_run_of_another_server_is_waited_for() {
         assert_eq!(found.end.is_some(), is_ended);
         assert!((at_least..=at_most).contains(&seconds), "{seconds} s");
     }
+}
+
+#[tokio::test]
+async fn a_line_that_comes_while_a_page_is_read_hides_no_other() {
+    let line = || HistoryLine::begun(ConversationKey::new(Principal::default(), ConversationId::fresh()));
+    let lines: Vec<_> = (0..3).map(|_| line()).collect();
+    let store = Arc::new(Hanging { lines: Mutex::new(lines.clone()), ..Hanging::default() });
+    let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10, kept_bytes: u64::MAX };
+    let history = History::new(Some(store), InstanceId::new(), Arc::new(ManualClock::at(1_800_000_000)), options);
+    let page = history.page(&LineFilter::default(), 2).await.expect("a page");
+    assert_eq!((page.lines.len(), page.after), (2, Some(lines[1].run)), "the last one is on the next page");
+    assert_eq!(history.page(&LineFilter::default(), 3).await.expect("a page").after, Some(lines[1].run));
 }
