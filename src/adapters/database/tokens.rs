@@ -67,7 +67,7 @@ impl TokenStore for Database {
         let statement = "UPDATE tokens SET revoked_ms = NULL, changed_ms = $1 \
             WHERE id = $2 AND prefix = $3 AND revoked_ms IS NOT NULL";
         let query = sqlx::query(statement).bind(at_unix_ms).bind(subject.to_string()).bind(SUBJECT_MARK);
-        Ok(self.execute(query).await? > 0)
+        Ok(self.execute_for_client(query).await? > 0)
     }
 
     async fn bind_connections(&self, configured: &TokenId, before: &[TokenId], now: i64) -> DbResult<Vec<TokenId>> {

@@ -1,8 +1,13 @@
 //! The database goes away or is locked: what HTTP answers, and that nothing was lost when it is back.
 
 use mcp_sandbox_server::{
-    ports::sign_in::RegisteredClient,
-    services::sign_in::{Consent, Refusal},
+    adapters::database::Database,
+    domain::{TokenRecord, token::SUBJECT_MARK},
+    ports::{database::TokenStore as _, sign_in::RegisteredClient},
+    services::{
+        sign_in::{Consent, Refusal},
+        tokens::blank_record,
+    },
 };
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
@@ -104,13 +109,17 @@ async fn endpoints_that_wait_for_a_lock_are_503_and_change_nothing() {
     let (client, tokens) = visitor.signed_in(TOKEN).await;
     let refresh = tokens["refresh_token"].as_str().expect("a token");
     let page = visitor.consent(&visitor.request(&client, &[])).await;
+    let refused = TokenRecord { prefix: SUBJECT_MARK.to_owned(), revoked_unix_ms: Some(1), ..blank_record() };
+    let database = Database::connect(&url).expect("a database");
+    database.prepare().await.expect("tables");
+    database.insert(&refused).await.expect("stored");
     let pool = sqlx::AnyPool::connect(&url).await.expect("another process");
     let mut other = pool.acquire().await.expect("a connection");
     for statement in ["BEGIN", "LOCK TABLE tokens IN ACCESS EXCLUSIVE MODE"] {
         sqlx::query(statement).execute(&mut *other).await.expect("a lock");
     }
 
-    let path = format!("/v1/tokens/{kept}");
+    let (path, allow) = (format!("/v1/tokens/{kept}"), format!("/v1/connections/{}/allow", refused.id));
     let of_refresh = [("grant_type", "refresh_token"), ("client_id", &*client), ("refresh_token", refresh)];
     let of_sign_out = [("token", refresh)];
     let requests = async {
@@ -118,14 +127,16 @@ async fn endpoints_that_wait_for_a_lock_are_503_and_change_nothing() {
             call(&server, TOKEN, Method::POST, "/v1/tokens", json!({"name": "another"})),
             call(&server, TOKEN, Method::DELETE, &path, None),
             call(&server, TOKEN, Method::GET, "/v1/tokens", None),
+            call(&server, TOKEN, Method::POST, &allow, None),
             visitor.form("/token", &of_refresh),
             visitor.form("/revoke", &of_sign_out),
             visitor.decision(&page, "allow", TOKEN).send(),
         )
     };
     let answers = timeout(PATIENCE, Box::pin(requests)).await.expect("they are answered while the lock is held");
-    let (made, revoked, listed, refreshed, signed_out, decided) = answers;
-    for (what, (status, why)) in [("a token", made), ("its end", revoked), ("the list", listed)] {
+    let (made, revoked, listed, allowed, refreshed, signed_out, decided) = answers;
+    for (what, (status, why)) in [("a token", made), ("its end", revoked), ("the list", listed), ("a subject", allowed)]
+    {
         assert_eq!((status, &why["code"]), (503, &json!("database_unavailable")), "{what}: {why}");
     }
     is_unavailable("a refresh", refreshed).await;
@@ -139,8 +150,9 @@ async fn endpoints_that_wait_for_a_lock_are_503_and_change_nothing() {
     .await;
     let (_, listed) = call(&server, TOKEN, Method::GET, "/v1/tokens", None).await;
     let listed = listed["tokens"].as_array().expect("a list");
-    assert_eq!(listed.len(), 2, "a token and a connection: {listed:?}");
-    assert!(listed.iter().all(|token| token["revoked"].is_null()), "{listed:?}");
+    let ended = listed.iter().filter(|token| !token["revoked"].is_null()).count();
+    assert_eq!((listed.len(), ended), (3, 1), "a token, a connection, and the subject that is refused: {listed:?}");
     drop(other);
+    database.close().await;
     server.stop().await;
 }
