@@ -246,6 +246,17 @@ fn make_file(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+impl Database {
+    /// One with its tables, in a folder of its own, which is gone when dropped.
+    pub(crate) async fn in_new_folder() -> (tempfile::TempDir, Self) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Self::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("an address");
+        database.prepare().await.expect("tables");
+        (folder, database)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -131,9 +131,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_backup_has_every_table() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         let statement = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
         let rows = sqlx::query(statement).fetch_all(&database.pool).await.expect("tables");
         let mut found: Vec<String> = rows.iter().map(|row| row.try_get("name").expect("a name")).collect();

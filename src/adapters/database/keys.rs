@@ -78,9 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_that_is_released_between_the_two_statements_is_kept() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         // Another server releases the key once it was found.
         let trigger = "CREATE TRIGGER released BEFORE INSERT ON idempotency_keys \
             WHEN EXISTS (SELECT 1 FROM idempotency_keys WHERE owner = NEW.owner AND name = NEW.name) \

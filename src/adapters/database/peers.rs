@@ -101,9 +101,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_conversation_is_taken_only_from_servers_that_are_gone_or_dead() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         let [a, b, other] = std::array::from_fn(|_| InstanceId::new());
         for instance in [a, b, other] {
             let peer = Peer { instance, url: "http://127.0.0.1:1".to_owned() };
@@ -133,9 +131,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_is_forgotten_with_what_it_has_unless_it_has_come_back() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         let [a, b] = std::array::from_fn(|_| InstanceId::new());
         for (instance, id) in [(a, "of-a"), (b, "of-b")] {
             let peer = Peer { instance, url: "http://127.0.0.1:1".to_owned() };
@@ -158,9 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_conversation_that_is_given_back_meanwhile_is_taken() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         // In place of another server: a conversation that is there when one is to be taken is given back.
         let trigger = "CREATE TRIGGER given_back BEFORE INSERT ON conversation_places \
             WHEN EXISTS (SELECT 1 FROM conversation_places WHERE conversation = NEW.conversation) \

@@ -232,9 +232,7 @@ mod tests {
 
     #[tokio::test]
     async fn oldest_clients_leave_that_were_not_confirmed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         for n in 0..10_u8 {
             let (id, name) = (n.to_string(), "a client".to_owned());
             let client = RegisteredClient { id, name, redirects: Vec::new(), secret: None };
@@ -254,9 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn client_that_has_just_registered_again_is_kept() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         let now = UNUSED_CLIENT_MS + 2 * DAY_MS;
         for (n, registered) in [(0_u8, 1), (1, now)] {
             let (id, name) = (n.to_string(), "a client".to_owned());

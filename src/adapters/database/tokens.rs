@@ -197,9 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_of_another_version_keeps_no_other_from_being_read() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = Database::connect(&format!("sqlite://{}/a.db", folder.path().display())).expect("an address");
-        database.prepare().await.expect("tables");
+        let (_folder, database) = Database::in_new_folder().await;
         let token = |n: u8| TokenRecord {
             id: TokenId::new(),
             owner: "ann".parse().expect("an owner"),

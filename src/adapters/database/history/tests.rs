@@ -40,9 +40,7 @@ async fn plan(database: &Database, what: &str, filter: &LineFilter) -> String {
 
 #[tokio::test]
 async fn every_page_is_found_by_an_index_in_its_order() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let database = Database::connect(&format!("sqlite://{}/state.db", folder.path().display())).expect("an address");
-    database.prepare().await.expect("tables");
+    let (_folder, database) = Database::in_new_folder().await;
     for (what, filter) in ["*", LINE_BYTES].iter().flat_map(|what| filters().map(move |filter| (*what, filter))) {
         let plan = plan(&database, what, &filter).await;
         let LineFilter { owner, conversation, language, ended, .. } = &filter;

@@ -38,9 +38,7 @@ fn operators_make_tokens_at_other_servers_and_no_connections() {
 
 #[tokio::test]
 async fn a_revocation_that_ends_nothing_is_not_remembered() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("a database");
-    database.prepare().await.expect("tables");
+    let (_folder, database) = Database::in_new_folder().await;
     let store: Arc<dyn TokenStore> = Arc::new(database);
     let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store), Arc::new(SystemClock));
     let (record, _) = tokens.create(new()).await.expect("a token");
@@ -80,9 +78,7 @@ fn configured_id_follows_from_the_token_and_the_key() {
 
 #[tokio::test]
 async fn own_runs_count_once_after_the_clock_was_set_back() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let database = Database::connect(&format!("sqlite://{}/x.db", folder.path().display())).expect("a database");
-    database.prepare().await.expect("tables");
+    let (_folder, database) = Database::in_new_folder().await;
     let store: Arc<dyn TokenStore> = Arc::new(database.clone());
     let (clock, server) = (Arc::new(ManualClock::at(NOW_S)), InstanceId::new());
     let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store), clock.clone());
@@ -94,16 +90,10 @@ async fn own_runs_count_once_after_the_clock_was_set_back() {
     let language: Language = "python".parse().expect("a language");
     let line = |instance, begun_s: i64| {
         let end = LineEnd {
-            unix_ms: begun_s * 1000,
             word: "exited".parse().expect("a word"),
-            exit_code: Some(0),
-            signal: None,
-            oom_killed: false,
             failure: None,
-            sentence: String::new(),
             figures: Figures { stdout_bytes: 300, ..Figures::default() },
-            cpu_max: None,
-            files: Vec::new(),
+            ..LineEnd::lost(begun_s * 1000, "")
         };
         HistoryLine {
             run: format!("run-{:012x}7000{begun_s:016x}", begun_s * 1000).parse().expect("an id"),
