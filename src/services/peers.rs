@@ -15,6 +15,7 @@
 //!
 //! ```text
 //! follow ── one task: writes the heartbeat, reads the others', stores new conversations, gives back idle ones
+//! take ── a task that ends by itself: the database goes on with a statement whose request is aborted
 //! ```
 
 use std::{
@@ -171,22 +172,14 @@ impl Peers {
     /// [`Code::HeldElsewhere`] when a server has it that this one does not know yet, or this server stops.
     pub async fn take(&self, conversation: &ConversationKey) -> Result<Option<Peer>, Failure> {
         let Some(inner) = self.0.as_ref().filter(|inner| !inner.holds(conversation)) else { return Ok(None) };
-        if inner.is_leaving() {
+        if inner.is_leaving.load(Ordering::Acquire) {
             return Err(elsewhere(conversation));
         }
-        let stamp = inner.stamp.fetch_add(1, Ordering::Relaxed);
-        match within(TAKE_MAX, inner.take(conversation, stamp)).await {
-            Ok(by) if by == inner.me.instance => inner.hold(conversation, Some(stamp)),
-            Ok(by) => {
-                let known = inner.others().into_iter().find(|peer| peer.instance == by);
-                return known.map(Some).ok_or_else(|| elsewhere(conversation));
-            }
-            Err(error) => {
-                inner.warn_once(&error);
-                inner.hold(conversation, None);
-            }
-        }
-        Ok(None)
+        let (taking, key) = (Arc::clone(inner), conversation.clone());
+        let taken = tokio::spawn(async move { taking.take_and_hold(&key).await }).await;
+        let Some(by) = taken.map_err(|_| elsewhere(conversation))? else { return Ok(None) };
+        let known = inner.others().into_iter().find(|peer| peer.instance == by);
+        known.map(Some).ok_or_else(|| elsewhere(conversation))
     }
 
     /// Waits until what was made here is stored, so that an answer may name it; no longer than [`TAKE_MAX`], and not
@@ -230,11 +223,10 @@ impl Peers {
                 inner.round(&mut beats, &occupancy).await
             };
             match round.await {
-                Ok(()) => {
-                    if inner.has_warned.swap(false, Ordering::Relaxed) {
-                        info!("the database answers again: conversations are at one server each");
-                    }
+                Ok(()) if inner.has_warned.swap(false, Ordering::Relaxed) => {
+                    info!("the database answers again: conversations are at one server each");
                 }
+                Ok(()) => {}
                 Err(error) => {
                     inner.warn_once(&error);
                     inner.forget_unstored(&occupancy);
@@ -256,10 +248,6 @@ impl Inner {
         self.records.lock().get_mut(conversation).map(|record| record.used = Instant::now()).is_some()
     }
 
-    fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Acquire)
-    }
-
     fn hold(&self, conversation: &ConversationKey, stamp: Option<i64>) {
         let mut records = self.records.lock();
         // Of requests that took it at once, the database keeps the highest stamp. Where one got no answer, it may have
@@ -270,6 +258,20 @@ impl Inner {
         if stamp.is_none() {
             self.has_unstored.store(true, Ordering::Release);
         }
+    }
+
+    /// Which other server has a conversation; otherwise it is held from now on.
+    async fn take_and_hold(&self, conversation: &ConversationKey) -> Option<InstanceId> {
+        let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
+        match within(TAKE_MAX, self.take(conversation, stamp)).await {
+            Ok(by) if by == self.me.instance => self.hold(conversation, Some(stamp)),
+            Ok(by) => return Some(by),
+            Err(error) => {
+                self.warn_once(&error);
+                self.hold(conversation, None);
+            }
+        }
+        None
     }
 
     async fn take(&self, conversation: &ConversationKey, stamp: i64) -> DbResult<InstanceId> {
@@ -339,7 +341,7 @@ impl Inner {
     }
 
     async fn give_back(&self, until: Instant, occupancy: &impl Occupancy) -> DbResult<()> {
-        let is_leaving = self.is_leaving();
+        let is_leaving = self.is_leaving.load(Ordering::Acquire);
         let unused = self.unused_for(if is_leaving { LEAVING_IDLE } else { IDLE_MAX });
         let is_unused = |key: &_| if is_leaving { !occupancy.has_run(key) } else { occupancy.is_idle(key) };
         for (conversation, record) in unused.into_iter().filter(|(key, _)| is_unused(key)) {

@@ -119,10 +119,23 @@ async fn what_two_requests_take_at_once_is_given_back() {
     // The statement of the first one comes to the database after that of the second.
     store.place_ms.store(200, Ordering::Relaxed);
     let second = async {
+        sleep(Duration::from_millis(1)).await;
         store.place_ms.store(0, Ordering::Relaxed);
         a.take(&c).await
     };
-    assert_eq!(tokio::join!(biased; a.take(&c), second), (None, None));
+    assert_eq!(tokio::join!(a.take(&c), second), (None, None));
+    sleep(IDLE_MAX * 2).await;
+    assert_eq!(b.take(&c).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_request_takes_that_is_aborted_is_given_back() {
+    let (store, a, b) = two_servers().await;
+    let c = key("c");
+    store.place_ms.store(200, Ordering::Relaxed);
+    timeout(Duration::from_millis(150), a.take(&c)).await.expect_err("the request is aborted");
+    store.place_ms.store(0, Ordering::Relaxed);
+    assert_eq!(store.places.lock()[&c].0, a.instance());
     sleep(IDLE_MAX * 2).await;
     assert_eq!(b.take(&c).await, None);
 }

@@ -27,7 +27,7 @@ pub struct Memory {
     pub is_away: AtomicBool,
     /// How long it takes to announce a server.
     pub announce_ms: AtomicU64,
-    /// How long it takes to give or to take back a conversation.
+    /// How long it takes to give or to take back a conversation; half of it to answer that it was given.
     pub place_ms: AtomicU64,
     /// How long it takes to take back what a server has.
     pub leave_ms: AtomicU64,
@@ -61,15 +61,20 @@ impl PeerStore for Memory {
         dead: &[(InstanceId, i64)],
     ) -> DbResult<InstanceId> {
         self.answers()?;
-        sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
+        let half = Duration::from_millis(self.place_ms.load(Ordering::Relaxed)) / 2;
+        sleep(half).await;
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut places = self.places.lock();
-        let place = places.entry(conversation.clone()).or_insert((by, stamp));
-        let beat = self.peers.lock().get(&place.0.to_string()).map(|(_, beat)| *beat);
-        if (place.0 == by && place.1 < stamp) || beat.is_none_or(|beat| dead.contains(&(place.0, beat))) {
-            *place = (by, stamp);
-        }
-        Ok(place.0)
+        let taken = {
+            let mut places = self.places.lock();
+            let place = places.entry(conversation.clone()).or_insert((by, stamp));
+            let beat = self.peers.lock().get(&place.0.to_string()).map(|(_, beat)| *beat);
+            if (place.0 == by && place.1 < stamp) || beat.is_none_or(|beat| dead.contains(&(place.0, beat))) {
+                *place = (by, stamp);
+            }
+            place.0
+        };
+        sleep(half).await;
+        Ok(taken)
     }
 
     async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> DbResult<()> {
