@@ -113,20 +113,7 @@ impl Parts {
         Surface { router: router.clone(), tokens: Arc::clone(&self.shared.tokens) }
     }
 
-    /// Builds the parts for `doctor`, which observes nothing.
-    ///
-    /// # Errors
-    /// When the engine does not list its images.
-    pub async fn unobserved(
-        config: &Config,
-        store: Arc<dyn Storage>,
-        engine: Arc<dyn Engine>,
-        probe: &Probe,
-    ) -> Result<Self, StartError> {
-        Self::build(config, signer(config), store, engine, probe, &Observability::default(), None).await
-    }
-
-    /// Builds the parts on an engine.
+    /// Builds the parts on an engine. `doctor` observes nothing and has no database.
     ///
     /// # Errors
     /// When the engine does not list its images.

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::{Findings, Level, machine::open_descriptors};
 use crate::{
-    app::{self, Parts, StartError},
+    app::{self, Parts, StartError, observability::Observability},
     config::Config,
     domain::text::chain,
     ports::{
@@ -112,7 +112,8 @@ async fn isolation(
     probe: Probe,
     findings: &mut Findings,
 ) {
-    let mut parts = match Parts::unobserved(config, store, Arc::clone(&engine), &probe).await {
+    let (signer, unobserved) = (app::signer(config), Observability::default());
+    let mut parts = match Parts::build(config, signer, store, Arc::clone(&engine), &probe, &unobserved, None).await {
         Ok(parts) => parts,
         Err(error) => return findings.sentence(Level::Fail, "isolation", &chain(&error)),
     };
