@@ -3,7 +3,6 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    num::NonZeroU32,
     sync::Arc,
 };
 
@@ -39,8 +38,9 @@ pub struct Authority {
     pub key_der: Vec<u8>,
 }
 
-/// How fast the bytes of an owner may pass: what it returns ends when so many bytes are allowed.
-pub type Pace = Arc<dyn Fn(NonZeroU32) -> BoxFuture<'static, ()> + Send + Sync>;
+/// How fast the bytes of an owner may pass: what it returns ends when so many bytes are allowed, and those before them
+/// of connections that have ended. Where it is dropped earlier, they are left to the next ones.
+pub type Pace = Arc<dyn Fn(u32) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Decides on the connections of one sandbox.
 #[async_trait]

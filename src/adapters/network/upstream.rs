@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    num::NonZeroU32,
     pin::Pin,
     sync::{Arc, OnceLock, Weak},
     task::{Context, Poll, ready},
@@ -153,7 +152,11 @@ impl Upstream {
         gate: &Arc<dyn Gate>,
         program_ended: &ProgramEnd,
     ) -> Result<Self, Refusal> {
-        let since = Instant::now();
+        let (since, pace) = (Instant::now(), gate.pace(target));
+        if let Some(pace) = &pace {
+            // Its first bytes would pass before it pays for those of connections that have ended.
+            pace(0).await;
+        }
         let addresses = gate.decide(target).await?;
         let Some(stream) = first(&addresses).await else {
             let refusal = Refusal::Unreachable(target.clone());
@@ -169,7 +172,7 @@ impl Upstream {
             half_ended_at: None,
             program_ended: Arc::clone(program_ended),
         }));
-        let (target, gate, pace) = (target.clone(), Arc::clone(gate), gate.pace(target));
+        let (target, gate) = (target.clone(), Arc::clone(gate));
         let recorder = Arc::new_cyclic(|recorder| {
             Recorder(Activity { target, gate, since, state, recorder: Weak::clone(recorder) })
         });
@@ -188,11 +191,11 @@ impl Upstream {
     }
 
     fn passed(&mut self, bytes: usize) {
-        let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new);
-        if bytes.is_some() {
+        if bytes > 0 {
             self.recorder.0.passed(Some(Instant::now()));
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            self.paying = self.pace.as_ref().map(|pace| pace(bytes));
         }
-        self.paying = self.pace.as_ref().zip(bytes).map(|(pace, bytes)| pace(bytes));
     }
 
     pub(super) fn activity(&self) -> Activity {
@@ -280,22 +283,39 @@ mod tests {
     /// Allows bytes as the test says.
     fn pace(allowed: &Arc<Semaphore>) -> Pace {
         let allowed = Arc::clone(allowed);
-        Arc::new(move |bytes: NonZeroU32| {
+        Arc::new(move |bytes: u32| {
             let allowed = Arc::clone(&allowed);
-            async move { allowed.acquire_many(bytes.get()).await.expect("it is open").forget() }.boxed()
+            async move { allowed.acquire_many(bytes).await.expect("it is open").forget() }.boxed()
         })
+    }
+
+    async fn connect(listener: &TcpListener, pace: Pace) -> Upstream {
+        let address = listener.local_addr().expect("an address");
+        let gate: Arc<dyn Gate> = Arc::new(AllowingGate { pace: Some(pace), ..AllowingGate::at(address) });
+        let target = Target::parse("a.example:80", None).expect("a target");
+        Upstream::connect(&target, &gate, &ProgramEnd::default()).await.expect("a connection")
     }
 
     /// A connection to a host, whose bytes pass as far as there are permits.
     async fn paced() -> (Upstream, TcpStream, Arc<Semaphore>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
         let allowed = Arc::new(Semaphore::new(0));
-        let gate: Arc<dyn Gate> = Arc::new(AllowingGate { pace: Some(pace(&allowed)), ..AllowingGate::at(address) });
-        let target = Target::parse("a.example:80", None).expect("a target");
-        let upstream = Upstream::connect(&target, &gate, &ProgramEnd::default()).await.expect("a connection");
+        let upstream = connect(&listener, pace(&allowed)).await;
         let (host, _) = listener.accept().await.expect("a connection");
         (upstream, host, allowed)
+    }
+
+    #[tokio::test]
+    async fn connection_is_made_when_the_bytes_of_those_that_ended_are_paid() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let allowed = Arc::new(Semaphore::new(0));
+        let left = pace(&allowed);
+        let mut connecting = pin!(connect(&listener, Arc::new(move |bytes: u32| left(bytes + 1))));
+        tokio::time::pause();
+        assert!(timeout(IDLE_MAX, connecting.as_mut()).await.is_err(), "one byte is left");
+        tokio::time::resume();
+        allowed.add_permits(1);
+        connecting.await;
     }
 
     #[tokio::test]

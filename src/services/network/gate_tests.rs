@@ -3,7 +3,6 @@
 use std::{
     collections::{HashMap, VecDeque},
     net::Ipv4Addr,
-    num::NonZeroU32,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -344,8 +343,7 @@ async fn bytes_pass_at_the_largest_rate_where_all_policies_of_a_host_limit_them(
     let policies = vec![limited("a", least), limited("b", 4 * least), limited("c", least)];
     let gate = gate_in(&network(Arc::default(), policies, Vec::new(), &[]));
     let pace = gate.pace(&host).expect("all of them limit bytes");
-    let bytes = NonZeroU32::new(3 * least).expect("some");
-    assert!(pace(bytes).now_or_never().is_some(), "they fit into a minute of the second policy");
+    assert!(pace(3 * least).now_or_never().is_some(), "they fit into a minute of the second policy");
     let policies = vec![limited("a", least), limited("b", 0)];
     assert!(gate_in(&network(Arc::default(), policies, Vec::new(), &[])).pace(&host).is_none());
 }

@@ -2,7 +2,7 @@
 //! algorithm of `governor`. A burst may use a whole minute's allowance; then the rate applies. Calls of tools are
 //! counted too.
 
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use governor::{
@@ -12,12 +12,15 @@ use governor::{
     state::keyed::HashMapStateStore,
 };
 use parking_lot::Mutex;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     domain::{Principal, network::BYTES_PER_MINUTE_MIN},
     ports::network::Pace,
 };
+
+/// How long nothing may pass for as much to pass at once.
+const BURST: Duration = Duration::from_mins(1);
 
 /// The owners, which are bounded by the number of tokens.
 type Limiter<C> = RateLimiter<Principal, HashMapStateStore<Principal>, C, NoOpMiddleware<<C as Clock>::Instant>>;
@@ -28,22 +31,30 @@ type ByName<C> = HashMap<(String, NonZeroU32), Arc<Limiter<C>>>;
 pub(in crate::services) struct Limiters<C: Clock = DefaultClock> {
     all: Mutex<ByName<C>>,
     clock: C,
+    left: Arc<Mutex<Left>>,
+}
+
+/// By what limits them and their owner.
+type Left = HashMap<(String, Principal), LeftBytes>;
+
+/// Bytes that connections had not paid for when they ended.
+struct LeftBytes {
+    bytes: u32,
+    /// When the allowance was last used up.
+    at: Instant,
 }
 
 impl Limiters {
     /// How fast the bytes of an owner may pass.
     pub(super) fn pace(&self, name: &str, rate: NonZeroU32, owner: &Principal) -> Pace {
-        let (limiter, clock, owner) = (self.of(name, rate), self.clock.clone(), owner.clone());
-        Arc::new(move |bytes: NonZeroU32| {
-            let (limiter, clock, owner) = (Arc::clone(&limiter), clock.clone(), owner.clone());
+        let (limiter, clock, left) = (self.of(name, rate), self.clock.clone(), Arc::clone(&self.left));
+        let key = (name.to_owned(), owner.clone());
+        Arc::new(move |bytes: u32| {
+            let (limiter, clock, left) = (Arc::clone(&limiter), clock.clone(), Arc::clone(&left));
+            let mut unpaid = Unpaid { bytes, rate, limiter, clock, key: key.clone(), left };
             async move {
-                let mut left = bytes.get();
-                // No limit is less than a piece.
-                while let Some(piece) = NonZeroU32::new(left.min(BYTES_PER_MINUTE_MIN)) {
-                    while let Ok(Err(until)) = limiter.check_key_n(&owner, piece) {
-                        sleep(until.wait_time_from(clock.now())).await;
-                    }
-                    left -= piece.get();
+                while let Some(wait) = unpaid.pay() {
+                    sleep(wait).await;
                 }
             }
             .boxed()
@@ -51,10 +62,64 @@ impl Limiters {
     }
 }
 
+/// Bytes of a connection that have passed. Those that it has not paid for when it ends are left to the next ones of its
+/// owner: otherwise many short connections would pass them without a limit.
+struct Unpaid {
+    bytes: u32,
+    rate: NonZeroU32,
+    limiter: Arc<Limiter<DefaultClock>>,
+    clock: DefaultClock,
+    key: (String, Principal),
+    left: Arc<Mutex<Left>>,
+}
+
+impl Unpaid {
+    /// Pays for as many bytes as are allowed now, first for those that others left; how long to wait for the next ones.
+    fn pay(&mut self) -> Option<Duration> {
+        let charge = |owed: &mut u32| {
+            // No limit is less than a piece.
+            while let Some(piece) = NonZeroU32::new(BYTES_PER_MINUTE_MIN.min(*owed)) {
+                if let Ok(Err(until)) = self.limiter.check_key_n(&self.key.1, piece) {
+                    return Some(until.wait_time_from(self.clock.now()));
+                }
+                *owed -= piece.get();
+            }
+            None
+        };
+        if let Some(left) = self.left.lock().get_mut(&self.key) {
+            left.age(self.rate);
+            let wait = charge(&mut left.bytes);
+            if wait.is_some() {
+                return wait;
+            }
+        }
+        charge(&mut self.bytes)
+    }
+}
+
+impl Drop for Unpaid {
+    fn drop(&mut self) {
+        if self.bytes > 0 && self.pay().is_some() {
+            let mut left = self.left.lock();
+            let left = left.entry(self.key.clone()).or_insert_with(|| LeftBytes { bytes: 0, at: Instant::now() });
+            left.bytes = left.bytes.saturating_add(self.bytes);
+        }
+    }
+}
+
+impl LeftBytes {
+    /// The rate has paid for some while nothing passed: for what it allowed beside the burst of a minute that there is.
+    fn age(&mut self, rate: NonZeroU32) {
+        let paid = u64::from(rate.get()) * self.at.elapsed().saturating_sub(BURST).as_secs() / BURST.as_secs();
+        self.bytes = self.bytes.saturating_sub(paid.try_into().unwrap_or(u32::MAX));
+        self.at = Instant::now();
+    }
+}
+
 impl<C: Clock + Clone> Limiters<C> {
     #[cfg(test)]
     fn at(clock: C) -> Self {
-        Self { all: Mutex::default(), clock }
+        Self { all: Mutex::default(), clock, left: Arc::default() }
     }
 
     /// Counts one for an owner.
@@ -85,9 +150,8 @@ impl<C: Clock + Clone> Limiters<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use governor::clock::FakeRelativeClock;
+    use tokio::time::advance;
 
     use super::*;
     use crate::domain::network::{Policy, PolicyText};
@@ -135,6 +199,23 @@ mod tests {
         clock.advance(Duration::from_mins(5));
         assert_eq!(take(&rates, &limited(10), &owner), Ok(()));
         assert_eq!(rates.all.lock().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_a_connection_left_unpaid_are_paid_by_the_next_ones_of_its_owner() {
+        let rate = NonZeroU32::new(BYTES_PER_MINUTE_MIN).expect("not 0");
+        let limiters = Limiters::<DefaultClock>::default();
+        let pass = |owner: &Principal, bytes| limiters.pace("a", rate, owner)(bytes);
+        let (one, other) = (Principal::default(), Principal::self_test());
+        drop(pass(&one, BYTES_PER_MINUTE_MIN));
+        assert!(pass(&one, 0).now_or_never().is_some(), "a minute allows them");
+        drop(pass(&one, BYTES_PER_MINUTE_MIN));
+        for _ in 0..2 {
+            assert!(pass(&one, 0).now_or_never().is_none(), "they are left");
+        }
+        assert!(pass(&other, BYTES_PER_MINUTE_MIN).now_or_never().is_some());
+        advance(2 * BURST).await;
+        assert!(pass(&one, 0).now_or_never().is_some(), "nothing has passed meanwhile");
     }
 
     #[test]
