@@ -291,6 +291,12 @@ async fn a_session_of_mcp_is_used_through_any_server() {
         }
     }
     assert_eq!(pair.started(), (before.0 + 2, before.1 + 2));
+    // Sent on as often as may be: it is refused here.
+    let asked = json!({"jsonrpc": "2.0", "id": "refused", "method": "tools/call",
+                       "params": {"name": "sandbox_run_code", "arguments": run("of-b", "print 3")}});
+    let refused = a.post(asked.to_string()).header("sandbox-sent-on", "2").send().await.expect("an answer");
+    let refused: Value = refused.json().await.expect("JSON");
+    assert_eq!((&refused["id"], &refused["error"]["data"]["code"]), (&json!("refused"), &json!("held_elsewhere")));
     let url = format!("http://{}/mcp", b.address);
     let ended =
         b.http.delete(&url).bearer_auth(TOKEN).header("mcp-session-id", &session).send().await.expect("an answer");

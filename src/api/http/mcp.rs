@@ -168,15 +168,9 @@ async fn call(State(mount): State<Arc<Mount>>, request: Request) -> Response {
         mount.see(&mut head, session.as_deref())?;
         mount.bodies.read(&head.headers, body).await.map_err(failed)
     };
-    let taken = taken.await;
-    if let Ok(body) = &taken
-        && let Some(answer) = mount.relayed(&head, session.as_deref(), body).await
-    {
-        return answer;
-    }
-    let answered = match (taken, session.as_deref()) {
+    let answered = match (taken.await, session.as_deref()) {
         (Ok(body), Some(session)) if is_batch(session, &body) => answer_batch(&mount, session, &head, &body).await,
-        (Ok(body), _) => mount.one(head, body).await,
+        (Ok(body), session) => mount.one(head, session, body).await,
         (Err(error), _) => Err(error),
     };
     answered.unwrap_or_else(IntoResponse::into_response)
@@ -213,13 +207,17 @@ impl Mount {
         Ok(())
     }
 
-    async fn one(&self, mut head: Parts, body: Bytes) -> Result<Response, ApiError> {
+    async fn one(&self, mut head: Parts, session: Option<&Session>, body: Bytes) -> Result<Response, ApiError> {
         let message = body.clone();
         let envelope = by_size(body.len(), move || Envelope::read(&message)).await?;
         check_method(&head.headers, &envelope)?;
         if envelope.method.is_none() && session_id(&head.headers).is_none() {
             let why = "The body is an answer, and this server asks only in a session: send it with `mcp-session-id`.";
             return Err(refusal(INVALID_REQUEST, envelope.id.as_ref(), why));
+        }
+        if let Some(peer) = self.elsewhere(&head, session, &body).await {
+            let refused = |failure| failed_call(failure, envelope.id.as_ref());
+            return self.sent_on(peer.map_err(refused)?, &head, body).await.map_err(refused);
         }
         // Held until there is an answer: a session that is being opened is not closed for another.
         let (service, _opening) = self.choose(&mut head, &envelope).await?;
@@ -243,7 +241,7 @@ impl Mount {
     fn count(&self, head: &mut Parts, envelope: &Envelope) -> Result<(), ApiError> {
         let Envelope { method: Some(_), id: Some(id) } = envelope else { return Ok(()) };
         if let Some(session) = session_id(&head.headers).and_then(|id| self.open.get(id)) {
-            head.extensions.insert(self.open.begin_call(&session).map_err(|failure| failed_call(failure, id))?);
+            head.extensions.insert(self.open.begin_call(&session).map_err(|failure| failed_call(failure, Some(id)))?);
         }
         Ok(())
     }

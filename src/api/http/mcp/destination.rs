@@ -2,15 +2,12 @@
 //! call that is sent on has no session there, so nothing can be asked of its client; its answer and its progress come
 //! back as they are, of one in a batch the answer alone.
 
-use axum::{
-    http::request::Parts,
-    response::{IntoResponse as _, Response},
-};
+use axum::{http::request::Parts, response::Response};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Mount, failed, sessions::Session};
+use super::{Mount, sessions::Session};
 use crate::{
     api::{
         mcp::{ToolName, shared_conversation},
@@ -47,15 +44,6 @@ enum About {
 }
 
 impl Mount {
-    /// The answer of another server, if the message is for one.
-    pub(super) async fn relayed(&self, head: &Parts, session: Option<&Session>, body: &Bytes) -> Option<Response> {
-        let answered = match self.elsewhere(head, session, body).await? {
-            Ok(peer) => self.sent_on(peer, head, body.clone()).await,
-            Err(failure) => Err(failure),
-        };
-        Some(answered.unwrap_or_else(|failure| failed(failure).into_response()))
-    }
-
     /// The other server that a message is for, or why no server answers it now; `None`: it is for this one.
     pub(super) async fn elsewhere(
         &self,

@@ -124,12 +124,12 @@ pub(super) fn refusal(rpc: i64, id: Option<&Value>, message: impl Into<String>) 
 
 /// A failure that is not about the form of the message.
 pub(super) fn failed(failure: Failure) -> ApiError {
-    of(failure, INVALID_REQUEST, None)
+    failed_call(failure, None)
 }
 
-/// The same, of a call that is known.
-pub(super) fn failed_call(failure: Failure, id: &Value) -> ApiError {
-    of(failure, INVALID_REQUEST, Some(id))
+/// The same, of a message whose id is known.
+pub(super) fn failed_call(failure: Failure, id: Option<&Value>) -> ApiError {
+    of(failure, INVALID_REQUEST, id)
 }
 
 fn of(failure: Failure, code: i64, id: Option<&Value>) -> ApiError {
@@ -222,7 +222,7 @@ async fn answer_one(
     if let Some(id) = envelope.id.clone()
         && let Some(peer) = mount.elsewhere(&head, Some(session), &message).await
     {
-        let refused = move |failure| failed_call(failure, &id);
+        let refused = move |failure| failed_call(failure, Some(&id));
         let peer = peer.map_err(&refused)?;
         // Whole, since a piece of another server's stream may be a part of an event.
         head.headers.insert(header::ACCEPT, JSON);
