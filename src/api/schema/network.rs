@@ -171,3 +171,18 @@ answers! {
 pub struct PolicyList {
     pub policies: Vec<PolicyResult>,
 }
+
+#[cfg(test)]
+mod tests {
+    use utoipa::PartialSchema as _;
+
+    use super::*;
+
+    #[test]
+    fn document_has_the_bounds_of_the_lists_of_a_policy() {
+        let document = serde_json::to_value(PolicyBody::schema()).expect("JSON");
+        for (list, _, most) in PolicyText::default().lists() {
+            assert_eq!(document["properties"][list]["maxItems"], most, "{list}");
+        }
+    }
+}

@@ -46,6 +46,20 @@ pub struct PolicyText {
     pub bytes_per_minute: u32,
 }
 
+impl PolicyText {
+    /// Each list, how many items it has, and how many it may have outside of the settings.
+    pub fn lists(&self) -> [(&'static str, usize, usize); 6] {
+        [
+            ("hosts", self.hosts.len(), 500),
+            ("ports", self.ports.len(), 100),
+            ("addresses", self.addresses.len(), 100),
+            ("languages", self.languages.len(), 100),
+            ("methods", self.methods.len(), 32),
+            ("paths", self.paths.len(), 100),
+        ]
+    }
+}
+
 /// Hosts that programs may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
