@@ -9,6 +9,7 @@ use std::{
 use parking_lot::RwLock;
 use secrecy::SecretString;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
@@ -59,7 +60,7 @@ impl Directory {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let connectors = ServerConnectors { upstreams, sandboxed };
-        let live = |(server, secret)| Arc::new(Live::new(server, secret, connectors.clone()));
+        let live = |(server, secret)| Arc::new(Live::new(server, secret, connectors.clone(), CancellationToken::new()));
         let configured = configured.into_iter().map(live).collect();
         Self { configured, made: RwLock::default(), broken: Mutex::default(), store, connectors, clock }
     }
@@ -111,7 +112,8 @@ impl Directory {
     }
 
     /// Makes a server, or another one in place of the one of that name; returns the name. `secret` stands for
-    /// `{secret}` in its headers and variables; `None` keeps the one that it has, where its address stays.
+    /// `{secret}` in its headers and variables; `None` keeps the one that it has, where its address stays. Calls that
+    /// were sent go on; those that wait to be sent end.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for what it cannot be, [`Code::DatabaseUnavailable`].
@@ -179,12 +181,15 @@ impl Directory {
         for (name, definition, secret) in rows {
             let parsed = serde_json::from_str::<ServerText>(&definition).map_err(|error| error.to_string());
             let server = parsed.and_then(|text| ToolServer::parse(&name, &text).map_err(|error| error.to_string()));
-            match (server, known.remove(&name)) {
-                (Ok(server), Some(live)) if live.server.text == server.text && live.secret() == secret => {
-                    made.push(live);
-                }
-                (Ok(server), _) => made.push(Arc::new(Live::new(server, secret.into(), self.connectors.clone()))),
-                (Err(error), _) => {
+            match server {
+                Ok(server) => match known.remove(&name) {
+                    Some(live) if live.server.text == server.text && live.secret() == secret => made.push(live),
+                    changed => {
+                        let ended = changed.map(|live| live.replace()).unwrap_or_default();
+                        made.push(Arc::new(Live::new(server, secret.into(), self.connectors.clone(), ended)));
+                    }
+                },
+                Err(error) => {
                     let row = (name, definition);
                     if !logged.contains(&row) {
                         warn!(name = row.0, error, "a stored tool server does not hold");
@@ -195,7 +200,7 @@ impl Directory {
         }
         drop(made);
         for gone in known.into_values() {
-            gone.ended.cancel();
+            gone.replace().cancel();
         }
         Ok(())
     }

@@ -69,8 +69,10 @@ pub(super) struct Live {
     at_once: Semaphore,
     /// Of each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
-    /// Ends its calls: it does not hold any more.
-    pub(super) ended: CancellationToken,
+    /// It sends no call any more: it was changed, so that another one has its place, or removed.
+    replaced: CancellationToken,
+    /// Ends its calls, and those that were sent before it was changed: it was removed.
+    ended: CancellationToken,
 }
 
 /// A tool as it can be called.
@@ -199,7 +201,12 @@ pub struct ServerState {
 }
 
 impl Live {
-    pub(super) fn new(server: ToolServer, secret: SecretString, connectors: ServerConnectors) -> Self {
+    pub(super) fn new(
+        server: ToolServer,
+        secret: SecretString,
+        connectors: ServerConnectors,
+        ended: CancellationToken,
+    ) -> Self {
         Self {
             server: Arc::new(server),
             secret,
@@ -211,12 +218,19 @@ impl Live {
             reading: Arc::new(Semaphore::new(1)),
             at_once: Semaphore::new(AT_ONCE_MAX),
             shares: Shares::new(OWNER_AT_ONCE_MAX),
-            ended: CancellationToken::new(),
+            replaced: ended.child_token(),
+            ended,
         }
     }
 
     pub(super) fn name(&self) -> &ServerName {
         &self.server.name
+    }
+
+    /// Ends its calls that were not sent: another secret or other rules may hold. What ends those that were.
+    pub(super) fn replace(&self) -> CancellationToken {
+        self.replaced.cancel();
+        self.ended.clone()
     }
 
     pub(super) fn secret(&self) -> &str {
@@ -312,16 +326,20 @@ impl Live {
         arguments: Map<String, Value>,
         progress: ProgressSink,
     ) -> Result<(Answer, OwnedSemaphorePermit), UpstreamError> {
-        let removed = || UpstreamError::Away("it was removed".to_owned());
-        // In this order, so that what waits for its owner's room takes none of the others'.
-        let own = self.shares.of(owner).acquire_owned().await.map_err(|_| removed())?;
-        let _one = self.at_once.acquire().await.map_err(|_| removed())?;
-        let upstream = self.connected().await?;
+        let ready = async {
+            // In this order, so that what waits for its owner's room takes none of the others'.
+            let own = self.shares.of(owner).acquire_owned().await.ok()?;
+            let one = self.at_once.acquire().await.ok()?;
+            Some(self.connected().await.map(|upstream| (own, one, upstream)))
+        };
+        let replaced = || UpstreamError::Away("it was changed or removed before the call was sent".to_owned());
+        let ready = self.replaced.run_until_cancelled(ready).await.flatten().ok_or_else(replaced)?;
+        let (own, _one, upstream) = ready?;
         let call_max = self.server.call_max();
         let call = timeout(call_max, upstream.call(tool, arguments, progress));
         let answer = tokio::select! {
             biased;
-            () = self.ended.cancelled() => Err(removed()),
+            () = self.ended.cancelled() => Err(UpstreamError::Away("it was removed".to_owned())),
             answered = call => answered.unwrap_or(Err(UpstreamError::Late(call_max))),
         };
         answer.map(|answer| (answer, own))

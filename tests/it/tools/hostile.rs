@@ -353,3 +353,36 @@ async fn a_server_that_is_removed_ends_calls_under_way() {
     );
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_changed_sends_no_call_that_waited_and_ends_the_others_when_it_is_removed() {
+    let [upstream, ready] =
+        [Upstream::start(json!([tool("echo")])).await, Upstream::start(json!([tool("echo")])).await];
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    put(&server, "ready", json!({"url": ready.url})).await;
+    // One call more than an owner has at once.
+    let code = format!(
+        "{RAW}{}",
+        r#"
+import select
+left = {open_(): 15, open_(): 2}
+for s in left:
+    for id in range(left[s]): call(s, id, silent=True)
+    say(s, b'{"id": 99, "call": {"server": "ready", "tool": "echo"}}'); hear(s)
+s = select.select(list(left), [], [])[0][0]
+left[s] -= 1; print(hear(s)["error"]["code"])
+new = open_(); call(new, 0); print(hear(new)["result"]["text"])
+print({hear(s)["error"]["code"] for s in left for _ in range(left[s])})
+"#
+    );
+    let (text, ()) = tokio::join!(printed(&server, TOKEN, "python", &code), async {
+        until("all are read", async || ready.calls().len() == 2 && upstream.calls().len() == 16).await;
+        put(&server, "up", json!({"url": upstream.url, "description": "changed"})).await;
+        until("a new call is sent", async || upstream.calls().len() == 17).await;
+        assert_eq!(call(&server, TOKEN, Method::DELETE, "/v1/tool-servers/up", None).await.0, 204);
+    });
+    assert_eq!(text, "tool_unavailable\ndone\n{'tool_unavailable'}\n");
+    assert_eq!(upstream.calls().len(), 17, "the one that waited was not sent");
+    server.stop().await;
+}
