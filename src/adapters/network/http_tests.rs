@@ -13,7 +13,7 @@ use yamux::Stream;
 use super::{
     super::{
         Multiplexer, authority,
-        tests::{AllowingGate, sandbox_of},
+        tests::{AllowingGate, sandbox_of, say},
         upstream::ProgramEnd,
     },
     *,
@@ -35,12 +35,10 @@ async fn requests_that_a_host_does_not_answer_or_that_are_not_made_are_recorded(
     let ended = [("a.example:80", "502 ", "a.example:80 does not answer", "unreachable")].repeat(100);
     let refused = ("a.example:443", "403 ", "a.example:443 takes TLS alone", "no_tls");
     for (target, status, why, word) in ended.into_iter().chain([refused]) {
-        first.write_all(&[1]).await.expect("written");
-        first.flush().await.expect("flushed");
+        say(&mut first, &[1]).await;
         let mut channel = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
         let request = format!("GET http://{target}/ HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n");
-        channel.write_all(request.as_bytes()).await.expect("written");
-        channel.flush().await.expect("flushed");
+        say(&mut channel, request.as_bytes()).await;
         let mut answer = Vec::new();
         drop(timeout(LONG, channel.read_to_end(&mut answer)).await.expect("it ends"));
         let answer = String::from_utf8_lossy(&answer);
@@ -60,13 +58,11 @@ async fn body_in_another_coding_than_chunked_alone_reaches_no_host() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox_of(&carrier, gate).channels().await;
     for coding in ["gzip, chunked", "chunked, chunked", "x\r\nTransfer-Encoding: chunked", ", chunked"] {
-        first.write_all(&[1]).await.expect("written");
-        first.flush().await.expect("flushed");
+        say(&mut first, &[1]).await;
         let mut channel = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
         let head = "POST http://a.example/ HTTP/1.1\r\nHost: a.example\r\nConnection: close";
         let request = format!("{head}\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n");
-        channel.write_all(request.as_bytes()).await.expect("written");
-        channel.flush().await.expect("flushed");
+        say(&mut channel, request.as_bytes()).await;
         let mut answer = Vec::new();
         drop(timeout(LONG, channel.read_to_end(&mut answer)).await.expect("it ends"));
         let answer = String::from_utf8_lossy(&answer);
@@ -81,14 +77,12 @@ async fn waiting(gate: Arc<AllowingGate>, listener: &TcpListener) -> (Stream, Tc
     let (mut first, mut all) = sandbox_of(&carrier, gate).channels().await;
     // As long as the channels.
     tokio::spawn(async move {
-        first.write_all(&[1]).await.expect("written");
-        first.flush().await.expect("flushed");
+        say(&mut first, &[1]).await;
         drop(first.read_to_end(&mut Vec::new()).await);
     });
     let mut channel = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
     let request = b"GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
-    channel.write_all(request).await.expect("written");
-    channel.flush().await.expect("flushed");
+    say(&mut channel, request).await;
     let (host, _) = timeout(LONG, listener.accept()).await.expect("in time").expect("a connection");
     timeout(LONG, host.readable()).await.expect("in time").expect("the request");
     (channel, host)
@@ -180,8 +174,7 @@ async fn request_that_was_sent_is_not_sent_again_and_is_listed_with_its_connecti
     let gate = Arc::new(AllowingGate::at(listener.local_addr().expect("an address")));
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox_of(&carrier, gate.clone()).channels().await;
-    first.write_all(&[1]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1]).await;
     let mut channel = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
     let request = b"GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n";
     channel.write_all(&request.repeat(2)).await.expect("written");
@@ -278,8 +271,7 @@ async fn tunnel_that_has_to_be_opened_is_refused_where_the_sandbox_trusts_no_cer
     let gate = Arc::new(AllowingGate { opens: true, ..AllowingGate::at(address) });
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox_of(&carrier, gate.clone()).channels().await;
-    first.write_all(&[1; 2]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1; 2]).await;
     for (said, answered) in [
         (
             b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n".as_slice(),

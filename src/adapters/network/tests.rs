@@ -159,6 +159,12 @@ impl Sandbox {
     }
 }
 
+/// Writes at once.
+pub(super) async fn say(channel: &mut Stream, bytes: &[u8]) {
+    channel.write_all(bytes).await.expect("written");
+    channel.flush().await.expect("flushed");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_ends_the_channels() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
@@ -201,8 +207,7 @@ async fn sandbox_that_breaks_the_rules_is_recorded_and_one_that_ends_within_a_fr
 async fn sandbox_gets_one_channel_for_each_byte_up_to_its_number() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox(&carrier).channels().await;
-    first.write_all(&[1; 200]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1; 200]).await;
     let mut channels = Vec::new();
     for _ in 0..CHANNELS_MAX {
         channels.push(timeout(LONG, all.recv()).await.expect("in time").expect("a channel"));
@@ -211,8 +216,7 @@ async fn sandbox_gets_one_channel_for_each_byte_up_to_its_number() {
     // One that ends makes room for the next, and the proxy answers on it.
     drop(channels.pop());
     let mut next = timeout(LONG, all.recv()).await.expect("in time").expect("a channel");
-    next.write_all(b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n").await.expect("written");
-    next.flush().await.expect("flushed");
+    say(&mut next, b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n").await;
     let mut head = vec![0; 60];
     next.read_exact(&mut head).await.expect("an answer");
     assert!(head.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:443\r\n"), "{}", head.escape_ascii());
@@ -224,8 +228,7 @@ async fn flood_of_channels_that_are_reset_at_once_leaves_room_for_as_many_as_bef
     let (mut first, mut all) = sandbox(&carrier).channels().await;
     let mut held = Vec::new();
     for round in 0..=50 {
-        first.write_all(&[1; CHANNELS_MAX]).await.expect("written");
-        first.flush().await.expect("flushed");
+        say(&mut first, &[1; CHANNELS_MAX]).await;
         for _ in 0..CHANNELS_MAX {
             let channel = timeout(LONG, all.recv()).await.expect("in time").expect("the channels live");
             // Its half has not ended, so that its drop resets it.
@@ -261,16 +264,14 @@ async fn channel_that_is_reset_while_the_sandbox_reads_nothing_makes_room() {
         }
     });
     let (mut first, mut all) = sandbox.channels().await;
-    first.write_all(&[1; CHANNELS_MAX + 1]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1; CHANNELS_MAX + 1]).await;
     let mut channels = Vec::new();
     for _ in 0..CHANNELS_MAX {
         channels.push(all.recv().await.expect("a channel"));
     }
     let nothing_is_read = reads.acquire().await.expect("it is open");
     for channel in &mut channels {
-        channel.write_all(b"\x01endless\n").await.expect("written");
-        channel.flush().await.expect("flushed");
+        say(channel, b"\x01endless\n").await;
     }
     idle().await;
     // Its end waits in the server's multiplexer, which cannot write; its room is granted again.
@@ -285,8 +286,7 @@ async fn channel_that_is_reset_while_the_sandbox_reads_nothing_makes_room() {
 async fn programs_that_end_their_half_and_go_away_leave_room() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox(&carrier).channels().await;
-    first.write_all(&[1; CHANNELS_MAX + 1]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1; CHANNELS_MAX + 1]).await;
     for _ in 0..CHANNELS_MAX {
         let mut channel = all.recv().await.expect("a channel");
         channel.write_all(b"\x01endless\n").await.expect("written");
@@ -302,11 +302,9 @@ async fn programs_that_end_their_half_and_go_away_leave_room() {
 async fn program_that_begins_to_speak_socks_and_says_no_more_loses_its_connection() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox(&carrier).channels().await;
-    first.write_all(&[1]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1]).await;
     let mut channel = all.recv().await.expect("a channel");
-    channel.write_all(b"\x05\x01").await.expect("written");
-    channel.flush().await.expect("flushed");
+    say(&mut channel, b"\x05\x01").await;
     let mut answer = Vec::new();
     drop(timeout(2 * HEAD_MAX, channel.read_to_end(&mut answer)).await.expect("it ends"));
     assert_eq!(answer, b"\0");
@@ -316,8 +314,7 @@ async fn program_that_begins_to_speak_socks_and_says_no_more_loses_its_connectio
 async fn program_that_sends_all_of_a_refused_request_comes_to_its_answer() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox(&carrier).channels().await;
-    first.write_all(&[1]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1]).await;
     let mut channel = all.recv().await.expect("a channel");
     let body = vec![b'x'; 4 << 20];
     let head = format!("POST http://a.example/ HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -338,8 +335,7 @@ async fn connection_for_which_there_is_no_room_is_told_so() {
     let (mut first, mut all) = sandbox(&carrier).channels().await;
     let all_of_them = carrier.permits.available_permits().try_into().expect("few");
     let of_others = carrier.permits.acquire_many(all_of_them).await.expect("all of them");
-    first.write_all(&[1; 3]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1; 3]).await;
     let http = b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n".as_slice();
     for (said, answered) in [
         (http, b"\0HTTP/1.1 503 too many connections are open\r\n".as_slice()),
@@ -355,11 +351,9 @@ async fn connection_for_which_there_is_no_room_is_told_so() {
         assert!(answered.len() > 1 || answer.len() == 1, "{}", answer.escape_ascii());
     }
     drop(of_others);
-    first.write_all(&[1]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1]).await;
     let mut next = all.recv().await.expect("a channel");
-    next.write_all(http).await.expect("written");
-    next.flush().await.expect("flushed");
+    say(&mut next, http).await;
     let mut head = vec![0; 60];
     next.read_exact(&mut head).await.expect("an answer");
     assert!(head.starts_with(b"\0HTTP/1.1 403 no policy allows a.example:443\r\n"), "{}", head.escape_ascii());
@@ -369,8 +363,7 @@ async fn connection_for_which_there_is_no_room_is_told_so() {
 async fn request_to_the_server_is_one_line_and_its_answer_ends() {
     let carrier = Multiplexer::trusting(None).expect("a carrier");
     let (mut first, mut all) = sandbox(&carrier).channels().await;
-    first.write_all(&[1; 3]).await.expect("written");
-    first.flush().await.expect("flushed");
+    say(&mut first, &[1; 3]).await;
     let endless = [b"\x01".to_vec(), vec![b'x'; 80 << 10]].concat();
     for (said, answered) in [
         (b"\x01install this\nand more".to_vec(), b"\0heard install this".as_slice()),
