@@ -27,8 +27,10 @@ use yamux::Stream;
 
 use super::{READ_BYTES, upstream::ProgramEnd};
 
-/// A piece for the sandbox.
+/// What a frame of the multiplexer carries at most.
 pub(super) const PIECE_BYTES: usize = (64 << 10) - 64;
+/// A piece for the sandbox: a whole frame with its header. What did not fit would be flushed as a piece of its own.
+const FRAME_BYTES: usize = PIECE_BYTES + 12;
 /// How long a program that has ended its half may take nothing of what is written to it.
 const STALLED_MAX: Duration = Duration::from_mins(1);
 /// How long what a program sends is read after the end of its answer: all of it, and each piece.
@@ -167,10 +169,10 @@ impl Outgoing {
 
 impl AsyncWrite for Outgoing {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.piece.len() >= PIECE_BYTES {
+        if self.piece.len() >= FRAME_BYTES {
             ready!(self.poll_send(cx))?;
         }
-        let count = bytes.len().min(PIECE_BYTES - self.piece.len());
+        let count = bytes.len().min(FRAME_BYTES - self.piece.len());
         self.piece.extend_from_slice(&bytes[..count]);
         Poll::Ready(Ok(count))
     }
@@ -188,27 +190,54 @@ impl AsyncWrite for Outgoing {
 mod tests {
     use tokio::io::AsyncWriteExt as _;
 
-    use super::*;
+    use super::{
+        super::{
+            Multiplexer,
+            tests::{sandbox, say},
+        },
+        *,
+    };
 
     #[tokio::test]
     async fn pieces_are_full_or_flushed_and_an_end_is_an_error_each_time() {
         let (sender, mut pieces) = mpsc::channel(1);
         let mut outgoing = Outgoing::new(sender);
         let written = tokio::spawn(async move {
-            outgoing.write_all(&vec![1; PIECE_BYTES * 2 + 5]).await.expect("taken");
+            outgoing.write_all(&vec![1; FRAME_BYTES * 2 + 5]).await.expect("taken");
             outgoing.flush().await.expect("sent");
             outgoing
         });
         let mut lengths = Vec::new();
-        while lengths.iter().sum::<usize>() < PIECE_BYTES * 2 + 5 {
+        while lengths.iter().sum::<usize>() < FRAME_BYTES * 2 + 5 {
             lengths.push(pieces.recv().await.expect("a piece").len());
         }
-        assert_eq!(lengths, [PIECE_BYTES, PIECE_BYTES, 5]);
+        assert_eq!(lengths, [FRAME_BYTES, FRAME_BYTES, 5]);
         let mut outgoing = written.await.expect("written");
         drop(pieces);
         for _ in 0..3 {
             outgoing.write_all(b"x").await.expect("held until it is flushed");
             assert_eq!(outgoing.flush().await.expect_err("gone").kind(), io::ErrorKind::BrokenPipe);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_whole_frame_is_one_piece() {
+        let carrier = Multiplexer::trusting(None).expect("a carrier");
+        let mut sandbox = sandbox(&carrier);
+        let (relayed, from_server) = mpsc::channel(4);
+        let mut pieces = std::mem::replace(&mut sandbox.from_server, from_server);
+        let counting = tokio::spawn(async move {
+            let mut whole = 0;
+            while whole < 4 {
+                let piece = pieces.recv().await.expect("a piece");
+                whole += usize::from(piece.len() == FRAME_BYTES);
+                relayed.send(piece).await.expect("taken");
+            }
+        });
+        let (mut first, mut all) = sandbox.channels().await;
+        say(&mut first, &[1]).await;
+        let mut channel = all.recv().await.expect("a channel");
+        say(&mut channel, b"\x01endless\n").await;
+        timeout(REST_MAX, counting).await.expect("a window has room for four").expect("they are sent");
     }
 }
