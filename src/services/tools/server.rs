@@ -5,7 +5,6 @@
 mod tests;
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -112,7 +111,6 @@ pub(super) struct Definitions {
     pub(super) tools: Vec<Arc<Defined>>,
     /// Names them all: others have another hash.
     pub(super) hash: String,
-    by_name: HashMap<String, Arc<Defined>>,
 }
 
 impl Definitions {
@@ -127,18 +125,19 @@ impl Definitions {
         let hashes: Vec<_> = tools.iter().map(|one| (&one.hash, &one.module)).collect();
         let hash =
             crate::domain::text::sha256(&serde_json::to_vec(&(server.name.as_str(), hashes)).unwrap_or_default());
-        let by_name = tools.iter().map(|one| (one.tool.name.clone(), Arc::clone(one))).collect();
-        Self { tools, hash, by_name }
+        Self { tools, hash }
     }
 
     /// The tool of this name, or of this module.
     pub(super) fn find(&self, name: &str) -> Option<&Arc<Defined>> {
-        self.by_name.get(name).or_else(|| self.tools.iter().find(|one| one.module == name))
+        let named = self.tools.iter().find(|one| one.tool.name == name);
+        named.or_else(|| self.tools.iter().find(|one| one.module == name))
     }
 
     /// The tool that a program imports by this name: another tool may have the name of a module.
     pub(super) fn imported(&self, name: &str) -> Option<&Arc<Defined>> {
-        self.tools.iter().find(|one| one.module == name).or_else(|| self.by_name.get(name))
+        let of_module = self.tools.iter().find(|one| one.module == name);
+        of_module.or_else(|| self.tools.iter().find(|one| one.tool.name == name))
     }
 }
 
