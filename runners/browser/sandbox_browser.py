@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -144,17 +145,31 @@ class Browser:
             await (dialog.accept() if dialog.type == "beforeunload" else dialog.dismiss())
 
     def _began(self, download):
-        keep = len(self._downloads) < _DOWNLOADS_MAX
-        task = asyncio.ensure_future(self._save(download) if keep else self._discard(download))
+        keep, finished = len(self._downloads) < _DOWNLOADS_MAX, download.path
+        task = asyncio.ensure_future(self._save(download, finished) if keep else self._discard(download))
         self._downloads[task] = download
 
-    async def _save(self, download):
+        # A cell may wait for this object too, and Playwright does not know where its file was moved.
+        async def path():
+            await asyncio.wait([task])
+            stored = None if task.cancelled() else task.result()
+            return stored or await finished()
+
+        async def save_as(path):
+            source = await download.path()
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(shutil.copyfile, source, path)
+
+        download.path, download.save_as = path, save_as
+
+    async def _save(self, download, finished):
         try:
-            path = Path(await download.path())
+            path = await finished()
             DOWNLOADS.mkdir(exist_ok=True)
             name = free_name(DOWNLOADS, download.suggested_filename)
-            path.rename(DOWNLOADS / name)
+            stored = path.rename(DOWNLOADS / name)
             self._saved.append(f"{DOWNLOADS.name}/{name}")
+            return stored
         except (Error, OSError) as error:
             self.note(f"A download failed: {sentence_of(error)}")
             await self._discard(download)

@@ -41,6 +41,13 @@ async fn browse(server: &Server, arguments: Value) -> Value {
     page.clone()
 }
 
+/// What a cell of the conversation `a` prints.
+async fn cell(server: &Server, code: &str) -> String {
+    let call = json!({"conversationId": "a", "language": "browser", "code": code});
+    let result = tool(server, "sandbox_run_cell", call).await;
+    result["structuredContent"]["stdout"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned()
+}
+
 /// The files of the conversation `a`.
 async fn listed(server: &Server) -> Value {
     let request = server.http.get(server.url("/v1/conversations/a/files")).bearer_auth(TOKEN);
@@ -118,9 +125,7 @@ async fn pages_are_read_used_and_kept_for_their_conversation() {
     let is_quoted = notes.contains(r#"\"boo) (network\""#);
     assert!(opened["title"] == "Form" && is_quoted && notes.contains("new window"), "{opened}");
 
-    let title = json!({"conversationId": "a", "language": "browser", "code": "print(await page.title())"});
-    let printed = tool(&server, "sandbox_run_cell", title).await["structuredContent"]["stdout"].clone();
-    assert_eq!(printed, "Form\n");
+    assert_eq!(cell(&server, "print(await page.title())").await, "Form\n");
     server.stop().await;
 }
 
@@ -131,10 +136,7 @@ async fn redirects_are_followed_and_steps_scroll_and_go_back() {
     let steps = json!([{"action": "scroll", "y": 500}]);
     let tall = browse(&server, json!({"conversationId": "a", "url": pages.url("/tall"), "actions": steps})).await;
     assert!(tall["title"] == "Tall" && tall["error"].is_null(), "{tall}");
-    let code = "print(await page.evaluate('scrollY'))";
-    let call = json!({"conversationId": "a", "language": "browser", "code": code});
-    let printed = tool(&server, "sandbox_run_cell", call).await["structuredContent"]["stdout"].clone();
-    assert_eq!(printed, "500\n");
+    assert_eq!(cell(&server, "print(await page.evaluate('scrollY'))").await, "500\n");
     let moved = browse(&server, json!({"conversationId": "a", "url": pages.url("/moved")})).await;
     assert_eq!((&moved["title"], &moved["url"]), (&json!("Form"), &json!(pages.url("/form"))), "{moved}");
     assert_eq!(moved["status"], 200, "{moved}");
@@ -163,6 +165,20 @@ async fn download_that_is_not_finished_in_time_is_cancelled_and_deleted() {
     let given_up = browse(&server, call).await;
     assert!(given_up["notes"].to_string().contains("A download was not finished in time"), "{given_up}");
     until("nothing of it is left", async || listed(&server).await == json!([])).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn download_that_a_cell_waits_for_is_where_its_object_says() {
+    let pages = Pages::start().await;
+    let server = server(&pages, &[COLD]).await;
+    browse(&server, json!({"conversationId": "a", "url": pages.url("/files")})).await;
+    let waits = "async with page.expect_download() as begun:\n    await page.click('text=the report')\n\
+                 download = await begun.value\nprint((await download.path()).read_text())";
+    let copies = "await download.save_as('/data/copies/one.txt')\nprint(open('/data/copies/one.txt').read())";
+    for code in [waits, copies] {
+        assert_eq!(cell(&server, code).await, "the report\n");
+    }
     server.stop().await;
 }
 
@@ -329,9 +345,8 @@ async fn a_page_that_hangs_is_an_answer_where_cells_have_little_time() {
          print(time.monotonic() - began < 15)",
         json!(limits.to_string())
     );
-    let call = json!({"conversationId": "a", "language": "browser", "code": code});
-    let printed = tool(&server, "sandbox_run_cell", call).await["structuredContent"]["stdout"].clone();
-    let (answer, in_time) = printed.as_str().and_then(|all| all.trim_end().split_once('\n')).expect("two lines");
+    let printed = cell(&server, &code).await;
+    let (answer, in_time) = printed.trim_end().split_once('\n').expect("two lines");
     assert!(in_time == "True" && answer.contains("timeout"), "{printed}");
     server.stop().await;
 }
