@@ -50,8 +50,7 @@ async fn cell(server: &Server, code: &str) -> String {
 
 /// The files of the conversation `a`.
 async fn listed(server: &Server) -> Value {
-    let request = server.http.get(server.url("/v1/conversations/a/files")).bearer_auth(TOKEN);
-    request.send().await.expect("an answer").json::<Value>().await.expect("JSON")["files"].clone()
+    get(server, "/v1/conversations/a/files").await["files"].clone()
 }
 
 fn text(page: &Value) -> &str {
@@ -237,14 +236,8 @@ async fn what_no_policy_allows_is_refused_to_pages_too() {
         decisions.to_string().contains(&pages.refused.to_string())
     })
     .await;
-    let known = [
-        pages.allowed.to_string(),
-        pages.refused.to_string(),
-        "127.0.0.1:".to_owned(),
-        "169.254.".to_owned(),
-        "localhost:".to_owned(),
-        "[::1]:".to_owned(),
-    ];
+    let local = ["127.0.0.1:", "169.254.", "localhost:", "[::1]:"].map(str::to_owned);
+    let known = [&[pages.allowed.to_string(), pages.refused.to_string()][..], &local].concat();
     for one in decisions.as_array().expect("a list") {
         let target = one["target"].as_str().expect("a target");
         assert!(known.iter().any(|known| target.starts_with(known)), "Chromium asked by itself: {one}");
@@ -391,8 +384,7 @@ async fn without_a_policy_no_browser_is_started_and_the_answer_says_who_allows_h
             assert!(answer.text().await.expect("a text").contains("No network policy"), "{has_tools}: {path}");
         }
     }
-    let sessions = server.http.get(server.url("/v1/sessions")).bearer_auth(TOKEN).send().await.expect("an answer");
-    assert_eq!(sessions.json::<Value>().await.expect("JSON"), json!({"sessions": []}));
+    assert_eq!(get(&server, "/v1/sessions").await, json!({"sessions": []}));
     server.stop().await;
 }
 
