@@ -9,10 +9,12 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{net::UnixStream, process::CommandExt as _},
     },
-    process::{Command, Stdio},
+    process::{self, Command, Stdio},
 };
+
+use nix::unistd::fork;
 
 use crate::{flow::Inbox, signals};
 
@@ -50,12 +52,12 @@ impl Channels {
         self.port.as_ref().map(AsFd::as_fd)
     }
 
-    /// Starts the process, which accepts the connections that wait, and gives it what the server sent before. Where it
-    /// cannot be started, as when the program has all processes that a sandbox may have, a connection is closed, and
-    /// the next one tries again.
+    /// Starts the process, which accepts the connections that wait, and gives it what the server sent before. Where
+    /// there is none, as when the program has all processes that a sandbox may have, a connection is closed, and the
+    /// next one tries again.
     pub fn start(&mut self) {
         let Some(port) = self.port.take() else { return };
-        if let Ok(socket) = spawn(&port) {
+        if let Ok(socket) = spawn(PROGRAM, &port) {
             self.socket = Some(socket).filter(|_| !self.is_over);
             self.write();
         } else {
@@ -109,14 +111,24 @@ impl Channels {
     }
 }
 
-/// The process with this port; its socket.
-fn spawn(port: &TcpListener) -> io::Result<UnixStream> {
+/// The process with this port; its socket, which ends where `program` cannot be executed.
+///
+/// Forked and not spawned, since the standard library waits until a child executes its program. The sandbox's program
+/// can stop all children before that, and then this process would wait.
+fn spawn(program: &str, port: &TcpListener) -> io::Result<UnixStream> {
     let (theirs, ours) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let mut starting = Command::new(PROGRAM);
+    let mut starting = Command::new(program);
     starting.env_clear().stdin(OwnedFd::from(port.try_clone()?)).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
-    signals::with_empty_mask(|| starting.spawn())?;
-    Ok(ours)
+    signals::with_empty_mask(|| {
+        #[expect(unsafe_code, reason = "this process has one thread, so its child may do whatever it may")]
+        let forked = unsafe { fork() }?;
+        if forked.is_child() {
+            let _ = starting.exec();
+            process::exit(1);
+        }
+        Ok(ours)
+    })
 }
 
 #[cfg(test)]
@@ -124,6 +136,14 @@ mod tests {
     use std::io::Read as _;
 
     use super::*;
+
+    #[test]
+    fn process_is_not_waited_for_until_it_executes_its_program() {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let mut socket = spawn("/no such program", &port).expect("a process");
+        socket.set_nonblocking(false).expect("a socket");
+        assert_eq!(socket.read(&mut [0]).expect("its end"), 0);
+    }
 
     #[test]
     fn process_learns_the_end_of_the_channels_from_its_socket() {

@@ -1,11 +1,11 @@
-//! What one program may use up: ten thousand connections at once, the open files of its channel process, and all
-//! processes, so that this one cannot start.
+//! What one program may use up: ten thousand connections, in turn and at once, the open files of its channel process,
+//! and all processes, so that this one cannot start.
 
 use std::fs;
 
 use serde_json::json;
 
-use super::{Origin, run};
+use super::{Origin, printed, run, server};
 use crate::support::{calls::post, process::Process, server::Server, until};
 
 /// Few enough for the open files of one process, and for all processes of a sandbox.
@@ -155,4 +155,38 @@ kill()
 print(len(children) > 10, closed, ask(20))
 ";
     prints_with(("SANDBOX_LIMITS__PROCESSES_MAX", "40"), program, "True [True, True] b'hello'\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_connections_leave_the_sandbox_and_its_neighbour_at_work() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let code = format!(
+        r#"
+import socket, resource, threading
+count = [0, 0]
+def many():
+    for n in range(1250):
+        try:
+            s = socket.create_connection(("127.0.0.1", 3128), timeout=60)
+            s.sendall(b"GET http://{0}/hello HTTP/1.0\r\nHost: {0}\r\n\r\n")
+            if n % 5 == 4: s.close(); count[1] += 1; continue
+            got = b""
+            while piece := s.recv(4096): got += piece
+            count[0] += got.endswith(b"hello"); s.close()
+        except OSError as error: print(error)
+threads = [threading.Thread(target=many) for _ in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(count)
+"#,
+        origin.http
+    );
+    let body = json!({"language": "python", "code": code});
+    let (status, neighbour) = tokio::join!(run(&server, &body), async {
+        origin.reached(500).await;
+        printed(&server, "bash", &format!("curl -sS http://{}/hello", origin.http)).await
+    });
+    assert_eq!(status["result"]["stdout"], "[8000, 2000]\n", "{status}");
+    assert_eq!(neighbour.0, "hello", "{}", neighbour.1);
+    server.stop().await;
 }
