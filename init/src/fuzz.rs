@@ -4,18 +4,11 @@ use bolero::{TypeGenerator, check, produce};
 
 use crate::{
     frame::{Decoder, FrameError, InputFrame, PAYLOAD_MAX_BYTES},
-    request::{Action, EARLY_STDIN_MAX_BYTES, Request, RequestError},
+    request::{Action, EARLY_STDIN_MAX_BYTES, Request},
 };
 
 fn cases() -> usize {
     if std::env::var_os("LONG").is_some_and(|value| value == "1") { 100_000 } else { 256 }
-}
-
-/// Why decoding stopped.
-#[derive(Debug, PartialEq, Eq)]
-enum End {
-    FrameError(FrameError),
-    RequestError(RequestError),
 }
 
 fn decoded(bytes: &[u8], piece: usize) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameError>) {
@@ -77,15 +70,10 @@ fn decode_whole(mut bytes: &[u8]) -> (Vec<(InputFrame, Vec<u8>)>, Option<FrameEr
     (frames, None)
 }
 
-fn actions(frames: &[(InputFrame, Vec<u8>)], broken: Option<FrameError>) -> (Vec<Action<'_>>, Option<End>) {
-    let (mut request, mut actions) = (Request::default(), Vec::new());
-    for (kind, payload) in frames {
-        match request.take(*kind, payload) {
-            Ok(action) => actions.push(action),
-            Err(fault) => return (actions, Some(End::RequestError(fault))),
-        }
-    }
-    (actions, broken.map(End::FrameError))
+/// The actions up to the first frame that is refused.
+fn actions(frames: &[(InputFrame, Vec<u8>)]) -> Vec<Action<'_>> {
+    let mut request = Request::default();
+    frames.iter().map_while(|(kind, payload)| request.take(*kind, payload).ok()).collect()
 }
 
 /// The program is complete when it starts, it starts once, and its input ends once.
@@ -118,7 +106,7 @@ fn assert_independent_of_chunking(bytes: &[u8], piece: u8) {
     for piece in [bytes.len(), usize::from(piece), 1] {
         assert_eq!(decoded(bytes, piece.max(1)), plain, "in pieces of {piece}");
     }
-    assert_action_sequence(&actions(&plain.0, plain.1).0);
+    assert_action_sequence(&actions(&plain.0));
 }
 
 /// Arbitrary bytes; the first is the chunk size.
