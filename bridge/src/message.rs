@@ -2,11 +2,10 @@
 //! behind a length, as the server reads and writes it. The parts are relayed byte for byte; must not know what they
 //! mean.
 
-use std::fmt;
-
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use thiserror::Error;
 use zeromq::ZmqMessage;
 
 /// The longest message, either way, in the encoding of version 1.
@@ -61,24 +60,14 @@ pub struct Message {
 }
 
 /// Bytes that are not a message.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Error, PartialEq, Eq)]
 pub enum MessageError {
-    /// Longer than [`MESSAGE_MAX_BYTES`].
+    #[error("a message of {0} bytes is longer than {MESSAGE_MAX_BYTES}")]
     Length(usize),
-    /// The offsets do not describe the bytes.
+    #[error("the offsets of a message do not fit it")]
     Offsets,
-    /// There is no such channel.
+    #[error("a message for no known channel")]
     Channel,
-}
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Length(length) => write!(f, "a message of {length} bytes is longer than {MESSAGE_MAX_BYTES}"),
-            Self::Offsets => write!(f, "the offsets of a message do not fit it"),
-            Self::Channel => write!(f, "a message for no known channel"),
-        }
-    }
 }
 
 impl Message {

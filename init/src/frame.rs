@@ -3,7 +3,7 @@
 //! A frame is a type (one byte), a length (four bytes, big endian) and as many bytes of payload. What comes in is not
 //! trusted: a type that does not exist or a length above the limit is refused as soon as its byte has arrived.
 
-use std::fmt;
+use thiserror::Error;
 
 /// The longest payload of a frame.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 20;
@@ -72,21 +72,12 @@ pub enum OutputFrame {
 }
 
 /// Bytes that are not a valid frame.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Error, PartialEq, Eq)]
 pub enum FrameError {
-    /// No frame has this type.
+    #[error("no frame has the type 0x{0:02x}")]
     Type(u8),
-    /// The payload would be longer than any may be.
+    #[error("a frame of {0} bytes is longer than {PAYLOAD_MAX_BYTES}")]
     Length(u32),
-}
-
-impl fmt::Display for FrameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Type(byte) => write!(f, "no frame has the type 0x{byte:02x}"),
-            Self::Length(length) => write!(f, "a frame of {length} bytes is longer than {PAYLOAD_MAX_BYTES}"),
-        }
-    }
 }
 
 /// What precedes a payload of this length. It has at most [`PAYLOAD_MAX_BYTES`]; those of this program are far shorter.

@@ -1,10 +1,11 @@
 //! The sequence of a request's frames: one configuration, the pieces of one program, one start; then input and
 //! signals. Knows which frame may follow which; must not know how an action is executed.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use rustix::process::Signal;
 use serde::Deserialize;
+use thiserror::Error;
 
 use crate::{frame::InputFrame, inspection};
 
@@ -72,33 +73,20 @@ pub enum Action<'a> {
 }
 
 /// A request that cannot be carried out.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Error, PartialEq, Eq)]
 pub enum RequestError {
-    /// A frame that is not allowed at this point.
+    #[error("the frame {0:?} may not come here")]
     Sequence(InputFrame),
-    /// A configuration that cannot be parsed.
+    #[error("the configuration cannot be read: {0}")]
     Config(String),
-    /// The program is too long.
+    #[error("the program is longer than {PROGRAM_MAX_BYTES} bytes")]
     ProgramLength,
-    /// Too much input before the start.
+    #[error("more than {EARLY_STDIN_MAX_BYTES} bytes of input came before the start")]
     EarlyInput,
-    /// A frame whose payload has a length of its own does not have it.
+    #[error("the payload of the frame {0:?} has a wrong length")]
     Payload(InputFrame),
-    /// No such signal can be sent.
+    #[error("there is no signal {0}")]
     Signal(u8),
-}
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sequence(kind) => write!(f, "the frame {kind:?} may not come here"),
-            Self::Config(why) => write!(f, "the configuration cannot be read: {why}"),
-            Self::ProgramLength => write!(f, "the program is longer than {PROGRAM_MAX_BYTES} bytes"),
-            Self::EarlyInput => write!(f, "more than {EARLY_STDIN_MAX_BYTES} bytes of input came before the start"),
-            Self::Payload(kind) => write!(f, "the payload of the frame {kind:?} has a wrong length"),
-            Self::Signal(number) => write!(f, "there is no signal {number}"),
-        }
-    }
 }
 
 /// The state of the request.

@@ -5,6 +5,7 @@
 //! EXIT.
 
 use std::{
+    error::Error,
     fs::File,
     io::{self, Write},
     time::{Duration, Instant},
@@ -165,15 +166,15 @@ impl Sandbox {
         let mut decoder = std::mem::take(&mut self.decoder);
         let taken = self.take_frames(&mut decoder);
         self.decoder = decoder;
-        if let Err(message) = taken {
-            self.refuse(message);
+        if let Err(error) = taken {
+            self.refuse(error.to_string());
         }
     }
 
-    fn take_frames(&mut self, decoder: &mut Decoder) -> Result<(), String> {
-        while let Some((kind, payload)) = decoder.next().map_err(|broken| broken.to_string())? {
-            let action = self.request.take(kind, payload).map_err(|fault| fault.to_string())?;
-            self.execute(action).map_err(|error| error.to_string())?;
+    fn take_frames(&mut self, decoder: &mut Decoder) -> Result<(), Box<dyn Error>> {
+        while let Some((kind, payload)) = decoder.next()? {
+            let action = self.request.take(kind, payload)?;
+            self.execute(action)?;
         }
         Ok(())
     }
