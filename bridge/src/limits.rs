@@ -78,13 +78,12 @@ fn cut(text: &str, limit: usize) -> usize {
     let bytes = text.as_bytes();
     let (mut at, mut safe) = (1, 1);
     while at <= limit {
-        let is_first_half = bytes[at..].starts_with(b"\\ud") && matches!(bytes.get(at + 3), Some(b'8'..=b'b'))
-            || bytes[at..].starts_with(b"\\uD")
-                && matches!(bytes.get(at + 3), Some(b'8' | b'9' | b'a'..=b'b' | b'A'..=b'B'));
+        let is_first_half =
+            matches!(bytes[at..], [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]);
         safe = at;
         at += match (bytes[at], bytes.get(at + 1)) {
             (b'"', _) => return text.len(),
-            (b'\\', Some(b'u')) if is_first_half && bytes.get(at + 6) == Some(&b'\\') => 12,
+            _ if is_first_half && bytes.get(at + 6) == Some(&b'\\') => 12,
             (b'\\', Some(b'u')) => 6,
             (0xf0.., _) => 4,
             (0xe0.., _) => 3,
@@ -101,8 +100,7 @@ fn shed(message: &mut Message, channel: Channel) {
         message.content = Bytes::from_static(b"{}");
         return;
     };
-    let Some(excess) = message.bytes(channel).checked_sub(MESSAGE_MAX_BYTES) else { return };
-    let mut excess = excess;
+    let mut excess = message.bytes(channel).saturating_sub(MESSAGE_MAX_BYTES);
     if let Some(mut data) = content.get("data").and_then(|data| serde_json::from_str::<Members>(data.get()).ok()) {
         excess = remove_largest(&mut data, excess);
         if let Ok(data) = serde_json::value::to_raw_value(&data) {
@@ -117,19 +115,13 @@ fn shed(message: &mut Message, channel: Channel) {
 fn remove_largest(members: &mut Members, mut excess: usize) -> usize {
     const SMALL_BYTES: usize = 1024;
     while excess > 0 {
-        let Some((name, size)) =
-            members.iter().map(|(name, value)| (name, value.get().len())).max_by_key(|(_, size)| *size)
-        else {
-            return excess;
-        };
-        if size < SMALL_BYTES {
-            return excess;
-        }
-        let name = name.clone();
+        let sizes = members.iter().map(|(name, value)| (name, value.get().len()));
+        let largest = sizes.max_by_key(|(_, size)| *size).filter(|(_, size)| *size >= SMALL_BYTES);
+        let Some((name, size)) = largest.map(|(name, size)| (name.clone(), size)) else { break };
         members.remove(&name);
         excess = excess.saturating_sub(size);
     }
-    0
+    excess
 }
 
 #[cfg(test)]
