@@ -29,7 +29,7 @@ from .models import (
     RunResult,
     SessionState,
     Transferred,
-    file_members,
+    members_of,
 )
 
 
@@ -166,7 +166,8 @@ def maker(connection: AsyncConnection) -> Callable[[str, Json], AsyncRemoteFile]
     """Makes the files of answers, which fetch themselves over this connection."""
 
     def make(conversation: str, data: Json) -> AsyncRemoteFile:
-        return AsyncRemoteFile(**file_members(conversation, data), _files=AsyncFiles(connection, conversation))
+        members = members_of(File, data, conversation_id=conversation)
+        return AsyncRemoteFile(**members, _files=AsyncFiles(connection, conversation))
 
     return make
 

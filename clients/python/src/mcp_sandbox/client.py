@@ -33,7 +33,7 @@ from .models import (
     RunResult,
     SessionState,
     Transferred,
-    file_members,
+    members_of,
 )
 
 
@@ -170,7 +170,8 @@ def maker(connection: Connection) -> Callable[[str, Json], RemoteFile]:
     """Makes the files of answers, which fetch themselves over this connection."""
 
     def make(conversation: str, data: Json) -> RemoteFile:
-        return RemoteFile(**file_members(conversation, data), _files=Files(connection, conversation))
+        members = members_of(File, data, conversation_id=conversation)
+        return RemoteFile(**members, _files=Files(connection, conversation))
 
     return make
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Generic, TypeVar
 
 Json = Mapping[str, Any]
@@ -37,19 +37,15 @@ T = TypeVar("T")
 MakeFile = Callable[[str, Json], FileT]
 
 
-def file_members(conversation: str, data: Json) -> dict[str, Any]:
-    """The members of `File`, for its subclasses too."""
-    return {
-        "conversation_id": conversation,
-        "path": data["path"],
-        "size": data["size"],
-        "media_type": data["mediaType"],
-        "change": data["change"],
-        "modified_at": data["modifiedAt"],
-        "url": data["url"],
-        "url_expires_at": data["urlExpiresAt"],
-        "path_encoded": data.get("pathEncoded"),
-    }
+def members_of(kind: type[Any], data: Json, **made: Any) -> dict[str, Any]:
+    """The members of a value from those of the protocol, whose names are in camel case. One that has a default may be
+    missing; those that were made already are taken as they are."""
+    for member in fields(kind):
+        first, *rest = member.name.split("_")
+        name = first + "".join(map(str.capitalize, rest))
+        if member.name not in made and (name in data or member.default is MISSING):
+            made[member.name] = data[name]
+    return made
 
 
 @dataclass(frozen=True)
@@ -66,9 +62,7 @@ class Outcome:
 
     @classmethod
     def of(cls, data: Json) -> Outcome:
-        return cls(
-            data["ended"], data["sentence"], data.get("exitCode"), data.get("signal"), data.get("oomKilled", False)
-        )
+        return cls(**members_of(cls, data))
 
 
 @dataclass(frozen=True)
@@ -84,14 +78,7 @@ class Figures:
 
     @classmethod
     def of(cls, data: Json) -> Figures:
-        return cls(
-            data["wallMs"],
-            data["stdoutBytes"],
-            data["stderrBytes"],
-            data["filesChanged"],
-            data.get("cpuMs"),
-            data.get("memoryPeakBytes"),
-        )
+        return cls(**members_of(cls, data))
 
 
 @dataclass(frozen=True)
@@ -122,20 +109,9 @@ class RunResult(Generic[FileT]):
 
 
 def _result_members(data: Json, file: MakeFile[FileT]) -> dict[str, Any]:
-    conversation = data["conversationId"]
-    return {
-        "run_id": data["runId"],
-        "conversation_id": conversation,
-        "language": data["language"],
-        "outcome": Outcome.of(data["outcome"]),
-        "stdout": data["stdout"],
-        "stderr": data["stderr"],
-        "stdout_truncated": data["stdoutTruncated"],
-        "stderr_truncated": data["stderrTruncated"],
-        "figures": Figures.of(data["figures"]),
-        "files": tuple(file(conversation, one) for one in data["files"]),
-        "files_truncated": data["filesTruncated"],
-    }
+    files = tuple(file(data["conversationId"], one) for one in data["files"])
+    outcome, figures = Outcome.of(data["outcome"]), Figures.of(data["figures"])
+    return members_of(RunResult, data, outcome=outcome, figures=figures, files=files)
 
 
 @dataclass(frozen=True)
@@ -180,21 +156,14 @@ class Run:
 
     @classmethod
     def of(cls, data: Json) -> Run:
-        return cls(
-            run_id=data["runId"],
-            conversation_id=data["conversationId"],
-            language=data["language"],
-            state=data["state"],
-            created_at=data["createdAt"],
-            wall_ms=data["wallMs"],
-            stdin_open=data["stdinOpen"],
-            newest_event=data["newestEvent"],
-            position=data.get("position"),
+        members = members_of(
+            cls,
+            data,
             outcome=_optional(Outcome.of, data.get("outcome")),
             figures=_optional(Figures.of, data.get("figures")),
             error_code=_optional(lambda error: str(error["code"]), data.get("error")),
-            source=data.get("source"),
         )
+        return cls(**members)
 
 
 @dataclass(frozen=True)
@@ -250,15 +219,7 @@ class Runner:
 
     @classmethod
     def of(cls, data: Json) -> Runner:
-        return cls(
-            data["language"],
-            tuple(data["aliases"]),
-            data["image"],
-            data["takesInput"],
-            data["standingBy"],
-            data.get("version"),
-            data.get("description"),
-        )
+        return cls(**members_of(cls, data, aliases=tuple(data["aliases"])))
 
 
 @dataclass(frozen=True)
@@ -270,7 +231,7 @@ class Conversation:
 
     @classmethod
     def of(cls, data: Json) -> Conversation:
-        return cls(data["conversationId"], data["usedAt"])
+        return cls(**members_of(cls, data))
 
 
 @dataclass(frozen=True)
@@ -294,7 +255,7 @@ class SessionState:
 
     @classmethod
     def of(cls, data: Json) -> SessionState:
-        return cls(data["sessionId"], data["conversationId"], data["language"], data["state"])
+        return cls(**members_of(cls, data))
 
 
 @dataclass(frozen=True)
