@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from . import _operations as operations
 from ._sse import EventReader
-from ._steps import Answer, Call, Flow, Local, Step
+from ._steps import Answer, Body, Call, Flow, Local, Meter, Step
 from ._transport import TIMEOUT, Receiver, Retry, Settings, broken, ended_early, request_parts
 from .errors import SandboxError
 from .models import Event
@@ -148,20 +148,16 @@ class AsyncConnection:
     def _open(self, call: Call[Any]) -> AbstractAsyncContextManager[httpx.Response]:
         parts = request_parts(call)
         if call.body is not None:
-            parts["content"] = self._pieces(call)
+            parts["content"] = self._pieces(call.body, call.meter)
         return self._http.stream(**parts)
 
     @staticmethod
-    async def _pieces(call: Call[Any]) -> AsyncIterator[bytes]:
-        if call.body is None:
-            return
-        if call.meter is not None:
-            call.meter.again()
-        pieces = call.body.pieces()
+    async def _pieces(body: Body, meter: Meter) -> AsyncIterator[bytes]:
+        meter.again()
+        pieces = body.pieces()
         while (piece := await to_thread.run_sync(next, pieces, b"")) != b"":
             yield piece
-            if call.meter is not None:
-                call.meter.add(len(piece))
+            meter.add(len(piece))
 
     @staticmethod
     async def _receive(call: Call[Any], response: httpx.Response) -> Answer:
@@ -170,10 +166,7 @@ class AsyncConnection:
             async for piece in response.aiter_bytes():
                 receiver.take(piece)
             return receiver.answer()
-        if call.meter is not None:
-            call.meter.again()
         async for piece in response.aiter_bytes():
             await to_thread.run_sync(receiver.take, piece)
-            if call.meter is not None:
-                call.meter.add(len(piece))
+            call.meter.add(len(piece))
         return receiver.answer()

@@ -10,7 +10,7 @@ import httpx
 
 from . import _operations as operations
 from ._sse import EventReader
-from ._steps import Answer, Call, Flow, Local
+from ._steps import Answer, Body, Call, Flow, Local, Meter
 from ._transport import TIMEOUT, Receiver, Retry, Settings, broken, ended_early, request_parts
 from .errors import SandboxError
 from .models import Event
@@ -113,28 +113,21 @@ class Connection:
     def _open(self, call: Call[Any]) -> AbstractContextManager[httpx.Response]:
         parts = request_parts(call)
         if call.body is not None:
-            parts["content"] = self._pieces(call)
+            parts["content"] = self._pieces(call.body, call.meter)
         return self._http.stream(**parts)
 
     @staticmethod
-    def _pieces(call: Call[Any]) -> Iterator[bytes]:
-        if call.body is None:
-            return
-        if call.meter is not None:
-            call.meter.again()
-        for piece in call.body.pieces():
+    def _pieces(body: Body, meter: Meter) -> Iterator[bytes]:
+        meter.again()
+        for piece in body.pieces():
             yield piece
-            if call.meter is not None:
-                call.meter.add(len(piece))
+            meter.add(len(piece))
 
     @staticmethod
     def _receive(call: Call[Any], response: httpx.Response) -> Answer:
         receiver = Receiver(call, response)
-        meter = call.meter if receiver.sink is not None else None
-        if meter is not None:
-            meter.again()
         for piece in response.iter_bytes():
             receiver.take(piece)
-            if meter is not None:
-                meter.add(len(piece))
+            if receiver.sink is not None:
+                call.meter.add(len(piece))
         return receiver.answer()

@@ -23,7 +23,7 @@ ANSWER_BYTES_MAX = 128 << 20
 class Meter:
     """Counts bytes for a progress callback. What a repeated request moves again is counted once."""
 
-    def __init__(self, progress: Progress | None, total: int | None = None) -> None:
+    def __init__(self, progress: Progress | None = None, total: int | None = None) -> None:
         self._progress = progress
         self._total = total
         self._done = 0
@@ -99,7 +99,7 @@ class Call(Generic[T]):
     json: Json | None = None
     body: Body | None = None
     sink: Sink | None = None
-    meter: Meter | None = None
+    meter: Meter = field(default_factory=Meter)
     repeatable: bool = False
     """Sent twice it does the same as once, so it is repeated when the connection breaks."""
     patient: bool = True

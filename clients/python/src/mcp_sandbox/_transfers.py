@@ -53,7 +53,7 @@ def write_file(
         lambda answer: file(conversation, answer.json()),
         headers={"Content-Type": "application/octet-stream"},
         body=body,
-        meter=meter,
+        meter=meter or Meter(),
         repeatable=True,
     )
 

@@ -78,9 +78,9 @@ class Receiver:
         self.sink = call.sink if response.is_success else None
         if self.sink is not None:
             self.sink.restart()
-            if call.meter is not None:
-                length = response.headers.get("content-length", "")
-                call.meter.expect(int(length) if length.isdecimal() else None)
+            length = response.headers.get("content-length", "")
+            call.meter.expect(int(length) if length.isdecimal() else None)
+            call.meter.again()
 
     def take(self, piece: bytes) -> None:
         self._received += len(piece)
