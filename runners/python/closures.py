@@ -39,13 +39,14 @@ BASE = set(sys.modules)
 
 
 def in_a_child(work):
+    """Begins work in a process of its own; returns its number."""
     pid = os.fork()
     if pid == 0:
         try:
             work()
         finally:
             os._exit(0)
-    os.waitpid(pid, 0)
+    return pid
 
 
 def explore(name, out, everything):
@@ -60,7 +61,7 @@ def explore(name, out, everything):
     for module in everything:
         parent = module.rpartition(".")[0]
         if module not in sys.modules and parent in inside and (parent + ".").startswith(name + "."):
-            in_a_child(lambda: explore(module, out, everything))
+            os.waitpid(in_a_child(lambda: explore(module, out, everything)), 0)
 
 
 def lines_of(work):
@@ -70,12 +71,7 @@ def lines_of(work):
         os.close(read)
         work(write)
 
-    pid = os.fork()
-    if pid == 0:
-        try:
-            child()
-        finally:
-            os._exit(0)
+    pid = in_a_child(child)
     os.close(write)
     with open(read) as lines:
         found = [eval(line) for line in lines]  # our own child wrote it

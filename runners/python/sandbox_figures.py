@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 
+import matplotlib
 from matplotlib import _pylab_helpers, backend_bases
 from matplotlib.backends import backend_agg
 
@@ -26,7 +27,7 @@ class FigureManager(backend_bases.FigureManagerBase):
         """`plt.show()`. A call that would not block, as in an animation, leaves the figure open: its final state is
         saved."""
         if block is None:
-            block = not _interactive()
+            block = not matplotlib.is_interactive()
         if not block:
             return
         for manager in _open_figures.get_all_fig_managers():
@@ -36,12 +37,6 @@ class FigureManager(backend_bases.FigureManagerBase):
 
 class FigureCanvas(backend_agg.FigureCanvasAgg):
     manager_class = FigureManager
-
-
-def _interactive():
-    import matplotlib
-
-    return matplotlib.is_interactive()
 
 
 def _content(figure):

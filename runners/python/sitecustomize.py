@@ -21,7 +21,7 @@ class _WhenMatplotlibComes:
             cls._lend_the_font_list()
         elif name == "matplotlib.pyplot":
             sys.meta_path.remove(cls)
-            return cls._spec_that_watches_figures(name, path)
+            return _spec_with(name, path, _watch_figures)
         return None
 
     @staticmethod
@@ -39,13 +39,6 @@ class _WhenMatplotlibComes:
         except OSError:
             pass  # matplotlib then makes its own, slower
 
-    @staticmethod
-    def _spec_that_watches_figures(name, path):
-        def watch(_):
-            import sandbox_figures  # noqa: F401  # importing it is what starts it
-
-        return _spec_with(name, path, watch)
-
 
 class _WhenPlotlyComes:
     """Has Plotly show figures as pages."""
@@ -55,13 +48,7 @@ class _WhenPlotlyComes:
         if name != "plotly.io._renderers":
             return None
         sys.meta_path.remove(cls)
-
-        def prepare(module):
-            import sandbox_plotly
-
-            sandbox_plotly.prepare(module)
-
-        return _spec_with(name, path, prepare)
+        return _spec_with(name, path, _prepare_plotly)
 
 
 class _WhenNothingElseFinds:
@@ -96,6 +83,16 @@ class _WhenNothingElseFinds:
         return PathFinder.find_spec(name, [cls.folder])
 
 
+def _watch_figures(_):
+    import sandbox_figures  # noqa: F401  # importing it is what starts it
+
+
+def _prepare_plotly(module):
+    import sandbox_plotly
+
+    sandbox_plotly.prepare(module)
+
+
 def _spec_with(name, path, after):
     """The module's own spec, with something that is done after it was executed."""
     from importlib.machinery import PathFinder
@@ -122,7 +119,6 @@ if "SANDBOX_CONTROL_FD" in os.environ:
 
     del sys.modules["sandbox_warm"]
     sandbox_warm.wait(_WhenMatplotlibComes._lend_the_font_list)
-
 
 
 def _hint():

@@ -4,6 +4,7 @@ calls of all threads go at once."""
 import contextvars
 import json
 import os
+import queue
 import socket
 import struct
 import sys
@@ -46,17 +47,12 @@ class Answer:
         self.files = result.get("files", [])
 
 
-class _Waiting:
-    def __init__(self, done, progress):
-        self.done, self.progress = done, progress
-
-
 class _Connection:
     def __init__(self):
         self.pid = os.getpid()
         # Apart, so that answers are read while a long message is written.
         self.lock, self.sending = threading.Lock(), threading.Lock()
-        self.waiting = {}
+        self.waiting = {}  # what takes the answer of each request, and what takes its progress
         self.count = 0
         self.broken = None
         try:
@@ -86,16 +82,19 @@ class _Connection:
                         last = "progress" not in message
                         waiting = self.waiting.pop(message["id"], None) if last else self.waiting.get(message["id"])
                     if waiting is not None:
-                        waiting.done(message) if last else self._tell(waiting, message["progress"])
+                        done, progress = waiting
+                        done(message) if last else self._tell(progress, message["progress"])
         except (OSError, EOFError, ValueError):
             pass
         finally:
             self._end(error or ToolError("tool_unavailable", "No tools are offered to this program, or they ended."))
 
     @staticmethod
-    def _tell(waiting, progress):
+    def _tell(on_progress, progress):
+        if on_progress is None:
+            return
         try:
-            waiting.progress(progress)
+            on_progress(progress)
         except Exception:
             # It is the program's own; its call goes on.
             sys.excepthook(*sys.exc_info())
@@ -104,8 +103,8 @@ class _Connection:
         with self.lock:
             self.broken = self.broken or error
             left, self.waiting = list(self.waiting.values()), {}
-        for waiting in left:
-            waiting.done({"error": {"code": self.broken.code, "message": str(self.broken)}})
+        for done, _ in left:
+            done({"error": {"code": self.broken.code, "message": str(self.broken)}})
 
     def _write(self, data):
         try:
@@ -119,7 +118,7 @@ class _Connection:
                 raise self.broken from error
             raise
 
-    def send(self, message, done, progress=lambda _: None):
+    def send(self, message, done, on_progress):
         """Sends a request; `done` gets its answer, in the thread that reads."""
         with self.lock:
             if self.broken is not None:
@@ -130,7 +129,7 @@ class _Connection:
             if len(data) > _MESSAGE_BYTES_MAX:
                 why = f"The arguments are longer than {_MESSAGE_BYTES_MAX} bytes: put large data into a file in /data."
                 raise ToolError("invalid_arguments", why)
-            self.waiting[number] = _Waiting(done, progress)
+            self.waiting[number] = done, on_progress
         self._write(data)
         return number
 
@@ -167,20 +166,13 @@ def _connection():
 
 
 def _request(message, on_progress=None):
-    connection, answers = _connection(), []
-    done = threading.Event()
-
-    def take(answer):
-        answers.append(answer)
-        done.set()
-
-    number = connection.send(message, take, on_progress or (lambda _: None))
+    connection, answers = _connection(), queue.SimpleQueue()
+    number = connection.send(message, answers.put, on_progress)
     try:
-        done.wait()
+        return answers.get()
     except BaseException:
         connection.cancel(number)
         raise
-    return answers[0]
 
 
 def _answer(message):
@@ -214,11 +206,12 @@ async def call_async(server, tool, arguments=None, on_progress=None):
             pass  # the loop is closed
 
     def tell(progress):
-        if on_progress is not None and not loop.is_closed():
+        if not loop.is_closed():
             loop.call_soon_threadsafe(on_progress, progress)
 
     connection = _connection()
-    number = connection.send({"call": {"server": server, "tool": tool, "arguments": arguments or {}}}, take, tell)
+    message = {"call": {"server": server, "tool": tool, "arguments": arguments or {}}}
+    number = connection.send(message, take, on_progress and tell)
     try:
         return _answer(await future)
     except asyncio.CancelledError:
