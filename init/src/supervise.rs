@@ -209,12 +209,12 @@ impl Sandbox {
     }
 
     fn program_file(&mut self) -> io::Result<&mut File> {
-        if self.program.is_none() {
-            let path = &self.options.program;
-            let file = File::create(path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-            self.program = Some(file);
-        }
-        self.program.as_mut().ok_or_else(|| io::Error::other("the program has no file"))
+        let path = &self.options.program;
+        let explained = |error| io::Error::other(format!("{}: {error}", path.display()));
+        Ok(match &mut self.program {
+            Some(file) => file,
+            none => none.insert(File::create(path).map_err(explained)?),
+        })
     }
 
     /// Writes pending input to the program until its pipe is full, and closes the pipe after the last byte.

@@ -34,15 +34,14 @@ mod tests {
 
     #[test]
     fn bundle_has_what_the_image_trusts_and_the_server() {
-        let folder = std::env::temp_dir().join(format!("sandbox-init-trust-{}", std::process::id()));
+        let held = tempfile::tempdir().expect("a folder");
+        let folder = held.path();
         let (system, absent) = (folder.join("system"), folder.join("absent"));
-        fs::create_dir_all(&folder).expect("a folder");
         fs::write(&system, "SYSTEM").expect("written");
         let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a file");
-        write_to(&folder, &absent, "OURS\n").expect("written");
+        write_to(folder, &absent, "OURS\n").expect("written");
         assert_eq!((read("authority.pem"), read("bundle.pem")), ("OURS\n".to_owned(), "OURS\n".to_owned()));
-        write_to(&folder, &system, "OURS\n").expect("written again");
+        write_to(folder, &system, "OURS\n").expect("written again");
         assert_eq!((read("authority.pem"), read("bundle.pem")), ("OURS\n".to_owned(), "SYSTEM\nOURS\n".to_owned()));
-        fs::remove_dir_all(&folder).expect("removed");
     }
 }

@@ -51,13 +51,13 @@ pub enum Verdict {
 /// The payload of the frame EXIT.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Exit<'a> {
+pub(super) struct Exit {
     #[serde(flatten)]
     pub(super) status: ExitStatus,
     #[serde(flatten)]
     pub(super) figures: Figures,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) killed_by: Option<&'a str>,
+    pub(super) killed_by: Option<&'static str>,
 }
 
 /// The phase of the sandbox.
