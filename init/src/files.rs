@@ -155,18 +155,12 @@ impl Files {
         let (parent, name) = self.parent(path)?;
         match mode & S_IFMT {
             S_IFDIR => {
-                match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
+                unless(Errno::EXIST, rustix::fs::mkdirat(&parent, name, Mode::RWXU))?;
                 self.modes.push((path.to_vec(), mode));
             }
             S_IFREG => {
                 // A new one: the old one may be open, or be a link.
-                match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
+                unless(Errno::NOENT, rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
                 // Where there will be no new one, nothing goes back as removed.
                 self.forget(path);
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -246,10 +240,7 @@ impl Files {
             if names.peek().is_none() {
                 return Ok((folder, name));
             }
-            match rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+            unless(Errno::EXIST, rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o755)))?;
             folder = beneath(&folder, name, OFlags::PATH | OFlags::DIRECTORY)?;
         }
         Err(malformed())
@@ -307,6 +298,11 @@ fn checked(path: &[u8]) -> io::Result<&[u8]> {
     let is_name = |name: &[u8]| !name.is_empty() && name != b"." && name != b".." && !name.contains(&0);
     let fits = path.len() <= PATH_BYTES_MAX && path.split(|byte| *byte == b'/').all(is_name);
     if fits { Ok(path) } else { Err(malformed()) }
+}
+
+/// Takes one error for success.
+fn unless(harmless: Errno, done: Result<(), Errno>) -> Result<(), Errno> {
+    done.or_else(|errno| if errno == harmless { Ok(()) } else { Err(errno) })
 }
 
 fn beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
