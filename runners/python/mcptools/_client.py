@@ -49,7 +49,6 @@ class Answer:
 
 class _Connection:
     def __init__(self):
-        self.pid = os.getpid()
         # Apart, so that answers are read while a long message is written.
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.waiting = {}  # what takes the answer of each request, and what takes its progress

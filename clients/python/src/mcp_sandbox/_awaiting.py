@@ -38,7 +38,6 @@ class AsyncConnection:
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         settings = Settings(url, token)
-        self.url = settings.url
         self._retry = Retry(retries)
         self._sleep = sleep
         self._http = httpx.AsyncClient(

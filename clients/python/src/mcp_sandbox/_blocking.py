@@ -30,7 +30,6 @@ class Connection:
         sleep: Callable[[float], None],
     ) -> None:
         settings = Settings(url, token)
-        self.url = settings.url
         self._retry = Retry(retries)
         self._sleep = sleep
         self._http = httpx.Client(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -128,9 +127,8 @@ def ended_early() -> errors.ConnectionFailed:
 class Retry:
     """When a request is repeated, and after how many seconds."""
 
-    def __init__(self, retries: int, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, retries: int) -> None:
         self._retries = retries
-        self._chance = chance
 
     def pause(
         self, error: errors.SandboxError, attempt: int, *, repeatable: bool, patient: bool = True
@@ -141,7 +139,7 @@ class Retry:
         asked = error.retry_after or 0.0
         if asked > RETRY_AFTER_MAX_S:
             return None
-        backoff = 0.25 * 2.0**attempt * (1.0 + self._chance())
+        backoff = 0.25 * 2.0**attempt * (1.0 + random.random())
         return max(asked, min(backoff, RETRY_AFTER_MAX_S))
 
     @staticmethod
