@@ -23,8 +23,9 @@ const PROGRAM: &str = "/sandbox-channels";
 /// The port on 127.0.0.1, which every sandbox has for itself.
 const PORT: u16 = 3128;
 
-/// The port until the process is started, then the process, as long as the socket between it and this one is open.
-#[derive(Debug)]
+/// The port until the process is started, then the process, as long as the socket between it and this one is open. By
+/// default neither, for a program without channels.
+#[derive(Debug, Default)]
 pub struct Channels {
     port: Option<TcpListener>,
     socket: Option<UnixStream>,
@@ -44,7 +45,7 @@ impl Channels {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).map_err(explained)?;
         // A connection that is gone must not be waited for.
         port.set_nonblocking(true).map_err(explained)?;
-        Ok(Self { port: Some(port), socket: None, inbox: Inbox::default(), is_over: false })
+        Ok(Self { port: Some(port), ..Self::default() })
     }
 
     /// Where a connection is waited for while there is no process.
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn process_learns_the_end_of_the_channels_from_its_socket() {
         let (mut theirs, ours) = UnixStream::pair().expect("a socket");
-        let mut channels = Channels { port: None, socket: Some(ours), inbox: Inbox::default(), is_over: false };
+        let mut channels = Channels { socket: Some(ours), ..Channels::default() };
         channels.push(b"ab");
         channels.push(b"");
         let mut got = Vec::new();
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn end_of_the_process_that_a_write_finds_is_still_read() {
         let (theirs, ours) = UnixStream::pair().expect("a socket");
-        let mut channels = Channels { port: None, socket: Some(ours), inbox: Inbox::default(), is_over: false };
+        let mut channels = Channels { socket: Some(ours), ..Channels::default() };
         drop(theirs);
         channels.push(b"ab");
         assert!(channels.output().is_some() && channels.pending_input().is_none());

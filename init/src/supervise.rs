@@ -17,7 +17,6 @@ use rustix::{
 };
 use serde_json::json;
 
-mod channels;
 mod files;
 mod standby;
 mod state;
@@ -54,8 +53,7 @@ pub struct Sandbox {
     successor: Option<Child>,
     /// Shares the program's memory, so that the program's exit is reported before the kernel has freed that memory.
     keeper: Option<Pid>,
-    /// The port and the process of the channels, where the request has any.
-    channels: Option<Channels>,
+    channels: Channels,
     /// The files of the conversation, where the server sends them.
     files: Option<Files>,
     /// Changes of the files that are being sent.
@@ -89,7 +87,7 @@ impl Sandbox {
             request: Request::default(),
             frames_open: true,
             program: None,
-            channels: None,
+            channels: Channels::default(),
             files: None,
             collector: None,
             inbox: Inbox::default(),
@@ -145,9 +143,9 @@ impl Sandbox {
             Source::Stderr => self.read_output(OutputFrame::Stderr),
             Source::Control => self.read_control(),
             Source::Successor => self.read_successor_control(),
-            Source::Port => self.start_channels(),
+            Source::Port => self.channels.start(),
             Source::FromChannels => self.read_channels(),
-            Source::ToChannels => self.write_channels(),
+            Source::ToChannels => self.channels.write(),
         }
     }
 
@@ -197,11 +195,7 @@ impl Sandbox {
                     let _ = kill_process(child.pid, signal);
                 }
             }
-            Action::Channels(bytes) => {
-                if let Some(channels) = &mut self.channels {
-                    channels.push(bytes);
-                }
-            }
+            Action::Channels(bytes) => self.channels.push(bytes),
             Action::Files(payload) => self.take_files(payload)?,
             Action::Nothing => {}
         }
@@ -255,6 +249,17 @@ impl Sandbox {
         self.send();
     }
 
+    /// Relays one read of the channels, which is never interpreted, so that the program's own output has its turn in
+    /// between.
+    fn read_channels(&mut self) {
+        let Some(fd) = self.channels.output() else { return };
+        if self.outbox.push_read(OutputFrame::Channels, &[], fd) == Progress::Closed {
+            self.channels.ended();
+            self.outbox.push(OutputFrame::Channels, &[]);
+        }
+        self.send();
+    }
+
     fn send(&mut self) {
         if !self.outbox.can_send() {
             return;
@@ -295,9 +300,7 @@ impl Sandbox {
                 self.end_all();
             }
         }
-        if self.all_processes_ended(&collected) {
-            self.mark_processes_ended();
-        }
+        self.note_ended(&collected);
     }
 
     /// Collects ended processes, and forgets a keeper or successor among them.
@@ -308,11 +311,15 @@ impl Sandbox {
         collected
     }
 
-    /// Whether no process of the program can run any more. A killed keeper cannot, either: it remains only while the
+    /// Notes once no process of the program can run any more. A killed keeper cannot, either: it remains only while the
     /// kernel frees its memory, which takes longer than most programs.
-    fn all_processes_ended(&self, collected: &CollectedChildren) -> bool {
-        matches!(self.phase, Phase::Ending { .. })
+    fn note_ended(&mut self, collected: &CollectedChildren) {
+        if let Phase::Ending { gone, .. } = &mut self.phase
             && (collected.is_last || self.keeper.is_some_and(process_tree::is_only))
+        {
+            *gone = true;
+            self.finish();
+        }
     }
 
     fn end_all(&mut self) {
@@ -323,16 +330,7 @@ impl Sandbox {
         }
         let collected = self.collect_ended();
         self.exit_status = self.exit_status.or(collected.of(self.child.as_ref().map(|child| child.pid)));
-        if self.all_processes_ended(&collected) {
-            self.mark_processes_ended();
-        }
-    }
-
-    fn mark_processes_ended(&mut self) {
-        if let Phase::Ending { gone, .. } = &mut self.phase {
-            *gone = true;
-            self.finish();
-        }
+        self.note_ended(&collected);
     }
 
     /// Sends EXIT or ERROR once all processes have ended and the pipes are empty.

@@ -44,7 +44,9 @@ impl Sandbox {
             trust::write(authority)?;
         }
         // Before the program runs, so that its first connection finds the port open.
-        self.channels = config.channels.then(Channels::open).transpose()?;
+        if config.channels {
+            self.channels = Channels::open()?;
+        }
         let handed_over = is_interpreted && self.child.as_mut().is_some_and(|child| child.hand_over(config, has_input));
         if !handed_over {
             // A warm child that cannot be reached, or cannot be the kernel, is killed before anything starts cold.

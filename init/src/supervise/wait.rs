@@ -11,7 +11,7 @@ use rustix::{
 };
 
 use super::{Phase, Sandbox, Source};
-use crate::{channels::Channels, child::Child};
+use crate::child::Child;
 
 impl Sandbox {
     /// Everything that is ready now, after waiting for the first.
@@ -35,8 +35,7 @@ impl Sandbox {
         let is_over = matches!(self.phase, Phase::Sending { .. });
         // Before the start nothing can take the input, but the start itself must get through.
         let takes_frames = self.frames_open && !is_over && !(self.request.started() && self.inbox.is_full());
-        let takes_frames = takes_frames && !self.channels.as_ref().is_some_and(Channels::is_full);
-        if takes_frames {
+        if takes_frames && !self.channels.is_full() {
             sources.push((Source::Frames, stdin(), PollFlags::IN));
         }
         if self.outbox.can_send() {
@@ -44,11 +43,11 @@ impl Sandbox {
         }
         sources.extend(control(Source::Successor, self.successor.as_ref()));
         sources.extend(control(Source::Control, self.child.as_ref()));
-        if let (Some(channels), Phase::Running { .. }) = (&self.channels, &self.phase) {
-            sources.extend(channels.port().map(|fd| (Source::Port, fd, PollFlags::IN)));
-            let from = channels.output().filter(|_| !self.outbox.is_full());
+        if let Phase::Running { .. } = self.phase {
+            sources.extend(self.channels.port().map(|fd| (Source::Port, fd, PollFlags::IN)));
+            let from = self.channels.output().filter(|_| !self.outbox.is_full());
             sources.extend(from.map(|fd| (Source::FromChannels, fd, PollFlags::IN)));
-            sources.extend(channels.pending_input().map(|fd| (Source::ToChannels, fd, PollFlags::OUT)));
+            sources.extend(self.channels.pending_input().map(|fd| (Source::ToChannels, fd, PollFlags::OUT)));
         }
         let Some(child) = &self.child else { return sources };
         if !self.outbox.is_full() && !matches!(self.phase, Phase::Standby) {
