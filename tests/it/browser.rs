@@ -201,10 +201,9 @@ async fn download_that_a_page_begins_by_itself_is_no_module_of_programs() {
     let server = server(&pages, &[COLD]).await;
     browse(&server, json!({"conversationId": "a", "url": pages.url("/planted")})).await;
     until("it is stored", async || listed(&server).await[0]["path"] == "downloads/requests.py").await;
-    let code = "import requests; print(callable(requests.get))";
-    let call = json!({"conversationId": "a", "language": "python", "code": code});
+    let call = json!({"conversationId": "a", "language": "python", "code": "import requests; print(requests.get)"});
     let printed = tool(&server, "sandbox_run_code", call).await["structuredContent"]["stdout"].clone();
-    assert_eq!(printed, "True\n");
+    assert!(printed.as_str().is_some_and(|text| text.starts_with("<function get")), "{printed}");
     server.stop().await;
 }
 
@@ -238,10 +237,9 @@ async fn what_no_policy_allows_is_refused_to_pages_too() {
     .await;
     let local = ["127.0.0.1:", "169.254.", "localhost:", "[::1]:"].map(str::to_owned);
     let known = [&[pages.allowed.to_string(), pages.refused.to_string()][..], &local].concat();
-    for one in decisions.as_array().expect("a list") {
-        let target = one["target"].as_str().expect("a target");
-        assert!(known.iter().any(|known| target.starts_with(known)), "Chromium asked by itself: {one}");
-    }
+    let targets = decisions.as_array().expect("a list").iter().map(|one| one["target"].as_str().expect("a target"));
+    let strange: Vec<_> = targets.filter(|target| !known.iter().any(|known| target.starts_with(known))).collect();
+    assert!(strange.is_empty(), "Chromium asked by itself: {strange:?}");
     server.stop().await;
 }
 
