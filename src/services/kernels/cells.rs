@@ -5,23 +5,17 @@
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::order::CellCode;
 use crate::{
     domain::RunId,
-    services::sessions::{
-        Progress,
-        message::{Channel, KernelMessage},
-        own_message,
-    },
+    services::sessions::{Progress, message::KernelMessage},
 };
 
 /// How long after its end a cell waits for what it used.
 const FIGURES_MAX: Duration = Duration::from_secs(5);
-/// How long a cell is idle without a reply before its kernel is asked whether it executes it.
-const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// Requests whose replies are awaited. Some kinds have none, so the oldest is forgotten.
 const ASKED_MAX: usize = 1024;
 /// Cells that are not executed again when their request is repeated; the oldest is forgotten.
@@ -38,8 +32,6 @@ pub(super) struct Cell {
     pub(super) progress: Progress,
     /// Bytes on standard output and on standard error.
     pub(super) printed: [u64; 2],
-    /// The id of a request behind it. Kernels answer in order: its answer says that the cell is not executed any more.
-    probe: Option<String>,
 }
 
 impl Cell {
@@ -47,12 +39,6 @@ impl Cell {
     pub(super) fn took(&self) -> Duration {
         let over = || self.progress.over().unwrap_or_else(Instant::now);
         self.begun.map_or(Duration::ZERO, |(_, begun)| over() - begun)
-    }
-
-    /// When its kernel is asked whether it executes it.
-    fn probe_at(&self) -> Option<Instant> {
-        let idle = self.progress.idle_without_reply().filter(|_| self.probe.is_none());
-        idle.map(|since| since + PROBE_AFTER)
     }
 }
 
@@ -81,8 +67,7 @@ impl Cells {
             self.executed.pop_front();
         }
         self.executed.push_back(code.request.clone());
-        let (begun, progress, printed, probe) = (None, Progress::default(), [0, 0], None);
-        self.open.push(Cell { id, client, header, code, begun, progress, printed, probe });
+        self.open.push(Cell { id, client, header, code, begun: None, progress: Progress::default(), printed: [0, 0] });
     }
 
     /// How many are not reported, and what is kept of them, in bytes.
@@ -155,31 +140,10 @@ impl Cells {
         Some(cell.header.clone())
     }
 
-    /// Requests for the kernel that ask whether it executes cells which are idle without a reply: one whose request it
-    /// could not read gets none.
-    pub(super) fn probes(&mut self) -> Vec<KernelMessage> {
-        let now = Instant::now();
-        let silent = self.open.iter_mut().filter(|cell| cell.probe_at().is_some_and(|at| at <= now));
-        let probe = |cell: &mut Cell| {
-            let (id, request) = own_message("", Channel::Shell, "kernel_info_request", &json!({}));
-            cell.probe = Some(id);
-            request
-        };
-        silent.map(probe).collect()
-    }
-
-    /// The kernel has answered this request. A cell behind which it was asked has failed without a reply.
-    pub(super) fn probed(&mut self, id: &str) {
-        if let Some(cell) = self.open.iter_mut().find(|cell| cell.probe.as_deref() == Some(id)) {
-            cell.progress.reply(&Value::Null);
-        }
-    }
-
-    /// When the next one is over, is probed, or is not measured any more, as far as that is known.
-    pub(super) fn next_over(&self) -> Option<Instant> {
+    /// When the next one is over, has a probe, or is not measured any more, as far as that is known.
+    pub(super) fn next_due(&self) -> Option<Instant> {
         let measured = self.unmeasured.front().and_then(|cell| Some(cell.progress.over()? + FIGURES_MAX));
-        let over = self.open.iter().filter_map(|cell| cell.progress.over().or_else(|| cell.probe_at()));
-        over.chain(measured).min()
+        self.open.iter().filter_map(|cell| cell.progress.due()).chain(measured).min()
     }
 
     /// The next one whose figures did not come in time. When they come, they are no other cell's.
@@ -219,7 +183,10 @@ impl Cells {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::services::sessions::message::Channel;
 
     #[test]
     fn one_request_for_input_is_held_until_it_is_answered_or_its_cell_ends() {

@@ -217,7 +217,7 @@ impl HubTask {
         let outgoing = link.outgoing();
         loop {
             self.advance(link);
-            let (room, over) = (self.room(), self.cells.next_over());
+            let (room, due) = (self.room(), self.cells.next_due());
             tokio::select! {
                 message = link.next() => match message {
                     Some(message) => self.relay(&message, link),
@@ -248,7 +248,7 @@ impl HubTask {
                     TurnChange::Stopped(reason) => self.stop_cells(&reason, link),
                 },
                 Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.sender.note(parent, &note)),
-                () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
         }
     }
@@ -333,7 +333,7 @@ impl HubTask {
             self.cells.replied(&parent.msg_id, || message.read_content());
         }
         if message.channel == Channel::Shell {
-            self.cells.probed(&parent.msg_id);
+            self.cells.open.iter_mut().for_each(|cell| cell.progress.answered(&parent.msg_id));
         }
         if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
             self.deliver(Some(&asker), message);

@@ -199,7 +199,6 @@ impl Execution<'_> {
     ) -> End {
         let (mut deadline, mut breach) = (pin!(deadline), pin!(breach));
         while !self.progress.is_complete() {
-            let over = self.progress.over();
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => return self.stop(Ended::Cancelled),
@@ -215,7 +214,10 @@ impl Execution<'_> {
                         return self.stop(Ended::OutputLimit);
                     }
                 }
-                () = sleep_until(over.unwrap_or_else(Instant::now)), if over.is_some() => break,
+                probe = self.progress.next_probe() => match probe {
+                    Some(probe) => self.session.kernel.pass_on(probe).await,
+                    None => break,
+                },
             }
         }
         End::Itself
@@ -263,6 +265,10 @@ impl Execution<'_> {
                     };
                     self.record(&message);
                 }
+                probe = self.progress.next_probe() => match probe {
+                    Some(probe) => session.kernel.pass_on(probe).await,
+                    None => return,
+                },
             }
         }
     }

@@ -187,7 +187,7 @@ impl Kernel {
         matches!(*self.phase.borrow(), Phase::Ended(_))
     }
 
-    /// Sends a message of the server's own; its id. A kernel whose sandbox takes no messages any more ends.
+    /// Sends a message of the server's own; its id.
     pub(super) async fn send(
         &self,
         channel: Channel,
@@ -197,12 +197,17 @@ impl Kernel {
     ) -> String {
         let (id, mut message) = own_message(&self.client, channel, msg_type, content);
         message.parent_header = parent.unwrap_or(message.parent_header);
+        self.pass_on(message).await;
+        id
+    }
+
+    /// Passes a message on. A kernel whose sandbox takes no messages any more ends.
+    pub(super) async fn pass_on(&self, message: KernelMessage) {
         match timeout(ROOM_MAX, self.outgoing.send(message)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => debug!("a message for a kernel that has ended"),
             Err(_) => self.stuck.cancel(),
         }
-        id
     }
 
     /// Why a kernel ends that did not react to its interrupt.

@@ -2,18 +2,25 @@
 //!
 //! A cell has ended when its kernel has replied and says that it is idle; one whose kernel sends no idle status after
 //! the reply ends a second later. Code of the cell can forge both, in its own sandbox. An idle status alone ends
-//! nothing: what a cell keeps from others, it keeps while its code runs.
+//! nothing: what a cell keeps from others, it keeps while its code runs. A kernel that fails in the request itself
+//! sends nothing else, so it is asked something a second later: where it answers that first, the cell has failed.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
-use serde_json::Value;
-use tokio::time::Instant;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
 
-use super::SessionEnd;
+use super::{
+    SessionEnd,
+    kernel::own_message,
+    message::{Channel, KernelMessage},
+};
 use crate::domain::{Ended, Failure};
 
 /// How long after its reply a kernel may take to say that it is idle. Output in between still counts.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
+/// How long a cell is idle without a reply before its kernel is asked whether it executes it.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(in crate::services) struct Progress {
@@ -24,6 +31,8 @@ pub(in crate::services) struct Progress {
     /// Why the server stopped it.
     stopped: Option<Ended>,
     over: Option<Instant>,
+    /// The id of a request behind it. Kernels answer in order: its answer says that the cell is not executed any more.
+    probe: Option<String>,
 }
 
 impl Progress {
@@ -60,14 +69,39 @@ impl Progress {
         self.has_replied() && self.idle.is_some()
     }
 
-    /// Since when it is idle without a reply.
-    pub(in crate::services) fn idle_without_reply(&self) -> Option<Instant> {
-        self.idle.filter(|_| !self.has_replied())
-    }
-
     /// When it is over, as soon as that is known.
     pub(in crate::services) fn over(&self) -> Option<Instant> {
         self.over
+    }
+
+    /// When it is over or there is a [probe](Self::probe) for its kernel, as soon as that is known.
+    pub(in crate::services) fn due(&self) -> Option<Instant> {
+        let probe_at = || self.idle.filter(|_| self.probe.is_none()).map(|since| since + PROBE_AFTER);
+        self.over.or_else(probe_at)
+    }
+
+    /// A request for its kernel, where it is idle without a reply for too long.
+    pub(in crate::services) fn probe(&mut self) -> Option<KernelMessage> {
+        self.due().filter(|due| !self.has_replied() && *due <= Instant::now())?;
+        let (id, request) = own_message("", Channel::Shell, "kernel_info_request", &json!({}));
+        self.probe = Some(id);
+        Some(request)
+    }
+
+    /// Waits for a probe; nothing when it is over.
+    pub(super) async fn next_probe(&mut self) -> Option<KernelMessage> {
+        match self.due() {
+            Some(due) => sleep_until(due).await,
+            None => pending().await,
+        }
+        self.probe()
+    }
+
+    /// Takes the id of a request that its kernel has answered. One whose probe is answered first gets no reply.
+    pub(in crate::services) fn answered(&mut self, request: &str) {
+        if self.probe.as_deref() == Some(request) {
+            self.reply(&Value::Null);
+        }
     }
 
     /// How it ended: as it was stopped, as its kernel replied, or else with its session.
@@ -97,8 +131,6 @@ fn verdict(reply: &Value) -> Ended {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const OK: Ended = Ended::Exited { code: 0 };
@@ -121,6 +153,27 @@ mod tests {
         assert_eq!((forged.over(), forged.is_complete()), (None, false), "its code may run on");
         forged.reply(&json!({"status": "ok"}));
         assert_eq!((forged.over(), forged.is_complete()), (Some(now), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cell_that_is_idle_without_a_reply_is_probed_once_and_fails_at_the_answer() {
+        let now = Instant::now();
+        let mut silent = Progress::default();
+        assert_eq!(silent.due(), None);
+        silent.idle();
+        assert_eq!((silent.due(), silent.probe()), (Some(now + PROBE_AFTER), None));
+        let probe = silent.next_probe().await.expect("a probe").read_header().msg_id;
+        assert_eq!((silent.due(), silent.probe()), (None, None));
+        silent.answered("another");
+        assert!(!silent.has_replied());
+        silent.answered(&probe);
+        assert_eq!((silent.is_complete(), silent.ended(None)), (true, Ok(Ended::Exited { code: 1 })));
+        let mut late = Progress::default();
+        late.idle();
+        let probe = late.next_probe().await.expect("a probe").read_header().msg_id;
+        late.reply(&json!({"status": "ok"}));
+        late.answered(&probe);
+        assert_eq!((late.next_probe().await, late.ended(None)), (None, Ok(OK)), "its code ran on");
     }
 
     #[tokio::test]

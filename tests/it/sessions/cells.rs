@@ -232,6 +232,19 @@ async fn a_cell_whose_kernel_says_nothing_after_its_reply_has_ended() {
     server.stop().await;
 }
 
+/// As where a kernel fails in the request itself.
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_gets_an_idle_status_alone_has_failed_and_keeps_its_session() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "2000")]).await;
+    let failed = cell(&server, "a", "noreply\nset x 41\nprint on").await;
+    assert_eq!(shown(&failed), ("on\n", "", Ended::Exited { code: 1 }));
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
+    let late = cell(&server, "a", "noreply\nsleep 1500ms\nset x 42").await;
+    assert_eq!(late.outcome.ended, Ended::TimedOut, "its kernel was not asked yet");
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("42\n", "", OK));
+    server.stop().await;
+}
+
 /// Its idle status is awaited when its time is over.
 #[tokio::test(start_paused = true)]
 async fn a_cell_that_has_replied_in_time_is_not_late() {

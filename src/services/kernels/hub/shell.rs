@@ -80,7 +80,7 @@ impl HubTask {
     /// Ends cells that are over, passes on what may be passed on, and begins the cell whose turn it is in the kernel.
     pub(super) fn advance(&mut self, link: &KernelLink) {
         self.end_cells(link);
-        self.outbox.extend(self.cells.probes());
+        self.outbox.extend(self.cells.open.iter_mut().filter_map(|cell| cell.progress.probe()));
         self.reacted();
         self.pass_on_next();
         self.begin_running(link);

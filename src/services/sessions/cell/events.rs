@@ -45,7 +45,11 @@ impl Execution<'_> {
             }
             return;
         }
-        if message.read_parent().msg_id != self.request {
+        let parent = message.read_parent().msg_id;
+        if message.channel == Channel::Shell {
+            self.progress.answered(&parent);
+        }
+        if parent != self.request {
             return;
         }
         let content = message.read_content();
