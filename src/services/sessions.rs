@@ -41,7 +41,7 @@ pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
 pub(super) use self::{
     cell::Cell,
     display::{DisplayFile, printed_bytes},
-    progress::Progress,
+    progress::{OomKills, Progress},
     view::CellEnd,
 };
 use self::{

@@ -36,7 +36,7 @@ use crate::{
     services::{
         runs::Runs,
         sessions::{
-            KernelLink, MessageSender, SessionEnd, SessionView,
+            KernelLink, MessageSender, OomKills, SessionEnd, SessionView,
             message::{Channel, KernelMessage},
             printed_bytes,
         },
@@ -91,8 +91,7 @@ pub(super) struct HubTask {
     reported: Bytes,
     /// That of the cell whose connections and calls are reported.
     watched: Option<Bytes>,
-    /// Processes that were killed for memory, as the bridge said last.
-    oom_kills: Option<u64>,
+    oom_kills: OomKills,
 }
 
 impl Client {
@@ -138,7 +137,7 @@ impl Inner {
             notes: mpsc::unbounded_channel(),
             reported: Bytes::from_static(b"{}"),
             watched: None,
-            oom_kills: None,
+            oom_kills: OomKills::default(),
         };
         self.tasks.spawn(task.run(link, self.stop.clone()));
         Hub { clients, orders, connections: TaskTracker::new(), restarts }

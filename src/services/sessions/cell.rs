@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::{events::Events, input::Input};
 use super::{
-    CellEnd, Inner, NOT_EXECUTED, SessionEnd, Sessions, display::DisplayFile, kernel::Kernel, message::Channel,
-    progress::Progress, queue::Following, registry::Session,
+    CellEnd, Inner, NOT_EXECUTED, OomKills, Progress, SessionEnd, Sessions, display::DisplayFile, kernel::Kernel,
+    message::Channel, queue::Following, registry::Session,
 };
 use crate::{
     domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Limits, Outcome, SessionId, StreamKind},
@@ -117,6 +117,7 @@ impl Sessions {
             output_over: false,
             events: Events::default(),
             display_files: Vec::new(),
+            oom_kills: OomKills::default(),
             figures: None,
             asked: None,
             input: Input::new(cell.input),
@@ -184,7 +185,9 @@ struct Execution<'a> {
     output_over: bool,
     events: Events,
     display_files: Vec<DisplayFile>,
-    figures: Option<Value>,
+    oom_kills: OomKills,
+    /// What the bridge said last, and whether a process was killed for memory since it spoke before.
+    figures: Option<(Value, bool)>,
     /// The header of the kernel's request for input that is not answered.
     asked: Option<Bytes>,
     input: Input<'a>,
@@ -299,7 +302,7 @@ impl Execution<'_> {
     /// since the cell was handed over.
     async fn figures(&mut self) -> (Value, bool) {
         // The bridge was asked before the cell as well.
-        let before = self.figures.take().unwrap_or_default();
+        self.figures = None;
         self.session.kernel.ask_figures().await;
         let answer = async {
             while self.figures.is_none()
@@ -309,8 +312,6 @@ impl Execution<'_> {
             }
         };
         drop(timeout(FIGURES_MAX, answer).await);
-        let after = self.figures.take().unwrap_or_default();
-        let kills = before["oomKills"].as_u64().zip(after["oomKills"].as_u64());
-        (after, kills.is_some_and(|(before, after)| after > before))
+        self.figures.take().unwrap_or_default()
     }
 }

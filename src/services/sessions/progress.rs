@@ -5,7 +5,7 @@
 //! nothing: what a cell keeps from others, it keeps while its code runs. A kernel that fails in the request itself
 //! sends nothing else, so it is asked something a second later: where it answers that first, the cell has failed.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, mem, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -114,6 +114,18 @@ impl Progress {
     }
 }
 
+/// How many processes were killed for memory, as the bridge said last.
+#[derive(Default)]
+pub(in crate::services) struct OomKills(Option<u64>);
+
+impl OomKills {
+    /// Takes what the bridge says; whether one was killed since it spoke before.
+    pub(in crate::services) fn have_grown(&mut self, said: &Value) -> bool {
+        let before = mem::replace(&mut self.0, said["oomKills"].as_u64());
+        before.zip(self.0).is_some_and(|(before, now)| now > before)
+    }
+}
+
 /// How a cell ended, by its kernel's reply alone: an error that was only shown, such as that of a script which `%run`
 /// started, does not end its cell.
 fn verdict(reply: &Value) -> Ended {
@@ -190,6 +202,14 @@ mod tests {
         assert!(stopped.stop(Ended::TimedOut) && stopped.stop(Ended::Cancelled));
         stopped.reply(&json!({"status": "error", "ename": "KeyboardInterrupt"}));
         assert_eq!(stopped.ended(None), Ok(Ended::TimedOut));
+    }
+
+    #[test]
+    fn what_is_killed_for_memory_counts_from_one_answer_of_the_bridge_to_the_next() {
+        let mut kills = OomKills::default();
+        let said = [Some(1), Some(1), Some(2), None, Some(3), Some(3), Some(4)];
+        let grown = said.map(|count: Option<u64>| kills.have_grown(&json!({"oomKills": count})));
+        assert_eq!(grown, [false, false, true, false, false, false, true]);
     }
 
     #[test]

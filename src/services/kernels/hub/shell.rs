@@ -182,10 +182,8 @@ impl HubTask {
 
     /// The bridge has said what was used: by the cell that was over first, or before the first one of a turn.
     pub(super) fn measured(&mut self, link: &KernelLink, said: &Value) {
-        let oom_kills = said["oomKills"].as_u64();
-        let before = mem::replace(&mut self.oom_kills, oom_kills);
+        let oom_killed = self.oom_kills.have_grown(said);
         if let Some(cell) = self.cells.take_measured() {
-            let oom_killed = before.zip(oom_kills).is_some_and(|(before, after)| after > before);
             self.report(&cell, self.used(link, &cell, said), oom_killed, None);
         }
     }

@@ -39,7 +39,11 @@ impl Execution<'_> {
         let Header { msg_type, .. } = message.read_header();
         if message.channel == Channel::Bridge {
             match msg_type.as_str() {
-                "figures" => self.figures = Some(message.read_content()),
+                "figures" => {
+                    let said = message.read_content();
+                    let oom_killed = self.oom_kills.have_grown(&said);
+                    self.figures = Some((said, oom_killed));
+                }
                 "dropped" => self.text(StreamKind::Stderr, "\n[Some output was lost: it came too fast.]\n"),
                 _ => {}
             }
