@@ -358,9 +358,11 @@ impl HubTask {
         }
     }
 
-    /// Sends a text to the clients that watch the cell that runs.
+    /// Sends a text to the clients that watch the cell that runs, or that has replied last and is not over.
     fn note(&mut self, text: &str) {
-        let parent = self.cells.open.first().map_or(Bytes::from_static(b"{}"), |cell| cell.header.clone());
+        let running = self.cells.running().map(|cell| cell.header.clone());
+        let replied = || self.cells.open.last().map(|cell| cell.header.clone());
+        let parent = running.or_else(replied).unwrap_or(Bytes::from_static(b"{}"));
         self.deliver(None, &self.sender.note(parent, text));
     }
 

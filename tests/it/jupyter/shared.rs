@@ -133,6 +133,23 @@ async fn a_revoked_tokens_cells_end_and_those_of_others_go_on() {
     server.stop().await;
 }
 
+/// The cell before it has replied, and its idle status is awaited.
+#[tokio::test(flavor = "multi_thread")]
+async fn why_a_cell_is_stopped_stands_beside_its_own_output() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let ((_, opens), (sends, sending)) = (token(&server, json!({})).await, token(&server, json!({})).await);
+    let id = start(&server, &opens).await;
+    let (mut first, mut second) = (client(&server, &opens, &id).await, client(&server, &sending, &id).await);
+    // Both are passed on in one turn.
+    second.execute("noidle\nprint replied").await;
+    let stopped = second.execute("print running\nhang").await;
+    first.until(|message| message["content"]["text"] == "running\n").await;
+    revoke(&server, &sends).await;
+    let told = first.until(|message| message["content"]["text"].to_string().contains("was revoked")).await;
+    assert_eq!(told.last().expect("a note")["parent_header"]["msg_id"], stopped, "{told:?}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kernel_is_not_started_again_by_a_token_that_has_ended_or_is_for_other_languages() {
     let server = FakeServer::with_kernel(&[]).await;
