@@ -339,14 +339,16 @@ impl HubTask {
         }
     }
 
-    /// Hands a message to one client or to all. The last one that left finds it when it comes back.
+    /// Hands a message to one client or to all. The last one that left and can come back finds it then.
     fn deliver(&mut self, to: Option<&str>, message: &KernelMessage) {
         let mut left = None;
         self.clients.retain(|client| {
-            let stays = to.is_some_and(|name| name != client.name) || client.queue.try_send(message);
+            let is_for = to.is_none_or(|name| name == client.name);
+            let stays = if is_for { client.queue.try_send(message) } else { !client.queue.is_closed() };
             if !stays {
                 client.leave(ConnectionEnd::NotRead);
-                left = client.unread.clone().map(|unread| (client.name.clone(), unread));
+                let unread = client.unread.clone().map(|unread| (client.name.clone(), unread));
+                left = unread.or(left.take());
             }
             stays
         });

@@ -184,6 +184,26 @@ async fn a_client_that_did_not_read_gets_what_it_missed_when_it_comes_back() {
 }
 
 #[tokio::test]
+async fn a_client_that_left_with_one_that_cannot_come_back_gets_what_it_missed() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (kernel, who) = (start(&server).await, Principal::default());
+    let connect = |name| server.kernels.connect(&who, kernel, name).expect("a connection");
+    let (mut named, unnamed) = (connect(Some("one")), connect(None));
+    send(&named, "cell", "execute_request", &json!({"code": "print begun\nwait-file go\nprint on"})).await;
+    until_answered(&mut named, "cell", "stream").await;
+    // The hub learns of both by its next message.
+    drop((named, unnamed));
+    std::fs::write(server.root.join("a/files/go"), "").expect("written");
+    until("the cell is over", async || {
+        server.kernels.get(&who, kernel).expect("a kernel").state == Some(SessionState::Idle)
+    })
+    .await;
+    let missed = until_answered(&mut connect(Some("one")), "cell", "execute_reply").await;
+    assert!(missed.iter().any(|content| content["text"] == "on\n"), "{missed:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn each_cell_of_a_turn_counts_for_its_session() {
     let server = FakeServer::with_kernel(&[]).await;
     let kernel = start(&server).await;
