@@ -11,11 +11,9 @@ mod shell;
 use std::{
     collections::VecDeque,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -32,7 +30,7 @@ use super::{
     unread::{Gap, Kept, Unread},
 };
 use crate::{
-    domain::{Code, ConversationKey, Failure, Figures, Language, SessionId},
+    domain::{Code, ConversationKey, Failure, Language, SessionId},
     services::{
         runs::Runs,
         sessions::{
@@ -160,7 +158,7 @@ impl HubTask {
             {
                 self.note(line);
             }
-            let lost = self.take_lost(end, link.session.figures(&Value::Null, Duration::ZERO, 0));
+            let lost = self.take_lost(end, Some(&link));
             self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
             let next = self.restarted(&link).await;
             match next {
@@ -176,7 +174,7 @@ impl HubTask {
 
     /// Accepts clients that are still waiting, and sends all of them the reason of the end.
     fn end(&mut self, end: &ConnectionEnd) {
-        drop(self.take_lost(SessionEnd::Server, Figures::default()));
+        drop(self.take_lost(SessionEnd::Server, None));
         self.new_clients.close();
         self.accept();
         self.clients.drain(..).for_each(|client| client.leave(end.clone()));

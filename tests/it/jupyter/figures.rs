@@ -70,6 +70,19 @@ async fn what_a_notebooks_cell_used_that_ends_its_kernel_counts_for_its_token() 
     server.stop().await;
 }
 
+/// What the first one used is not known yet when its kernel ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn notebooks_cells_that_lose_their_kernel_count_once() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (token, _, mut client) = notebook(&server, json!({"cpuSecondsPerDay": 5})).await;
+    client.execute("noidle\nburn 4600ms").await;
+    client.run("exit 3").await;
+    let program = json!({"language": "python", "code": "print on", "wait": 30});
+    let (_, run) = call(&server, &token, Method::POST, "/v1/runs", program).await;
+    assert_eq!(run["result"]["stdout"], "on\n", "{run}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn files_beyond_the_quota_are_told_after_a_notebooks_cell() {
     let server = FakeServer::with_kernel(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;

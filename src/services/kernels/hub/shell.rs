@@ -190,15 +190,13 @@ impl HubTask {
 
     /// Takes the code that the kernel will not answer any more, with its clients. What was meant for this kernel is not
     /// executed by the next one. Cells that have replied are reported, and the one that was executed with what ended
-    /// it, and `used`; what the others used will not be known.
-    pub(super) fn take_lost(&mut self, end: SessionEnd, used: Figures) -> Vec<(String, Bytes)> {
+    /// it; what they used together is that of the first.
+    pub(super) fn take_lost(&mut self, end: SessionEnd, link: Option<&KernelLink>) -> Vec<(String, Bytes)> {
         let Cells { open, unmeasured, executed, .. } = mem::take(&mut self.cells);
         self.cells.executed = executed;
         let (replied, sent): (Vec<_>, Vec<_>) = open.into_iter().partition(|cell| cell.progress.has_replied());
-        for cell in unmeasured.iter().chain(&replied) {
-            self.report(cell, Figures::default(), false, None);
-        }
-        if let Some(cell) = sent.first() {
+        for cell in unmeasured.iter().chain(&replied).chain(sent.first()) {
+            let used = link.map_or_else(Figures::default, |link| self.used(link, cell, &Value::Null));
             self.report(cell, used, false, Some(end));
         }
         self.turn = TurnState::None;
