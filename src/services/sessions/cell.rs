@@ -24,7 +24,7 @@ use super::{
     message::Channel, queue::Following, registry::Session,
 };
 use crate::{
-    domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Figures, Limits, Outcome, SessionId, StreamKind},
+    domain::{ConversationKey, DiskLimit, Ended, EventKind, Failure, Limits, Outcome, SessionId, StreamKind},
     ports::runner::Runner,
     services::network::Sink,
 };
@@ -131,9 +131,9 @@ impl Sessions {
             }
             End::KernelGone => Some(execution.kernel_gone(&self.0).await),
         };
-        let ended = execution.progress.ended(gone)?;
+        let (ended, wall) = (execution.progress.ended(gone)?, begun.elapsed());
         let (used, oom_killed) = execution.figures().await;
-        let figures = session.figures(&used, begun.elapsed(), cell.limits.cpu_millis);
+        let figures = session.figures(&used, wall, cell.limits.cpu_millis);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
         for sentence in session.kernel.take_refusals() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
@@ -142,12 +142,8 @@ impl Sessions {
         // It follows the kernel, whose task waits for a full queue and reads the files as well.
         drop(execution);
         let returned = self.0.carry_out(&session).await;
-        let outcome = Outcome {
-            ended,
-            oom_killed: oom_killed || ended == Ended::OutOfMemory,
-            limits: *cell.limits,
-            figures: Figures { wall: begun.elapsed(), ..figures },
-        };
+        let outcome =
+            Outcome { ended, oom_killed: oom_killed || ended == Ended::OutOfMemory, limits: *cell.limits, figures };
         Ok(CellEnd { outcome, returned, display_files })
     }
 }
