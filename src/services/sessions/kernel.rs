@@ -3,10 +3,7 @@
 //! Messages of the sandbox are untrusted. The task waits for a follower whose bounded queue is full, so that no output
 //! of a cell is lost; each follower is a task of the server that always reads.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -52,8 +49,6 @@ pub(super) struct Kernel {
     /// Those that follow get the messages from then on. They end with the kernel.
     pub(super) followers: Arc<Followers>,
     phase: watch::Receiver<Phase>,
-    /// What it had used when it ended by itself, in milliseconds of processor time.
-    exit_cpu_ms: Arc<OnceLock<u64>>,
     /// Ends it.
     pub(super) close: CancellationToken,
     /// Ends it because it takes no messages.
@@ -70,7 +65,8 @@ pub(super) struct Kernel {
 enum Phase {
     Starting,
     Ready(Ready),
-    Ended(SessionEnd),
+    /// With what it had used when it ended by itself, in milliseconds of processor time.
+    Ended(SessionEnd, Option<u64>),
 }
 
 /// What is kept of what a kernel says of itself, which may be long.
@@ -95,7 +91,7 @@ impl Kernel {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);
         let (files, file_frames) = FileLink::new();
-        let (followers, exit_cpu_ms) = (Arc::new(Followers::default()), Arc::default());
+        let followers = Arc::new(Followers::default());
         let (close, stuck) = (CancellationToken::new(), CancellationToken::new());
         let env = &Network::environment(env, channels.as_ref());
         let request = frames::session(&Start {
@@ -112,9 +108,8 @@ impl Kernel {
             reader: MessageReader::default(),
             followers: Arc::clone(&followers),
             phase,
-            exit_cpu_ms: Arc::clone(&exit_cpu_ms),
-            died: None,
-            has_failed: false,
+            said_end: None,
+            cpu_ms: None,
             oom_kills: 0,
             files: files.clone(),
         };
@@ -131,7 +126,6 @@ impl Kernel {
             outgoing: sender,
             followers,
             phase: phase_receiver,
-            exit_cpu_ms,
             close,
             stuck,
             client: Uuid::new_v4().simple().to_string(),
@@ -166,14 +160,14 @@ impl Kernel {
     /// What it had used when it ended by itself, in milliseconds of processor time, without what was used before its
     /// sandbox was given to it; nothing where it has not, or that is not known.
     pub(super) fn cpu_at_exit_ms(&self) -> Option<u64> {
-        self.exit_cpu_ms.get().copied()
+        if let Phase::Ended(_, cpu_ms) = *self.phase.borrow() { cpu_ms } else { None }
     }
 
     /// Waits for the end of the kernel.
     pub(super) async fn ended(&self) -> SessionEnd {
         let mut phase = self.phase.clone();
-        match phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await.as_deref() {
-            Ok(Phase::Ended(end)) => *end,
+        match phase.wait_for(|phase| matches!(phase, Phase::Ended(..))).await.as_deref() {
+            Ok(Phase::Ended(end, _)) => *end,
             _ => SessionEnd::Lost,
         }
     }
@@ -184,7 +178,7 @@ impl Kernel {
     }
 
     pub(super) fn is_ended(&self) -> bool {
-        matches!(*self.phase.borrow(), Phase::Ended(_))
+        matches!(*self.phase.borrow(), Phase::Ended(..))
     }
 
     /// Sends a message of the server's own; its id.
@@ -275,11 +269,10 @@ struct KernelTask {
     reader: MessageReader,
     followers: Arc<Followers>,
     phase: watch::Sender<Phase>,
-    exit_cpu_ms: Arc<OnceLock<u64>>,
-    /// How the kernel ended, as the bridge says, which ends after it.
-    died: Option<Ended>,
-    /// The bridge gave the kernel up, so the status of its own end says nothing of the kernel's.
-    has_failed: bool,
+    /// How the kernel ended, as the bridge says, which ends after it: by itself, or lost where the bridge gave it up.
+    said_end: Option<SessionEnd>,
+    /// What was used when it had ended, as process 1 says.
+    cpu_ms: Option<u64>,
     /// Processes that were killed for memory before the cell that runs, as the bridge says.
     oom_kills: u64,
     files: FileLink,
@@ -293,7 +286,7 @@ impl KernelTask {
             () = stuck.cancelled() => SessionEnd::Unresponsive,
             end = self.follow() => end,
         };
-        self.phase.send_replace(Phase::Ended(end));
+        self.phase.send_replace(Phase::Ended(end, self.cpu_ms));
         self.followers.end();
         self.files.end();
     }
@@ -326,20 +319,14 @@ impl KernelTask {
     }
 
     /// How the kernel ended, as process 1 says.
-    fn exited(&self, report: &ExitReport) -> SessionEnd {
-        if let Some(cpu_ms) = report.cpu_ms {
-            // It is said once.
-            let _ = self.exit_cpu_ms.set(cpu_ms);
-        }
+    fn exited(&mut self, report: &ExitReport) -> SessionEnd {
+        self.cpu_ms = report.cpu_ms;
         if report.oom_kills > self.oom_kills {
             return SessionEnd::Kernel(Ended::OutOfMemory);
         }
         let code = report.status.unwrap_or_default();
         let ended = report.signal.map_or(Ended::Exited { code }, |signal| Ended::Signaled { signal });
-        match self.died {
-            None if self.has_failed => SessionEnd::Lost,
-            died => SessionEnd::Kernel(died.unwrap_or(ended)),
-        }
+        self.said_end.unwrap_or(SessionEnd::Kernel(ended))
     }
 
     async fn messages(&mut self) -> Option<SessionEnd> {
@@ -377,11 +364,12 @@ impl KernelTask {
                 let number = |name: &str| content[name].as_i64().and_then(|number| i32::try_from(number).ok());
                 let signal = number("signal").filter(|signal| (1..=64).contains(signal));
                 let code = number("status").filter(|code| (0..=255).contains(code)).map(|code| Ended::Exited { code });
-                self.died = signal.map(|signal| Ended::Signaled { signal }).or(code);
+                let ended = signal.map(|signal| Ended::Signaled { signal }).or(code);
+                self.said_end = ended.map(SessionEnd::Kernel).or(self.said_end);
             }
             "figures" => self.oom_kills = content["oomKills"].as_u64().unwrap_or(self.oom_kills),
             "failed" => {
-                self.has_failed = true;
+                self.said_end = self.said_end.or(Some(SessionEnd::Lost));
                 let why: String = content["message"].as_str().unwrap_or_default().chars().take(400).collect();
                 warn!(sandbox = %self.sandbox.id, why = %why.escape_debug(), "a kernel failed");
             }
