@@ -211,12 +211,11 @@ impl HubTask {
 
     /// Relays until the kernel has ended.
     async fn serve(&mut self, link: &mut KernelLink) {
-        let outgoing = link.outgoing();
         loop {
             self.advance(link);
             let (room, due) = (self.room(), self.cells.next_due());
             tokio::select! {
-                message = link.next() => match message {
+                message = link.following.next() => match message {
                     Some(message) => self.relay(&message, link),
                     None => return,
                 },
@@ -225,7 +224,7 @@ impl HubTask {
                     link.session.touch();
                     self.take(order);
                 }
-                permit = outgoing.reserve(), if !self.outbox.is_empty() || !self.urgent.is_empty() => match permit {
+                permit = link.outgoing.reserve(), if !self.outbox.is_empty() || !self.urgent.is_empty() => match permit {
                     Ok(permit) => {
                         if let Some(message) = self.urgent.pop_front().or_else(|| self.outbox.pop_front()) {
                             permit.send(message);
@@ -318,7 +317,7 @@ impl HubTask {
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
                 let cell = self.cells.idle(&parent.msg_id);
                 if let Some(header) = cell.filter(|header| self.watched.as_ref() == Some(header)) {
-                    self.note_all(&header, link.take_refusals());
+                    self.note_all(&header, link.reporter.take_refusals());
                 }
             }
             return self.deliver(None, message);

@@ -135,7 +135,7 @@ impl Sessions {
         let (used, oom_killed) = execution.figures().await;
         let figures = session.figures(&used, wall, cell.limits.cpu_millis);
         std::mem::take(&mut execution.events).end().for_each(&mut *execution.sink);
-        for sentence in session.kernel.take_refusals() {
+        for sentence in session.kernel.reporter.end() {
             (execution.sink)(EventKind::Output(StreamKind::Stderr, sentence.into()));
         }
         let display_files = std::mem::take(&mut execution.display_files);

@@ -13,14 +13,17 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Inner, SessionEnd, Sessions,
     cell::urge,
-    kernel::own_message,
+    kernel::{Kernel, own_message},
     message::{Channel, KernelMessage},
     queue::Following,
     registry::{Session, SessionKey},
 };
 use crate::{
-    domain::{Code, ConversationKey, EventKind, Failure, Language, Principal, SessionId},
-    services::{network::Access, shares::WeakMap},
+    domain::{Code, ConversationKey, Failure, Language, Principal, SessionId},
+    services::{
+        network::{Access, ConnectionReporter},
+        shares::WeakMap,
+    },
 };
 
 /// The output of a cell that waited and was not executed.
@@ -37,35 +40,15 @@ pub(super) type WaitingCells = WeakMap<SessionKey, CancellationToken>;
 /// A session's kernel, message by message. Its owner always reads: the kernel is waited for by its cells.
 pub(in crate::services) struct KernelLink {
     pub(in crate::services) session: Arc<Session>,
-    following: Following,
+    /// They end with the kernel.
+    pub(in crate::services) following: Following,
+    /// Where messages for the kernel go.
+    pub(in crate::services) outgoing: mpsc::Sender<KernelMessage>,
+    /// Counts and reports the connections and calls of a cell.
+    pub(in crate::services) reporter: Arc<ConnectionReporter>,
 }
 
 impl KernelLink {
-    /// The next message; nothing when the kernel has ended.
-    pub(in crate::services) async fn next(&mut self) -> Option<KernelMessage> {
-        self.following.next().await
-    }
-
-    /// Where messages for the kernel go.
-    pub(in crate::services) fn outgoing(&self) -> mpsc::Sender<KernelMessage> {
-        self.session.kernel.outgoing.clone()
-    }
-
-    /// A cell begins: its connections and calls are counted from now on, and reported here.
-    pub(in crate::services) fn begin_report(&self, sink: impl Fn(EventKind) + Send + Sync + 'static) {
-        self.session.kernel.reporter.to(Box::new(sink));
-    }
-
-    /// A sentence for each host that was refused since the last time.
-    pub(in crate::services) fn take_refusals(&self) -> Vec<String> {
-        self.session.kernel.reporter.take_refusals()
-    }
-
-    /// The cell has ended. The same sentences.
-    pub(in crate::services) fn end_report(&self) -> Vec<String> {
-        self.session.kernel.take_refusals()
-    }
-
     /// Has the bridge say what was used.
     pub(in crate::services) fn ask_figures() -> KernelMessage {
         own_message("", Channel::Bridge, "figures", &json!({})).1
@@ -127,7 +110,9 @@ impl Sessions {
     /// Those of [`Sessions::get`].
     pub(in crate::services) fn link(&self, who: &Principal, id: SessionId) -> Result<KernelLink, Failure> {
         let session = self.0.find(who, id)?;
-        Ok(KernelLink { following: session.kernel.followers.add(), session })
+        let Kernel { followers, outgoing, reporter, .. } = &session.kernel;
+        let (following, outgoing, reporter) = (followers.add(), outgoing.clone(), Arc::clone(reporter));
+        Ok(KernelLink { session, following, outgoing, reporter })
     }
 
     /// How a session ended whose messages have. Then it is found no more.

@@ -172,11 +172,6 @@ impl Kernel {
         }
     }
 
-    /// A sentence for each host that was refused since it was reported where its connections go.
-    pub(super) fn take_refusals(&self) -> Vec<String> {
-        self.reporter.end()
-    }
-
     pub(super) fn is_ended(&self) -> bool {
         matches!(*self.phase.borrow(), Phase::Ended(..))
     }

@@ -111,18 +111,18 @@ impl HubTask {
             return;
         }
         if let Some(replied) = self.watched.take() {
-            self.note_all(&replied, link.end_report());
+            self.note_all(&replied, link.reporter.end());
         }
         let TurnState::Held { turn, .. } = &self.turn else { return };
         if let Some(cell) = self.cells.running() {
             cell.begun = Some((turn.run_begun(&cell.code.text), Instant::now()));
             self.watched = Some(cell.header.clone());
             let (header, notes) = (cell.header.clone(), self.notes.0.clone());
-            link.begin_report(move |event| {
+            link.reporter.to(Box::new(move |event| {
                 if let EventKind::Approval(question) = event {
                     drop(notes.send((header.clone(), asks(&question))));
                 }
-            });
+            }));
         }
     }
 
