@@ -29,6 +29,7 @@ use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
+use uuid::Uuid;
 
 pub use self::documents::{Document, DocumentChange};
 use self::{
@@ -235,9 +236,9 @@ impl Kernels {
         let place = ConnectionPlace { _permit: permit, _counted: hub.connections.token() };
         let (queue, following) = queue();
         let (reader, unread) = unread(following);
-        let end = Arc::new(OnceLock::new());
-        let client = Client::new(name, queue, unread, Arc::clone(&end));
-        let name = client.name.clone();
+        let (unread, end) = (name.map(|_| unread), Arc::new(OnceLock::new()));
+        let name = name.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned);
+        let client = Client { name: name.clone(), queue, unread, end: Arc::clone(&end) };
         // When the kernel has just ended, the queue ends at once.
         drop(hub.clients.send(client));
         let (orders, stop) = (hub.orders.clone(), inner.stop.clone());

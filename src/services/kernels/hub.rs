@@ -19,7 +19,6 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use uuid::Uuid;
 
 use super::{
     ConnectionEnd, Hub, Inner,
@@ -48,10 +47,10 @@ type Note = (Bytes, String);
 pub(super) struct Client {
     /// Its own id, or one that it gets for this connection.
     pub(super) name: String,
-    queue: MessageSender,
+    pub(super) queue: MessageSender,
     /// Where it can come back under its name.
-    unread: Option<Unread>,
-    end: Arc<OnceLock<ConnectionEnd>>,
+    pub(super) unread: Option<Unread>,
+    pub(super) end: Arc<OnceLock<ConnectionEnd>>,
 }
 
 /// For the client that disconnected last, while none is connected.
@@ -93,16 +92,6 @@ pub(super) struct HubTask {
 }
 
 impl Client {
-    pub(super) fn new(
-        name: Option<&str>,
-        queue: MessageSender,
-        unread: Unread,
-        end: Arc<OnceLock<ConnectionEnd>>,
-    ) -> Self {
-        let unread = name.map(|_| unread);
-        Self { name: name.map_or_else(|| Uuid::new_v4().simple().to_string(), str::to_owned), queue, unread, end }
-    }
-
     fn leave(&self, end: ConnectionEnd) {
         // Only the first reason counts.
         let _ = self.end.set(end);
@@ -250,7 +239,7 @@ impl HubTask {
     }
 
     fn connect(&mut self, client: Client) {
-        let (mut messages, gap) = self.missed(&client.name).into_messages();
+        let Kept { mut messages, gap, .. } = self.missed(&client.name);
         self.clients.retain(|other| !other.queue.is_closed());
         if let Some(Gap { at, count, parent }) = gap {
             let note = format!("[{count} messages were left out while this client did not read or was away.]\n");

@@ -41,9 +41,10 @@ struct Queue {
 /// Messages in order, up to a bound in bytes.
 #[derive(Default)]
 pub(super) struct Kept {
-    messages: VecDeque<KernelMessage>,
+    pub(super) messages: VecDeque<KernelMessage>,
     bytes: usize,
-    gap: Option<Gap>,
+    /// What was left out between them.
+    pub(super) gap: Option<Gap>,
 }
 
 /// Messages that were left out.
@@ -130,11 +131,6 @@ impl Kept {
             self.gap.get_or_insert(Gap { at: before + at, count: 0, parent }).count += count;
         }
     }
-
-    /// The messages, and what was left out between them.
-    pub(super) fn into_messages(self) -> (VecDeque<KernelMessage>, Option<Gap>) {
-        (self.messages, self.gap)
-    }
 }
 
 #[cfg(test)]
@@ -179,9 +175,8 @@ mod tests {
         let bytes: usize = kept.messages.iter().map(KernelMessage::bytes).sum();
         assert!(bytes <= OUTPUT_BYTES_MAX, "{bytes}");
         kept.append(later);
-        let (messages, gap) = kept.into_messages();
-        assert_eq!(kinds(&messages), ["stream", "stream", "input_request", "execute_reply", "status"]);
-        assert_eq!(gap.map(|gap| (gap.at, gap.count)), Some((2, 22)), "each is counted once");
+        assert_eq!(kinds(&kept.messages), ["stream", "stream", "input_request", "execute_reply", "status"]);
+        assert_eq!(kept.gap.map(|gap| (gap.at, gap.count)), Some((2, 22)), "each is counted once");
         assert!(unread.take().messages.is_empty());
     }
 
@@ -194,9 +189,8 @@ mod tests {
         }
         later.push(&message(Channel::Shell, "third", 10));
         kept.append(later);
-        let (messages, gap) = kept.into_messages();
-        assert_eq!(kinds(&messages), ["first", "second", "third"]);
-        assert_eq!(gap.map(|gap| (gap.at, gap.count)), Some((2, 2)));
+        assert_eq!(kinds(&kept.messages), ["first", "second", "third"]);
+        assert_eq!(kept.gap.map(|gap| (gap.at, gap.count)), Some((2, 2)));
     }
 
     #[test]
