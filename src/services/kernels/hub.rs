@@ -317,9 +317,7 @@ impl HubTask {
         if header.msg_type == "execute_reply" {
             self.cells.replied(&parent.msg_id, || message.read_content());
         }
-        if message.channel == Channel::Shell {
-            self.cells.open.iter_mut().for_each(|cell| cell.progress.answered(&parent.msg_id));
-        }
+        self.cells.open.iter_mut().for_each(|cell| cell.progress.hear(message));
         if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
             self.deliver(Some(&asker), message);
         }

@@ -97,9 +97,11 @@ impl Progress {
         self.probe()
     }
 
-    /// Takes the id of a request that its kernel has answered. One whose probe is answered first gets no reply.
-    pub(in crate::services) fn answered(&mut self, request: &str) {
-        if self.probe.as_deref() == Some(request) {
+    /// Takes a message. Where the kernel answers the probe first, the cell gets no reply. An error is the bridge's
+    /// answer, for a kernel that does not read: it executes the cell.
+    pub(in crate::services) fn hear(&mut self, message: &KernelMessage) {
+        let is_to_probe = |probe: &String| message.channel == Channel::Shell && message.read_parent().msg_id == *probe;
+        if self.probe.as_ref().is_some_and(is_to_probe) && message.read_content()["status"] != "error" {
             self.reply(&Value::Null);
         }
     }
@@ -143,6 +145,8 @@ fn verdict(reply: &Value) -> Ended {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     const OK: Ended = Ended::Exited { code: 0 };
@@ -174,17 +178,23 @@ mod tests {
         assert_eq!(silent.due(), None);
         silent.idle();
         assert_eq!((silent.due(), silent.probe()), (Some(now + PROBE_AFTER), None));
-        let probe = silent.next_probe().await.expect("a probe").read_header().msg_id;
+        let probe = silent.next_probe().await.expect("a probe");
         assert_eq!((silent.due(), silent.probe()), (None, None));
-        silent.answered("another");
+        let answer = |channel, parent: &Bytes, status: &str| KernelMessage {
+            parent_header: parent.clone(),
+            ..KernelMessage::new(channel, &json!({}), &json!({"status": status}))
+        };
+        silent.hear(&answer(Channel::Shell, &Bytes::from_static(b"{}"), "ok"));
+        silent.hear(&answer(Channel::Iopub, &probe.header, "ok"));
+        silent.hear(&answer(Channel::Shell, &probe.header, "error"));
         assert!(!silent.has_replied());
-        silent.answered(&probe);
+        silent.hear(&answer(Channel::Shell, &probe.header, "ok"));
         assert_eq!((silent.is_complete(), silent.ended(None)), (true, Ok(Ended::Exited { code: 1 })));
         let mut late = Progress::default();
         late.idle();
-        let probe = late.next_probe().await.expect("a probe").read_header().msg_id;
+        let probe = late.next_probe().await.expect("a probe");
         late.reply(&json!({"status": "ok"}));
-        late.answered(&probe);
+        late.hear(&answer(Channel::Shell, &probe.header, "ok"));
         assert_eq!((late.next_probe().await, late.ended(None)), (None, Ok(OK)), "its code ran on");
     }
 

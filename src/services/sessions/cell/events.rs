@@ -49,11 +49,8 @@ impl Execution<'_> {
             }
             return;
         }
-        let parent = message.read_parent().msg_id;
-        if message.channel == Channel::Shell {
-            self.progress.answered(&parent);
-        }
-        if parent != self.request {
+        self.progress.hear(message);
+        if message.read_parent().msg_id != self.request {
             return;
         }
         let content = message.read_content();
