@@ -73,12 +73,6 @@ impl PrestartedKernels {
         self.0.lock().values().filter_map(|slot| slot.waiting.as_ref()).map(|waiting| waiting.memory_bytes).sum()
     }
 
-    pub(super) fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
-        let slots = self.0.lock();
-        let waiting = slots.iter().filter(|(_, slot)| slot.waiting.is_some());
-        waiting.map(|(language, _)| (language.clone(), "kernel", 1)).collect()
-    }
-
     fn take(&self, language: &Language) -> Option<Waiting> {
         self.0.lock().get_mut(language)?.waiting.take()
     }
@@ -110,7 +104,9 @@ impl PrestartedKernels {
 impl Sessions {
     /// Kernels that wait for a session, in the form of [`Standbys::by_phase`].
     pub fn waiting(&self) -> Vec<(Language, &'static str, usize)> {
-        self.0.prestarted.waiting()
+        let slots = self.0.prestarted.0.lock();
+        let waiting = slots.iter().filter(|(_, slot)| slot.waiting.is_some());
+        waiting.map(|(language, _)| (language.clone(), "kernel", 1)).collect()
     }
 
     /// The sessions that are open.
