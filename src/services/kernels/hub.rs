@@ -29,11 +29,11 @@ use super::{
     unread::{Gap, Kept, Unread},
 };
 use crate::{
-    domain::{Code, ConversationKey, Failure, Language, SessionId},
+    domain::{Code, Failure},
     services::{
         runs::Runs,
         sessions::{
-            KernelLink, MessageSender, OomKills, SessionEnd, SessionView,
+            KernelLink, MessageSender, OomKills, SessionEnd,
             message::{Channel, KernelMessage},
             printed_bytes,
         },
@@ -64,9 +64,8 @@ struct Buffer {
 
 pub(super) struct HubTask {
     runs: Runs,
-    session: SessionId,
-    conversation: ConversationKey,
-    language: Language,
+    /// To the session's kernel, and to its last one while it has none.
+    link: KernelLink,
     new_clients: mpsc::UnboundedReceiver<Client>,
     orders: OrderReceiver,
     /// Why the kernel before this one ended.
@@ -103,12 +102,9 @@ impl Inner {
         let (clients, new_clients) = mpsc::unbounded_channel();
         let (orders, new_orders) = orders();
         let restarts = TaskTracker::new();
-        let SessionView { session, conversation, language, .. } = link.session.view();
         let task = HubTask {
             runs: self.runs.clone(),
-            session,
-            conversation,
-            language,
+            link,
             new_clients,
             orders: new_orders,
             last_end: SessionEnd::Server,
@@ -126,32 +122,31 @@ impl Inner {
             watched: None,
             oom_kills: OomKills::default(),
         };
-        self.tasks.spawn(task.run(link, self.stop.clone()));
+        self.tasks.spawn(task.run(self.stop.clone()));
         Hub { clients, orders, connections: TaskTracker::new(), restarts }
     }
 }
 
 impl HubTask {
-    async fn run(mut self, link: KernelLink, stop: CancellationToken) {
-        let end = stop.run_until_cancelled(self.follow(link)).await;
+    async fn run(mut self, stop: CancellationToken) {
+        let end = stop.run_until_cancelled(self.follow()).await;
         self.end(&end.map_or(ConnectionEnd::Stopping, |end| ConnectionEnd::Ended(end.reason())));
     }
 
     /// Serves one kernel of the session after the other; how the last one ended.
-    async fn follow(&mut self, mut link: KernelLink) -> SessionEnd {
+    async fn follow(&mut self) -> SessionEnd {
         loop {
-            self.serve(&mut link).await;
-            let end = self.runs.sessions().ended(&link).await;
+            self.serve().await;
+            let end = self.runs.sessions().ended(&self.link).await;
             if matches!(self.turn, TurnState::Held { .. })
                 && let Some(line) = self.runs.sessions().lost_files()
             {
                 self.note(line);
             }
-            let lost = self.take_lost(end, Some(&link));
+            let lost = self.take_lost(end);
             self.refuse(lost, &Failure::new(Code::SessionEnded, end.sentence()));
-            let next = self.restarted(&link).await;
-            match next {
-                Ok(next) => link = next,
+            match self.restarted().await {
+                Ok(next) => self.link = next,
                 Err(end) => {
                     self.accept();
                     self.deliver(None, &self.sender.status("dead"));
@@ -163,7 +158,7 @@ impl HubTask {
 
     /// Accepts clients that are still waiting, and sends all of them the reason of the end.
     fn end(&mut self, end: &ConnectionEnd) {
-        drop(self.take_lost(SessionEnd::Server, None));
+        drop(self.take_lost(SessionEnd::Server));
         self.new_clients.close();
         self.accept();
         self.clients.drain(..).for_each(|client| client.leave(end.clone()));
@@ -176,15 +171,13 @@ impl HubTask {
     }
 
     /// The next kernel of the session, if it is restarted. Clients come meanwhile, and what they send is held.
-    async fn restarted(&mut self, link: &KernelLink) -> Result<KernelLink, SessionEnd> {
-        let sessions = self.runs.sessions().clone();
-        let mut next = std::pin::pin!(sessions.next_link(link));
+    async fn restarted(&mut self) -> Result<KernelLink, SessionEnd> {
+        let (sessions, ended) = (self.runs.sessions().clone(), Arc::clone(&self.link.session));
+        let mut next = std::pin::pin!(sessions.next_link(&ended));
         // JupyterLab takes this status for a death, so it is for restarts that no client of Jupyter asked for.
         let mut is_announced = !self.restarts.is_empty();
         loop {
-            if !is_announced
-                && sessions.restarting(&self.conversation.owner).iter().any(|(id, ..)| *id == link.session.id)
-            {
+            if !is_announced && sessions.restarting(&ended.conversation.owner).iter().any(|(id, ..)| *id == ended.id) {
                 is_announced = true;
                 self.deliver(None, &self.sender.status("restarting"));
             }
@@ -199,21 +192,22 @@ impl HubTask {
     }
 
     /// Relays until the kernel has ended.
-    async fn serve(&mut self, link: &mut KernelLink) {
+    async fn serve(&mut self) {
+        let outgoing = self.link.outgoing.clone();
         loop {
-            self.advance(link);
+            self.advance();
             let (room, due) = (self.room(), self.cells.next_due());
             tokio::select! {
-                message = link.following.next() => match message {
-                    Some(message) => self.relay(&message, link),
+                message = self.link.following.next() => match message {
+                    Some(message) => self.relay(&message),
                     None => return,
                 },
                 Some(client) = self.new_clients.recv() => self.connect(client),
                 Some(order) = self.orders.next(room) => {
-                    link.session.touch();
+                    self.link.session.touch();
                     self.take(order);
                 }
-                permit = link.outgoing.reserve(), if !self.outbox.is_empty() || !self.urgent.is_empty() => match permit {
+                permit = outgoing.reserve(), if !self.outbox.is_empty() || !self.urgent.is_empty() => match permit {
                     Ok(permit) => {
                         if let Some(message) = self.urgent.pop_front().or_else(|| self.outbox.pop_front()) {
                             permit.send(message);
@@ -230,7 +224,7 @@ impl HubTask {
                         self.outbox.push_back(KernelLink::ask_figures());
                     }
                     TurnChange::Came(Err(failure)) => self.refuse_waiting(&failure),
-                    TurnChange::Stopped(reason) => self.stop_cells(&reason, link),
+                    TurnChange::Stopped(reason) => self.stop_cells(&reason),
                 },
                 Some((parent, note)) = self.notes.1.recv() => self.deliver(None, &self.sender.note(parent, &note)),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
@@ -288,12 +282,12 @@ impl HubTask {
 
     /// Relays one message of the kernel; before its idle status also the refusals of a cell's connections, since
     /// clients take it for the end.
-    fn relay(&mut self, message: &KernelMessage, link: &KernelLink) {
+    fn relay(&mut self, message: &KernelMessage) {
         let (header, parent) = (message.read_header(), message.read_parent());
         if message.channel == Channel::Bridge {
             match header.msg_type.as_str() {
                 "dropped" => self.note("[Some output was lost: it came too fast.]\n"),
-                "figures" => self.measured(link, &message.read_content()),
+                "figures" => self.measured(&message.read_content()),
                 _ => {}
             }
             return;
@@ -306,7 +300,7 @@ impl HubTask {
             if header.msg_type == "status" && message.read_content()["execution_state"] == "idle" {
                 let cell = self.cells.idle(&parent.msg_id);
                 if let Some(header) = cell.filter(|header| self.watched.as_ref() == Some(header)) {
-                    self.note_all(&header, link.reporter.take_refusals());
+                    self.note_all(&header, self.link.reporter.take_refusals());
                 }
             }
             return self.deliver(None, message);

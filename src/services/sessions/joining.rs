@@ -121,8 +121,8 @@ impl Sessions {
     }
 
     /// The session's next kernel when it is restarted; otherwise how it ended.
-    pub(in crate::services) async fn next_link(&self, ended: &KernelLink) -> Result<KernelLink, SessionEnd> {
-        let Session { id, conversation, .. } = &*ended.session;
+    pub(in crate::services) async fn next_link(&self, ended: &Arc<Session>) -> Result<KernelLink, SessionEnd> {
+        let Session { id, conversation, .. } = &**ended;
         // Before the session is looked for: a restart that is over by then has opened it.
         self.0.registry.restarted(*id).await;
         if let Ok(link) = self.link(&conversation.owner, *id)
@@ -132,7 +132,7 @@ impl Sessions {
             let is_same = link.session.conversation.owner.token() == conversation.owner.token();
             return if is_same { Ok(link) } else { Err(SessionEnd::Restarted) };
         }
-        Err(self.ended(ended).await)
+        Err(self.0.ended(ended).await)
     }
 
     /// The sessions of a caller that are being opened again: where each is.

@@ -78,12 +78,12 @@ impl HubTask {
     }
 
     /// Ends cells that are over, passes on what may be passed on, and begins the cell whose turn it is in the kernel.
-    pub(super) fn advance(&mut self, link: &KernelLink) {
-        self.end_cells(link);
+    pub(super) fn advance(&mut self) {
+        self.end_cells();
         self.outbox.extend(self.cells.open.iter_mut().filter_map(|cell| cell.progress.probe()));
         self.reacted();
         self.pass_on_next();
-        self.begin_running(link);
+        self.begin_running();
     }
 
     fn pass_on_next(&mut self) {
@@ -94,8 +94,9 @@ impl HubTask {
             let is_taken = self.cells.has_begun && self.cells.open.is_empty();
             if order.code.is_some() && (is_taken || !self.turn.is_of(&order.who)) {
                 if matches!(self.turn, TurnState::None) {
-                    let conversation = ConversationKey::new(order.who.clone(), self.conversation.id.clone());
-                    let place = (self.session, conversation, self.language.clone());
+                    let session = &self.link.session;
+                    let conversation = ConversationKey::new(order.who.clone(), session.conversation.id.clone());
+                    let place = (session.id, conversation, session.language.clone());
                     self.turn = TurnState::awaited(self.runs.clone(), place);
                 }
                 return;
@@ -106,19 +107,19 @@ impl HubTask {
     }
 
     /// The kernel executes one cell after the other, so the next one begins with the reply of the one before it.
-    fn begin_running(&mut self, link: &KernelLink) {
+    fn begin_running(&mut self) {
         if self.cells.running().is_some_and(|cell| cell.begun.is_some()) {
             return;
         }
         if let Some(replied) = self.watched.take() {
-            self.note_all(&replied, link.reporter.end());
+            self.note_all(&replied, self.link.reporter.end());
         }
         let TurnState::Held { turn, .. } = &self.turn else { return };
         if let Some(cell) = self.cells.running() {
             cell.begun = Some((turn.run_begun(&cell.code.text), Instant::now()));
             self.watched = Some(cell.header.clone());
             let (header, notes) = (cell.header.clone(), self.notes.0.clone());
-            link.reporter.to(Box::new(move |event| {
+            self.link.reporter.to(Box::new(move |event| {
                 if let EventKind::Approval(question) = event {
                     drop(notes.send((header.clone(), asks(&question))));
                 }
@@ -135,7 +136,8 @@ impl HubTask {
         if self.cells.has_begun || !self.next_code().is_some_and(|order| self.turn.is_of(&order.who)) {
             self.cells.has_begun = false;
             let (over, tell) = (mem::take(&mut self.turn).over(), (self.reported.clone(), self.notes.0.clone()));
-            self.runs.sessions().carry_out_until(&self.conversation.owner, self.session, over, tell);
+            let session = &self.link.session;
+            self.runs.sessions().carry_out_until(&session.conversation.owner, session.id, over, tell);
         }
     }
 
@@ -149,7 +151,7 @@ impl HubTask {
         let Order { client, header, code, message, .. } = order;
         match code {
             Some(code) => {
-                if let Err(failure) = self.turn.begin_cell(&self.language) {
+                if let Err(failure) = self.turn.begin_cell(&self.link.session.language) {
                     return self.refuse([(client, message.header)], &failure);
                 }
                 self.cells.begin(header.msg_id, client, message.header.clone(), code);
@@ -171,33 +173,32 @@ impl HubTask {
     }
 
     /// Asks for what the cells used that are over, and reports those for which no answer came.
-    fn end_cells(&mut self, link: &KernelLink) {
+    fn end_cells(&mut self) {
         for _ in 0..self.cells.end() {
             self.outbox.push_back(KernelLink::ask_figures());
         }
         while let Some(cell) = self.cells.take_late() {
-            self.report(&cell, self.used(link, &cell, &Value::Null), false, None);
+            self.report(&cell, &Value::Null, false, None);
         }
     }
 
     /// The bridge has said what was used: by the cell that was over first, or before the first one of a turn.
-    pub(super) fn measured(&mut self, link: &KernelLink, said: &Value) {
+    pub(super) fn measured(&mut self, said: &Value) {
         let oom_killed = self.oom_kills.have_grown(said);
         if let Some(cell) = self.cells.take_measured() {
-            self.report(&cell, self.used(link, &cell, said), oom_killed, None);
+            self.report(&cell, said, oom_killed, None);
         }
     }
 
     /// Takes the code that the kernel will not answer any more, with its clients. What was meant for this kernel is not
     /// executed by the next one. Cells that have replied are reported, and the one that was executed with what ended
     /// it; what they used together is that of the first.
-    pub(super) fn take_lost(&mut self, end: SessionEnd, link: Option<&KernelLink>) -> Vec<(String, Bytes)> {
+    pub(super) fn take_lost(&mut self, end: SessionEnd) -> Vec<(String, Bytes)> {
         let Cells { open, unmeasured, executed, .. } = mem::take(&mut self.cells);
         self.cells.executed = executed;
         let (replied, sent): (Vec<_>, Vec<_>) = open.into_iter().partition(|cell| cell.progress.has_replied());
         for cell in unmeasured.iter().chain(&replied).chain(sent.first()) {
-            let used = link.map_or_else(Figures::default, |link| self.used(link, cell, &Value::Null));
-            self.report(cell, used, false, Some(end));
+            self.report(cell, &Value::Null, false, Some(end));
         }
         self.turn = TurnState::None;
         self.watched = None;
@@ -209,15 +210,12 @@ impl HubTask {
         sent.into_iter().map(|cell| (cell.client, cell.header)).chain(waiting).collect()
     }
 
-    fn used(&self, link: &KernelLink, cell: &Cell, said: &Value) -> Figures {
-        let TurnState::Held { turn, .. } = &self.turn else { return Figures::default() };
-        link.session.figures(said, cell.took(), turn.cpu_millis())
-    }
-
-    fn report(&mut self, cell: &Cell, used: Figures, oom_killed: bool, killed_by: Option<SessionEnd>) {
+    /// Reports a cell, with what the bridge said that was used when it was over.
+    fn report(&mut self, cell: &Cell, said: &Value, oom_killed: bool, killed_by: Option<SessionEnd>) {
         let TurnState::Held { turn, .. } = &self.turn else { return };
         let [stdout_bytes, stderr_bytes] = cell.printed;
-        let figures = Figures { wall: cell.took(), stdout_bytes, stderr_bytes, ..used };
+        let used = self.link.session.figures(said, cell.took(), turn.cpu_millis());
+        let figures = Figures { stdout_bytes, stderr_bytes, ..used };
         // One whose reply came before its turn was not begun.
         let run = cell.begun.map_or_else(|| turn.run_begun(&cell.code.text), |(run, _)| run);
         turn.run_over(run, &cell.code.text, figures, cell.progress.ended(killed_by), oom_killed);
@@ -225,7 +223,7 @@ impl HubTask {
     }
 
     /// Tells those who watch, and stops the cell that runs.
-    pub(super) fn stop_cells(&mut self, reason: &StopReason, link: &KernelLink) {
+    pub(super) fn stop_cells(&mut self, reason: &StopReason) {
         self.note(&format!("[{}]\n", reason.sentence));
         let stopped = self.cells.running().map(|cell| {
             cell.progress.stop(reason.ended);
@@ -233,7 +231,9 @@ impl HubTask {
         });
         if let TurnState::Held { watch, .. } = &mut self.turn {
             *watch = match stopped {
-                Some(request) => Watch::Stopping { request, stop: Box::pin(self.runs.sessions().stop_cell(link)) },
+                Some(request) => {
+                    Watch::Stopping { request, stop: Box::pin(self.runs.sessions().stop_cell(&self.link)) }
+                }
                 None => Watch::Reported,
             };
         }
