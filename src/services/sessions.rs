@@ -44,18 +44,12 @@ pub(super) use self::{
     progress::{OomKills, Progress},
     view::CellEnd,
 };
-use self::{
-    joining::WaitingCells,
-    kernel::Kernel,
-    records::Records,
-    registry::{Registry, Session},
-    resources::PrestartedKernels,
-};
+use self::{joining::WaitingCells, kernel::Kernel, records::Records, registry::Registry, resources::PrestartedKernels};
 pub(super) use self::{
     joining::{KernelLink, NOT_EXECUTED, WaitingCell},
     kernel::own_message,
     queue::{Following, MessageSender, queue},
-    registry::Busy,
+    registry::{Busy, Session},
 };
 use super::{shared_parts::SharedParts, shares::WeakMap};
 use crate::{

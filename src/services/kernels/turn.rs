@@ -3,13 +3,14 @@
 use std::{
     future::{Future, pending},
     pin::Pin,
+    sync::Arc,
 };
 
 use crate::{
-    domain::{ConversationKey, DiskLimit, Ended, Failure, Language, Principal, SessionId},
+    domain::{ConversationKey, DiskLimit, Ended, Failure, Language, Principal},
     services::{
         runs::{ConversationTurn, Runs},
-        sessions::Busy,
+        sessions::{Busy, Session},
     },
 };
 
@@ -52,13 +53,13 @@ pub(super) enum TurnChange {
 }
 
 impl TurnState {
-    /// Waits for a turn, and until the session has the files of its conversation.
-    pub(super) fn awaited(runs: Runs, place: (SessionId, ConversationKey, Language)) -> Self {
-        let (session, conversation, language) = place;
+    /// Waits for a turn of this caller, and until the session has the files of its conversation.
+    pub(super) fn awaited(runs: Runs, session: Arc<Session>, who: &Principal) -> Self {
+        let conversation = ConversationKey::new(who.clone(), session.conversation.id.clone());
         Self::Awaited(Box::pin(async move {
-            let turn = runs.turn(&conversation, &language).await?;
-            runs.sessions().check_use(&conversation.owner, session)?;
-            let busy = runs.sessions().carry_in(&conversation.owner, session).await?;
+            let turn = runs.turn(&conversation, &session.language).await?;
+            runs.sessions().check_use(&conversation.owner, session.id)?;
+            let busy = runs.sessions().carry_in(&session).await?;
             Ok((Box::new(turn), busy))
         }))
     }

@@ -69,12 +69,11 @@ impl Sessions {
     ///
     /// # Errors
     /// Those of [`Sessions::get`] and of a cell.
-    pub(in crate::services) async fn carry_in(&self, who: &Principal, id: SessionId) -> Result<Busy, Failure> {
-        let session = self.0.find(who, id)?;
+    pub(in crate::services) async fn carry_in(&self, session: &Arc<Session>) -> Result<Busy, Failure> {
         let busy = session.occupy();
         // It may have ended before it was occupied.
-        self.0.find(who, id)?;
-        self.0.carry_in(&session).await?;
+        self.0.find(&session.conversation.owner, session.id)?;
+        self.0.carry_in(session).await?;
         Ok(busy)
     }
 

@@ -5,7 +5,7 @@
 //! figures include only cells of this hub. A cell whose files exceed a limit, or whose token has ended, is interrupted
 //! like any cell, and if it does not react its session ends.
 
-use std::{collections::VecDeque, mem};
+use std::{collections::VecDeque, mem, sync::Arc};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -21,7 +21,7 @@ use super::{
     Cells, HubTask, KernelLink, Order, TurnState,
 };
 use crate::{
-    domain::{Code, ConversationKey, EventKind, Failure, Figures},
+    domain::{Code, EventKind, Failure, Figures},
     services::sessions::{SessionEnd, message::KernelMessage},
 };
 
@@ -94,10 +94,8 @@ impl HubTask {
             let is_taken = self.cells.has_begun && self.cells.open.is_empty();
             if order.code.is_some() && (is_taken || !self.turn.is_of(&order.who)) {
                 if matches!(self.turn, TurnState::None) {
-                    let session = &self.link.session;
-                    let conversation = ConversationKey::new(order.who.clone(), session.conversation.id.clone());
-                    let place = (session.id, conversation, session.language.clone());
-                    self.turn = TurnState::awaited(self.runs.clone(), place);
+                    let session = Arc::clone(&self.link.session);
+                    self.turn = TurnState::awaited(self.runs.clone(), session, &order.who);
                 }
                 return;
             }
