@@ -53,7 +53,8 @@ use crate::{
     },
 };
 
-/// Makes structs of answers: each member stands beside the value that it has of what the struct is made from.
+/// Makes structs of answers: each member stands beside the value that it has of what the struct is made from. Names are
+/// camel case, and an optional member without a value is left out.
 macro_rules! answers {
     ($(
         $(#[$($about:tt)+])*
@@ -62,6 +63,9 @@ macro_rules! answers {
         }
     )+) => {
         $(
+            #[serde_with::skip_serializing_none]
+            #[derive(Debug, Clone, serde::Serialize, utoipa::ToSchema)]
+            #[serde(rename_all = "camelCase")]
             $(#[$($about)+])*
             pub struct $name {
                 $($(#[$($of)+])* pub $member: $type,)+
@@ -126,19 +130,17 @@ texts! {
 
 answers! {
     /// The languages that can be run now.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[derive(JsonSchema)]
     pub struct RunnerList(runs: &Runs) {
         /// Ordered by language.
         runners: Vec<RunnerResult> = runs.runners().iter().map(|runner| (runner, runs).into()).collect(),
         /// Whether there are skills (`/v1/skills`).
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(skip)]
         skills: Option<bool> = None,
     }
 
     /// The limits of a run that asks for no lower ones.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(JsonSchema)]
     pub struct LimitsResult(limits: &Limits) {
         /// Wall clock, in milliseconds.
         wall_ms: u64 = limits.wall_ms,
@@ -153,9 +155,7 @@ answers! {
     }
 
     /// One language.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(JsonSchema)]
     pub struct RunnerResult((runner, runs): (&Runner, &Runs)) {
         /// The value for `language`.
         language: String = runner.language.to_string(),
@@ -179,30 +179,25 @@ answers! {
     }
 
     /// A page of conversations.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
     pub struct ConversationList(page: &ConversationPage) {
         /// In the order of their names.
         conversations: Vec<ConversationResult> = page.conversations.iter().map(Into::into).collect(),
         /// Give it as `after` for the next page; absent on the last.
-        #[serde(skip_serializing_if = "Option::is_none")]
         after: Option<String> = page.after.as_ref().map(ToString::to_string),
     }
 
     /// A conversation.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct ConversationResult((known, bytes): &(LastUse, Option<u64>)) {
         /// Its name.
         conversation_id: String = known.key.id.to_string(),
         /// When a run last began in it, or an entry at the top of its folder was created or deleted (RFC 3339).
         used_at: String = rfc3339(known.unix_s),
         /// Disk space of its files, in bytes, where the server knows it without measuring.
-        #[serde(skip_serializing_if = "Option::is_none")]
         bytes: Option<u64> = *bytes,
     }
 
     /// An error of the server or the request; a program that fails is a result.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[derive(JsonSchema)]
     pub struct ErrorResult((code, message, request): (Code, String, RequestId)) {
         /// What went wrong.
         error: ErrorBody = ErrorBody { code: code.as_str(), message, request_id: request.to_string() },

@@ -57,7 +57,15 @@ fn openapi_document_matches_the_code() {
     hold(name, &std::fs::read_to_string(at_root(name)).unwrap_or_default(), &openapi::text());
 }
 
-/// The name of a type's schema, from its source behind `ToSchema`.
+/// The types that have schemas: those that derive one, from behind that, and those of `answers!`.
+fn described(text: &str) -> impl Iterator<Item = &str> {
+    let derived = text.split("#[derive(").filter_map(|rest| rest.split_once("ToSchema)]")).map(|(_, item)| item);
+    let answers = text.split("\nanswers! {").skip(1).filter_map(|rest| rest.split("\n}\n").next());
+    let answers = answers.flat_map(|block| block.split("\n    }\n"));
+    derived.filter(|item| !item.contains("struct $name")).chain(answers)
+}
+
+/// The name of a type's schema, from its source.
 fn schema_name(item: &str) -> Option<&str> {
     let declared = ["struct ", "enum "].into_iter().filter_map(|kind| item.find(kind)).min()?;
     let (attributes, declaration) = item.split_at(declared);
@@ -70,7 +78,7 @@ fn schema_name(item: &str) -> Option<&str> {
 fn types_have_schemas_of_different_names() {
     let mut places = BTreeMap::new();
     for Source { name: place, text } in sources() {
-        for item in text.split("#[derive(").filter_map(|rest| rest.split_once("ToSchema)]")).map(|(_, item)| item) {
+        for item in described(&text) {
             let name = schema_name(item).unwrap_or_else(|| panic!("src/{place}.rs: a schema without a name"));
             let other = places.insert(name.to_owned(), place.clone());
             assert!(other.is_none(), "src/{place}.rs and src/{}.rs: {name}", other.unwrap_or_default());

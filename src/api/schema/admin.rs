@@ -25,8 +25,6 @@ fn live(run: &RunView) -> LiveRun {
 
 answers! {
     /// The current activity of this server's process.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct OverviewResult(now: &Overview) {
         /// Maximum number of programs that run at once.
         slots: usize = now.gauges.load.slots,
@@ -53,8 +51,6 @@ answers! {
     }
 
     /// A run that waits or runs.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct LiveRun((owner, run): (&Principal, RunStatus)) {
         /// Its id.
         run_id: String = run.run_id,
@@ -71,7 +67,6 @@ answers! {
         #[schema(value_type = StateWord)]
         state: &'static str = run.state,
         /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
-        #[serde(skip_serializing_if = "Option::is_none")]
         position: Option<u32> = run.position,
         /// When it was created (RFC 3339).
         #[schema(format = DateTime)]
@@ -81,8 +76,6 @@ answers! {
     }
 
     /// An open session.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct LiveSession(session: &SessionView) {
         /// Its id.
         session_id: String = session.session.to_string(),
@@ -108,7 +101,6 @@ answers! {
     }
 
     /// The waiting and running runs of an owner.
-    #[derive(Debug, Serialize, ToSchema)]
     pub struct OwnerQueue((owner, (waiting, running)): (&Principal, &(usize, usize))) {
         owner: String = owner.name().to_owned(),
         waiting: usize = *waiting,
@@ -116,7 +108,6 @@ answers! {
     }
 
     /// Standbys of a language.
-    #[derive(Debug, Serialize, ToSchema)]
     pub struct StandbyCount((language, so_far, count): &(Language, &'static str, usize)) {
         language: String = language.to_string(),
         /// How far they have started: `starting`, `ready` or `warm`.
@@ -134,8 +125,6 @@ pub struct OwnerList {
 
 answers! {
     /// An owner, by a token or a folder.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct OwnerResult((name, owner): (&Principal, &Owner)) {
         owner: String = name.name().to_owned(),
         /// Number of valid tokens that were made for people. `MCP_API_TOKEN` is not counted.
@@ -158,13 +147,10 @@ answers! {
     }
 
     /// A page of conversations.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct SizeList(page: &SizePage) {
         /// The largest first; those that were not measured yet last.
         conversations: Vec<ConversationSize> = page.conversations.iter().map(Into::into).collect(),
         /// Give it as `cursor` for the next page; absent on the last.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cursor: Option<String> = page.after.as_ref().map(ToString::to_string),
         /// Number of conversations on all pages.
         total: usize = page.all.conversations,
@@ -175,13 +161,10 @@ answers! {
     }
 
     /// A conversation.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct ConversationSize((last, bytes): &(LastUse, Option<u64>)) {
         owner: String = last.key.owner.name().to_owned(),
         conversation_id: String = last.key.id.to_string(),
         /// Its disk space, in bytes; absent where it was not measured yet.
-        #[serde(skip_serializing_if = "Option::is_none")]
         bytes: Option<u64> = *bytes,
         /// When a run began in it or a client wrote to it (RFC 3339).
         #[schema(format = DateTime)]
@@ -198,8 +181,6 @@ pub struct NotableList {
 
 answers! {
     /// How runs ended, how long they took and what was refused.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct ActivityResult(activity: &Activity) {
         /// The last hour by minute, or the last day by quarter of an hour.
         #[schema(value_type = SpanWord)]
@@ -213,7 +194,6 @@ answers! {
     }
 
     /// What happened in an interval.
-    #[derive(Debug, Serialize, ToSchema)]
     pub struct ActivityPart(part: &Part) {
         /// When the interval begins (RFC 3339).
         #[schema(format = DateTime)]
@@ -221,14 +201,12 @@ answers! {
         /// Runs of all servers that began in it and have ended, by how they ended.
         runs: Vec<Count> = part.runs.iter().map(Into::into).collect(),
         /// How long these runs took, waiting included; absent without runs.
-        #[serde(skip_serializing_if = "Option::is_none")]
         took: Option<Percentiles> = part.took_ms.map(|[p50_ms, p90_ms, p99_ms]| Percentiles { p50_ms, p90_ms, p99_ms }),
         /// Requests for a run that this process refused, by code, since its start.
         refusals: Vec<Count> = part.refusals.iter().map(Into::into).collect(),
     }
 
     /// How often one thing happened.
-    #[derive(Debug, Serialize, ToSchema)]
     pub struct Count((what, count): (&&'static str, &u64)) {
         /// What is counted: the code of an error, or how a run ended.
         word: &'static str = what,

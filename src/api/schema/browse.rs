@@ -1,7 +1,7 @@
 //! Calls of the browser and what they answer.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{File, answers};
@@ -50,9 +50,7 @@ pub struct NavigateText {
 
 answers! {
     /// The page after a call. All texts come from the page, also what notes quote.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(JsonSchema)]
     pub struct PageResult((report, page): (&Report, Page)) {
         /// The id of the call's run.
         run_id: String = report.run.to_string(),

@@ -1,7 +1,7 @@
 //! Programs that are formatted and checked, as clients send and see them.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{answers, arguments::Program};
@@ -22,9 +22,9 @@ pub struct CheckProgram {
 
 answers! {
     /// A program that was formatted and checked.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
     pub struct CheckedProgram(checked: check::Checked) {
         /// The formatted program; `null` where it cannot be parsed.
+        #[serialize_always]
         code: Option<String> = checked.code,
         /// The first 100 problems. Positions are in the formatted program, or in the one that was sent where `code` is
         /// `null`.
@@ -32,18 +32,16 @@ answers! {
     }
 
     /// The same for the MCP tool, whose results have no `null`.
-    #[derive(Debug, Clone, Serialize, JsonSchema)]
+    #[derive(JsonSchema)]
     pub struct CheckReport(checked: check::Checked) {
         /// The problems. Positions are in the formatted program, or in the one that was sent where `code` is absent.
         problems: Vec<ProgramProblem> = checked.problems.into_iter().map(Into::into).collect(),
         /// The formatted program; absent where it cannot be parsed.
-        #[serde(skip_serializing_if = "Option::is_none")]
         code: Option<String> = checked.code,
     }
 
     /// A problem at one position of a program.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(JsonSchema)]
     pub struct ProgramProblem(problem: check::Problem) {
         /// The line, counted from 1.
         line: u32 = problem.line,

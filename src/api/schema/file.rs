@@ -62,14 +62,13 @@ pub struct File {
 
 answers! {
     /// A conversation's files.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[derive(JsonSchema)]
     pub struct FileListing(list: &FileList) {
         /// Ordered by path.
         files: Vec<File> = list.files.iter().map(File::from).collect(),
         /// Whether there are more files than are listed.
         truncated: bool = list.truncated,
         /// Give it as `after`, over MCP as `cursor`, for the next page; absent on the last.
-        #[serde(skip_serializing_if = "Option::is_none")]
         after: Option<String> = list.after.as_ref().map(SafePath::to_encoded),
         /// Entries that are not plain files: links, pipes, sockets, devices. They cannot be read.
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -77,7 +76,7 @@ answers! {
     }
 
     /// Something that is not a plain file.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[derive(JsonSchema)]
     pub struct SkippedResult(skipped: &Skipped) {
         /// Its path below /data.
         path: String = skipped.path.clone(),
@@ -126,9 +125,6 @@ pub struct MoveFile {
 
 answers! {
     /// What was moved.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct Moved((to, entry): (&SafePath, Option<&FileEntry>)) {
         /// The new path, as in a listing.
         path: String = to.display(),

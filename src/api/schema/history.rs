@@ -17,19 +17,14 @@ const DAY_S: i64 = 24 * 3600;
 
 answers! {
     /// A page of the history.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
     pub struct HistoryList(page: &HistoryPage) {
         /// Newest first.
         runs: Vec<HistoryRun> = page.lines.iter().map(HistoryRun::from).collect(),
         /// Give it as `cursor` for the next page; absent on the last.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cursor: Option<String> = page.after.as_ref().map(ToString::to_string),
     }
 
     /// A run or a cell in the history.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct HistoryRun(line: &HistoryLine) {
         /// Its id.
         run_id: String = line.run.to_string(),
@@ -86,8 +81,6 @@ pub struct UsageList {
 
 answers! {
     /// The usage of one owner in one language on one day.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct UsageResult(line: &UsageLine) {
         /// The owner.
         owner: String = line.owner.name().to_owned(),

@@ -27,9 +27,6 @@ pub enum ConnectionWord {
 
 answers! {
     /// A connection of a program that has ended or was not made.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct Connection(used: &NetworkUse) {
         /// Host and port.
         #[schema(example = "pypi.org:443")]
@@ -52,8 +49,6 @@ answers! {
     }
 
     /// A connection of one of the caller's conversations.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct NetworkDecision(decision: &Decision) {
         /// When it ended (RFC 3339).
         #[schema(format = DateTime)]
@@ -73,7 +68,6 @@ pub struct NetworkDecisions {
 
 answers! {
     /// A connection of a conversation, with its owner.
-    #[derive(Debug, Serialize, ToSchema)]
     pub struct OwnedDecision(decision: &Decision) {
         owner: String = decision.conversation.owner.name().to_owned(),
         #[serde(flatten)]
@@ -89,8 +83,8 @@ pub struct OwnedDecisions {
 
 answers! {
     /// Hosts that programs may reach. At most 16 KiB as JSON.
-    #[derive(Debug, Serialize, Deserialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    #[derive(Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
     pub struct PolicyBody(text: &PolicyText) {
         /// `example.com`, `*.example.com` for every name below it, or an address; each with a port or without.
         #[schema(min_items = 1, max_items = 500, example = json!(["pypi.org", "*.example.com:8443"]))]
@@ -155,8 +149,6 @@ impl PolicyBody {
 
 answers! {
     /// A policy in force.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct PolicyResult((policy, configured): (&Policy, bool)) {
         #[schema(example = "pypi")]
         name: String = policy.name.clone(),

@@ -1,7 +1,7 @@
 //! Packages of conversations, as clients ask for and see them.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::answers;
@@ -36,7 +36,7 @@ pub struct CreatePackages {
 
 answers! {
     /// The packages that a conversation has now.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[derive(JsonSchema)]
     pub struct InstalledPackages(installed: &packages::Installed) {
         /// The program that installed them: uv or npm.
         tool: &'static str = installed.tool.word(),

@@ -17,8 +17,7 @@ use crate::{
 
 answers! {
     /// The result of a run.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(JsonSchema)]
     pub struct RunResult(report: &Report) {
         /// Identifies this run in logs.
         run_id: String = report.run.to_string(),
@@ -67,9 +66,7 @@ pub struct OutcomeResult {
 
 answers! {
     /// The resources that a run used.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(JsonSchema)]
     pub struct FiguresResult(figures: &Figures) {
         /// Running time of the program, in milliseconds.
         wall_ms: u64 = ms(figures.wall),

@@ -70,7 +70,6 @@ pub struct RunStatus {
 
 answers! {
     /// Why the server could not run a program.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
     pub struct RunError(failure: &Failure) {
         /// A stable word for programs.
         #[schema(value_type = ErrorCode)]
@@ -80,12 +79,10 @@ answers! {
     }
 
     /// A page of runs.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
     pub struct RunList(page: &RunPage) {
         /// Newest first.
         runs: Vec<RunStatus> = page.runs.iter().map(RunStatus::brief).collect(),
         /// Give it as `after` for the next page; absent on the last.
-        #[serde(skip_serializing_if = "Option::is_none")]
         after: Option<String> = page.after.as_ref().map(ToString::to_string),
     }
 }

@@ -93,8 +93,7 @@ pub struct InspectCode {
 
 answers! {
     /// A session.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(JsonSchema)]
     pub struct SessionStatus(view: &SessionView) {
         /// Its id.
         session_id: String = view.session.to_string(),
@@ -122,7 +121,7 @@ answers! {
     }
 
     /// The open sessions.
-    #[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+    #[derive(JsonSchema)]
     pub struct SessionList(all: &[SessionView]) {
         /// Newest first.
         sessions: Vec<SessionStatus> = all.iter().map(SessionStatus::from).collect(),

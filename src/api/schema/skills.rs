@@ -36,8 +36,6 @@ pub struct SkillList {
 
 answers! {
     /// A skill.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct Skill(skill: &skills::Skill) {
         #[schema(example = "data-profile")]
         name: String = skill.front.name.to_string(),
@@ -64,8 +62,6 @@ pub struct SkillDetails {
 
 answers! {
     /// A file of a skill.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct SkillEntry((path, bytes): &(SafePath, u64)) {
         /// The path below the skill's folder, for display.
         path: String = path.display(),

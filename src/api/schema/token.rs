@@ -43,9 +43,8 @@ pub struct CreateToken {
 
 answers! {
     /// The limits of a token; an absent member means no limit.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
-    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    #[derive(Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
     pub struct TokenLimitsBody(limits: &TokenLimits) {
         /// Programs and cells that may begin within a minute.
         #[schema(maximum = 4_294_967_295_u64)]
@@ -62,9 +61,6 @@ answers! {
     }
 
     /// A token, without the token itself.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct TokenStatus(token: &TokenRecord) {
         #[schema(pattern = "^token-[0-9a-f]{32}$")]
         id: String = token.id.to_string(),
@@ -89,9 +85,6 @@ answers! {
     }
 
     /// A client that is signed in.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     #[schema(as = ClientConnection)]
     pub struct Connection(token: &TokenRecord) {
         /// Its id.

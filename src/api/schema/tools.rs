@@ -22,8 +22,6 @@ const FOUND_MAX: u64 = 50;
 
 answers! {
     /// A finished call of a tool by a program.
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct ToolCall(used: &ToolUse) {
         #[schema(example = "github")]
         server: String = used.server.clone(),
@@ -32,7 +30,6 @@ answers! {
         #[schema(example = "answered")]
         ended: &'static str = used.end.word(),
         /// Why it was not answered.
-        #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String> = used.why.clone(),
         /// SHA-256 of the arguments as JSON with sorted members, in hexadecimal digits.
         arguments_sha256: String = used.arguments_sha256.clone(),
@@ -40,9 +37,6 @@ answers! {
     }
 
     /// A question whether a program may make a call of a tool, and its answer.
-    #[serde_with::skip_serializing_none]
-    #[derive(Debug, Clone, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct ApprovalResult(question: &Approval) {
         id: String = question.id.to_string(),
         owner: String = question.call.conversation.owner.name().to_owned(),
@@ -92,7 +86,6 @@ pub fn found_limit(wanted: Option<u64>) -> Result<usize, Failure> {
 
 answers! {
     /// The module that a program imports for a tool.
-    #[derive(Debug, Serialize, ToSchema)]
     pub struct ToolSource(source: Source) {
         source: String = source.types.unwrap_or(source.text),
     }
@@ -133,8 +126,6 @@ pub struct ToolServerBody {
 
 answers! {
     /// A tool server, as an operator sees it.
-    #[derive(Debug, Serialize, ToSchema)]
-    #[serde(rename_all = "camelCase")]
     pub struct ToolServerResult(made: &ServerEntry) {
         #[schema(example = "github")]
         name: String = made.server.name.to_string(),
