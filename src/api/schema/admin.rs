@@ -1,13 +1,13 @@
 //! What operators see of every owner.
 
-use serde::Serialize;
-use utoipa::ToSchema;
+use std::collections::BTreeMap;
 
 use super::{
     LanguageName, SessionWord, SpanWord, StateWord, answers, history::HistoryRun, moment, rfc3339, run::RunStatus,
 };
 use crate::{
     domain::{Language, Principal, finding::Finding, text::ms},
+    ports::history::HistoryLine,
     services::{
         admin::{Activity, Overview, Owner, Part, SizePage},
         conversations::LastUse,
@@ -114,16 +114,13 @@ answers! {
         stage: &'static str = so_far,
         count: usize = *count,
     }
-}
 
-/// Every owner.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct OwnerList {
-    /// By name.
-    pub owners: Vec<OwnerResult>,
-}
+    /// Every owner.
+    pub struct OwnerList(owners: &BTreeMap<Principal, Owner>) {
+        /// By name.
+        owners: Vec<OwnerResult> = owners.iter().map(OwnerResult::from).collect(),
+    }
 
-answers! {
     /// An owner, by a token or a folder.
     pub struct OwnerResult((name, owner): (&Principal, &Owner)) {
         owner: String = name.name().to_owned(),
@@ -170,16 +167,13 @@ answers! {
         #[schema(format = DateTime)]
         last_used_at: String = rfc3339(last.unix_s),
     }
-}
 
-/// Runs that are slow, or failed.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct NotableList {
-    /// The slowest first, or the newest.
-    pub runs: Vec<HistoryRun>,
-}
+    /// Runs that are slow, or failed.
+    pub struct NotableList(lines: &[HistoryLine]) {
+        /// The slowest first, or the newest.
+        runs: Vec<HistoryRun> = lines.iter().map(HistoryRun::from).collect(),
+    }
 
-answers! {
     /// How runs ended, how long they took and what was refused.
     pub struct ActivityResult(activity: &Activity) {
         /// The last hour by minute, or the last day by quarter of an hour.
@@ -201,7 +195,7 @@ answers! {
         /// Runs of all servers that began in it and have ended, by how they ended.
         runs: Vec<Count> = part.runs.iter().map(Into::into).collect(),
         /// How long these runs took, waiting included; absent without runs.
-        took: Option<Percentiles> = part.took_ms.map(|[p50_ms, p90_ms, p99_ms]| Percentiles { p50_ms, p90_ms, p99_ms }),
+        took: Option<Percentiles> = part.took_ms.map(Percentiles::from),
         /// Requests for a run that this process refused, by code, since its start.
         refusals: Vec<Count> = part.refusals.iter().map(Into::into).collect(),
     }
@@ -212,20 +206,17 @@ answers! {
         word: &'static str = what,
         count: u64 = *count,
     }
-}
 
-/// Percentiles in milliseconds, interpolated within the buckets of a histogram.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Percentiles {
-    pub p50_ms: u64,
-    pub p90_ms: u64,
-    pub p99_ms: u64,
-}
+    /// Percentiles in milliseconds, interpolated within the buckets of a histogram.
+    pub struct Percentiles([p50, p90, p99]: [u64; 3]) {
+        p50_ms: u64 = p50,
+        p90_ms: u64 = p90,
+        p99_ms: u64 = p99,
+    }
 
-/// The findings of `mcp-sandbox-server doctor`, except those about the addresses, which the server itself uses.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct FindingList {
-    /// In the order of the checks.
-    pub findings: Vec<Finding>,
+    /// The findings of `mcp-sandbox-server doctor`, except those about the addresses, which the server itself uses.
+    pub struct FindingList(found: Vec<Finding>) {
+        /// In the order of the checks.
+        findings: Vec<Finding> = found,
+    }
 }

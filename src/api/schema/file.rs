@@ -32,35 +32,33 @@ pub fn file_query(
     })
 }
 
-/// A file of a conversation.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-// Generated clients have a `File` of their own, for bytes.
-#[schema(as = StoredFile)]
-pub struct File {
-    /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped, and the middle of a long
-    /// path is left out; then pathEncoded is there.
-    pub path: String,
-    /// The exact path, percent-encoded, when `path` had to escape something: use it to read or delete the file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_encoded: Option<String>,
-    /// Size in bytes.
-    pub size: u64,
-    /// Its media type, from its name.
-    pub media_type: String,
-    /// What the run did to it; `unchanged` outside the result of a run.
-    #[schemars(extend("enum" = ["created", "changed", "unchanged"]))]
-    #[schema(value_type = ChangeWord)]
-    pub change: &'static str,
-    /// When it was last modified (RFC 3339).
-    pub modified_at: String,
-    /// A signed link that downloads it without a token.
-    pub url: String,
-    /// When the link stops working (RFC 3339).
-    pub url_expires_at: String,
-}
-
 answers! {
+    /// A file of a conversation.
+    #[derive(JsonSchema)]
+    // Generated clients have a `File` of their own, for bytes.
+    #[schema(as = StoredFile)]
+    pub struct File(entry: &FileEntry) {
+        /// Its path below /data. Characters that mislead and bytes that are not UTF-8 are escaped, and the middle of a
+        /// long path is left out; then pathEncoded is there.
+        path: String = entry.path.display(),
+        /// The exact path, percent-encoded, when `path` had to escape something: use it to read or delete the file.
+        path_encoded: Option<String> = entry.path_encoded(),
+        /// Size in bytes.
+        size: u64 = entry.size,
+        /// Its media type, from its name.
+        media_type: String = entry.media_type().to_owned(),
+        /// What the run did to it; `unchanged` outside the result of a run.
+        #[schemars(extend("enum" = ["created", "changed", "unchanged"]))]
+        #[schema(value_type = ChangeWord)]
+        change: &'static str = entry.change.word(),
+        /// When it was last modified (RFC 3339).
+        modified_at: String = rfc3339(entry.modified_unix_s),
+        /// A signed link that downloads it without a token.
+        url: String = entry.url.clone(),
+        /// When the link stops working (RFC 3339).
+        url_expires_at: String = rfc3339(entry.url_expires_unix_s),
+    }
+
     /// A conversation's files.
     #[derive(JsonSchema)]
     pub struct FileListing(list: &FileList) {
@@ -82,6 +80,24 @@ answers! {
         path: String = skipped.path.clone(),
         /// Its kind: link, pipe, socket, device, unreadable or `too_deep`.
         kind: String = skipped.kind.as_str().to_owned(),
+    }
+
+    /// What was moved.
+    pub struct Moved((to, entry): (&SafePath, Option<&FileEntry>)) {
+        /// The new path, as in a listing.
+        path: String = to.display(),
+        /// The exact path, percent-encoded, when `path` had to escape something.
+        path_encoded: Option<String> = to.needs_encoding().then(|| to.to_encoded()),
+        /// The file; absent for a folder, a link, or another entry that is not a plain file.
+        file: Option<File> = entry.map(File::from),
+    }
+
+    /// A link to an archive.
+    pub struct ArchiveLink((link, expires_unix_s): (String, i64)) {
+        /// A signed link that downloads it without a token.
+        url: String = link,
+        /// When the link stops working (RFC 3339); a download that has begun continues.
+        url_expires_at: String = rfc3339(expires_unix_s),
     }
 }
 
@@ -121,43 +137,6 @@ pub struct MoveFile {
     /// Whether a file that has the new path already is replaced; a folder never is.
     #[serde(default)]
     pub replace: bool,
-}
-
-answers! {
-    /// What was moved.
-    pub struct Moved((to, entry): (&SafePath, Option<&FileEntry>)) {
-        /// The new path, as in a listing.
-        path: String = to.display(),
-        /// The exact path, percent-encoded, when `path` had to escape something.
-        path_encoded: Option<String> = to.needs_encoding().then(|| to.to_encoded()),
-        /// The file; absent for a folder, a link, or another entry that is not a plain file.
-        file: Option<File> = entry.map(File::from),
-    }
-}
-
-/// A link to an archive.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ArchiveLink {
-    /// A signed link that downloads it without a token.
-    pub url: String,
-    /// When the link stops working (RFC 3339); a download that has begun continues.
-    pub url_expires_at: String,
-}
-
-impl From<&FileEntry> for File {
-    fn from(entry: &FileEntry) -> Self {
-        Self {
-            path: entry.path.display(),
-            path_encoded: entry.path_encoded(),
-            size: entry.size,
-            media_type: entry.media_type().to_owned(),
-            change: entry.change.word(),
-            modified_at: rfc3339(entry.modified_unix_s),
-            url: entry.url.clone(),
-            url_expires_at: rfc3339(entry.url_expires_unix_s),
-        }
-    }
 }
 
 impl MoveFile {

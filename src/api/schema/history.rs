@@ -2,9 +2,7 @@
 
 use std::str::FromStr;
 
-use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-use utoipa::ToSchema;
 
 use super::{EndedWord, ErrorCode, FiguresResult, answers, moment, parse::text};
 use crate::{
@@ -68,18 +66,15 @@ answers! {
         /// Names of files that it created or changed, at most 64.
         files: Vec<String> = line.end.as_ref().map(|end| end.files.clone()).unwrap_or_default(),
     }
-}
 
-/// Usage by day, owner and language.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct UsageList {
-    /// Newest day first, then by owner and language.
-    pub usage: Vec<UsageResult>,
-    /// Whether the list is incomplete: ask for fewer days, or for one owner.
-    pub truncated: bool,
-}
+    /// Usage by day, owner and language.
+    pub struct UsageList((lines, is_cut): (&[UsageLine], bool)) {
+        /// Newest day first, then by owner and language.
+        usage: Vec<UsageResult> = lines.iter().map(Into::into).collect(),
+        /// Whether the list is incomplete: ask for fewer days, or for one owner.
+        truncated: bool = is_cut,
+    }
 
-answers! {
     /// The usage of one owner in one language on one day.
     pub struct UsageResult(line: &UsageLine) {
         /// The owner.

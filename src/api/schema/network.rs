@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{LanguageName, answers, moment};
-use crate::domain::{
-    Failure,
-    network::{Decision, NetworkUse, Policy, PolicyText, Refusal},
-    text::{ms, shown},
+use crate::{
+    domain::{
+        Failure,
+        network::{Decision, NetworkUse, Policy, PolicyText, Refusal},
+        text::{ms, shown},
+    },
+    services::network::Policies,
 };
 
 /// The outcome of a connection.
@@ -58,30 +61,24 @@ answers! {
         #[serde(flatten)]
         connection: Connection = (&decision.used).into(),
     }
-}
 
-/// Connections, newest first.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct NetworkDecisions {
-    pub decisions: Vec<NetworkDecision>,
-}
+    /// Connections, newest first.
+    pub struct NetworkDecisions(newest: &[Decision]) {
+        decisions: Vec<NetworkDecision> = newest.iter().map(Into::into).collect(),
+    }
 
-answers! {
     /// A connection of a conversation, with its owner.
     pub struct OwnedDecision(decision: &Decision) {
         owner: String = decision.conversation.owner.name().to_owned(),
         #[serde(flatten)]
         decision: NetworkDecision = decision.into(),
     }
-}
 
-/// Connections of all owners, newest first.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct OwnedDecisions {
-    pub decisions: Vec<OwnedDecision>,
-}
+    /// Connections of all owners, newest first.
+    pub struct OwnedDecisions(newest: &[Decision]) {
+        decisions: Vec<OwnedDecision> = newest.iter().map(Into::into).collect(),
+    }
 
-answers! {
     /// Hosts that programs may reach. At most 16 KiB as JSON.
     #[derive(Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
@@ -122,6 +119,20 @@ answers! {
         #[schema(value_type = Option<u64>, maximum = 4_294_967_295_u64)]
         bytes_per_minute: u32 = text.bytes_per_minute,
     }
+
+    /// A policy in force.
+    pub struct PolicyResult((policies, policy): (&Policies, &Policy)) {
+        #[schema(example = "pypi")]
+        name: String = policy.name.clone(),
+        /// Whether it comes from the server's settings, so that it cannot be changed here.
+        is_configured: bool = policies.is_configured(&policy.name),
+        policy: PolicyBody = (&policy.text).into(),
+    }
+
+    /// The policies in force.
+    pub struct PolicyList(policies: &Policies) {
+        policies: Vec<PolicyResult> = policies.all().iter().map(|policy| (policies, &**policy).into()).collect(),
+    }
 }
 
 impl PolicyBody {
@@ -145,23 +156,6 @@ impl PolicyBody {
             bytes_per_minute: self.bytes_per_minute,
         })
     }
-}
-
-answers! {
-    /// A policy in force.
-    pub struct PolicyResult((policy, configured): (&Policy, bool)) {
-        #[schema(example = "pypi")]
-        name: String = policy.name.clone(),
-        /// Whether it comes from the server's settings, so that it cannot be changed here.
-        is_configured: bool = configured,
-        policy: PolicyBody = (&policy.text).into(),
-    }
-}
-
-/// The policies in force.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct PolicyList {
-    pub policies: Vec<PolicyResult>,
 }
 
 #[cfg(test)]

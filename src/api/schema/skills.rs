@@ -1,9 +1,8 @@
 //! Skills, as clients name and see them.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use super::answers;
 use crate::{domain::SafePath, services::skills};
@@ -26,15 +25,14 @@ pub struct GetSkillFile {
     pub filename: String,
 }
 
-/// The skills that the caller's programs can read.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct SkillList {
-    /// Public skills, then the caller's own, each sorted by name. A skill of the caller hides a public one of the same
-    /// name.
-    pub skills: Vec<Skill>,
-}
-
 answers! {
+    /// The skills that the caller's programs can read.
+    pub struct SkillList(found: &[skills::Skill]) {
+        /// Public skills, then the caller's own, each sorted by name. A skill of the caller hides a public one of the
+        /// same name.
+        skills: Vec<Skill> = found.iter().map(Into::into).collect(),
+    }
+
     /// A skill.
     pub struct Skill(skill: &skills::Skill) {
         #[schema(example = "data-profile")]
@@ -50,17 +48,14 @@ answers! {
         #[schema(value_type = Object)]
         front_matter: Map<String, Value> = skill.front.all.clone(),
     }
-}
 
-/// A skill with its files.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct SkillDetails {
-    #[serde(flatten)]
-    pub skill: Skill,
-    pub files: Vec<SkillEntry>,
-}
+    /// A skill with its files.
+    pub struct SkillDetails((found, entries): (&skills::Skill, &[(SafePath, u64)])) {
+        #[serde(flatten)]
+        skill: Skill = found.into(),
+        files: Vec<SkillEntry> = entries.iter().map(Into::into).collect(),
+    }
 
-answers! {
     /// A file of a skill.
     pub struct SkillEntry((path, bytes): &(SafePath, u64)) {
         /// The path below the skill's folder, for display.

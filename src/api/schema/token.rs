@@ -1,7 +1,8 @@
 //! Tokens, as operators see them, the body that makes one, and the connections of clients, which are tokens too.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{LanguageName, ScopeWord, answers, moment};
@@ -106,28 +107,25 @@ answers! {
         /// Since when the tokens of this subject are refused; absent while they are accepted.
         refused_at: Option<String> = token.revoked_unix_ms.map(moment),
     }
-}
 
-/// A new token.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct TokenCreated {
-    /// Shown once: the server keeps a digest only.
-    pub token: String,
-    #[serde(flatten)]
-    pub status: TokenStatus,
-}
+    /// A new token.
+    pub struct TokenCreated((record, secret): (&TokenRecord, &SecretString)) {
+        /// Shown once: the server keeps a digest only.
+        token: String = secret.expose_secret().to_owned(),
+        #[serde(flatten)]
+        status: TokenStatus = record.into(),
+    }
 
-/// Tokens.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct TokenList {
-    pub tokens: Vec<TokenStatus>,
-}
+    /// Tokens.
+    pub struct TokenList(records: &[TokenRecord]) {
+        tokens: Vec<TokenStatus> = records.iter().map(Into::into).collect(),
+    }
 
-/// The clients that are signed in.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ConnectionList {
-    /// Newest first.
-    pub connections: Vec<Connection>,
+    /// The clients that are signed in.
+    pub struct ConnectionList(records: &[TokenRecord]) {
+        /// Newest first.
+        connections: Vec<Connection> = records.iter().map(Into::into).collect(),
+    }
 }
 
 impl CreateToken {

@@ -54,12 +54,35 @@ answers! {
         /// Who answered, and how.
         answered_by: Option<String> = question.answered_by.clone(),
     }
+
+    /// Questions, newest first.
+    pub struct ApprovalList(questions: &[Approval]) {
+        approvals: Vec<ApprovalResult> = questions.iter().map(Into::into).collect(),
+    }
+
+    /// The module that a program imports for a tool.
+    pub struct ToolSource(source: Source) {
+        source: String = source.types.unwrap_or(source.text),
+    }
+
+    /// A tool server, as an operator sees it.
+    pub struct ToolServerResult(made: &ServerEntry) {
+        #[schema(example = "github")]
+        name: String = made.server.name.to_string(),
+        /// Whether it comes from the server's settings, so that it cannot be changed here.
+        is_configured: bool = made.is_configured,
+        /// Its definition, without the values of headers and variables.
+        server: ServerText = without_values(made.server.text.clone()),
+    }
+
+    pub struct ToolServerList(made: &[ServerEntry]) {
+        servers: Vec<ToolServerResult> = made.iter().map(Into::into).collect(),
+    }
 }
 
-/// Questions, newest first.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ApprovalList {
-    pub approvals: Vec<ApprovalResult>,
+pub struct ToolServerStates {
+    pub servers: Vec<ServerState>,
 }
 
 /// The answer to a question.
@@ -71,24 +94,12 @@ pub struct AnswerBody {
     pub answer: Answered,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ToolServerStates {
-    pub servers: Vec<ServerState>,
-}
-
 /// How many tools are to be found.
 ///
 /// # Errors
 /// As [`item_limit`].
 pub fn found_limit(wanted: Option<u64>) -> Result<usize, Failure> {
     item_limit(wanted, FOUND, FOUND_MAX)
-}
-
-answers! {
-    /// The module that a program imports for a tool.
-    pub struct ToolSource(source: Source) {
-        source: String = source.types.unwrap_or(source.text),
-    }
 }
 
 /// A search for tools.
@@ -124,28 +135,11 @@ pub struct ToolServerBody {
     pub secret: Option<String>,
 }
 
-answers! {
-    /// A tool server, as an operator sees it.
-    pub struct ToolServerResult(made: &ServerEntry) {
-        #[schema(example = "github")]
-        name: String = made.server.name.to_string(),
-        /// Whether it comes from the server's settings, so that it cannot be changed here.
-        is_configured: bool = made.is_configured,
-        /// Its definition, without the values of headers and variables.
-        server: ServerText = without_values(made.server.text.clone()),
-    }
-}
-
 fn without_values(mut server: ServerText) -> ServerText {
     for value in server.headers.values_mut().chain(server.env.values_mut()) {
         "…".clone_into(value);
     }
     server
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ToolServerList {
-    pub servers: Vec<ToolServerResult>,
 }
 
 /// Arguments of ipybox's tool.

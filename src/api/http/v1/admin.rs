@@ -10,7 +10,6 @@ use axum::{
     response::IntoResponse as _,
 };
 use schemars::JsonSchema;
-use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use tracing::info;
 use utoipa::IntoParams;
@@ -20,9 +19,9 @@ use crate::{
     api::{
         http::{Answer, ApiParts, Path, Reply, RequestBody, no_content},
         schema::{
-            admin::{ActivityResult, FindingList, NotableList, OverviewResult, OwnerList, OwnerResult, SizeList},
-            history::{Day, HistoryList, HistoryRun, Moment, UsageList, UsageResult},
-            token::{Connection, ConnectionList, CreateToken, TokenCreated, TokenList, TokenStatus},
+            admin::{ActivityResult, FindingList, NotableList, OverviewResult, OwnerList, SizeList},
+            history::{Day, HistoryList, Moment, UsageList},
+            token::{ConnectionList, CreateToken, TokenCreated, TokenList},
         },
     },
     domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, RunId, TokenId},
@@ -80,8 +79,7 @@ pub(super) struct ListNotable {
     responses((status = 200, description = "The owners.", body = OwnerList)),
 )]
 pub(super) async fn owners(State(admin): State<Admin>, _: Call) -> Answer<OwnerList> {
-    let owners = admin.owners().await?;
-    Ok(Json(OwnerList { owners: owners.iter().map(OwnerResult::from).collect() }))
+    Ok(Json(OwnerList::from(&admin.owners().await?)))
 }
 
 /// Show the current activity.
@@ -115,7 +113,7 @@ pub(super) async fn activity(State(admin): State<Admin>, call: Call<OfActivity>)
     responses((status = 200, description = "What was found.", body = FindingList)),
 )]
 pub(super) async fn doctor(State(admin): State<Admin>, call: Call) -> Answer<FindingList> {
-    Ok(Json(FindingList { findings: admin.check(&call.who).await? }))
+    Ok(Json(admin.check(&call.who).await?.into()))
 }
 
 /// List conversations of every owner by size.
@@ -143,8 +141,7 @@ pub(super) async fn conversations(State(admin): State<Admin>, call: Call<ListSiz
 pub(super) async fn runs(State(history): State<Arc<History>>, call: Call<ListNotable>) -> Answer<NotableList> {
     let which = call.query.which.unwrap_or(Notable::Slowest);
     let from = call.query.from.map_or(0, |from| from.0);
-    let lines = history.notable(which, from, page(call.query.limit)?).await?;
-    Ok(Json(NotableList { runs: lines.iter().map(HistoryRun::from).collect() }))
+    Ok(Json(NotableList::from(&*history.notable(which, from, page(call.query.limit)?).await?)))
 }
 
 /// Stop a run of any owner.
@@ -254,7 +251,7 @@ pub(super) async fn history(State(history): State<Arc<History>>, call: Call<List
 pub(super) async fn usage(State(history): State<Arc<History>>, call: Call<ListUsage>) -> Answer<UsageList> {
     let (from, to) = (call.query.from.map(|from| from.0), call.query.to.map(|to| to.0));
     let (lines, truncated) = history.usage(&UsageFilter { owner: call.query.owner, from, to }, USAGE_MAX).await?;
-    Ok(Json(UsageList { usage: lines.iter().map(UsageResult::from).collect(), truncated }))
+    Ok(Json((&*lines, truncated).into()))
 }
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
@@ -283,8 +280,8 @@ pub(super) async fn create_token(parts: ApiParts, call: Call, body: RequestBody)
         .create_token(&call.who, NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None })
         .await?;
     info!(token = %record.id, owner = record.owner.name(), by = call.who.name(), "a token was made");
-    let created = TokenCreated { token: token.expose_secret().to_owned(), status: TokenStatus::from(&record) };
-    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(created)).into_response())
+    let created = Json(TokenCreated::from((&record, &token)));
+    Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], created).into_response())
 }
 
 /// List the tokens.
@@ -297,8 +294,7 @@ pub(super) async fn create_token(parts: ApiParts, call: Call, body: RequestBody)
     responses((status = 200, description = "The tokens.", body = TokenList)),
 )]
 pub(super) async fn list_tokens(State(tokens): State<Arc<Tokens>>, call: Call<ListTokens>) -> Answer<TokenList> {
-    let tokens = tokens.list(call.query.owner.as_ref()).await?;
-    Ok(Json(TokenList { tokens: tokens.iter().map(TokenStatus::from).collect() }))
+    Ok(Json(TokenList::from(&*tokens.list(call.query.owner.as_ref()).await?)))
 }
 
 /// Revoke a token.
@@ -323,8 +319,7 @@ pub(super) async fn revoke_token(State(admin): State<Admin>, call: Call) -> Repl
     responses((status = 200, description = "The clients of all owners.", body = ConnectionList)),
 )]
 pub(super) async fn connections(State(admin): State<Admin>) -> Answer<ConnectionList> {
-    let connections = admin.connections().await?;
-    Ok(Json(ConnectionList { connections: connections.iter().map(Connection::from).collect() }))
+    Ok(Json(ConnectionList::from(&*admin.connections().await?)))
 }
 
 /// End a connection.

@@ -22,7 +22,7 @@ use crate::{
             packages::{CreatePackages, InstalledPackages},
         },
     },
-    domain::{ConversationId, ConversationKey, Failure, SafePath, text::rfc3339},
+    domain::{ConversationId, ConversationKey, Failure, SafePath},
     services::{
         files::{Change, FileQuery, Files, Imported},
         packages::InstallRequest,
@@ -251,8 +251,7 @@ pub(super) async fn read_archive(State(files): State<Arc<Files>>, call: Call) ->
     responses((status = 200, description = "The link.", body = ArchiveLink)),
 )]
 pub(super) async fn link_archive(State(files): State<Arc<Files>>, call: Call) -> Answer<ArchiveLink> {
-    let (url, expires_unix_s) = files.archive_url(&call.conversation()?).await?;
-    Ok(Json(ArchiveLink { url, url_expires_at: rfc3339(expires_unix_s) }))
+    Ok(Json(files.archive_url(&call.conversation()?).await?.into()))
 }
 
 /// Write the files of a tar archive into a conversation.

@@ -126,8 +126,7 @@ fn skill_name(call: &Call) -> Result<SkillName, Failure> {
     responses((status = 200, description = "The skills.", body = SkillList)),
 )]
 pub(super) async fn list_skills(State(skills): State<Skills>, call: Call) -> Answer<SkillList> {
-    let skills = skills.list(&call.who).await?;
-    Ok(Json(SkillList { skills: skills.iter().map(Skill::from).collect() }))
+    Ok(Json(SkillList::from(&*skills.list(&call.who).await?)))
 }
 
 /// Get a skill and its files.
@@ -139,7 +138,7 @@ pub(super) async fn list_skills(State(skills): State<Skills>, call: Call) -> Ans
 )]
 pub(super) async fn get_skill(State(skills): State<Skills>, call: Call) -> Answer<SkillDetails> {
     let (skill, files) = skills.files(&call.who, &skill_name(&call)?).await?;
-    Ok(Json(SkillDetails { skill: Skill::from(&skill), files: files.iter().map(Into::into).collect() }))
+    Ok(Json((&skill, &*files).into()))
 }
 
 /// Read a file of a skill.

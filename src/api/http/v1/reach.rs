@@ -11,12 +11,10 @@ use crate::{
     api::{
         http::{Answer, Reply, RequestBody, no_content},
         schema::{
-            network::{
-                NetworkDecision, NetworkDecisions, OwnedDecision, OwnedDecisions, PolicyBody, PolicyList, PolicyResult,
-            },
+            network::{NetworkDecisions, OwnedDecisions, PolicyBody, PolicyList},
             tools::{
-                AnswerBody, ApprovalList, ApprovalResult, ToolServerBody, ToolServerList, ToolServerResult,
-                ToolServerStates, ToolSource, found_limit,
+                AnswerBody, ApprovalList, ApprovalResult, ToolServerBody, ToolServerList, ToolServerStates, ToolSource,
+                found_limit,
             },
         },
     },
@@ -45,8 +43,7 @@ pub(super) struct ListDecisions {
     responses((status = 200, description = "The connections.", body = NetworkDecisions)),
 )]
 pub(super) async fn decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<NetworkDecisions> {
-    let newest = network.decisions().newest(&call.who, page(call.query.limit)?);
-    Ok(Json(NetworkDecisions { decisions: newest.iter().map(NetworkDecision::from).collect() }))
+    Ok(Json(NetworkDecisions::from(&*network.decisions().newest(&call.who, page(call.query.limit)?))))
 }
 
 /// List the network policies.
@@ -57,10 +54,7 @@ pub(super) async fn decisions(State(network): State<Network>, call: Call<ListDec
     responses((status = 200, description = "The policies.", body = PolicyList)),
 )]
 pub(super) async fn policies(State(admin): State<Admin>, _: Call) -> Json<PolicyList> {
-    let policies = admin.policies();
-    let all = policies.all();
-    let results = all.iter().map(|policy| PolicyResult::from((&**policy, policies.is_configured(&policy.name))));
-    Json(PolicyList { policies: results.collect() })
+    Json(admin.policies().into())
 }
 
 /// List the newest connections of all programs.
@@ -72,8 +66,7 @@ pub(super) async fn policies(State(admin): State<Admin>, _: Call) -> Json<Policy
     responses((status = 200, description = "The connections.", body = OwnedDecisions)),
 )]
 pub(super) async fn all_decisions(State(network): State<Network>, call: Call<ListDecisions>) -> Answer<OwnedDecisions> {
-    let newest = network.decisions().newest_of_all(page(call.query.limit)?);
-    Ok(Json(OwnedDecisions { decisions: newest.iter().map(OwnedDecision::from).collect() }))
+    Ok(Json(OwnedDecisions::from(&*network.decisions().newest_of_all(page(call.query.limit)?))))
 }
 
 /// Make or change a network policy.
@@ -188,7 +181,7 @@ pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguage
 )]
 pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprovals>) -> Answer<ApprovalList> {
     let approvals = tools.approvals().list(&decider(&call), call.query.open.unwrap_or(false)).await?;
-    Ok(Json(ApprovalList { approvals: approvals.iter().map(Into::into).collect() }))
+    Ok(Json(ApprovalList::from(&*approvals)))
 }
 
 /// Get a question about a call.
@@ -199,8 +192,7 @@ pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprov
     responses((status = 200, description = "The question.", body = ApprovalResult)),
 )]
 pub(super) async fn approval(State(tools): State<Tools>, call: Call) -> Answer<ApprovalResult> {
-    let found = tools.approvals().get(&decider(&call), question(&call)?).await?;
-    Ok(Json((&found).into()))
+    Ok(Json(ApprovalResult::from(&tools.approvals().get(&decider(&call), question(&call)?).await?)))
 }
 
 /// Answer a question about a call.
@@ -214,8 +206,7 @@ pub(super) async fn approval(State(tools): State<Tools>, call: Call) -> Answer<A
 pub(super) async fn answer(State(tools): State<Tools>, call: Call, body: RequestBody) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
-    let answered = tools.approvals().answer(&decider(&call), id, answer).await?;
-    Ok(Json((&answered).into()))
+    Ok(Json(ApprovalResult::from(&tools.approvals().answer(&decider(&call), id, answer).await?)))
 }
 
 /// Withdraw an answer or a question.
@@ -237,7 +228,7 @@ pub(super) async fn withdraw(State(tools): State<Tools>, call: Call) -> Reply<St
     responses((status = 200, description = "The servers.", body = ToolServerList)),
 )]
 pub(super) async fn all_servers(State(tools): State<Tools>, _: Call) -> Json<ToolServerList> {
-    Json(ToolServerList { servers: tools.directory().list().iter().map(ToolServerResult::from).collect() })
+    Json(ToolServerList::from(&*tools.directory().list()))
 }
 
 /// Make or change a tool server.
