@@ -20,7 +20,7 @@ use crate::{
 const LIVE_MAX: usize = 200;
 
 fn live(run: &RunView) -> LiveRun {
-    (&run.conversation.owner, RunStatus::brief(run)).into()
+    (&run.conversation.owner, RunStatus::from(run)).into()
 }
 
 answers! {

@@ -3,11 +3,10 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::{
     Ending, File, answers,
-    run::{RunEvent, RunStatus},
+    run::{RunEvent, RunStatus, report},
 };
 use crate::{
     domain::{Ended, Figures, Outcome, outcome::signal_text, text::ms},
@@ -42,29 +41,25 @@ answers! {
         /// Whether there are more files than are listed.
         files_truncated: bool = report.files.truncated,
     }
-}
 
-/// How a program ended.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct OutcomeResult {
-    /// One word for how it ended.
-    #[schemars(extend("enum" = Ended::WORDS))]
-    #[schema(value_type = Ending)]
-    pub ended: &'static str,
-    /// The exit status, when the program ended by itself.
-    pub exit_code: Option<i32>,
-    /// The name of the signal that ended the program, when one did.
-    pub signal: Option<String>,
-    /// Whether a process was killed for lack of memory: the program itself when it ended `out_of_memory`, else only a
-    /// child of it.
-    pub oom_killed: Option<bool>,
-    /// What happened and what to do about it, in one sentence.
-    pub sentence: String,
-}
+    /// How a program ended.
+    #[derive(JsonSchema)]
+    pub struct OutcomeResult(outcome: &Outcome) {
+        /// One word for how it ended.
+        #[schemars(extend("enum" = Ended::WORDS))]
+        #[schema(value_type = Ending)]
+        ended: &'static str = outcome.ended.word(),
+        /// The exit status, when the program ended by itself.
+        exit_code: Option<i32> = outcome.ended.status_or_signal().0,
+        /// The name of the signal that ended the program, when one did.
+        signal: Option<String> = outcome.ended.status_or_signal().1.map(signal_text),
+        /// Whether a process was killed for lack of memory: the program itself when it ended `out_of_memory`, else only
+        /// a child of it.
+        oom_killed: Option<bool> = outcome.oom_killed.then_some(true),
+        /// What happened and what to do about it, in one sentence.
+        sentence: String = outcome.sentence(),
+    }
 
-answers! {
     /// The resources that a run used.
     #[derive(JsonSchema)]
     pub struct FiguresResult(figures: &Figures) {
@@ -81,19 +76,6 @@ answers! {
         stderr_bytes: u64 = figures.stderr_bytes,
         /// Number of files it created or changed, listed or not.
         files_changed: u64 = figures.files,
-    }
-}
-
-impl From<&Outcome> for OutcomeResult {
-    fn from(outcome: &Outcome) -> Self {
-        let (exit_code, signal) = outcome.ended.status_or_signal();
-        Self {
-            ended: outcome.ended.word(),
-            exit_code,
-            signal: signal.map(signal_text),
-            oom_killed: outcome.oom_killed.then_some(true),
-            sentence: outcome.sentence(),
-        }
     }
 }
 
@@ -144,9 +126,8 @@ pub struct RunReport {
 impl RunReport {
     /// A run as it is, with some of what it printed.
     pub fn of(view: &RunView, stdout: String, stderr: String) -> Self {
-        let report = view.result.as_ref().and_then(|result| result.as_ref().ok());
-        let files = report.map(|report| report.files.made().map(File::from).collect());
-        Self { stdout, stderr, files: files.unwrap_or_default(), ..RunStatus::brief(view).into() }
+        let files = report(view).map(|report| report.files.made().map(File::from).collect());
+        Self { stdout, stderr, files: files.unwrap_or_default(), ..RunStatus::from(view).into() }
     }
 }
 

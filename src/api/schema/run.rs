@@ -20,55 +20,53 @@ use crate::{
     ports::history::HistoryLine,
     services::{
         history::failure,
-        runs::{RunPage, RunState, RunView},
+        runs::{Report, RunPage, RunState, RunView},
     },
 };
 
-/// A run as it is now.
-#[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Default, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RunStatus {
-    /// Its id.
-    pub run_id: String,
-    /// The conversation whose files are /data.
-    pub conversation_id: String,
-    /// The language's own name.
-    pub language: String,
-    /// Whether it is a cell of a session.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub cell: bool,
-    /// Its state.
-    #[schema(value_type = StateWord)]
-    pub state: &'static str,
-    /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
-    pub position: Option<u32>,
-    /// When it was created (RFC 3339).
-    pub created_at: String,
-    /// How long the program has run so far, or took, in milliseconds.
-    pub wall_ms: u64,
-    /// Whether its program can be sent input now.
-    pub stdin_open: bool,
-    /// The number of its newest event.
-    pub newest_event: u64,
-    /// How the program ended, once it has.
-    pub outcome: Option<OutcomeResult>,
-    /// The resources it used, once it has ended.
-    pub figures: Option<FiguresResult>,
-    /// Why the server could not run it, when that is how it ended.
-    pub error: Option<RunError>,
-    /// Whether the run is no longer in memory: this is its outcome from the history, without output and files.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub from_history: bool,
-    /// The program, at most its first 64 KiB, when the run is read by its id.
-    pub source: Option<String>,
-    /// Whether the program is longer than `source`.
-    pub source_truncated: Option<bool>,
-    /// The whole result, once it ended; not in lists.
-    pub result: Option<Box<RunResult>>,
-}
-
 answers! {
+    /// A run as it is now.
+    #[derive(Default)]
+    pub struct RunStatus(view: &RunView) {
+        /// Its id.
+        run_id: String = view.run.to_string(),
+        /// The conversation whose files are /data.
+        conversation_id: String = view.conversation.id.to_string(),
+        /// The language's own name.
+        language: String = view.language.to_string(),
+        /// Whether it is a cell of a session.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        cell: bool = view.is_cell,
+        /// Its state.
+        #[schema(value_type = StateWord)]
+        state: &'static str = view.state.word(),
+        /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
+        position: Option<u32> = if let RunState::Queued { position } = view.state { position } else { None },
+        /// When it was created (RFC 3339).
+        created_at: String = rfc3339(view.created_unix_s),
+        /// How long the program has run so far, or took, in milliseconds.
+        wall_ms: u64 = ms(view.wall),
+        /// Whether its program can be sent input now.
+        stdin_open: bool = view.takes_input,
+        /// The number of its newest event.
+        newest_event: u64 = view.newest,
+        /// How the program ended, once it has.
+        outcome: Option<OutcomeResult> = report(view).map(|report| (&report.outcome).into()),
+        /// The resources it used, once it has ended.
+        figures: Option<FiguresResult> = report(view).map(|report| (&report.outcome.figures).into()),
+        /// Why the server could not run it, when that is how it ended.
+        error: Option<RunError> = view.result.as_ref().and_then(|result| result.as_ref().err()).map(RunError::from),
+        /// Whether the run is no longer in memory: this is its outcome from the history, without output and files.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        from_history: bool = false,
+        /// The program, at most its first 64 KiB, when the run is read by its id.
+        source: Option<String> = None,
+        /// Whether the program is longer than `source`.
+        source_truncated: Option<bool> = None,
+        /// The whole result, once it ended; not in lists.
+        result: Option<Box<RunResult>> = None,
+    }
+
     /// Why the server could not run a program.
     pub struct RunError(failure: &Failure) {
         /// A stable word for programs.
@@ -81,7 +79,7 @@ answers! {
     /// A page of runs.
     pub struct RunList(page: &RunPage) {
         /// Newest first.
-        runs: Vec<RunStatus> = page.runs.iter().map(RunStatus::brief).collect(),
+        runs: Vec<RunStatus> = page.runs.iter().map(Into::into).collect(),
         /// Give it as `after` for the next page; absent on the last.
         after: Option<String> = page.after.as_ref().map(ToString::to_string),
     }
@@ -186,11 +184,15 @@ pub const EVENT_WORDS: [&str; 18] = [
     "failed",
 ];
 
+/// What came of a program that the server could run.
+pub(super) fn report(view: &RunView) -> Option<&Report> {
+    view.result.as_ref()?.as_deref().ok()
+}
+
 impl RunStatus {
     /// A run with its whole result.
     pub fn whole(view: &RunView) -> Self {
-        let result = view.result.as_ref().and_then(|result| result.as_ref().ok());
-        Self { result: result.map(|report| Box::new(RunResult::from(&**report))), ..Self::brief(view) }
+        Self { result: report(view).map(|report| Box::new(report.into())), ..view.into() }
     }
 
     /// The same with its program.
@@ -218,28 +220,6 @@ impl RunStatus {
             from_history: true,
             source: line.source.clone(),
             source_truncated: line.source.as_ref().map(|source| sha256(source.as_bytes()) != line.program_sha256),
-            ..Self::default()
-        }
-    }
-
-    /// A run without its program, output and files.
-    pub fn brief(view: &RunView) -> Self {
-        let report = view.result.as_ref().and_then(|result| result.as_ref().ok());
-        let failure = view.result.as_ref().and_then(|result| result.as_ref().err());
-        Self {
-            run_id: view.run.to_string(),
-            conversation_id: view.conversation.id.to_string(),
-            language: view.language.to_string(),
-            cell: view.is_cell,
-            state: view.state.word(),
-            position: if let RunState::Queued { position } = view.state { position } else { None },
-            created_at: rfc3339(view.created_unix_s),
-            wall_ms: ms(view.wall),
-            stdin_open: view.takes_input,
-            newest_event: view.newest,
-            outcome: report.map(|report| (&report.outcome).into()),
-            figures: report.map(|report| (&report.outcome.figures).into()),
-            error: failure.map(RunError::from),
             ..Self::default()
         }
     }
