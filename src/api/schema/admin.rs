@@ -2,26 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    LanguageName, SessionWord, SpanWord, StateWord, answers, history::HistoryRun, moment, rfc3339, run::RunStatus,
-};
+use super::{LanguageName, SessionWord, SpanWord, StateWord, answers, history::HistoryRun, moment, rfc3339};
 use crate::{
     domain::{Language, Principal, finding::Finding, text::ms},
     ports::history::HistoryLine,
     services::{
         admin::{Activity, Overview, Owner, Part, SizePage},
         conversations::LastUse,
-        runs::RunView,
+        runs::{RunState, RunView},
         sessions::SessionView,
     },
 };
 
 /// Runs and sessions in one answer.
 const LIVE_MAX: usize = 200;
-
-fn live(run: &RunView) -> LiveRun {
-    (&run.conversation.owner, RunStatus::from(run)).into()
-}
 
 answers! {
     /// The current activity of this server's process.
@@ -36,7 +30,7 @@ answers! {
         sandboxes: usize = now.gauges.leased,
         /// The newest 200 runs that wait or run, of all owners.
         #[schema(max_items = 200)]
-        runs: Vec<LiveRun> = now.runs.iter().take(LIVE_MAX).map(live).collect(),
+        runs: Vec<LiveRun> = now.runs.iter().take(LIVE_MAX).map(LiveRun::from).collect(),
         /// Number of runs that wait or run.
         runs_total: usize = now.runs.len(),
         /// The newest 200 open sessions, of all owners.
@@ -51,28 +45,28 @@ answers! {
     }
 
     /// A run that waits or runs.
-    pub struct LiveRun((owner, run): (&Principal, RunStatus)) {
+    pub struct LiveRun(run: &RunView) {
         /// Its id.
-        run_id: String = run.run_id,
+        run_id: String = run.run.to_string(),
         /// Its owner.
-        owner: String = owner.name().to_owned(),
+        owner: String = run.conversation.owner.name().to_owned(),
         /// The owner's conversation.
-        conversation_id: String = run.conversation_id,
+        conversation_id: String = run.conversation.id.to_string(),
         /// The language's own name.
         #[schema(value_type = LanguageName)]
-        language: String = run.language,
+        language: String = run.language.to_string(),
         /// Whether it is a cell of a session.
-        cell: bool = run.cell,
+        cell: bool = run.is_cell,
         /// Its state.
         #[schema(value_type = StateWord)]
-        state: &'static str = run.state,
+        state: &'static str = run.state.word(),
         /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
-        position: Option<u32> = run.position,
+        position: Option<u32> = if let RunState::Queued { position } = run.state { position } else { None },
         /// When it was created (RFC 3339).
         #[schema(format = DateTime)]
-        created_at: String = run.created_at,
+        created_at: String = rfc3339(run.created_unix_s),
         /// How long the program has run so far, in milliseconds.
-        wall_ms: u64 = run.wall_ms,
+        wall_ms: u64 = ms(run.wall),
     }
 
     /// An open session.
