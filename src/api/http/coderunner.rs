@@ -109,9 +109,8 @@ async fn members(body: RequestBody) -> Result<Map<String, Value>, Failure> {
     }
     let bytes = body.at_most(KEY_BODY_BYTES_MAX).read().await?;
     let form = std::str::from_utf8(&bytes).map_err(|_| Failure::new(Code::InvalidRequest, "The body is not UTF-8."))?;
-    let text = |part: &str| percent_encoding::percent_decode_str(&part.replace('+', " ")).decode_utf8_lossy().into();
-    let pairs = form.split('&').filter_map(|pair| pair.split_once('='));
-    Ok(pairs.map(|(name, value)| (text(name), Value::String(text(value)))).collect())
+    let pairs = form_urlencoded::parse(form.as_bytes()).into_owned();
+    Ok(pairs.map(|(name, value)| (name, Value::String(value))).collect())
 }
 
 #[cfg(test)]
