@@ -20,10 +20,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::{Answer, ApiCall, ApiError, ApiParts, Form, Path, Reply, RequestBody, Room, listed, multipart};
-use crate::{
-    domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, SafePath, text::rfc3339},
-    services::files::Files,
-};
+use crate::domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, SafePath, text::rfc3339};
 
 /// Where the surface is.
 pub const ROOT: &str = "/librechat";
@@ -155,26 +152,20 @@ async fn write(
     Ok(file_id(&entry.path))
 }
 
-/// The file with this id.
-///
-/// # Errors
-/// [`Code::FileNotFound`].
-async fn find(files: &Files, conversation: &ConversationKey, id: &str) -> Result<FileEntry, Failure> {
-    let found = files.find(conversation, |file| file_id(&file.path) == id).await?;
-    found.ok_or_else(no_file)
-}
-
 fn no_file() -> Failure {
     Failure::new(Code::FileNotFound, "There is no such file in this session.")
 }
 
 type Place = Path<(String, String)>;
 
-async fn at(call: &ApiCall, place: Place) -> Result<(ConversationKey, FileEntry), Failure> {
-    let Path((id, file)) = place;
+/// The file with this id, and its conversation.
+///
+/// # Errors
+/// [`Code::FileNotFound`].
+async fn at(call: &ApiCall, Path((id, file)): Place) -> Result<(ConversationKey, FileEntry), Failure> {
     let conversation = call.key(session(&id)?);
-    let entry = find(&call.parts.files, &conversation, &file).await?;
-    Ok((conversation, entry))
+    let found = call.parts.files.find(&conversation, |entry| file_id(&entry.path) == file).await?;
+    Ok((conversation, found.ok_or_else(no_file)?))
 }
 
 /// The bytes of a file.
