@@ -13,7 +13,7 @@ use axum::{
 };
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
-use super::{Reply, error::ApiError, parts::single};
+use super::{Reply, error::ApiError, is_below, parts::single};
 use crate::domain::{Code, Failure};
 
 /// What pages of other origins may read of an answer beside its body.
@@ -69,7 +69,7 @@ impl Names {
         let (_, base) = self.files.as_ref()?;
         let at_files = self.is_of_files(request.headers().get(header::HOST)?.to_str().ok()?);
         let path = request.uri().path();
-        let is_file = path.strip_prefix("/files").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let is_file = is_below("/files", path);
         if at_files == is_file {
             return None;
         }
