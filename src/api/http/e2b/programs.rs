@@ -130,11 +130,9 @@ impl Lines {
                 }
                 vec![json!({"type": "stderr", "text": text, "timestamp": at})]
             }
-            EventKind::Cut { stdout_bytes, stderr_bytes } => {
-                let lost = [("stdout", *stdout_bytes), ("stderr", *stderr_bytes)].into_iter();
-                let lost = lost.filter(|(_, bytes)| *bytes > 0);
-                lost.map(|(kind, bytes)| json!({"type": kind, "text": cut_mark(bytes), "timestamp": at})).collect()
-            }
+            EventKind::Cut { stdout_bytes, stderr_bytes } => marks(*stdout_bytes, *stderr_bytes)
+                .map(|(stream, mark)| json!({"type": stream, "text": mark, "timestamp": at}))
+                .collect(),
             EventKind::Display(display) => vec![result(display)],
             EventKind::Error { name, value, .. } => {
                 self.failed = Some((name.clone(), value.clone()));
@@ -158,6 +156,12 @@ impl Lines {
         let traceback = std::mem::take(&mut self.stderr);
         Some(json!({"type": "error", "name": name, "value": value, "traceback": traceback}))
     }
+}
+
+/// The marks for what was not kept, each with its stream.
+fn marks(stdout_bytes: u64, stderr_bytes: u64) -> impl Iterator<Item = (&'static str, String)> {
+    let lost = [("stdout", stdout_bytes), ("stderr", stderr_bytes)].into_iter();
+    lost.filter(|(_, bytes)| *bytes > 0).map(|(stream, bytes)| (stream, cut_mark(bytes)))
 }
 
 fn result(display: &Display) -> Value {
@@ -266,9 +270,7 @@ pub(super) async fn start(sandbox: InSandbox, body: RequestBody) -> Reply {
                 data(if *kind == StreamKind::Stdout { "stdout" } else { "stderr" }, bytes)
             }
             EventKind::Cut { stdout_bytes, stderr_bytes } => {
-                let lost = [("stdout", *stdout_bytes), ("stderr", *stderr_bytes)].into_iter();
-                let lost = lost.filter(|(_, bytes)| *bytes > 0);
-                lost.flat_map(|(name, bytes)| data(name, cut_mark(bytes).as_bytes())).collect()
+                marks(*stdout_bytes, *stderr_bytes).flat_map(|(stream, mark)| data(stream, mark.as_bytes())).collect()
             }
             EventKind::Finished(outcome) => [frame(0, &end(outcome)), frame(2, &json!({}))].concat(),
             EventKind::Failed(failure) => frame(2, &json!({"error": {"code": "internal", "message": failure.message}})),
