@@ -24,8 +24,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Answer, ApiCall, ApiError, ApiParts, Path, Reply, RequestBody, Room, coderunner::KEY, listed, no_content,
-    parts::idempotency_key, peers::MayBeElsewhere,
+    Answer, ApiCall, ApiError, ApiParts, Path, Reply, RequestBody, Room,
+    coderunner::KEY,
+    listed, no_content,
+    parts::{check_rules, idempotency_key},
+    peers::MayBeElsewhere,
 };
 use crate::{
     api::schema::parse::{Source, parse},
@@ -177,16 +180,12 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
     let has_long = labels.iter().any(|(name, value)| is_long(name) || is_long(value));
     // Without them a program would reach what its client has denied.
     let has_rules = network.unwrap_or_default().iter().any(|(name, value)| is_rule(name, value));
-    for (argument, wrong, why) in [
+    check_rules([
         ("network", has_rules, "the operator decides it: leave it out, or say allow_internet_access=False"),
         ("templateID", template.as_ref().is_some_and(is_long), "it is longer than 256 characters"),
         ("metadata", labels.len() > METADATA_MAX, "it has more than 64 members"),
         ("metadata", has_long, "a name or a value in it is longer than 256 characters"),
-    ] {
-        if wrong {
-            return Err(Failure::argument(argument, why).into());
-        }
-    }
+    ])?;
     let sandbox = |run| call.key(ConversationId::of_run("i", run));
     let make = |run| {
         parts.containers.create(&sandbox(run), Maker::E2b, seconds(timeout), |container| {

@@ -12,7 +12,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, ApiCall, ApiError, ApiParts, Form, Path, Query, Reply, RequestBody, Room, listed, multipart};
+use super::{
+    Answer, ApiCall, ApiError, ApiParts, Form, Path, Query, Reply, RequestBody, Room, listed, multipart,
+    parts::check_rules,
+};
 use crate::{
     domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, RunId, SafePath, text::sha256},
     services::containers::{Container, Maker},
@@ -85,17 +88,13 @@ async fn create(call: ApiCall, body: RequestBody) -> Answer<Value> {
     let Create { name, expires_after, file_ids, network_policy, skills } = body.lenient().await?;
     let minutes = expires_after.map_or(MINUTES_MAX, |after| after.minutes);
     let is_open = network_policy.is_some_and(|policy| policy.kind != "disabled");
-    for (argument, wrong, why) in [
+    check_rules([
         ("name", name.chars().count() > NAME_CHARS_MAX, "it is longer than 256 characters"),
         ("expires_after.minutes", !(1..=MINUTES_MAX).contains(&minutes), "it must be from 1 to 20"),
         ("file_ids", file_ids.is_some_and(|ids| !ids.is_empty()), "there is no /files here: upload to the container"),
         ("network_policy", is_open, "the operator decides it: it must be absent or disabled"),
         ("skills", skills.is_some_and(|skills| !skills.is_empty()), "a container takes none"),
-    ] {
-        if wrong {
-            return Err(Failure::argument(argument, why).into());
-        }
-    }
+    ])?;
     let key = call.key(ConversationId::of_run("cntr_", RunId::new()));
     let container = call.parts.containers.create(&key, Maker::OpenAi, minutes * 60, |container| {
         container.name = name;

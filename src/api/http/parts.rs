@@ -191,6 +191,12 @@ pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
     Ok(value)
 }
 
+/// Refuses the first of the arguments that breaks its rule: its name, whether it does, and the rule.
+pub(super) fn check_rules<const N: usize>(rules: [(&str, bool, &str); N]) -> Result<(), Failure> {
+    let broken = rules.into_iter().find(|(_, is_broken, _)| *is_broken);
+    broken.map_or(Ok(()), |(argument, _, why)| Err(Failure::argument(argument, why)))
+}
+
 /// The key by which a repeated request is known.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     let repeated = |_| Failure::argument("Idempotency-Key", "it is there twice: send it once");

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, ApiCall, ApiError, Path, RequestBody},
+        http::{Answer, ApiCall, ApiError, Path, RequestBody, parts::check_rules},
         schema::session::SessionStatus,
     },
     domain::{Change, Code, ConversationId, Failure},
@@ -193,12 +193,10 @@ pub(super) async fn wait(call: BrowserCall) -> Answer<Value> {
 /// The page as a picture, in base64.
 pub(super) async fn screenshot(call: BrowserCall) -> Answer<Value> {
     let format = call.asked.format.as_deref().unwrap_or("png");
-    if format != "png" {
-        return Err(Failure::argument("format", "pictures here are `png`").into());
-    }
-    if call.asked.clip.is_some() {
-        return Err(Failure::argument("clip", "a part of the page cannot be chosen: leave it out").into());
-    }
+    check_rules([
+        ("format", format != "png", "pictures here are `png`"),
+        ("clip", call.asked.clip.is_some(), "a part of the page cannot be chosen: leave it out"),
+    ])?;
     let full_page = Some(call.asked.full_page.unwrap_or(true));
     let action = Action { full_page, ..Action::new(ActionKind::Screenshot) };
     let (report, page) = call.browse(Browse { actions: vec![action], ..Browse::default() }).await?;
@@ -224,19 +222,16 @@ pub(super) async fn extract(call: BrowserCall) -> Answer<Value> {
 /// Opens a browser in a conversation of its own.
 pub(super) async fn open(call: BrowserCall) -> Answer<Value> {
     let BrowserRequest { viewport_width, viewport_height, user_agent, .. } = &call.asked;
-    if user_agent.is_some() {
-        return Err(Failure::argument("user_agent", "it cannot be chosen: leave it out").into());
-    }
-    for (name, pixels) in [("viewport_width", viewport_width), ("viewport_height", viewport_height)] {
-        if pixels.is_some_and(|pixels| !VIEWPORT_PIXELS.contains(&pixels)) {
-            return Err(Failure::argument(name, "it must be 100 to 4000 pixels").into());
-        }
-    }
+    let is_outside = |pixels: Option<u32>| pixels.is_some_and(|pixels| !VIEWPORT_PIXELS.contains(&pixels));
     let viewport = viewport_width.zip(*viewport_height);
-    if viewport_width.is_some() != viewport_height.is_some() {
-        let missing = if viewport_width.is_none() { "viewport_width" } else { "viewport_height" };
-        return Err(Failure::argument(missing, "it is missing: give both dimensions or neither").into());
-    }
+    let (no_width, no_height) = (viewport_width.is_none(), viewport_height.is_none());
+    check_rules([
+        ("user_agent", user_agent.is_some(), "it cannot be chosen: leave it out"),
+        ("viewport_width", is_outside(*viewport_width), "it must be 100 to 4000 pixels"),
+        ("viewport_height", is_outside(*viewport_height), "it must be 100 to 4000 pixels"),
+        ("viewport_width", no_width && !no_height, "it is missing: give both dimensions or neither"),
+        ("viewport_height", no_height && !no_width, "it is missing: give both dimensions or neither"),
+    ])?;
     let conversation = call.api.key(ConversationId::fresh());
     let opened = call.api.parts.sessions.open(&conversation, &browser::language()?).await?;
     if viewport.is_some() {
