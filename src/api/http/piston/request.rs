@@ -192,8 +192,12 @@ fn constraint(name: &str, value: Option<&Value>, most: Option<u64>) -> Result<Op
         Some(_) => return Err(refuse(name, format!("If specified, {name} must be a number"))),
     };
     // JavaScript has no whole numbers: 3000.0 and 3000.5 are accepted too.
-    let whole = number.to_string().split('.').next().and_then(|digits| digits.parse().ok());
-    let Some(value): Option<u64> = whole else {
+    let whole = number.as_u64().or_else(|| {
+        let number = number.as_f64().filter(|number| *number >= 0.0)?;
+        // One that does not fit is above every limit.
+        Some(format!("{:.0}", number.abs().trunc()).parse().unwrap_or(u64::MAX))
+    });
+    let Some(value) = whole else {
         // -1 is Piston's way to write that the request has no limit of its own.
         let none = number.as_i64() == Some(-1) && name.ends_with("memory_limit");
         return if none { Ok(None) } else { Err(refuse(name, format!("{name} must be non-negative"))) };
