@@ -21,7 +21,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// What may be around the items.
 const REST_BYTES: usize = 4 << 10;
 /// There is more than is listed. The protocols have no member that says so.
-const TRUNCATED: HeaderName = HeaderName::from_static("sandbox-truncated");
+pub(super) const TRUNCATED: HeaderName = HeaderName::from_static("sandbox-truncated");
 
 /// What is left of one answer for the items of a list.
 pub(super) struct Room {

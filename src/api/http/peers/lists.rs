@@ -2,7 +2,6 @@
 //! the answer counts it.
 
 use axum::{
-    Json,
     body::{Bytes, to_bytes},
     http::{HeaderName, HeaderValue, Method, StatusCode, Uri, request::Parts},
     response::{IntoResponse as _, Response},
@@ -13,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{FIND_MAX, Peer, RETRY_AFTER_S, Relay};
 use crate::{
-    api::http::{openai, v1},
+    api::http::{listed, openai, v1},
     domain::{Code, Failure},
 };
 
@@ -102,7 +101,9 @@ impl List {
             }
             _ => wrong,
         });
-        let mut answer = page.map(Json).into_response();
+        // A list without a member that says so.
+        let is_whole = self.member.is_some() || !has_more;
+        let mut answer = page.map(|page| listed::answer(page, is_whole)).into_response();
         if unanswered > 0 {
             answer.headers_mut().insert(UNANSWERED, HeaderValue::from(unanswered));
         }
@@ -118,9 +119,10 @@ impl List {
         if answer.status() != StatusCode::OK {
             return None;
         }
+        let is_cut = answer.headers().contains_key(listed::TRUNCATED);
         let bytes = to_bytes(answer.into_body(), LIST_BYTES_MAX).await.ok()?;
         let mut answer: Value = serde_json::from_slice(&bytes).ok()?;
-        let has_more = answer.get("after").is_some();
+        let has_more = is_cut || answer.get("after").is_some();
         let items = match self.member {
             Some(member) => answer.get_mut(member)?.take(),
             None => answer,

@@ -181,6 +181,22 @@ async fn a_list_counts_the_servers_that_did_not_answer() {
 }
 
 #[tokio::test]
+async fn a_list_says_that_another_server_left_items_out() {
+    let (listener, other) = listen().await;
+    let theirs = Router::new().fallback(async || ([("sandbox-truncated", "true")], r#"[{"startedAt": "2"}]"#));
+    tokio::spawn(async move { axum::serve(listener, theirs).await });
+    let (relay, stop) = beside(&[&other]).await;
+    let here = Router::new().fallback(async || r#"[{"startedAt": "1"}]"#);
+    let here = here.layer(middleware::from_fn_with_state(relay, send_on));
+    let request = http::Request::get("/e2b/v2/sandboxes").body(Body::empty()).expect("a request");
+    let answer = here.oneshot(request).await.expect("an answer");
+    assert_eq!(answer.headers().get("sandbox-truncated"), Some(&HeaderValue::from_static("true")));
+    let text = axum::body::to_bytes(answer.into_body(), 1000).await.expect("a body");
+    assert_eq!(text, r#"[{"startedAt":"2"},{"startedAt":"1"}]"#);
+    stop.cancel();
+}
+
+#[tokio::test]
 async fn a_page_after_an_item_of_a_server_that_did_not_answer_can_be_asked_for_again() {
     let dying = dying().await;
     let (relay, stop) = beside(&[&dying]).await;
