@@ -28,7 +28,6 @@ use super::{
     coderunner::KEY,
     listed, no_content,
     parts::{check_rules, idempotency_key},
-    peers::MayBeElsewhere,
 };
 use crate::{
     api::schema::parse::{Source, parse},
@@ -126,7 +125,7 @@ impl FromRequestParts<ApiParts> for InSandbox {
         let id = call.headers.get(SANDBOX).and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
         let id = id.ok_or_else(|| Failure::argument("E2b-Sandbox-Id", "it is missing: name the sandbox"))?;
         // By this status the SDK recognizes a sandbox that is gone. While another server may have it, it is not gone.
-        let status = head.extensions.get::<MayBeElsewhere>().is_none().then_some(StatusCode::BAD_GATEWAY);
+        let status = (!call.others_may_know).then_some(StatusCode::BAD_GATEWAY);
         let gone = |failure| ApiError { status, ..ApiError::from(failure) };
         let Container { key, setup, .. } = parts.containers.get(&call.key(id), Maker::E2b).map_err(gone)?;
         Ok(Self { call, key, setup })

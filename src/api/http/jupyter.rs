@@ -12,18 +12,15 @@ mod wire;
 
 use axum::{
     Router,
-    extract::{FromRequestParts, OriginalUri},
+    extract::FromRequestParts,
     http::{Uri, request::Parts},
     routing::{get, post},
 };
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::{ApiError, ApiParts, RequestBody, json};
-use crate::{
-    domain::{Code, ConversationId, ConversationKey, Failure, Principal, SafePath, SessionId, path::decode_component},
-    services::sessions::Sessions,
-};
+use super::{ApiCall, ApiError, ApiParts, RequestBody, json};
+use crate::domain::{Code, ConversationId, ConversationKey, Failure, SafePath, SessionId, path::decode_component};
 
 /// Where the surface is.
 pub const ROOT: &str = "/jupyter";
@@ -60,21 +57,20 @@ pub fn router(parts: ApiParts) -> Router {
 
 /// A request without its body.
 struct Call {
-    who: Principal,
+    api: ApiCall,
     /// Where the API is, with the conversation and without the token.
     base: String,
     /// What is below that.
     uri: Uri,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Call {
+impl FromRequestParts<ApiParts> for Call {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let uri = parts.uri.clone();
-        let whole = parts.extensions.get::<OriginalUri>().map_or(&uri, |whole| &whole.0);
-        let base = whole.path().strip_suffix(uri.path()).unwrap_or_default().to_owned();
-        Ok(Self { who: Principal::from_request_parts(parts, state).await?, base, uri })
+    async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
+        let (api, uri) = (ApiCall::from_request_parts(head, parts).await?, head.uri.clone());
+        let base = api.uri.path().strip_suffix(uri.path()).unwrap_or_default().to_owned();
+        Ok(Self { api, base, uri })
     }
 }
 
@@ -88,14 +84,14 @@ impl Call {
 
     /// The conversation of a new kernel.
     fn conversation(&self) -> Result<ConversationKey, Failure> {
-        Ok(ConversationKey::new(self.who.clone(), self.pinned()?.unwrap_or_else(ConversationId::fresh)))
+        Ok(self.api.key(self.pinned()?.unwrap_or_else(ConversationId::fresh)))
     }
 
     /// The conversation whose files are shown.
     fn contents(&self) -> Result<ConversationKey, Failure> {
         let id = self.pinned()?.map_or_else(|| CONTENTS.parse(), Ok);
         let id = id.map_err(|_| Failure::new(Code::Internal, "The conversation of contents has a wrong name."))?;
-        Ok(ConversationKey::new(self.who.clone(), id))
+        Ok(self.api.key(id))
     }
 
     /// The name in `/api/{what}/{name}`.
@@ -110,11 +106,12 @@ impl Call {
 
     /// A kernel by its id, which is a session's as a UUID: Jupyter's routes take no other form. One of another
     /// conversation than the path names is not there.
-    fn kernel(&self, sessions: &Sessions, id: &str) -> Result<SessionId, Failure> {
+    fn kernel(&self, id: &str) -> Result<SessionId, Failure> {
         let none = || Failure::new(Code::SessionNotFound, "There is no such kernel.");
         let kernel = Uuid::try_parse(id).ok().and_then(|id| format!("session-{}", id.simple()).parse().ok());
         let (kernel, pin): (SessionId, _) = (kernel.ok_or_else(none)?, self.pinned()?);
-        let is_there = |pin: ConversationId| sessions.conversation(&self.who, kernel).is_none_or(|there| there == pin);
+        let ApiCall { parts, who, .. } = &self.api;
+        let is_there = |pin: ConversationId| parts.sessions.conversation(who, kernel).is_none_or(|there| there == pin);
         if pin.is_none_or(is_there) { Ok(kernel) } else { Err(none()) }
     }
 
@@ -130,9 +127,13 @@ impl Call {
 
     /// A value in the query. An empty one is none.
     fn query(&self, name: &str) -> Option<String> {
-        let mut pairs = form_urlencoded::parse(self.uri.query().unwrap_or_default().as_bytes());
-        pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).filter(|value| !value.is_empty())
+        value_of(&self.uri, name)
     }
+}
+
+fn value_of(uri: &Uri, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).filter(|value| !value.is_empty())
 }
 
 /// The members of a body, whatever its media type; none where there is no body.
@@ -156,12 +157,11 @@ mod tests {
     #[test]
     fn a_query_is_read_as_a_form() {
         let uri = Uri::from_static("/a?content=0&session_id=one+two%2Bthree&session_id=x&%66ormat=text&type=&x");
-        let call = Call { who: Principal::default(), base: String::new(), uri };
         for (name, value) in [("content", "0"), ("session_id", "one two+three"), ("format", "text")] {
-            assert_eq!(call.query(name).as_deref(), Some(value), "{name}");
+            assert_eq!(value_of(&uri, name).as_deref(), Some(value), "{name}");
         }
         for name in ["type", "x", "hash"] {
-            assert_eq!(call.query(name), None, "{name}");
+            assert_eq!(value_of(&uri, name), None, "{name}");
         }
     }
 }

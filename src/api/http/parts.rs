@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
-    extract::{self, FromRef, FromRequest, FromRequestParts, Request},
+    extract::{self, FromRef, FromRequest, FromRequestParts, OriginalUri, Request},
     http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, request::Parts},
 };
 use futures_util::Stream;
@@ -18,6 +18,7 @@ use super::{
     body::{Bodies, media_type},
     error::ApiError,
     files,
+    peers::MayBeElsewhere,
 };
 use crate::{
     api::schema::parse::{Source, parse},
@@ -35,7 +36,7 @@ use crate::{
         runs::{Report, RunHandle, RunRequest, Runs},
         sessions::Sessions,
         skills::Skills,
-        tokens::Tokens,
+        tokens::{Token, Tokens},
         tools::Tools,
     },
 };
@@ -208,14 +209,6 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Fai
     text.map(|text| Some(text.to_owned())).ok_or_else(|| Failure::argument("Idempotency-Key", why))
 }
 
-impl FromRequestParts<ApiParts> for ApiParts {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(_: &mut Parts, parts: &Self) -> Result<Self, Infallible> {
-        Ok(parts.clone())
-    }
-}
-
 impl<S: Send + Sync> FromRequestParts<S> for Principal {
     type Rejection = ApiError;
 
@@ -225,13 +218,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
     }
 }
 
-/// A request to a surface that another project defined.
+/// A request without its body, and the services.
 pub struct ApiCall {
     pub parts: ApiParts,
     pub who: Principal,
     pub method: Method,
+    /// With what routers take from the path of a surface.
+    pub uri: Uri,
     pub headers: HeaderMap,
     pub trace: Option<TraceContext>,
+    /// `None` where no middleware checked one.
+    pub token: Option<Arc<Token>>,
+    /// What is not in memory here may be at another server.
+    pub others_may_know: bool,
 }
 
 impl FromRequestParts<ApiParts> for ApiCall {
@@ -239,8 +238,11 @@ impl FromRequestParts<ApiParts> for ApiCall {
 
     async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
         let who = Principal::from_request_parts(head, parts).await?;
-        let (method, headers) = (head.method.clone(), head.headers.clone());
-        Ok(Self { parts: parts.clone(), who, method, headers, trace: head.extensions.get().copied() })
+        let (method, headers, trace) = (head.method.clone(), head.headers.clone(), head.extensions.get().copied());
+        let uri = head.extensions.get().map_or_else(|| head.uri.clone(), |OriginalUri(uri)| uri.clone());
+        let token = head.extensions.get::<Arc<Token>>().cloned();
+        let others_may_know = head.extensions.get::<MayBeElsewhere>().is_some();
+        Ok(Self { parts: parts.clone(), who, method, uri, headers, trace, token, others_may_know })
     }
 }
 

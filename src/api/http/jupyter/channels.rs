@@ -4,14 +4,10 @@
 //! connect ── one task for each connection, spawned at the upgrade; ends with its client, its kernel or the server
 //! ```
 
-use std::{collections::VecDeque, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{collections::VecDeque, future::poll_fn, pin::pin, task::Poll, time::Duration};
 
-use axum::{
-    Extension,
-    extract::{
-        State,
-        ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code, rejection::WebSocketUpgradeRejection},
-    },
+use axum::extract::ws::{
+    CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code, rejection::WebSocketUpgradeRejection,
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -22,15 +18,11 @@ use super::{
     wire::{V1, Wire, WireError},
 };
 use crate::{
-    api::http::{ApiError, Reply},
+    api::http::{ApiCall, ApiError, ApiParts, Reply},
     domain::Code,
     services::{
-        kernels::{Connection, ConnectionEnd, Kernels, MessageRefused},
-        sessions::{
-            Sessions,
-            message::{KernelMessage, MESSAGE_BYTES_MAX},
-        },
-        tokens::Token,
+        kernels::{Connection, ConnectionEnd, MessageRefused},
+        sessions::message::{KernelMessage, MESSAGE_BYTES_MAX},
     },
 };
 
@@ -48,14 +40,9 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// The longest reason in a close frame, in bytes (RFC 6455, 5.5).
 const REASON_BYTES_MAX: usize = 123;
 
-pub(super) async fn connect(
-    State(kernels): State<Kernels>,
-    State(sessions): State<Sessions>,
-    token: Option<Extension<Arc<Token>>>,
-    call: Call,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Reply {
-    let (who, id) = (&call.who, call.kernel(&sessions, call.name())?);
+pub(super) async fn connect(call: Call, upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Reply {
+    let ApiCall { parts: ApiParts { kernels, .. }, who, token, .. } = &call.api;
+    let id = call.kernel(call.name())?;
     kernels.get(who, id)?;
     let why = "This path is for WebSockets: connect with one.";
     let upgrade = upgrade.map_err(|_| ApiError::new(Code::InvalidRequest, why))?;
@@ -63,7 +50,7 @@ pub(super) async fn connect(
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX).max_frame_size(FRAME_BYTES_MAX);
     let upgrade = upgrade.read_buffer_size(BUFFER_BYTES).write_buffer_size(0).protocols([V1]);
     let wire = if upgrade.selected_protocol().is_some() { Wire::V1 } else { Wire::Default };
-    let ended = token.map_or_else(CancellationToken::new, |token| token.expired().clone());
+    let ended = token.as_ref().map_or_else(CancellationToken::new, |token| token.expired().clone());
     Ok(upgrade.on_upgrade(move |socket| serve(socket, connection, wire, ended)))
 }
 

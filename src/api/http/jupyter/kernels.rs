@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{Call, members};
 use crate::{
-    api::http::{Answer, ApiParts, Reply, RequestBody, no_content},
+    api::http::{Answer, ApiCall, ApiParts, Reply, RequestBody, no_content},
     domain::{Code, Failure, Language, SessionId, text::rfc3339},
     ports::runner::Runner,
     services::{
@@ -34,7 +34,7 @@ pub(super) async fn version() -> Json<Value> {
 }
 
 pub(super) async fn status(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
-    let all = kernels.list(&call.who, call.pinned()?.as_ref());
+    let all = kernels.list(&call.api.who, call.pinned()?.as_ref());
     let connections: usize = all.iter().map(|kernel| kernel.connections).sum();
     let unused = all.iter().filter(|kernel| kernel.state != Some(SessionState::Busy)).map(|kernel| kernel.idle).min();
     let (started, last) = (rfc3339(kernels.started_unix_s()), ago(unused.unwrap_or_default()));
@@ -55,7 +55,7 @@ pub(super) async fn spec(State(kernels): State<Kernels>, call: Call) -> Answer<V
 }
 
 pub(super) async fn list(State(kernels): State<Kernels>, call: Call) -> Answer<Vec<Value>> {
-    let (runners, all) = (kernels.runners(), kernels.list(&call.who, call.pinned()?.as_ref()));
+    let (runners, all) = (kernels.runners(), kernels.list(&call.api.who, call.pinned()?.as_ref()));
     Ok(Json(all.iter().map(|kernel| kernel_shown(&runners, kernel)).collect()))
 }
 
@@ -69,41 +69,39 @@ pub(super) async fn start(State(kernels): State<Kernels>, call: Call, body: Requ
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(kernel_shown(&runners, &kernel))).into_response())
 }
 
-pub(super) async fn get(parts: ApiParts, call: Call) -> Answer<Value> {
-    let ApiParts { kernels, sessions, .. } = parts;
-    let kernel = kernels.get(&call.who, call.kernel(&sessions, call.name())?)?;
+pub(super) async fn get(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
+    let kernel = kernels.get(&call.api.who, call.kernel(call.name())?)?;
     Ok(Json(kernel_shown(&kernels.runners(), &kernel)))
 }
 
 pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
-    no_content(sessions.close(&call.who, call.kernel(&sessions, call.name())?))
+    no_content(sessions.close(&call.api.who, call.kernel(call.name())?))
 }
 
 pub(super) async fn interrupt(State(sessions): State<Sessions>, call: Call) -> Reply<StatusCode> {
-    no_content(sessions.interrupt(&call.who, call.kernel(&sessions, call.name())?).await)
+    no_content(sessions.interrupt(&call.api.who, call.kernel(call.name())?).await)
 }
 
-pub(super) async fn restart(parts: ApiParts, call: Call) -> Answer<Value> {
-    let ApiParts { kernels, sessions, .. } = parts;
-    let kernel = kernels.restart(&call.who, call.kernel(&sessions, call.name())?).await?;
+pub(super) async fn restart(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
+    let kernel = kernels.restart(&call.api.who, call.kernel(call.name())?).await?;
     Ok(Json(kernel_shown(&kernels.runners(), &kernel)))
 }
 
 fn shown(kernels: &Kernels, call: &Call, document: &Document) -> Result<Value, Failure> {
-    let kernel = kernel_shown(&kernels.runners(), &kernels.get(&call.who, document.kernel)?);
+    let kernel = kernel_shown(&kernels.runners(), &kernels.get(&call.api.who, document.kernel)?);
     let Document { id, path, name, kind, .. } = document;
     Ok(json!({"id": id.to_string(), "path": path, "name": name, "type": kind, "kernel": kernel,
         "notebook": {"path": path, "name": name}}))
 }
 
 pub(super) async fn list_sessions(State(kernels): State<Kernels>, call: Call) -> Answer<Vec<Value>> {
-    let all = kernels.documents(&call.who, call.pinned()?.as_ref());
+    let all = kernels.documents(&call.api.who, call.pinned()?.as_ref());
     // One whose kernel has just ended is left out.
     Ok(Json(all.iter().filter_map(|document| shown(&kernels, &call, document).ok()).collect()))
 }
 
 pub(super) async fn get_session(State(kernels): State<Kernels>, call: Call) -> Answer<Value> {
-    let document = kernels.document(&call.who, call.pinned()?.as_ref(), call.uuid()?)?;
+    let document = kernels.document(&call.api.who, call.pinned()?.as_ref(), call.uuid()?)?;
     Ok(Json(shown(&kernels, &call, &document)?))
 }
 
@@ -115,11 +113,11 @@ fn change_of(members: &Map<String, Value>) -> Result<DocumentChange, Failure> {
 }
 
 /// The kernel that a client names, or a new one.
-async fn named(parts: &ApiParts, call: &Call, wanted: Option<&Value>) -> Result<SessionId, Failure> {
-    let ApiParts { kernels, sessions, .. } = parts;
+async fn named(call: &Call, wanted: Option<&Value>) -> Result<SessionId, Failure> {
+    let kernels = &call.api.parts.kernels;
     let text = |name: &str| wanted.and_then(|wanted| wanted[name].as_str());
     if let Some(id) = text("id") {
-        return kernels.get(&call.who, call.kernel(sessions, id)?).map(|kernel| kernel.id);
+        return kernels.get(&call.api.who, call.kernel(id)?).map(|kernel| kernel.id);
     }
     let runners = kernels.runners();
     let runner = find(&runners, text("name"))?;
@@ -128,10 +126,9 @@ async fn named(parts: &ApiParts, call: &Call, wanted: Option<&Value>) -> Result<
 
 /// The session of a path: the one that is there, or a new one. A path in a conversation is another one than the same
 /// path elsewhere.
-pub(super) async fn create_session(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
-    let kernels = &parts.kernels;
+pub(super) async fn create_session(State(kernels): State<Kernels>, call: Call, body: RequestBody) -> Reply {
     let members = members(body).await?;
-    let (who, pin, change) = (&call.who, call.pinned()?, change_of(&members)?);
+    let (who, pin, change) = (&call.api.who, call.pinned()?, change_of(&members)?);
     // Those without a path are never the same.
     let path = change.path().filter(|path| !path.is_empty());
     let _creating = OptionFuture::from(path.map(|path| kernels.creating(who, pin.as_ref(), path))).await;
@@ -140,24 +137,24 @@ pub(super) async fn create_session(parts: ApiParts, call: Call, body: RequestBod
     let document = if let Some(document) = known.find(is_it) {
         document
     } else {
-        let kernel = named(&parts, &call, members.get("kernel")).await?;
+        let kernel = named(&call, members.get("kernel")).await?;
         kernels.add_document(who, pin, kernel, change)
     };
     let location = [(header::LOCATION, format!("{}/api/sessions/{}", call.base, document.id))];
-    Ok((StatusCode::CREATED, location, Json(shown(kernels, &call, &document)?)).into_response())
+    Ok((StatusCode::CREATED, location, Json(shown(&kernels, &call, &document)?)).into_response())
 }
 
 /// Renames a session or gives it another kernel; the one that it had ends.
-pub(super) async fn change_session(parts: ApiParts, call: Call, body: RequestBody) -> Answer<Value> {
-    let ApiParts { kernels, sessions, .. } = &parts;
+pub(super) async fn change_session(call: Call, body: RequestBody) -> Answer<Value> {
+    let ApiParts { kernels, sessions, .. } = &call.api.parts;
     let members = members(body).await?;
-    let (who, id) = (&call.who, call.uuid()?);
+    let (who, id) = (&call.api.who, call.uuid()?);
     kernels.document(who, call.pinned()?.as_ref(), id)?;
     let mut change = change_of(&members)?;
     let known: Vec<_> = kernels.list(who, None).iter().map(|kernel| kernel.id).collect();
     let wanted = members.get("kernel").filter(|wanted| wanted["id"].is_string() || wanted["name"].is_string());
     if wanted.is_some() {
-        change.kernel = Some(named(&parts, &call, wanted).await?);
+        change.kernel = Some(named(&call, wanted).await?);
     }
     let fresh = change.kernel.filter(|kernel| !known.contains(kernel));
     let (document, before) = kernels.change_document(who, id, change).inspect_err(|_| {
@@ -171,9 +168,10 @@ pub(super) async fn change_session(parts: ApiParts, call: Call, body: RequestBod
     Ok(Json(shown(kernels, &call, &document)?))
 }
 
-pub(super) async fn remove_session(parts: ApiParts, call: Call) -> Reply<StatusCode> {
-    let kernel = parts.kernels.remove_document(&call.who, call.pinned()?.as_ref(), call.uuid()?)?;
-    no_content(parts.sessions.close(&call.who, kernel))
+pub(super) async fn remove_session(call: Call) -> Reply<StatusCode> {
+    let ApiCall { parts, who, .. } = &call.api;
+    let kernel = parts.kernels.remove_document(who, call.pinned()?.as_ref(), call.uuid()?)?;
+    no_content(parts.sessions.close(who, kernel))
 }
 
 /// The name of a runner's kernel: that of its kernelspec, or of its language where two share one.

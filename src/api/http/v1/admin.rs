@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Path, Reply, RequestBody, no_content},
+        http::{Answer, Path, Reply, RequestBody, no_content},
         schema::{
             admin::{ActivityResult, FindingList, NotableList, OverviewResult, OwnerList, SizeList},
             history::{Day, HistoryList, Moment, UsageList},
@@ -270,12 +270,13 @@ pub(super) struct ListTokens {
     request_body(content = CreateToken),
     responses((status = 201, description = "The token.", body = TokenCreated)),
 )]
-pub(super) async fn create_token(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
+pub(super) async fn create_token(call: Call, body: RequestBody) -> Reply {
     let create: CreateToken = body.json().await?;
     let grant = create.grant()?;
-    let expires_unix_ms = create.expires()?.map(|left| parts.tokens.in_seconds(left));
+    let expires_unix_ms = create.expires()?.map(|left| call.parts.tokens.in_seconds(left));
     let owner = create.owner.unwrap_or_default();
-    let (record, token) = parts
+    let (record, token) = call
+        .parts
         .admin
         .create_token(&call.who, NewToken { owner, name: create.name, grant, expires_unix_ms, parent: None })
         .await?;

@@ -2,12 +2,9 @@
 //! by hand, exactly once: names of files are bytes, which axum's `Path` cannot hold. So the API's description has them
 //! from a table.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, ops::Deref, str::FromStr};
 
-use axum::{
-    extract::{FromRequestParts, OriginalUri},
-    http::{HeaderMap, Method, Uri, request::Parts},
-};
+use axum::{extract::FromRequestParts, http::request::Parts};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -22,14 +19,13 @@ use utoipa::{
 
 use crate::{
     api::{
-        http::{error::ApiError, peers::MayBeElsewhere},
+        http::{ApiCall, ApiError, ApiParts},
         schema::{
             arguments::NoArguments,
             parse::{Source, item_limit, parse},
         },
     },
-    domain::{ConversationKey, Failure, Principal, RunId, SafePath, SessionId, TraceContext, path::decode_component},
-    services::tokens::Token,
+    domain::{ConversationKey, Failure, RunId, SafePath, SessionId, path::decode_component},
 };
 
 /// How many items a page of a list holds by default.
@@ -98,37 +94,31 @@ pub(super) struct Conditions {
 
 /// A request without its body. An unknown or repeated argument of its query is refused.
 pub(super) struct Call<Q = NoArguments> {
-    pub who: Principal,
+    api: ApiCall,
     pub query: Q,
-    pub method: Method,
-    pub headers: HeaderMap,
-    pub trace: Option<TraceContext>,
-    /// `None` where no middleware checked one.
-    pub token: Option<Arc<Token>>,
-    /// What is not in memory here may be at another server.
-    pub others_may_know: bool,
-    uri: Uri,
 }
 
-impl<S: Send + Sync, Q: DeserializeOwned + JsonSchema> FromRequestParts<S> for Call<Q> {
+impl<Q: DeserializeOwned + JsonSchema> FromRequestParts<ApiParts> for Call<Q> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let who = Principal::from_request_parts(parts, state).await?;
-        let query = arguments(parts.uri.query().unwrap_or_default())?;
-        let uri = parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |uri| uri.0.clone());
-        let trace = parts.extensions.get::<TraceContext>().copied();
-        let token = parts.extensions.get::<Arc<Token>>().cloned();
-        let (method, headers) = (parts.method.clone(), parts.headers.clone());
-        let others_may_know = parts.extensions.get::<MayBeElsewhere>().is_some();
-        Ok(Self { who, query, method, headers, trace, token, others_may_know, uri })
+    async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
+        let api = ApiCall::from_request_parts(head, parts).await?;
+        Ok(Self { query: arguments(head.uri.query().unwrap_or_default())?, api })
+    }
+}
+
+impl<Q> Deref for Call<Q> {
+    type Target = ApiCall;
+
+    fn deref(&self) -> &ApiCall {
+        &self.api
     }
 }
 
 impl<Q> Call<Q> {
     /// The conversation in `/v1/conversations/{id}…`.
     pub fn conversation(&self) -> Result<ConversationKey, Failure> {
-        Ok(ConversationKey::new(self.who.clone(), self.name(3, "conversationId")?))
+        Ok(self.key(self.name(3, "conversationId")?))
     }
 
     /// The run in `/v1/runs/{id}…`.

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use super::call::{Call, Conditions, page};
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, RequestBody, error::Problem, files as downloads, no_content},
+        http::{Answer, Reply, RequestBody, error::Problem, files as downloads, no_content},
         schema::{
             ArchiveLink, Binary, ConversationList, File, FileListing, MoveFile, Moved, file_query,
             packages::{CreatePackages, InstalledPackages},
@@ -52,8 +52,8 @@ pub(super) struct ListConversations {
     params(ListConversations),
     responses((status = 200, description = "A page of conversations.", body = ConversationList)),
 )]
-pub(super) async fn list(parts: ApiParts, call: Call<ListConversations>) -> Answer<ConversationList> {
-    let page = parts.runs.conversations(&call.who, call.query.after, page(call.query.limit)?).await?;
+pub(super) async fn list(State(runs): State<Runs>, call: Call<ListConversations>) -> Answer<ConversationList> {
+    let page = runs.conversations(&call.who, call.query.after.clone(), page(call.query.limit)?).await?;
     Ok(Json(ConversationList::from(&page)))
 }
 
@@ -78,11 +78,11 @@ pub(super) async fn remove(State(runs): State<Runs>, call: Call) -> Reply<Status
     request_body(content = CreatePackages),
     responses((status = 200, description = "They are installed.", body = InstalledPackages)),
 )]
-pub(super) async fn install(parts: ApiParts, call: Call, body: RequestBody) -> Answer<InstalledPackages> {
+pub(super) async fn install(call: Call, body: RequestBody) -> Answer<InstalledPackages> {
     let conversation = call.conversation()?;
     let CreatePackages { language, packages } = body.json().await?;
     let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
-    let installed = parts.packages.install(wanted, |_| {}).await?;
+    let installed = call.parts.packages.install(wanted, |_| {}).await?;
     Ok(Json(InstalledPackages::from(&installed)))
 }
 
@@ -140,9 +140,8 @@ pub(super) async fn list_files(State(files): State<Arc<Files>>, call: Call<ListF
             content_type = "application/problem+json"),
     ),
 )]
-pub(super) async fn read(State(files): State<Arc<Files>>, call: Call) -> Reply {
-    let download = files.open(&call.conversation()?, &call.path()?).await?;
-    Ok(downloads::present_to(&call.method, &call.headers, &download))
+pub(super) async fn read(call: Call) -> Reply {
+    call.download(&call.conversation()?, &call.path()?).await
 }
 
 /// Write a file.

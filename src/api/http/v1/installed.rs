@@ -11,7 +11,7 @@ use axum::{
 use super::call::Call;
 use crate::{
     api::{
-        http::{Answer, ApiParts, Reply, RequestBody, no_content},
+        http::{Answer, Reply, RequestBody, no_content},
         schema::{
             Binary, RunnerList,
             check::{CheckProgram, CheckedProgram},
@@ -20,7 +20,7 @@ use crate::{
         },
     },
     domain::{
-        Code, ConversationId, ConversationKey, Ended, Failure, Language,
+        Code, ConversationId, Ended, Failure, Language,
         skills::{SKILL_BYTES_MAX, SkillName},
     },
     services::{
@@ -72,13 +72,9 @@ pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Answer<Modul
         return Err(none().into());
     }
     let program = PRINT_SOURCE.replace("NAME", &format!("'{name}'"));
-    let request = RunRequest {
-        throw_away: true,
-        detach: Some(false),
-        within: call.trace,
-        ..RunRequest::new(ConversationKey::new(call.who, ConversationId::fresh()), language, program.into())
-    };
-    let report = runs.begin(request)?.finished().await?;
+    let request =
+        RunRequest { throw_away: true, ..RunRequest::new(call.key(ConversationId::fresh()), language, program.into()) };
+    let report = call.finished(request).await?;
     match report.outcome.ended {
         Ended::Exited { code: 0 } => {
             let truncated = report.stdout.truncated;
@@ -177,10 +173,10 @@ pub(super) async fn skill_file(State(skills): State<Skills>, call: Call) -> Repl
         (status = 201, description = "It was created.", body = Skill),
     ),
 )]
-pub(super) async fn put_skill(parts: ApiParts, call: Call, body: RequestBody) -> Reply<(StatusCode, Json<Skill>)> {
+pub(super) async fn put_skill(call: Call, body: RequestBody) -> Reply<(StatusCode, Json<Skill>)> {
     let name = skill_name(&call)?;
     let bytes = body.read_as("zip", "application/zip").await?;
-    let (skill, replaced) = parts.skills.upload(&call.who, &name, bytes).await?;
+    let (skill, replaced) = call.parts.skills.upload(&call.who, &name, bytes).await?;
     let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Skill::from(&skill))))
 }

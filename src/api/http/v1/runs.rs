@@ -37,7 +37,7 @@ use crate::{
             run::{RunEvent, RunEventStream, RunList, RunStatus},
         },
     },
-    domain::{Code, ConversationId, ConversationKey, Failure, Limits, Principal, RunId},
+    domain::{Code, ConversationId, Failure, Limits, Principal, RunId},
     services::{
         history::{self, History},
         idempotency::Once,
@@ -64,11 +64,11 @@ const CANCEL_WAIT: Duration = Duration::from_secs(5);
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
+pub(super) async fn create(call: Call, body: RequestBody) -> Reply {
     let call = &call;
-    begin(&parts, call, "", body, |members| {
+    begin(call, "", body, |members| {
         let create: CreateRun = parse::parse(members, Source::Json)?;
-        let limits = create.checked(parts.runs.limits())?;
+        let limits = create.checked(call.parts.runs.limits())?;
         Ok(PendingRequest {
             conversation: create.conversation.clone(),
             wait: create.wait,
@@ -89,12 +89,12 @@ pub(super) struct PendingRequest<'a> {
 
 /// Begins a run and waits for its end. `place` is what a request means beside its body.
 pub(super) async fn begin<'a>(
-    ApiParts { runs, keys, history: recorder, .. }: &ApiParts,
     call: &Call,
     place: &str,
     body: RequestBody,
     read: impl FnOnce(Map<String, Value>) -> Result<PendingRequest<'a>, Failure>,
 ) -> Reply {
+    let ApiParts { runs, keys, .. } = &call.parts;
     let key = idempotency_key(&call.headers)?;
     // Without capacity the body is not read; a run that exists already needs none.
     let again = key.as_ref().is_some_and(|key| keys.knows(&call.who, key));
@@ -132,7 +132,7 @@ pub(super) async fn begin<'a>(
             let mut response = match runs.get(&call.who, run) {
                 Ok(run) => answer(&waited(&run, wait).await?),
                 Err(failure) if call.others_may_know => return Err(failure.into()),
-                Err(_) => recorded(recorder, &call.who, run).await?,
+                Err(_) => recorded(&call.parts.history, &call.who, run).await?,
             };
             response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
             response
@@ -152,7 +152,7 @@ fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest
         stdin_open: create.stdin_open.unwrap_or(false),
         limits,
         within: call.trace,
-        ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation), create.language, create.code.0)
+        ..RunRequest::new(call.key(conversation), create.language, create.code.0)
     }
 }
 
@@ -235,12 +235,12 @@ pub(in crate::api::http) fn page_max(query: &str) -> Result<usize, Failure> {
     params(WaitForRun),
     responses((status = 200, description = "The run as it is now.", body = RunStatus)),
 )]
-pub(super) async fn get(parts: ApiParts, call: Call<WaitForRun>) -> Answer<RunStatus> {
+pub(super) async fn get(call: Call<WaitForRun>) -> Answer<RunStatus> {
     let (wait, id) = (call.query.wait.map_or(Duration::ZERO, |wait| wait.0), call.run()?);
-    match parts.runs.get(&call.who, id) {
+    match call.parts.runs.get(&call.who, id) {
         Ok(run) => Ok(Json(RunStatus::with_source(&run.wait(wait).await))),
         Err(failure) if call.others_may_know => Err(failure.into()),
-        Err(_) => Ok(Json(RunStatus::recorded(&parts.history.run_within(wait, &call.who, id).await?))),
+        Err(_) => Ok(Json(RunStatus::recorded(&call.parts.history.run_within(wait, &call.who, id).await?))),
     }
 }
 

@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use utoipa::IntoParams;
 
 use super::{
-    ApiParts,
     call::Call,
     runs::{PendingRequest, begin},
 };
@@ -27,7 +26,7 @@ use crate::{
             session::{CodePosition, CreateCell, CreateSession, InspectCode, SessionList, SessionStatus},
         },
     },
-    domain::{ConversationId, ConversationKey},
+    domain::ConversationId,
     services::{
         browser,
         runs::{CellSession, RunRequest},
@@ -54,14 +53,14 @@ pub(super) struct ListSessions {
     responses((status = 201, description = "It is open; `Location` is its address.", body = SessionStatus,
         headers(("location" = String, description = "The session.")))),
 )]
-pub(super) async fn create(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
-    parts.runs.check_capacity(&call.who)?;
+pub(super) async fn create(call: Call, body: RequestBody) -> Reply {
+    call.parts.runs.check_capacity(&call.who)?;
     let members = if body.is_empty() { Map::new() } else { body.members().await?.0 };
     let create: CreateSession = parse(coderunner::without_its_members(members), Source::Json)?;
-    let conversation = ConversationKey::new(call.who, create.conversation.unwrap_or_else(ConversationId::fresh));
+    let conversation = call.key(create.conversation.unwrap_or_else(ConversationId::fresh));
     let language = create.language.unwrap_or_default();
     let setup = Setup { env: create.env.unwrap_or_default(), network: create.network };
-    let view = parts.sessions.open_with(&conversation, &language, &setup).await?;
+    let view = call.parts.sessions.open_with(&conversation, &language, &setup).await?;
     let location = [(header::LOCATION, format!("/v1/sessions/{}", view.session))];
     Ok((StatusCode::CREATED, location, Json(SessionStatus::from(&view))).into_response())
 }
@@ -116,19 +115,19 @@ pub(super) async fn close(State(sessions): State<Sessions>, call: Call) -> Answe
             headers(("location" = String, description = "The run."))),
     ),
 )]
-pub(super) async fn run_cell(parts: ApiParts, call: Call, body: RequestBody) -> Reply {
-    let (id, parts, call) = (call.session()?, &parts, &call);
-    begin(parts, call, &id.to_string(), body, |members| {
+pub(super) async fn run_cell(call: Call, body: RequestBody) -> Reply {
+    let (id, call) = (call.session()?, &call);
+    begin(call, &id.to_string(), body, |members| {
         let CreateCell { code, stdin, stdin_open, wait, detach, limits } = parse(members, Source::Json)?;
         let make = move || {
-            let SessionView { conversation, language, .. } = parts.sessions.get(&call.who, id)?;
+            let SessionView { conversation, language, .. } = call.parts.sessions.get(&call.who, id)?;
             Ok(RunRequest {
                 session: Some(CellSession::Open(id)),
                 stdin: stdin.unwrap_or_default().into(),
                 stdin_open: stdin_open.unwrap_or(false),
-                limits: limits.map(|limits| limits.within(parts.runs.limits())).transpose()?,
+                limits: limits.map(|limits| limits.within(call.parts.runs.limits())).transpose()?,
                 within: call.trace,
-                ..RunRequest::new(ConversationKey::new(call.who.clone(), conversation.id), language, code.0)
+                ..RunRequest::new(call.key(conversation.id), language, code.0)
             })
         };
         Ok(PendingRequest { conversation: None, wait, detach, request: Box::new(make) })
@@ -204,12 +203,11 @@ fn within(code: &str, cursor: Option<u64>) -> usize {
     request_body(content = Browse),
     responses((status = 200, description = "The page.", body = PageResult)),
 )]
-pub(super) async fn browse(parts: ApiParts, call: Call, body: RequestBody) -> Answer<PageResult> {
-    parts.runs.check_capacity(&call.who)?;
+pub(super) async fn browse(call: Call, body: RequestBody) -> Answer<PageResult> {
+    call.parts.runs.check_capacity(&call.who)?;
     let asked: Browse = body.json().await?;
     let conversation = asked.conversation.clone().unwrap_or_else(ConversationId::fresh);
-    let request = browser::request(&parts.runs, ConversationKey::new(call.who, conversation), &asked.into_call())?;
-    let run = parts.runs.begin(RunRequest { detach: Some(false), within: call.trace, ..request })?;
-    let report = run.finished().await?;
+    let request = browser::request(&call.parts.runs, call.key(conversation), &asked.into_call())?;
+    let report = call.finished(request).await?;
     Ok(Json(PageResult::from((&*report, browser::page(&report)))))
 }
