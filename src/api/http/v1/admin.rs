@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::call::{Call, page};
 use crate::{
     api::{
-        http::{Answer, Path, Reply, RequestBody, no_content},
+        http::{Answer, ApiCall, Path, Reply, RequestBody, no_content},
         schema::{
             admin::{ActivityResult, FindingList, NotableList, OverviewResult, OwnerList, SizeList},
             history::{Day, HistoryList, Moment, UsageList},
@@ -331,14 +331,10 @@ pub(super) async fn connections(State(admin): State<Admin>) -> Answer<Connection
     delete, path = "/v1/connections/{connectionId}", tag = "connections", operation_id = "endConnection",
     responses((status = 204, description = "It has ended.")),
 )]
-pub(super) async fn end_connection(
-    State(admin): State<Admin>,
-    who: Principal,
-    Path(id): Path<String>,
-) -> Reply<StatusCode> {
+pub(super) async fn end_connection(call: ApiCall, Path(id): Path<String>) -> Reply<StatusCode> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such connection, or it was revoked before.");
     let id: TokenId = id.parse().map_err(|_| none())?;
-    no_content(admin.disconnect(&who, id).await)
+    no_content(call.parts.admin.disconnect(&call.who, id).await)
 }
 
 /// Allow a subject of another issuer that was ended.
@@ -348,11 +344,7 @@ pub(super) async fn end_connection(
     post, path = "/v1/connections/{connectionId}/allow", tag = "connections", operation_id = "allowSubject",
     responses((status = 204, description = "It is allowed.")),
 )]
-pub(super) async fn allow_subject(
-    State(admin): State<Admin>,
-    who: Principal,
-    Path(id): Path<String>,
-) -> Reply<StatusCode> {
+pub(super) async fn allow_subject(call: ApiCall, Path(id): Path<String>) -> Reply<StatusCode> {
     let none = || Failure::new(Code::TokenNotFound, "There is no such subject that is refused.");
-    no_content(admin.allow(&who, id.parse().map_err(|_| none())?).await)
+    no_content(call.parts.admin.allow(&call.who, id.parse().map_err(|_| none())?).await)
 }
