@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{answers, moment, parse::item_limit};
 use crate::{
@@ -103,13 +103,16 @@ pub fn found_limit(wanted: Option<u64>) -> Result<usize, Failure> {
 }
 
 /// A search for tools.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct SearchTools {
     /// What the tool does, such as `list issues`; empty lists all.
     #[serde(default)]
+    #[param(max_length = 1000)]
     pub query: String,
     /// Maximum, 1 to 50; default 10.
+    #[param(minimum = 1, maximum = 50)]
     pub limit: Option<u64>,
 }
 

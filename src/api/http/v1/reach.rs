@@ -13,8 +13,8 @@ use crate::{
         schema::{
             network::{NetworkDecisions, OwnedDecisions, PolicyBody, PolicyList},
             tools::{
-                AnswerBody, ApprovalList, ApprovalResult, ToolServerBody, ToolServerList, ToolServerStates, ToolSource,
-                found_limit,
+                AnswerBody, ApprovalList, ApprovalResult, SearchTools, ToolServerBody, ToolServerList,
+                ToolServerStates, ToolSource, found_limit,
             },
         },
     },
@@ -97,18 +97,6 @@ pub(super) async fn remove_policy(State(admin): State<Admin>, call: Call) -> Rep
 
 #[derive(Deserialize, JsonSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Search {
-    /// What the tool does; default all tools.
-    #[serde(default)]
-    #[param(max_length = 1000)]
-    query: String,
-    /// Maximum number of tools; default 10.
-    #[param(minimum = 1, maximum = 50)]
-    limit: Option<u64>,
-}
-
-#[derive(Deserialize, JsonSchema, IntoParams)]
-#[into_params(parameter_in = Query)]
 pub(super) struct ModuleLanguageQuery {
     /// `python` (default) or `typescript`.
     #[serde(default)]
@@ -150,10 +138,10 @@ pub(super) async fn servers(State(tools): State<Tools>, call: Call) -> Json<Tool
 /// By words in names and descriptions, best match first.
 #[utoipa::path(
     get, path = "/v1/tools/search", tag = "tools", operation_id = "searchTools",
-    params(Search),
+    params(SearchTools),
     responses((status = 200, description = "The tools.", body = SearchResult)),
 )]
-pub(super) async fn search(State(tools): State<Tools>, call: Call<Search>) -> Answer<SearchResult> {
+pub(super) async fn search(State(tools): State<Tools>, call: Call<SearchTools>) -> Answer<SearchResult> {
     Ok(Json(tools.search(&call.who, &call.query.query, found_limit(call.query.limit)?).await?))
 }
 

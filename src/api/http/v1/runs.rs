@@ -126,11 +126,11 @@ pub(super) async fn begin<'a>(
             if view.state != RunState::Finished {
                 handle.detach();
             }
-            answer(&view)
+            shown(&RunStatus::whole(&view))
         }
         Once::Again(run) => {
             let mut response = match runs.get(&call.who, run) {
-                Ok(run) => answer(&waited(&run, wait).await?),
+                Ok(run) => shown(&RunStatus::whole(&waited(&run, wait).await?)),
                 Err(failure) if call.others_may_know => return Err(failure.into()),
                 Err(_) => recorded(&call.parts.history, &call.who, run).await?,
             };
@@ -174,10 +174,6 @@ async fn recorded(recorder: &History, who: &Principal, run: RunId) -> Result<Res
         _ => failure,
     })?;
     line.end.as_ref().and_then(history::failure).map_or_else(|| Ok(shown(&RunStatus::recorded(&line))), Err)
-}
-
-fn answer(view: &RunView) -> Response {
-    shown(&RunStatus::whole(view))
 }
 
 fn shown(run: &RunStatus) -> Response {
