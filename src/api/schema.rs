@@ -198,9 +198,21 @@ answers! {
 
     /// An error of the server or the request; a program that fails is a result.
     #[derive(JsonSchema)]
-    pub struct ErrorResult((code, message, request): (Code, String, RequestId)) {
+    pub struct ErrorResult(about: (Code, String, RequestId)) {
         /// What went wrong.
-        error: ErrorBody = ErrorBody { code: code.as_str(), message, request_id: request.to_string() },
+        error: ErrorBody = about.into(),
+    }
+
+    /// What went wrong.
+    #[derive(JsonSchema)]
+    pub struct ErrorBody((code, text, request): (Code, String, RequestId)) {
+        /// A stable word for programs.
+        #[schema(value_type = ErrorCode)]
+        code: &'static str = code.as_str(),
+        /// One sentence that says what to do.
+        message: String = text,
+        /// Identifies the request in the server's log.
+        request_id: String = request.to_string(),
     }
 }
 
@@ -221,19 +233,6 @@ pub struct Upload {
     pub url_expires_at: String,
     /// The largest file that it accepts, in bytes.
     pub bytes_max: u64,
-}
-
-/// What went wrong.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ErrorBody {
-    /// A stable word for programs.
-    #[schema(value_type = ErrorCode)]
-    pub code: &'static str,
-    /// One sentence that says what to do.
-    pub message: String,
-    /// Identifies the request in the server's log.
-    pub request_id: String,
 }
 
 /// A moment in unix milliseconds, as clients see it: a later one as the last moment that RFC 3339 can write.

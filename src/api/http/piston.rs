@@ -17,7 +17,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use self::request::{Execute, version};
 use super::{Answer, ApiCall, ApiError, ApiParts, RequestBody};
 use crate::{
-    api::schema::parse::by_size,
+    api::schema::{answers, parse::by_size},
     domain::{
         Code, ConversationId, Ended, Event, EventKind,
         outcome::signal_text,
@@ -27,26 +27,27 @@ use crate::{
     services::runs::{Report, RunRequest, Runs},
 };
 
-/// A language that can be run.
-#[derive(Debug, Serialize, ToSchema)]
-struct Runtime {
-    /// Its name.
-    language: String,
-    /// Its version: three numbers.
-    version: String,
-    /// Other names of it.
-    aliases: Vec<String>,
-}
+answers! {
+    /// A language that can be run.
+    pub struct Runtime(runner: &Runner) {
+        /// Its name.
+        language: String = runner.language.to_string(),
+        /// Its version: three numbers.
+        version: String = version(runner).to_string(),
+        /// Other names of it.
+        aliases: Vec<String> = runner.aliases.iter().map(ToString::to_string).collect(),
+    }
 
-/// A package: here an image, which is always installed.
-#[derive(Debug, Serialize, ToSchema)]
-struct Package {
-    /// The language's name.
-    language: String,
-    /// Its version.
-    language_version: String,
-    /// Always true: only installed images are listed.
-    installed: bool,
+    /// A package: here an image, which is always installed.
+    pub struct Package(runner: &Runner) {
+        /// The language's name.
+        language: String = runner.language.to_string(),
+        /// Its version.
+        #[serde(rename = "language_version")]
+        language_version: String = version(runner).to_string(),
+        /// Always true: only installed images are listed.
+        installed: bool = true,
+    }
 }
 
 /// The result of an execution.
@@ -112,12 +113,7 @@ pub fn document() -> OpenApi {
     responses((status = 200, description = "The languages.", body = Vec<Runtime>)),
 )]
 async fn runtimes(State(runs): State<Runs>) -> Json<Vec<Runtime>> {
-    let one = |runner: &Runner| Runtime {
-        language: runner.language.to_string(),
-        version: version(runner).to_string(),
-        aliases: runner.aliases.iter().map(ToString::to_string).collect(),
-    };
-    Json(runs.runners().iter().map(one).collect())
+    Json(runs.runners().iter().map(Runtime::from).collect())
 }
 
 /// List the packages.
@@ -128,12 +124,7 @@ async fn runtimes(State(runs): State<Runs>) -> Json<Vec<Runtime>> {
     responses((status = 200, description = "The packages.", body = Vec<Package>)),
 )]
 async fn packages(State(runs): State<Runs>) -> Json<Vec<Package>> {
-    let one = |runner: &Runner| Package {
-        language: runner.language.to_string(),
-        language_version: version(runner).to_string(),
-        installed: true,
-    };
-    Json(runs.runners().iter().map(one).collect())
+    Json(runs.runners().iter().map(Package::from).collect())
 }
 
 async fn no_packages() -> ApiError {

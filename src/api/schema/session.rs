@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     domain::{ConversationId, Environment, Failure, Language, Limits, text::ms},
-    services::sessions::SessionView,
+    services::{runs::CapturedOutput, sessions::SessionView},
 };
 
 /// The session to open.
@@ -126,6 +126,16 @@ answers! {
         /// Newest first.
         sessions: Vec<SessionStatus> = all.iter().map(SessionStatus::from).collect(),
     }
+
+    /// The source of an installed module.
+    pub struct ModuleSource((module, printed): (String, &CapturedOutput)) {
+        /// Its name.
+        name: String = module,
+        /// The source.
+        source: String = printed.text.clone(),
+        /// Whether the source is cut off.
+        truncated: bool = printed.truncated,
+    }
 }
 
 /// The result of interrupting or ending sessions.
@@ -133,17 +143,6 @@ answers! {
 pub struct SessionsChanged {
     /// Number of affected sessions.
     pub sessions: usize,
-}
-
-/// The source of an installed module.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct ModuleSource {
-    /// Its name.
-    pub name: String,
-    /// The source.
-    pub source: String,
-    /// Whether the source is cut off.
-    pub truncated: bool,
 }
 
 impl CellLimits {

@@ -76,10 +76,7 @@ pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Answer<Modul
         RunRequest { throw_away: true, ..RunRequest::new(call.key(ConversationId::fresh()), language, program.into()) };
     let report = call.finished(request).await?;
     match report.outcome.ended {
-        Ended::Exited { code: 0 } => {
-            let truncated = report.stdout.truncated;
-            Ok(Json(ModuleSource { name, source: report.stdout.text.clone(), truncated }))
-        }
+        Ended::Exited { code: 0 } => Ok(Json((name, &report.stdout).into())),
         Ended::Exited { code: 3 } => Err(none().into()),
         _ => Err(Failure::new(Code::RunnerFailed, report.outcome.sentence()).into()),
     }
