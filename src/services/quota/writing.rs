@@ -75,8 +75,9 @@ impl Drop for Arrival {
 }
 
 impl Known {
-    /// A client writes so much beside what is there.
-    fn set_written(&mut self, id: &ConversationKey, there: &Usage, more: &Usage) {
+    /// A client writes so much beside what is there; `None` where the server may not measure that.
+    fn set_written(&mut self, id: &ConversationKey, there: Option<Usage>, more: &Usage) {
+        let Some(there) = there else { return self.add_closed(id, more) };
         self.set(id, there.plus(more));
         self.entry(id).is_estimate = true;
     }
@@ -136,10 +137,7 @@ impl Writer {
         let mut known = self.quota.known.lock();
         // Writers of the owner's other conversations may have reserved meanwhile.
         self.quota.check_owner_room(&known, &self.conversation, more)?;
-        match there {
-            Some(there) => known.set_written(&self.conversation, &there, more),
-            None => known.add_closed(&self.conversation, more),
-        }
+        known.set_written(&self.conversation, there, more);
         Ok(())
     }
 
@@ -229,17 +227,13 @@ impl Writer {
     /// # Errors
     /// As [`Self::reserve`].
     pub(in crate::services) fn settle(&self, arrival: &mut Arrival) -> Result<(), Failure> {
-        let Some(there) = self.room(&Usage::default())? else {
-            if !arrival.is_counted {
-                self.quota.known.lock().add_closed(&self.conversation, &arrival.held);
-            }
-            return Ok(());
-        };
-        let held = mem::take(&mut arrival.held);
+        let there = self.room(&Usage::default())?;
         if !arrival.is_counted {
-            let mut known = self.quota.known.lock();
+            let (mut known, held) = (self.quota.known.lock(), mem::take(&mut arrival.held));
             known.arrivals.remove(&self.conversation, &held);
-            known.set_written(&self.conversation, &there, &held);
+            known.set_written(&self.conversation, there, &held);
+        } else if there.is_some() {
+            arrival.held = Usage::default();
         }
         Ok(())
     }
