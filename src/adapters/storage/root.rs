@@ -188,10 +188,12 @@ impl DiskStorage {
 }
 
 /// Gives what root made in a folder to its owner, as whom a server may run: `doctor` and `backup` may be run by root.
+/// What belongs to a third user stays so: that of a server which runs as another user than the owner.
 fn give_to_owner<'h>(folder: &OwnedFd, made: impl Iterator<Item = BorrowedFd<'h>>) {
     let Ok(stat) = rustix::fs::fstat(folder) else { return };
     if stat.st_uid != 0 && rustix::process::geteuid().is_root() {
-        for handle in made {
+        let of_root = |handle: &BorrowedFd<'h>| rustix::fs::fstat(handle).is_ok_and(|made| made.st_uid == 0);
+        for handle in made.filter(of_root) {
             // Where it cannot be given, such as on NFS, the server says which folder it cannot write.
             let _ = rustix::fs::fchown(handle, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
         }
