@@ -56,6 +56,8 @@ const POOLED: [&str; 3] = [MEMORY, "descriptors", "threads"];
 /// standbys after a load and the 10 s after which a thread without work ends.
 const READ_EVERY: Duration = Duration::from_secs(2);
 const READ_TIMES: usize = 12;
+/// How long the server may take until it is at rest.
+const QUIET_WITHIN: Duration = Duration::from_mins(10);
 
 /// What the server's memory may grow by while one session executes its cells, in KiB.
 const CELLS_SLACK_KIB: u64 = 16 << 10;
@@ -215,11 +217,11 @@ fn count(endings: &Mutex<BTreeMap<String, usize>>, ended: String) {
 /// The server's figures once it is at rest: none has fallen for a while, as those of threads and sandboxes do that are
 /// no longer needed, or risen by more than a step of the background adds for a moment.
 async fn quiet(server: &Process) -> BTreeMap<&'static str, u64> {
-    let mut least = figures(server).await;
-    let mut same = 0;
+    let (over, mut least, mut same) = (Instant::now() + QUIET_WITHIN, figures(server).await, 0);
     while same < READ_TIMES {
         tokio::time::sleep(READ_EVERY).await;
         let now = figures(server).await;
+        assert!(Instant::now() < over, "the server does not come to rest: {least:?}, then {now:?}");
         let has_fallen = least.iter().any(|(name, figure)| *name != MEMORY && now[name] < *figure);
         if has_fallen || !differences(&least, &now).is_empty() {
             (same, least) = (0, now);
@@ -254,7 +256,7 @@ fn differences(first: &BTreeMap<&'static str, u64>, last: &BTreeMap<&'static str
         let (before, after) = (first[name], last[name]);
         let allowed = (before * TOLERANCE / 100).max(*slack);
         let is_other = if *name == MEMORY { after > before + allowed } else { after.abs_diff(before) > allowed };
-        is_other.then(|| format!("{name}: {before} before, {after} after it"))
+        is_other.then(|| format!("{name}: {before} before the load, {after} after it"))
     };
     SLACK.iter().filter_map(differs).collect()
 }
