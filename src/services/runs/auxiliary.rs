@@ -1,5 +1,5 @@
 //! Programs of the server's own: those that are executed in a sandbox that belongs to no run, and that of the isolation
-//! check, which is a run like every other, in a conversation that is deleted afterwards.
+//! check, which is a run with an admission of its own, in a conversation that is deleted afterwards.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
