@@ -23,7 +23,7 @@ pub use self::kubernetes::{ConnectError as ClusterError, KubernetesOptions as Cl
 use crate::{
     domain::{Limits, RunnerUsers, SandboxId},
     ports::{
-        engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec},
         observer::{CallFacts, Observer},
         runner::RunnerImage,
     },
@@ -143,8 +143,9 @@ impl Engine for Observed {
         self.observe("limit_cpu", Some(id), self.engine.limit_cpu(id, cpu_millis)).await
     }
 
-    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        self.observe("signal", Some(id), self.engine.signal(id, signal)).await
+    /// Reported as `signal`, the operation's name in metrics and traces.
+    async fn kill(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.observe("signal", Some(id), self.engine.kill(id)).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {

@@ -89,11 +89,11 @@ pub trait Engine: Send + Sync + 'static {
     /// limit is unknown then.
     async fn limit_cpu(&self, id: SandboxId, cpu_millis: u32) -> Result<(), EngineError>;
 
-    /// Sends a signal to the program inside. A sandbox that has ended or never existed is not an error.
+    /// Ends everything in the sandbox at once. A sandbox that has ended or never existed is not an error.
     ///
     /// # Errors
     /// When the engine does not answer or refuses.
-    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError>;
+    async fn kill(&self, id: SandboxId) -> Result<(), EngineError>;
 
     /// Ends and removes the sandbox. Idempotent: not found is fine. Legal while `start` still runs; the caller then
     /// calls it again once `start` has returned.
@@ -238,13 +238,6 @@ impl std::fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sandbox").field("id", &self.id).finish_non_exhaustive()
     }
-}
-
-/// A signal for a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
-    /// Ends everything in the sandbox at once; cannot be handled.
-    Kill,
 }
 
 /// A sandbox as the engine lists it.

@@ -114,7 +114,7 @@ pub struct ToolFacts<'a> {
 /// One engine call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallFacts {
-    /// The verb of the engine port.
+    /// The verb of the engine port; for `kill` it is `signal`.
     pub operation: &'static str,
     pub sandbox: Option<SandboxId>,
     /// `ok` or [`super::engine::EngineError::word`].

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use mcp_sandbox_server::{
     domain::id::SandboxId,
-    ports::engine::{EngineError, Exit, ImageId, SandboxSpec, Signal},
+    ports::engine::{EngineError, Exit, ImageId, SandboxSpec},
 };
 use tokio::{io::AsyncWriteExt, time::timeout};
 
@@ -46,13 +46,13 @@ async fn a_kill_ends_it_at_once(world: &World) {
     let p = world.programs;
     let sandbox = world.start_ready(&format!("{}{}", p.print("ready"), p.hang())).await;
     let id = sandbox.id;
-    let ((), seen) = tokio::join!(async { world.engine.signal(id, Signal::Kill).await.expect("killed") }, async {
+    let ((), seen) = tokio::join!(async { world.engine.kill(id).await.expect("killed") }, async {
         timeout(SOON, see(sandbox)).await.expect("ended soon")
     },);
     assert_eq!(seen.exit.status, 137);
-    world.engine.signal(id, Signal::Kill).await.expect("killed again");
+    world.engine.kill(id).await.expect("killed again");
     world.engine.destroy(id).await.expect("destroyed");
-    world.engine.signal(id, Signal::Kill).await.expect("killed when it is gone");
+    world.engine.kill(id).await.expect("killed when it is gone");
 }
 
 async fn destroying_is_idempotent_and_ends_what_runs(world: &World) {
@@ -131,7 +131,7 @@ async fn two_do_not_disturb_each_other(world: &World) {
 async fn one_that_was_given_no_program_can_be_killed(world: &World) {
     let sandbox = world.start().await;
     let id = sandbox.id;
-    let killed = async { world.engine.signal(id, Signal::Kill).await.expect("killed") };
+    let killed = async { world.engine.kill(id).await.expect("killed") };
     let ((), seen) = tokio::join!(killed, async { timeout(SOON, see(sandbox)).await.expect("ended soon") });
     assert_eq!((seen.stdout.as_str(), seen.exit.status), ("", 137));
     world.engine.destroy(id).await.expect("destroyed");
@@ -155,7 +155,7 @@ async fn a_reader_that_went_away_does_not_hold_up_the_kill(world: &World) {
     sandbox.stdin.shutdown().await.expect("closed");
     read_until(&mut sandbox, "ready").await;
     drop(sandbox);
-    timeout(SOON, world.engine.signal(id, Signal::Kill)).await.expect("soon").expect("killed");
+    timeout(SOON, world.engine.kill(id)).await.expect("soon").expect("killed");
     timeout(SOON, world.engine.destroy(id)).await.expect("soon").expect("destroyed");
 }
 

@@ -18,7 +18,7 @@ use mcp_sandbox_server::{
         shared_folder::SharedFolder,
     },
     ports::{
-        engine::{EngineError, SandboxSpec, Signal},
+        engine::{EngineError, SandboxSpec},
         runner::Runner,
     },
 };
@@ -113,7 +113,7 @@ async fn fork_bomb_is_reported() {
             sandbox.stdin.write_all(bomb.as_bytes()).await.expect("written");
             sandbox.stdin.shutdown().await.expect("closed");
             read_until(&mut sandbox, "fork").await;
-            let kill = async { world.engine.signal(spec.id, Signal::Kill).await.expect("killed") };
+            let kill = async { world.engine.kill(spec.id).await.expect("killed") };
             let ((), seen) = tokio::join!(kill, see(sandbox));
             assert!(seen.exit.process_limit_hit, "{seen:?}");
             world.engine.destroy(spec.id).await.expect("destroyed");
@@ -369,7 +369,7 @@ async fn engine_call_durations_are_measured() {
                 sandbox.stdin.shutdown().await.expect("closed");
                 read_until(&mut sandbox, "ready").await;
                 let from = Instant::now();
-                let kills = async { world.engine.signal(spec.id, Signal::Kill).await.expect("killed") };
+                let kills = async { world.engine.kill(spec.id).await.expect("killed") };
                 tokio::join!(kills, see(sandbox));
                 kill.push(from.elapsed());
             }

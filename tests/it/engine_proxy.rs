@@ -14,7 +14,7 @@ use mcp_sandbox_server::{
         proxy::{Proxy, ProxyOptions},
     },
     domain::{id::SandboxId, users::RunnerUsers},
-    ports::engine::{Engine, EngineError, ImageId, SandboxSpec, Signal, Volume},
+    ports::engine::{Engine, EngineError, ImageId, SandboxSpec, Volume},
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -154,7 +154,7 @@ async fn proxy_refuses_calls_about_sandboxes_of_another_root() {
         let front = Front::at(other.path(), &docker_host());
         let options = DockerOptions { host: Some(front.host.clone()), ..DockerOptions::new(other.path()) };
         let engine = DockerEngine::connect(options).await.expect("an engine");
-        assert!(is_refused(&engine.signal(theirs.id, Signal::Kill).await.expect_err("refused")));
+        assert!(is_refused(&engine.kill(theirs.id).await.expect_err("refused")));
         assert!(is_refused(&engine.destroy(theirs.id).await.expect_err("refused")));
         let inspected = front.client().inspect_container(&theirs.id.to_string(), None).await;
         assert_eq!(status(&inspected.expect_err("refused")), Some(403));

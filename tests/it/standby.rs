@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use mcp_sandbox_server::{
     domain::owner::{ConversationKey, Principal},
-    ports::{engine::Signal, runner::Runner},
+    ports::runner::Runner,
     services::runs::RunRequest,
 };
 use serde_json::json;
@@ -81,7 +81,7 @@ async fn killed_standbys_are_not_handed_out() {
         // Other tests' sandboxes are on the same engine.
         if sandbox.running && server.standbys.holds(sandbox.id) {
             // By an engine value that is not the server's, which has to find out.
-            server.engine.signal(sandbox.id, Signal::Kill).await.expect("killed");
+            server.engine.kill(sandbox.id).await.expect("killed");
             killed += 1;
         }
     }

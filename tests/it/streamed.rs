@@ -3,7 +3,6 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
-use mcp_sandbox_server::ports::engine::Signal;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -118,7 +117,7 @@ async fn run_whose_sandbox_was_killed_says_that_its_files_are_lost() {
     events.printed("there").await;
     let run = format!("/v1/runs/{run}");
     for sandbox in server.sandboxes().await {
-        server.engine.signal(sandbox, Signal::Kill).await.expect("killed");
+        server.engine.kill(sandbox).await.expect("killed");
     }
     let mut told = Value::Null;
     until("it is over", async || {

@@ -43,7 +43,7 @@ pub use self::{images::AllowedImages, runtime::RuntimeSetting};
 use crate::{
     domain::{Limits, RunnerUsers, SandboxId},
     ports::{
-        engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, PullProgress, Sandbox, SandboxSpec},
         runner::RunnerImage,
     },
 };
@@ -237,8 +237,7 @@ impl Engine for DockerEngine {
         }
     }
 
-    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        let Signal::Kill = signal;
+    async fn kill(&self, id: SandboxId) -> Result<(), EngineError> {
         self.forks.killing(id);
         let options = KillContainerOptionsBuilder::new().signal("KILL").build();
         let name = id.to_string();

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! start ── one task for each sandbox: reads the program, plays it
-//!            ends by itself when the program does; killed by signal, destroy, or the drop of the engine
+//!            ends by itself when the program does; killed by kill, destroy, or the drop of the engine
 //! ```
 
 mod candidates;
@@ -41,7 +41,7 @@ use self::{
 use crate::{
     domain::{Clock, Limits, RunnerUsers, SandboxId, clock::SystemClock},
     ports::{
-        engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, Signal, Volume},
+        engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, Volume},
         runner::RunnerImage,
     },
 };
@@ -239,7 +239,7 @@ impl FakeEngine {
         self.state().sandboxes.get(&id)?.life.clone()
     }
 
-    async fn kill(&self, act: &'static str, id: SandboxId) -> Result<(), EngineError> {
+    async fn end(&self, act: &'static str, id: SandboxId) -> Result<(), EngineError> {
         let Some(life) = self.life(id) else { return Ok(()) };
         if life.kill(STALL_MAX).await {
             return Ok(());
@@ -328,15 +328,14 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
-    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        let Signal::Kill = signal;
+    async fn kill(&self, id: SandboxId) -> Result<(), EngineError> {
         if !self.answers("kill").await? {
             return Ok(());
         }
         if self.faults().indestructible.contains(&id) {
             return Err(unavailable("kill"));
         }
-        self.kill("kill", id).await
+        self.end("kill", id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {
@@ -346,7 +345,7 @@ impl Engine for FakeEngine {
         if self.faults().fails_destroy(id) {
             return Err(unavailable("remove"));
         }
-        self.kill("remove", id).await?;
+        self.end("remove", id).await?;
         self.state().sandboxes.remove(&id);
         Ok(())
     }

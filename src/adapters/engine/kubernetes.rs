@@ -41,7 +41,7 @@ use tokio::time::Instant;
 use crate::{
     domain::{Limits, RunnerUsers, SandboxId},
     ports::{
-        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec},
         runner::RunnerImage,
     },
 };
@@ -218,8 +218,7 @@ impl Engine for KubernetesEngine {
     }
 
     /// Deletes the pod: it is the only way to end everything in it without a right to execute in pods.
-    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        let Signal::Kill = signal;
+    async fn kill(&self, id: SandboxId) -> Result<(), EngineError> {
         self.lives.killing(id);
         self.delete("kill", id, KILL_GRACE_S).await
     }

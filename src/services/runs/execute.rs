@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     domain::{Code, DiskLimit, Ended, Environment, Failure, Figures, Limits, Outcome, StreamKind, text::chain},
-    ports::engine::{Engine, EngineError, Exit, Signal},
+    ports::engine::{Engine, EngineError, Exit},
     services::{
         carrier::Carrier,
         files::Returned,
@@ -289,7 +289,7 @@ impl Execution<'_> {
         if self.exit.is_some() {
             return;
         }
-        let kill = engine.signal(self.sandbox.id, Signal::Kill);
+        let kill = engine.kill(self.sandbox.id);
         let (killed, dead) = tokio::join!(kill, timeout(KILL_MAX, self.until_exit()));
         if let Err(error) = killed {
             warn!(error = %chain(&error), "a program was not killed; its sandbox is destroyed");
@@ -323,7 +323,7 @@ impl Execution<'_> {
         // Detached first, so that the engine knows that nothing reads any more before it is called.
         self.sandbox.detach();
         let id = self.sandbox.id;
-        if let Err(error) = engine.signal(id, Signal::Kill).await {
+        if let Err(error) = engine.kill(id).await {
             warn!(error = %chain(&error), "a program that was lost was not killed; its sandbox is destroyed");
         }
         EngineError::Lost { id }.into()

@@ -18,7 +18,7 @@ use mcp_sandbox_server::{
     adapters::engine::fake::FakeEngine,
     domain::{Limits, id::SandboxId, users::RunnerUsers},
     ports::{
-        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec, Signal},
+        engine::{Engine, EngineError, Expectation, Listed, Probe, Sandbox, SandboxSpec},
         runner::RunnerImage,
     },
 };
@@ -132,8 +132,8 @@ impl Engine for Cluster {
         Err(EngineError::Lost { id })
     }
 
-    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        self.fake.signal(id, signal).await
+    async fn kill(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.fake.kill(id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {

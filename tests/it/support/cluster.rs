@@ -15,9 +15,7 @@ use mcp_sandbox_server::{
     adapters::engine::kubernetes::{KubernetesEngine, KubernetesOptions, TimeLimits},
     domain::{Limits, id::SandboxId, users::RunnerUsers},
     ports::{
-        engine::{
-            Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, SharedVolume, Signal,
-        },
+        engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, SharedVolume},
         runner::RunnerImage,
     },
 };
@@ -227,8 +225,8 @@ impl Engine for ByLines {
         self.0.limit_cpu(id, cpu_millis).await
     }
 
-    async fn signal(&self, id: SandboxId, signal: Signal) -> Result<(), EngineError> {
-        self.0.signal(id, signal).await
+    async fn kill(&self, id: SandboxId) -> Result<(), EngineError> {
+        self.0.kill(id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), EngineError> {

@@ -124,7 +124,7 @@ async fn misuse_of_the_port_is_recorded() {
     // Time passes only when every task is blocked, so the pipe is full after this.
     sleep(Duration::from_millis(1)).await;
     let begun = Instant::now();
-    assert!(matches!(scene.engine.signal(spec.id, Signal::Kill).await, Err(EngineError::Timeout { .. })));
+    assert!(matches!(scene.engine.kill(spec.id).await, Err(EngineError::Timeout { .. })));
     assert_eq!(begun.elapsed(), STALL_MAX);
     drop(held);
     scene.engine.destroy(spec.id).await.expect("destroyed");

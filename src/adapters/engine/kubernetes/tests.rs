@@ -297,7 +297,7 @@ async fn killing_leaves_the_pod_until_its_container_has_ended() {
     let path = format!("/api/v1/namespaces/boxes/pods/{id}?");
     let body = pod(id, "11", &json!({"phase": "Running"}));
     let answered = answer(&mut server, Method::DELETE, &path, 200, &body);
-    let (killed, asked) = tokio::join!(engine.signal(id, Signal::Kill), answered);
+    let (killed, asked) = tokio::join!(engine.kill(id), answered);
     assert!(killed.is_ok(), "{killed:?}");
     assert_eq!(asked["gracePeriodSeconds"], json!(1));
 }
@@ -322,7 +322,7 @@ async fn a_killed_sandbox_is_destroyed_when_its_end_is_known_or_its_time_is_past
 
     // A node that answers.
     let killed = answer(&mut server, Method::DELETE, &delete, 200, &success);
-    assert!(tokio::join!(engine.signal(id, Signal::Kill), killed).0.is_ok());
+    assert!(tokio::join!(engine.kill(id), killed).0.is_ok());
     let reported = async {
         answer(&mut server, Method::GET, &path, 200, &on_node(running.clone(), later)).await;
         // The first one did not arrive, since there is no time of deletion.
@@ -338,7 +338,7 @@ async fn a_killed_sandbox_is_destroyed_when_its_end_is_known_or_its_time_is_past
     // One that does not.
     for over in [over, on_node(running.clone(), 1_700_000_000)] {
         let killed = answer(&mut server, Method::DELETE, &delete, 200, &success);
-        assert!(tokio::join!(engine.signal(id, Signal::Kill), killed).0.is_ok());
+        assert!(tokio::join!(engine.kill(id), killed).0.is_ok());
         tokio::time::advance(life::REPORT_MAX).await;
         let unknown = async {
             let mut leaving = on_node(running.clone(), later);
@@ -361,7 +361,7 @@ async fn a_killed_sandbox_is_destroyed_when_its_end_is_known_or_its_time_is_past
         assert_eq!(asked["gracePeriodSeconds"], json!(0));
     }
     let killed = answer(&mut server, Method::DELETE, &delete, 200, &success);
-    assert!(tokio::join!(engine.signal(id, Signal::Kill), killed).0.is_ok());
+    assert!(tokio::join!(engine.kill(id), killed).0.is_ok());
     let gone = refusal(404, "NotFound", "no pod");
     let (destroyed, _) = tokio::join!(engine.destroy(id), answer(&mut server, Method::GET, &path, 404, &gone));
     assert!(destroyed.is_ok(), "its pod is gone: {destroyed:?}");
