@@ -274,9 +274,6 @@ named! {
         /// The image does not exist any more.
         #[error("the image {image:?} is gone")]
         ImageGone { image: ImageId } = "image_gone",
-        /// The engine's disk is full.
-        #[error("the engine has no space left for `{act}`")]
-        NoSpace { act: &'static str } = "no_space",
         /// The engine answered with a failure.
         #[error("the engine refused `{act}`")]
         Refused { act: &'static str, source: Box<dyn std::error::Error + Send + Sync> } = "refused",
@@ -307,10 +304,6 @@ impl EngineError {
                 "The runner image was removed or rebuilt just now: try again, or list the languages.",
             )
             .see(Operation::ListRunners),
-            Self::NoSpace { .. } => Failure::new(
-                Code::NoSpace,
-                "The engine's disk is full: the operator must free space before programs can run.",
-            ),
             Self::Refused { act, .. } => Failure::new(
                 Code::EngineFailed,
                 format!("The container engine refused to {act} the sandbox: the server's log says why."),

@@ -60,8 +60,6 @@ pub enum StartFault {
     HalfWay,
     /// The image is gone.
     ImageGone,
-    /// The disk is full.
-    NoSpace,
 }
 
 /// An engine for tests. Cheap to clone; every clone is the same engine.
@@ -306,7 +304,6 @@ impl Engine for FakeEngine {
             Some(StartFault::Unavailable) => return Err(unavailable("create")),
             Some(StartFault::Refused) => return Err(EngineError::refused("create", "on command")),
             Some(StartFault::ImageGone) => return Err(EngineError::ImageGone { image: spec.image.clone() }),
-            Some(StartFault::NoSpace) => return Err(EngineError::NoSpace { act: "create" }),
             Some(StartFault::HalfWay) | None => self.create(spec)?,
         }
         sleep(delay).await;

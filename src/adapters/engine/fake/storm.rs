@@ -54,10 +54,9 @@ impl Storm {
     /// What is wrong with the next start, and how long it takes.
     pub(super) fn start(&mut self) -> (Option<StartFault>, Duration) {
         let fault = match self.below(20) {
-            0 => Some(StartFault::Refused),
+            0 | 4 => Some(StartFault::Refused),
             1 | 2 => Some(StartFault::HalfWay),
             3 => Some(StartFault::ImageGone),
-            4 => Some(StartFault::NoSpace),
             _ => None,
         };
         (fault, Duration::from_millis(if self.one_in(8) { self.below(4000) } else { 0 }))
