@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
 use super::engine::ImageId;
-use crate::domain::{Code, Failure, Language, Limits, packages::PackageTools, text::items};
+use crate::domain::{Code, Failure, Language, Limits, id::IdError, packages::PackageTools, text::items};
 
 /// Marks an image as a runner when it is `true`.
 pub const LABEL_RUNNER: &str = "sandbox.runner";
@@ -90,28 +90,6 @@ pub struct Runner {
     created_unix_s: i64,
 }
 
-/// Why an image with the runner label is not a runner.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LabelError {
-    /// The engine's own reason.
-    #[error("{0}")]
-    Flaw(String),
-    #[error("the label `sandbox.runner` is not `true`")]
-    NotARunner,
-    #[error("the label `sandbox.language` is missing")]
-    NoLanguage,
-    #[error("the label `{label}` has an invalid name: it {why}")]
-    BadName { label: &'static str, why: crate::domain::id::IdError },
-    #[error("the label `sandbox.protocol` has a version that this server does not support")]
-    UnknownProtocol,
-    #[error("the label `sandbox.kernel` must be the name of a kernelspec: 1 to 64 of `A-Z a-z 0-9 . _ -`")]
-    BadKernel,
-    #[error("the label `sandbox.packages` must be uv or npm, or such as uv=python,npm=javascript")]
-    BadPackages,
-    #[error("the label `sandbox.memory-bytes` must be a number of bytes")]
-    BadMemory,
-}
-
 fn is_kernel_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     name.len() <= 64 && name.bytes().all(fits) && !name.starts_with(['.', '-'])
@@ -121,23 +99,23 @@ impl Runner {
     /// Parses the labels.
     ///
     /// # Errors
-    /// When the image is not a runner that this server can use; the message is for the operator.
-    pub fn from_image(image: &RunnerImage) -> Result<Self, LabelError> {
+    /// Why the image is not a runner that this server can use, for the operator.
+    pub fn from_image(image: &RunnerImage) -> Result<Self, String> {
         if let Some(flaw) = &image.flaw {
-            return Err(LabelError::Flaw(flaw.clone()));
+            return Err(flaw.clone());
         }
         let label = |name| image.labels.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
         if label(LABEL_RUNNER) != Some("true") {
-            return Err(LabelError::NotARunner);
+            return Err("the label `sandbox.runner` is not `true`".to_owned());
         }
-        let bad = |label| move |why| LabelError::BadName { label, why };
-        let language = label(LABEL_LANGUAGE).ok_or(LabelError::NoLanguage)?;
+        let bad = |label| move |why: IdError| format!("the label `{label}` has an invalid name: it {why}");
+        let language = label(LABEL_LANGUAGE).ok_or("the label `sandbox.language` is missing")?;
         let language = language.parse::<Language>().map_err(bad(LABEL_LANGUAGE))?;
         let protocol = match label(LABEL_PROTOCOL) {
-            None => Protocol::Plain,
-            Some("1" | "2") => Protocol::Framed,
-            Some(_) => return Err(LabelError::UnknownProtocol),
-        };
+            None => Ok(Protocol::Plain),
+            Some("1" | "2") => Ok(Protocol::Framed),
+            Some(_) => Err("the label `sandbox.protocol` has a version that this server does not support"),
+        }?;
         let words = |name| items(label(name).unwrap_or_default());
         let mut aliases = Vec::new();
         for alias in words(LABEL_ALIASES) {
@@ -148,12 +126,15 @@ impl Runner {
         }
         let kernel = label(LABEL_KERNEL).filter(|_| label(LABEL_PROTOCOL) == Some("2")).map(str::to_owned);
         if kernel.as_deref().is_some_and(|name| !is_kernel_name(name)) {
-            return Err(LabelError::BadKernel);
+            let why = "the label `sandbox.kernel` must be the name of a kernelspec: 1 to 64 of `A-Z a-z 0-9 . _ -`";
+            return Err(why.to_owned());
         }
-        let memory_bytes = label(LABEL_MEMORY).map(str::parse).transpose().map_err(|_| LabelError::BadMemory)?;
+        let memory_bytes = label(LABEL_MEMORY).map(str::parse).transpose();
+        let memory_bytes = memory_bytes.map_err(|_| "the label `sandbox.memory-bytes` must be a number of bytes")?;
         let packages = match label(LABEL_PACKAGES).filter(|_| label(LABEL_PROTOCOL) == Some("2")) {
             None => PackageTools::default(),
-            Some(tools) => PackageTools::parse(tools).ok_or(LabelError::BadPackages)?,
+            Some(tools) => PackageTools::parse(tools)
+                .ok_or("the label `sandbox.packages` must be uv or npm, or such as uv=python,npm=javascript")?,
         };
         let text = |name| label(name).map(|text| text.chars().take(TEXT_CHARS_MAX).collect::<String>());
         Ok(Self {
@@ -286,17 +267,23 @@ mod tests {
 
     #[test]
     fn from_image_names_the_invalid_label() {
-        let cases: [(&[(&str, &str)], LabelError); 4] = [
-            (&[(LABEL_LANGUAGE, "x")], LabelError::NotARunner),
-            (&[(LABEL_RUNNER, "yes"), (LABEL_LANGUAGE, "x")], LabelError::NotARunner),
-            (&[(LABEL_RUNNER, "true")], LabelError::NoLanguage),
-            (&[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, "x"), (LABEL_PROTOCOL, "99")], LabelError::UnknownProtocol),
+        let cases: [(&[(&str, &str)], &str); 5] = [
+            (&[(LABEL_LANGUAGE, "x")], "`sandbox.runner` is not `true`"),
+            (&[(LABEL_RUNNER, "yes"), (LABEL_LANGUAGE, "x")], "`sandbox.runner` is not `true`"),
+            (&[(LABEL_RUNNER, "true")], "`sandbox.language` is missing"),
+            (
+                &[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, "x"), (LABEL_PROTOCOL, "99")],
+                "`sandbox.protocol` has a version",
+            ),
+            (
+                &[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, "../x")],
+                "`sandbox.language` has an invalid name: it the first",
+            ),
         ];
-        for (labels, error) in cases {
-            assert_eq!(Runner::from_image(&image("sha256:1", 0, labels)), Err(error));
+        for (labels, why) in cases {
+            let error = Runner::from_image(&image("sha256:1", 0, labels)).expect_err("no runner");
+            assert!(error.contains(why), "{error}");
         }
-        let bad = image("sha256:1", 0, &[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, "../x")]);
-        assert!(matches!(Runner::from_image(&bad), Err(LabelError::BadName { .. })));
     }
 
     #[test]

@@ -83,7 +83,7 @@ async fn create(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<Option<
     }
     let template = engine.templates.get(engine, &spec.image).await?;
     pod::check_claim(&template, &spec.data)
-        .map_err(|error| EngineError::refused("create", format!("the pod template cannot be used: {error}")))?;
+        .map_err(|why| EngineError::refused("create", format!("the pod template cannot be used: {why}")))?;
     // The kubelet counts from before it fetches the image.
     let start_s = i64::try_from(engine.options.time.start.as_secs()).unwrap_or_default();
     let life_s = spec.deadline_unix_s.saturating_sub(SystemClock.unix_s()).saturating_add(start_s);

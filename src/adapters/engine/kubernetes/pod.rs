@@ -3,7 +3,7 @@
 //! The pod is made as JSON, not as the vendor's struct, so that fields of a template that this version of the vendor's
 //! crate does not know are kept. What the operator wrote is kept where it does not loosen the isolation: node
 //! selectors, tolerations, the runtime class, pull secrets, extended resources, plain variables, more volumes. What
-//! isolates is written over it, and what cannot be written over makes the template invalid ([`TemplateError`]).
+//! isolates is written over it, and what cannot be written over makes the template invalid ([`check`]).
 //!
 //! No code of a user is in a pod: the kubelet expands `$(NAME)` in `command` and `args`.
 
@@ -50,40 +50,20 @@ const POD_FIELDS: [&str; 13] = [
 /// What a template may say for the container.
 const CONTAINER_FIELDS: [&str; 4] = ["args", "command", "image", "imagePullPolicy"];
 
-/// Why a pod template cannot be a runner.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TemplateError {
-    #[error("it has no name or no version")]
-    NoName,
-    #[error("it must have one container and no init containers (it has {0})")]
-    Containers(usize),
-    #[error("its container has no image")]
-    NoImage,
-    #[error(
-        "its volume {0} is of a kind that a sandbox must not see (allowed: {kinds})",
-        kinds = VOLUME_KINDS.join(", ")
-    )]
-    Volume(String),
-    #[error("it mounts something at {0}, which is the sandbox's own or is not a plain absolute path")]
-    Mount(String),
-    #[error(
-        "it mounts the claim {claim} at {path}, where a program would see the files of every conversation: give the \
-         mount a subPath, or use another claim"
-    )]
-    WholeClaim { claim: String, path: String },
-}
-
 /// Checks the `template` of a pod template.
-pub(super) fn check(template: &Value) -> Result<(), TemplateError> {
+///
+/// # Errors
+/// Why it cannot be a runner's, for the operator.
+pub(super) fn check(template: &Value) -> Result<(), String> {
     let spec = &template["spec"];
     let count = |name: &str| spec[name].as_array().map_or(0, Vec::len);
     let containers = count("containers") + count("initContainers") + count("ephemeralContainers");
     if containers != 1 || count("containers") != 1 {
-        return Err(TemplateError::Containers(containers));
+        return Err(format!("it must have one container and no init containers (it has {containers})"));
     }
     let container = &spec["containers"][0];
     if container["image"].as_str().is_none_or(str::is_empty) {
-        return Err(TemplateError::NoImage);
+        return Err("its container has no image".to_owned());
     }
     for volume in spec["volumes"].as_array().into_iter().flatten() {
         let kinds = volume.as_object().into_iter().flatten().map(|(key, _)| key.as_str());
@@ -91,7 +71,8 @@ pub(super) fn check(template: &Value) -> Result<(), TemplateError> {
         let name = volume["name"].as_str().unwrap_or_default();
         let is_ours = matches!(name, VOLUME_DATA | VOLUME_TMP);
         if is_ours || kinds.peek().is_none() || !kinds.all(|kind| VOLUME_KINDS.contains(&kind)) {
-            return Err(TemplateError::Volume(name.to_owned()));
+            let kinds = VOLUME_KINDS.join(", ");
+            return Err(format!("its volume {name} is of a kind that a sandbox must not see (allowed: {kinds})"));
         }
     }
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
@@ -100,14 +81,18 @@ pub(super) fn check(template: &Value) -> Result<(), TemplateError> {
         // The kubelet resolves `/x/../data`.
         let is_plain = path.starts_with('/') && path.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."));
         if is_ours || !is_plain {
-            return Err(TemplateError::Mount(path.to_owned()));
+            let why = "which is the sandbox's own or is not a plain absolute path";
+            return Err(format!("it mounts something at {path}, {why}"));
         }
     }
     Ok(())
 }
 
 /// Checks that a template shows a program no more of the claim of the conversations than folders that it names.
-pub(super) fn check_claim(template: &Value, data: &Volume) -> Result<(), TemplateError> {
+///
+/// # Errors
+/// As [`check`].
+pub(super) fn check_claim(template: &Value, data: &Volume) -> Result<(), String> {
     let Volume::Claim { claim, .. } = data else { return Ok(()) };
     let spec = &template["spec"];
     let volumes = spec["volumes"].as_array().into_iter().flatten();
@@ -120,8 +105,11 @@ pub(super) fn check_claim(template: &Value, data: &Volume) -> Result<(), Templat
         names.contains(&&mount["name"]) && sub_path.split('/').all(|part| matches!(part, "" | "."))
     };
     mounts.find(is_whole).map_or(Ok(()), |mount| {
-        let path = mount["mountPath"].as_str().unwrap_or_default().to_owned();
-        Err(TemplateError::WholeClaim { claim: claim.clone(), path })
+        let path = mount["mountPath"].as_str().unwrap_or_default();
+        Err(format!(
+            "it mounts the claim {claim} at {path}, where a program would see the files of every conversation: give \
+             the mount a subPath, or use another claim"
+        ))
     })
 }
 

@@ -292,23 +292,23 @@ fn a_template_that_cannot_be_tightened_is_refused() {
     let with = |name: &str, value: Value| {
         let mut template = plain();
         template["spec"][name] = value;
-        check(&template)
+        check(&template).expect_err("refused")
     };
     let two = json!([{"image": "a"}, {"image": "b"}]);
-    assert_eq!(with("containers", two), Err(TemplateError::Containers(2)));
-    assert_eq!(with("initContainers", json!([{"image": "a"}])), Err(TemplateError::Containers(2)));
-    assert_eq!(with("containers", json!([{"image": ""}])), Err(TemplateError::NoImage));
+    assert!(with("containers", two).ends_with("(it has 2)"));
+    assert!(with("initContainers", json!([{"image": "a"}])).ends_with("(it has 2)"));
+    assert_eq!(with("containers", json!([{"image": ""}])), "its container has no image");
     for kind in ["hostPath", "secret", "projected", "downwardAPI", "nfs"] {
         let volumes = json!([{"name": "v", kind: {}}]);
-        assert_eq!(with("volumes", volumes), Err(TemplateError::Volume("v".to_owned())), "{kind}");
+        assert!(with("volumes", volumes).starts_with("its volume v is of a kind"), "{kind}");
     }
     let ours = json!([{"name": "sandbox-tmp", "emptyDir": {}}]);
-    assert_eq!(with("volumes", ours), Err(TemplateError::Volume("sandbox-tmp".to_owned())));
+    assert!(with("volumes", ours).starts_with("its volume sandbox-tmp is of a kind"));
     for path in ["/data", "/data/", "/tmp/x", "relative", "/", "//data", "/./tmp", "/x/../data"] {
         let containers = json!([{"image": "a", "volumeMounts": [{"name": "v", "mountPath": path}]}]);
-        assert!(matches!(with("containers", containers), Err(TemplateError::Mount(_))), "{path}");
+        assert!(with("containers", containers).starts_with("it mounts something at "), "{path}");
     }
-    assert_eq!(check(&Value::Null), Err(TemplateError::Containers(0)));
+    assert!(check(&Value::Null).expect_err("no container").ends_with("(it has 0)"));
 }
 
 #[test]
@@ -320,8 +320,8 @@ fn a_template_mounts_only_named_folders_of_the_claim_of_the_conversations() {
         check_claim(&template, &spec().data)
     };
     let mount = json!({"name": "v", "mountPath": "/all"});
-    let whole = Err(TemplateError::WholeClaim { claim: "files".to_owned(), path: "/all".to_owned() });
-    assert_eq!(with("files", mount.clone()), whole);
+    let whole = with("files", mount.clone());
+    assert!(whole.as_ref().is_err_and(|why| why.contains("mounts the claim files at /all")), "{whole:?}");
     for sub_path in ["", ".", "./", "/."] {
         assert_eq!(with("files", json!({"name": "v", "mountPath": "/all", "subPath": sub_path})), whole, "{sub_path}");
     }

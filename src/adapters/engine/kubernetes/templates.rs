@@ -24,8 +24,7 @@ use tracing::warn;
 
 use super::{
     super::changes::{self, Events},
-    KubernetesEngine, call,
-    pod::{self, TemplateError},
+    KubernetesEngine, call, pod,
     watch::WATCH_MAX,
 };
 use crate::{
@@ -60,7 +59,7 @@ impl Templates {
                     known.insert(runner.id.clone(), Arc::new(template));
                     runners.push(runner);
                 }
-                Err(error) => runners.push(flawed(&metadata, &error)),
+                Err(why) => runners.push(flawed(&metadata, &why)),
             }
         }
         *self.0.lock() = known;
@@ -90,10 +89,10 @@ fn selector() -> String {
 }
 
 /// Labels and annotations together are what an image's labels are elsewhere; a label wins.
-fn runner(metadata: &ObjectMeta, template: &Value) -> Result<RunnerImage, TemplateError> {
+fn runner(metadata: &ObjectMeta, template: &Value) -> Result<RunnerImage, String> {
     pod::check(template)?;
     let (Some(name), Some(version)) = (&metadata.name, &metadata.resource_version) else {
-        return Err(TemplateError::NoName);
+        return Err("it has no name or no version".to_owned());
     };
     let ours = |all: &Option<BTreeMap<String, String>>| {
         let all = all.iter().flatten().filter(|(name, _)| name.starts_with(OURS));
@@ -110,10 +109,10 @@ fn runner(metadata: &ObjectMeta, template: &Value) -> Result<RunnerImage, Templa
 }
 
 /// A template that cannot be a runner.
-fn flawed(metadata: &ObjectMeta, error: &TemplateError) -> RunnerImage {
+fn flawed(metadata: &ObjectMeta, why: &str) -> RunnerImage {
     let text = |of: &Option<String>| of.clone().unwrap_or_default();
     let id = ImageId(format!("{}@{}", text(&metadata.name), text(&metadata.resource_version)));
-    let flaw = Some(format!("the pod template cannot be used: {error}"));
+    let flaw = Some(format!("the pod template cannot be used: {why}"));
     RunnerImage { id, reference: None, created_unix_s: 0, labels: HashMap::new(), flaw }
 }
 
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
     use crate::adapters::engine::kubernetes::client::client;
 
-    fn of(object: Value) -> Result<RunnerImage, TemplateError> {
+    fn of(object: Value) -> Result<RunnerImage, String> {
         let DynamicObject { metadata, data, .. } = serde_json::from_value(object).expect("a pod template");
         runner(&metadata, &data["template"])
     }
@@ -172,10 +171,10 @@ mod tests {
 
     #[test]
     fn a_template_that_loosens_the_isolation_is_no_runner() {
-        let none = of(json!({"metadata": {"name": "x", "resourceVersion": "1"}}));
-        assert_eq!(none, Err(TemplateError::Containers(0)));
+        let none = of(json!({"metadata": {"name": "x", "resourceVersion": "1"}})).expect_err("no container");
+        assert!(none.ends_with("(it has 0)"), "{none}");
         let unnamed = json!({"metadata": {}, "template": {"spec": {"containers": [{"image": "x"}]}}});
-        assert_eq!(of(unnamed), Err(TemplateError::NoName));
+        assert_eq!(of(unnamed).expect_err("no name"), "it has no name or no version");
     }
 
     #[tokio::test]
