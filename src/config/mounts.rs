@@ -74,8 +74,7 @@ pub fn skills_root(skills: &Path, root: &Path) -> Result<Option<PathBuf>, Config
         return Ok(None);
     }
     let folder = SharedFolder::parse("skills", &skills.to_string_lossy());
-    let folder = folder.and_then(|folder| folder.apart_from(root).map(|()| folder));
-    folder.map(|folder| Some(folder.source)).map_err(skills_error)
+    folder.and_then(|folder| folder.apart_from(root)).map(|folder| Some(folder.source)).map_err(skills_error)
 }
 
 fn skills_error(why: SharedFolderError) -> ConfigError {
@@ -89,8 +88,7 @@ fn folders<'a>(
     let refused =
         |name: &str, why: SharedFolderError| ConfigError(format!("SANDBOX_MOUNTS__{}: {why}.", name.to_uppercase()));
     let one = |(name, text): (&String, &String)| {
-        let folder = SharedFolder::parse(name, text);
-        let folder = folder.and_then(|folder| folder.apart_from(root).map(|()| folder));
+        let folder = SharedFolder::parse(name, text).and_then(|folder| folder.apart_from(root));
         folder.map_err(|why| refused(name, why))
     };
     let all = mounts.filter(|(_, text)| !text.is_empty()).map(one).collect::<Result<Vec<_>, _>>()?;
