@@ -19,7 +19,6 @@ use crate::{
     ports::engine::{ImageId, SandboxSpec, Volume},
 };
 
-const IMAGE_CHARS: usize = "sha256:".len() + 64;
 /// As many as the kernel has ids for by default.
 const PROCESSES_MAX: u32 = 32_768;
 const OPEN_FILES_MAX: u32 = 1 << 20;
@@ -165,8 +164,8 @@ fn read(form: &Form, requested: &Value, id: SandboxId) -> Option<SandboxSpec> {
 }
 
 fn is_id(image: &str) -> bool {
-    let digest = image.strip_prefix("sha256:").unwrap_or_default();
-    image.len() == IMAGE_CHARS && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    let is_digest = |digest: &str| digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    image.strip_prefix("sha256:").is_some_and(is_digest)
 }
 
 /// The path of the first difference, for the log.

@@ -110,7 +110,7 @@ fn vet_update_accepts_only_less_cpu() {
 
 #[test]
 fn vet_refuses_every_other_field_or_value() {
-    let changes: [(&str, Value); 26] = [
+    let changes: [(&str, Value); 28] = [
         ("/HostConfig/Privileged", json!(true)),
         ("/HostConfig/privileged", json!(true)),
         ("/hostconfig", json!({"Privileged": true})),
@@ -136,6 +136,8 @@ fn vet_refuses_every_other_field_or_value() {
         ("/Cmd", json!(["sh"])),
         ("/Entrypoint", json!(["sh"])),
         ("/Image", json!("debian:latest")),
+        ("/Image", json!("../containers/".repeat(6)[..71])),
+        ("/Image", json!(format!("sha256:{}", "z".repeat(64)))),
         ("/Labels/com.example", json!("x")),
     ];
     for (place, value) in changes {
