@@ -25,7 +25,7 @@ use crate::{
         clock::{Clock as _, SystemClock},
     },
     ports::{
-        engine::{EngineError, ImageId, Volume},
+        engine::{EngineError, ImageId},
         runner::LABEL_RUNNER,
     },
 };
@@ -91,14 +91,9 @@ impl Inner {
     /// The folders and the body of a container, built from the requested one when the two are equal.
     pub(super) async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(Folders, Vec<u8>), Denied> {
         let form = self.form.get_or_try_init(|| self.look()).await?;
-        let (spec, made) = profile::vet(form, id, &self.options.users, body)?;
-        let skills = spec.skills.mounts().map(|(path, _)| path.clone()).collect();
-        let Volume::HostFolder(data) = spec.data else {
-            return Err(Denied::new("/data is no folder of the host"));
-        };
-        let folders = Folders { data, skills };
+        let (image, folders, made) = profile::vet(form, id, &self.options.users, body)?;
         self.check_folders(&folders)?;
-        self.check_image(&spec.image).await?;
+        self.check_image(&image).await?;
         Ok((folders, made))
     }
 

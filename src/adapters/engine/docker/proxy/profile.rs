@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{
     super::convert::{self, Profile},
+    ownership::Folders,
     rules::Denied,
 };
 use crate::{
@@ -76,13 +77,13 @@ impl Form {
     }
 }
 
-/// The spec, and the body to send: never the received one, in which a key could occur twice.
+/// Its image and folders, and the body to send: never the received one, in which a key could occur twice.
 pub(super) fn vet(
     form: &Form,
     id: SandboxId,
     users: &RunnerUsers,
     body: &[u8],
-) -> Result<(SandboxSpec, Vec<u8>), Denied> {
+) -> Result<(ImageId, Folders, Vec<u8>), Denied> {
     let requested: Value = serde_json::from_slice(body).map_err(|_| Denied::new("the body is no JSON"))?;
     let spec = read(form, &requested, id).ok_or_else(|| Denied::new("the container is not of our form"))?;
     if !users.contains(spec.uid) {
@@ -93,14 +94,15 @@ pub(super) fn vet(
     if [spec.limits, loading].iter().any(|limits| limits.at_most(&form.ceiling) != *limits) {
         return Err(Denied::new("the container may use more memory, processors, processes or files than one may have"));
     }
-    let Volume::HostFolder(folder) = &spec.data else { return Err(Denied::new("/data is no folder of the host")) };
+    let Volume::HostFolder(data) = spec.data.clone() else { return Err(Denied::new("/data is no folder of the host")) };
     let profile = form.profile(&requested["HostConfig"]["Runtime"]);
-    let ours = convert::create_body(&profile, &spec, Some(folder));
+    let ours = convert::create_body(&profile, &spec, Some(&data));
     let ours = serde_json::to_value(ours).map_err(|_| Denied::new("the container cannot be made"))?;
     if ours != requested {
         return Err(Denied::new(format!("the container is not ours: {}", difference(&ours, &requested))));
     }
-    Ok((spec, ours.to_string().into_bytes()))
+    let folders = Folders { data, skills: spec.skills.mounts().map(|(path, _)| path.clone()).collect() };
+    Ok((spec.image, folders, ours.to_string().into_bytes()))
 }
 
 /// The body of an update to send: only CPU, and not more than the container may use now.

@@ -34,7 +34,7 @@ fn form() -> Form {
 }
 
 fn vetted(spec: &SandboxSpec, body: &str) -> Result<Vec<u8>, Denied> {
-    vet(&form(), spec.id, &users(), body.as_bytes()).map(|(_, body)| body)
+    vet(&form(), spec.id, &users(), body.as_bytes()).map(|(.., body)| body)
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn vet_accepts_the_set_runtime_or_the_candidate() {
         let asking = Profile { runtime: runtime.map(str::to_owned), ..profile() };
         let spec = spec();
         let body = serde_json::to_value(convert::create_body(&asking, &spec, Some(Path::new(FOLDER)))).expect("JSON");
-        let (_, made) = vet(form, spec.id, &users(), body.to_string().as_bytes()).ok()?;
+        let (.., made) = vet(form, spec.id, &users(), body.to_string().as_bytes()).ok()?;
         Some(serde_json::from_slice::<Value>(&made).expect("JSON")["HostConfig"]["Runtime"].clone())
     };
     let set = |name: &str| Profile { runtime: Some(name.to_owned()), ..profile() };
