@@ -14,6 +14,8 @@ pub(super) const DEADLINE: &str = "sandbox.deadline";
 
 /// Selects our sandboxes.
 pub(super) const SELECTOR: &str = "sandbox.managed=true";
+/// Selects what is a runner by its label.
+pub(super) const RUNNERS: &str = "sandbox.runner=true";
 
 pub(super) fn of(spec: &SandboxSpec) -> [(String, String); 4] {
     [

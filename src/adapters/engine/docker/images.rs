@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{
-    super::changes::{self, Events},
+    super::{changes, labels},
     call, convert,
 };
 use crate::{
     domain::text::is_like,
     ports::{
         engine::{EngineError, PullProgress},
-        runner::{LABEL_RUNNER, RunnerImage},
+        runner::RunnerImage,
     },
 };
 
@@ -63,7 +63,7 @@ impl Images {
     }
 
     pub(super) async fn runners(&self, docker: &Docker, limit: Duration) -> Result<Vec<RunnerImage>, EngineError> {
-        let filters = HashMap::from([("label", vec![format!("{LABEL_RUNNER}=true")])]);
+        let filters = HashMap::from([("label", vec![labels::RUNNERS])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
         let images = call::within("list images", limit, docker.list_images(Some(options))).await?;
         Ok(self.allowed_of(images))
@@ -119,7 +119,7 @@ pub(super) fn changes(docker: Docker) -> BoxStream<'static, ()> {
     changes::changes(move || ready(Some(open(&docker))))
 }
 
-fn open(docker: &Docker) -> Events {
+fn open(docker: &Docker) -> changes::Events {
     let filters = HashMap::from([("type", vec!["image"]), ("event", ACTIONS.to_vec())]);
     docker.events(Some(EventsOptionsBuilder::new().filters(&filters).build())).map(|event| event.is_ok()).boxed()
 }

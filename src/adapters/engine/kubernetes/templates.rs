@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::{
-    super::changes::{self, Events},
+    super::{changes, labels},
     KubernetesEngine, call, pod,
     watch::WATCH_MAX,
 };
@@ -31,7 +31,7 @@ use crate::{
     domain::text::chain,
     ports::{
         engine::{EngineError, ImageId},
-        runner::{LABEL_RUNNER, RunnerImage},
+        runner::RunnerImage,
     },
 };
 
@@ -45,7 +45,7 @@ pub(super) struct Templates(Mutex<HashMap<ImageId, Arc<Value>>>);
 impl Templates {
     /// Lists the runners. A template that cannot be one is listed with the reason.
     pub(super) async fn runners(&self, engine: &KubernetesEngine) -> Result<Vec<RunnerImage>, EngineError> {
-        let params = ListParams::default().labels(&selector());
+        let params = ListParams::default().labels(labels::RUNNERS);
         let request = Request::new(engine.url("podtemplates")).list(&params);
         let request = request.map_err(|error| EngineError::refused("list runners", error))?;
         let listed = engine.client.request(request);
@@ -84,10 +84,6 @@ impl Templates {
     }
 }
 
-fn selector() -> String {
-    format!("{LABEL_RUNNER}=true")
-}
-
 /// Labels and annotations together are what an image's labels are elsewhere; a label wins.
 fn runner(metadata: &ObjectMeta, template: &Value) -> Result<RunnerImage, String> {
     pod::check(template)?;
@@ -124,8 +120,8 @@ pub(super) fn changes(engine: &KubernetesEngine) -> BoxStream<'static, ()> {
 }
 
 /// Opens a watch within `answer`. It begins with an event for each template that there is.
-async fn open(templates: Api<PodTemplate>, answer: Duration) -> Option<Events> {
-    let params = WatchParams::default().labels(&selector());
+async fn open(templates: Api<PodTemplate>, answer: Duration) -> Option<changes::Events> {
+    let params = WatchParams::default().labels(labels::RUNNERS);
     let events = call::within("watch", answer, templates.watch(&params, "0")).await;
     let events = events.inspect_err(|error| warn!(error = %chain(error), "pod templates are not watched")).ok()?;
     let events = events.filter_map(|event| match event {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::{super::labels, call, convert, images};
 use crate::{
     domain::{SandboxId, text::one_line},
-    ports::{engine::EngineError, runner::LABEL_RUNNER},
+    ports::engine::EngineError,
 };
 
 /// The longest reason of a refusal.
@@ -97,9 +97,7 @@ pub(super) fn parse(method: &Method, uri: &Uri) -> Result<Allowed, Denied> {
         ("GET" | "HEAD", ["_ping"]) => Call::Plain("_ping".to_owned()),
         ("GET", [name @ ("version" | "info")]) => Call::Plain((*name).to_owned()),
         ("GET", ["events"]) => Call::Plain(filtered("events?", &json!({"type": ["image"], "event": images::ACTIONS}))),
-        ("GET", ["images", "json"]) => {
-            Call::Plain(filtered("images/json?", &json!({"label": [format!("{LABEL_RUNNER}=true")]})))
-        }
+        ("GET", ["images", "json"]) => Call::Plain(filtered("images/json?", &json!({"label": [labels::RUNNERS]}))),
         ("GET", ["containers", "json"]) => Call::List(selected(uri).ok_or_else(denied)?),
         ("POST", ["containers", "create"]) => Call::Create(id(&argument(uri, "name").ok_or_else(denied)?)?),
         ("POST", ["containers", name, "attach"]) => Call::On(id(name)?, Act::Attach),
