@@ -124,12 +124,11 @@ pub(super) fn body(options: &KubernetesOptions, template: &Value, spec: &Sandbox
     let tmp = json!({"name": VOLUME_TMP, "emptyDir":
         {"medium": "Memory", "sizeLimit": spec.limits.tmp_bytes.to_string()}});
     let data = match &spec.data {
-        Volume::Claim { claim, .. } => json!({"persistentVolumeClaim": {"claimName": claim}}),
-        Volume::Streamed { bytes } => json!({"emptyDir": {"sizeLimit": bytes.to_string()}}),
+        Volume::Claim { claim, .. } => json!({"name": VOLUME_DATA, "persistentVolumeClaim": {"claimName": claim}}),
+        Volume::Streamed { bytes } => json!({"name": VOLUME_DATA, "emptyDir": {"sizeLimit": bytes.to_string()}}),
         // Refused before.
-        Volume::HostFolder(_) => json!({}),
+        Volume::HostFolder(_) => json!({"name": VOLUME_DATA}),
     };
-    let data = named(VOLUME_DATA, data);
     let own = [
         ("restartPolicy", json!("Never")),
         ("automountServiceAccountToken", json!(false)),
@@ -179,10 +178,9 @@ fn container(of_template: &Value, spec: &SandboxSpec) -> Value {
     let mut container = picked(of_template, &CONTAINER_FIELDS);
     container.entry("imagePullPolicy").or_insert_with(|| "IfNotPresent".into());
     let data = match &spec.data {
-        Volume::Claim { sub_path, .. } => json!({"mountPath": "/data", "subPath": sub_path}),
-        _ => json!({"mountPath": "/data"}),
+        Volume::Claim { sub_path, .. } => json!({"name": VOLUME_DATA, "mountPath": "/data", "subPath": sub_path}),
+        _ => json!({"name": VOLUME_DATA, "mountPath": "/data"}),
     };
-    let data = named(VOLUME_DATA, data);
     let tmp = json!({"name": VOLUME_TMP, "mountPath": "/tmp"});
     let own = [
         ("name", json!(CONTAINER)),
@@ -279,11 +277,6 @@ fn metadata(of_template: &Value, spec: &SandboxSpec) -> Value {
     let mut labels = kept(&of_template["labels"]);
     labels.extend(labels::of(spec).map(|(name, value)| (name, value.into())));
     json!({"name": spec.id.to_string(), "labels": labels, "annotations": kept(&of_template["annotations"])})
-}
-
-fn named(name: &str, mut object: Value) -> Value {
-    object["name"] = name.into();
-    object
 }
 
 fn picked(from: &Value, names: &[&str]) -> Map<String, Value> {
