@@ -13,6 +13,7 @@ use figment::{
 };
 
 use super::{Config, ConfigError, NAMED, Setting, settings};
+use crate::domain::text::shown;
 
 /// Where settings are read from.
 #[derive(Debug, Clone)]
@@ -202,11 +203,10 @@ fn read(named: Option<&Path>, default: &str) -> Result<Option<(String, String)>,
 }
 
 fn unknown(name: &str, place: &str) -> String {
-    let shown: String = name.chars().take(80).collect();
     format!(
         "`{}` in {place} is not a setting: correct or remove it; \
          `mcp-sandbox-server config table` lists every setting.",
-        shown.escape_debug()
+        shown(name)
     )
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::{Failure, Operation},
-    text::{items, json_bytes},
+    text::{items, json_bytes, shown},
 };
 
 /// How many arguments a program takes.
@@ -98,11 +98,10 @@ impl AllowedVariables {
         let variables = &environment.0;
         let refuse = |why: String| Err(Failure::argument("env", why));
         if let Some(name) = variables.keys().find(|name| !self.0.contains(name)) {
-            let name: String = name.chars().take(80).collect();
             let allowed = if self.is_empty() { "none".to_owned() } else { self.to_string() };
             return refuse(format!(
                 "`{}` may not be set; the operator allows names with SANDBOX_ENV__ALLOWED (now: {allowed})",
-                name.escape_debug()
+                shown(name)
             ));
         }
         let bytes = variables.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use super::{error::Failure, id::Language, words::words};
+use super::{error::Failure, id::Language, text::shown, words::words};
 
 /// The folder in `/data` that installed packages are in. Listings leave it out.
 pub const FOLDER: &str = ".packages";
@@ -77,8 +77,7 @@ impl Requirement {
     /// [`InvalidArgument`](super::error::Code::InvalidArgument) for `packages`: options, addresses, paths and anything
     /// else.
     pub fn parse(tool: Tool, text: &str) -> Result<Self, Failure> {
-        let shown: String = text.chars().take(80).collect();
-        let refused = |why: &str| Failure::argument("packages", format!("`{}` {why}", shown.escape_debug()));
+        let refused = |why: &str| Failure::argument("packages", format!("`{}` {why}", shown(text)));
         if text.chars().count() > REQUIREMENT_CHARS_MAX {
             return Err(refused("is too long"));
         }
