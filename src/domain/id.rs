@@ -110,9 +110,7 @@ impl FromStr for ConversationId {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
-        check(text, CONVERSATION_ID_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
-            b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
-        })?;
+        check_folder_name(text, CONVERSATION_ID_CHARS_MAX)?;
         Ok(Self(text.to_owned(), Uncompared(false)))
     }
 }
@@ -140,7 +138,12 @@ impl FromStr for Language {
     }
 }
 
-pub(super) fn check(text: &str, max: usize, allowed: &'static str, fits: impl Fn(u8) -> bool) -> Result<(), IdError> {
+/// Checks a name that is one plain folder name: never `.` or `..`, never hidden, and without a separator.
+pub(super) fn check_folder_name(text: &str, max: usize) -> Result<(), IdError> {
+    check(text, max, "A-Z a-z 0-9 . _ -", |b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+fn check(text: &str, max: usize, allowed: &'static str, fits: impl Fn(u8) -> bool) -> Result<(), IdError> {
     let bytes = text.as_bytes();
     let first = *bytes.first().ok_or(IdError::Empty { max })?;
     // The alphabets are ASCII, so a text that passes has as many characters as bytes.

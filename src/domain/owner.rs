@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::HashMap, fmt, str::FromStr, sync::Arc};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    id::{ConversationId, IdError, TokenId, Uncompared, check},
+    id::{ConversationId, IdError, TokenId, Uncompared, check_folder_name},
     text::hex,
 };
 
@@ -91,9 +91,7 @@ impl FromStr for Principal {
 
     /// The server's own name is refused: no token may stand for the server.
     fn from_str(name: &str) -> Result<Self, IdError> {
-        check(name, OWNER_CHARS_MAX, "A-Z a-z 0-9 . _ -", |b| {
-            b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
-        })?;
+        check_folder_name(name, OWNER_CHARS_MAX)?;
         if name == SELF_TEST { Err(IdError::Reserved) } else { Ok(Self::of(name)) }
     }
 }
