@@ -5,8 +5,8 @@
 //! sandbox is known. So a refusal is remembered from two sources that come before that:
 //!
 //! * inotify reports a change of the counter. From Linux 6.10 on it does not for version 1 of control groups.
-//! * [`Forks::look`] reads the counter of version 1. It is called when output arrives (a refused program usually prints
-//!   an error, and a framed runner reports its end) and before a sandbox is killed.
+//! * [`Watched::look`] reads the counter of version 1. It is called when output arrives (a refused program usually
+//!   prints an error, and a framed runner reports its end) and before a sandbox is killed.
 //!
 //! Without access to the control groups the answer is "no". Spawns nothing; the descriptors are closed with the engine.
 
@@ -60,11 +60,6 @@ impl Forks {
         Refusals { forks: Arc::clone(self), id }
     }
 
-    /// Reads the counter of version 1.
-    fn look(&self, id: SandboxId) {
-        self.watched.lock().get_mut(&id).into_iter().for_each(Watched::look);
-    }
-
     /// To be called before a sandbox is killed, since its control group is gone afterwards.
     pub(super) fn killing(&self, id: SandboxId) {
         if let Some(watched) = self.watched.lock().get_mut(&id) {
@@ -107,6 +102,7 @@ fn folder(parent: &str) -> PathBuf {
 }
 
 impl Watched {
+    /// Reads the counter of version 1.
     fn look(&mut self) {
         if self.refused {
             return;
@@ -136,7 +132,7 @@ impl Refusals {
     /// Reads the counter on each call, for a stream of output.
     pub(super) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
         let (forks, id) = (Arc::clone(&self.forks), self.id);
-        move || forks.look(id)
+        move || forks.watched.lock().get_mut(&id).into_iter().for_each(Watched::look)
     }
 
     /// Whether the sandbox was refused a process until now.
