@@ -9,7 +9,7 @@ use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{
         counter::{ConstCounter, Counter},
-        family::{Family, MetricConstructor},
+        family::Family,
         gauge::{ConstGauge, Gauge},
         histogram::Histogram,
         info::Info,
@@ -36,26 +36,15 @@ const ANSWER_BODIES: &str = "Bodies of HTTP answers that are no streams";
 /// Names and values of the labels of one series.
 type Labels<const N: usize, V = &'static str> = [(&'static str, V); N];
 
-#[derive(Clone)]
-struct Buckets;
-
-impl MetricConstructor<Histogram> for Buckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(SECONDS)
-    }
-}
-
-type Histograms<L> = Family<L, Histogram, Buckets>;
-
 pub struct Metrics {
     registry: Registry,
     runs: Family<Labels<2, String>, Counter>,
     failures: Family<Labels<1>, Counter>,
     refusals: Family<Labels<1>, Counter>,
     runner_changes: Family<Labels<1, String>, Counter>,
-    stages: Histograms<Labels<1>>,
+    stages: Family<Labels<1>, Histogram>,
     output: Family<Labels<1>, Counter>,
-    calls: Histograms<Labels<2>>,
+    calls: Family<Labels<2>, Histogram>,
     connections: Family<Labels<1>, Counter>,
     network: Family<Labels<1>, Counter>,
     tool_calls: Family<Labels<1>, Counter>,
@@ -71,15 +60,14 @@ impl Default for Metrics {
         let all = registry.sub_registry_with_prefix("sandbox");
         all.register("build", "Which server this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         let seconds = Some(Unit::Seconds);
-        let histogram = || Histogram::new(SECONDS);
         Self {
             runs: add(all, "runs", "Runs that are over, by how they ended"),
             failures: add(all, "run_failures", "Runs that failed for a reason of the server's"),
             refusals: add(all, "refusals", "Runs that were refused before they began"),
             runner_changes: add(all, "runner_changes", "Languages that got another image"),
-            stages: with_unit(all, "run_stage", "How long each stage of a run took", seconds.clone(), family()),
+            stages: with_unit(all, "run_stage", "How long each stage of a run took", seconds.clone(), histograms()),
             output: with_unit(all, "run_output", "What programs printed", Some(Unit::Bytes), Family::default()),
-            calls: with_unit(all, "engine_call", "Calls of the container engine", seconds.clone(), family()),
+            calls: with_unit(all, "engine_call", "Calls of the container engine", seconds.clone(), histograms()),
             connections: add(all, "network_connections", "Connections of programs, by what came of them"),
             network: with_unit(all, "network", "What programs sent and received", Some(Unit::Bytes), Family::default()),
             tool_calls: add(all, "tool_calls", "Calls of tools by programs, by how they ended"),
@@ -180,8 +168,12 @@ fn with_unit<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str,
     metric
 }
 
-fn family<L: Clone + Eq + Hash>() -> Histograms<L> {
-    Family::new_with_constructor(Buckets)
+fn histogram() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+fn histograms<L: Clone + Eq + Hash>() -> Family<L, Histogram> {
+    Family::new_with_constructor(histogram)
 }
 
 impl Metrics {
