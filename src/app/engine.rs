@@ -10,7 +10,7 @@ use crate::{
         RunnerUsers,
         users::{DEFAULT_RANGE, UserRange},
     },
-    ports::engine::{Engine, Probe, SharedVolume, Volumes},
+    ports::engine::{Engine, Probe, Volumes},
 };
 
 /// Ids of users and groups in the namespace of this process and in that of its parent, which usually is the host's
@@ -34,7 +34,7 @@ pub(super) fn volumes(config: &Config) -> Volumes {
         return Volumes::Streamed { bytes: settings.streamed_bytes };
     }
     if settings.is_kubernetes() {
-        return Volumes::Shared(SharedVolume { claim: settings.claim.clone(), mount: config.root.clone() });
+        return Volumes::Shared { claim: settings.claim.clone(), mount: config.root.clone() };
     }
     Volumes::HostFolders
 }

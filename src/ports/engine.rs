@@ -20,7 +20,7 @@ use tokio::io::AsyncWrite;
 
 pub use self::{
     isolation::{Expectation, Fact, Severity},
-    volume::{SharedVolume, Volume, Volumes},
+    volume::{Volume, Volumes},
 };
 use super::runner::RunnerImage;
 use crate::domain::{

@@ -25,47 +25,35 @@ pub enum Volume {
 pub enum Volumes {
     /// The folder.
     HostFolders,
-    /// The folder as the engine's nodes see it.
-    Shared(SharedVolume),
+    /// The folder as the engine's nodes see it: below the volume of a claim.
+    Shared {
+        claim: String,
+        /// Where this process has the volume's root.
+        mount: PathBuf,
+    },
     /// One of its own.
     Streamed { bytes: u64 },
 }
 
 impl Volumes {
+    /// A folder that is not below the root of the shared volume stays what it is, and engines refuse it.
     pub fn volume(&self, folder: PathBuf) -> Volume {
-        match self {
-            Self::HostFolders => Volume::HostFolder(folder),
-            Self::Shared(shared) => shared.volume(folder),
-            Self::Streamed { bytes } => Volume::Streamed { bytes: *bytes },
+        let (claim, mount) = match self {
+            Self::HostFolders => return Volume::HostFolder(folder),
+            Self::Shared { claim, mount } => (claim.clone(), mount),
+            Self::Streamed { bytes } => return Volume::Streamed { bytes: *bytes },
+        };
+        let is_plain = |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        let below = folder.strip_prefix(mount).ok().filter(is_plain).and_then(Path::to_str);
+        // An empty sub-path would be the whole volume.
+        match below.filter(|path| !path.is_empty()).map(str::to_owned) {
+            Some(sub_path) => Volume::Claim { claim, sub_path },
+            None => Volume::HostFolder(folder),
         }
     }
 
     /// What a sandbox has room for, where files travel.
     pub fn streamed_bytes(&self) -> Option<u64> {
         if let Self::Streamed { bytes } = self { Some(*bytes) } else { None }
-    }
-}
-
-/// A shared volume, as [`Volume::Claim`] names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SharedVolume {
-    pub claim: String,
-    /// Where this process has its root.
-    pub mount: PathBuf,
-}
-
-impl SharedVolume {
-    /// A folder of this process as a folder of the volume; one that is not below its root stays what it is, and engines
-    /// refuse it.
-    pub fn volume(&self, folder: PathBuf) -> Volume {
-        let below = folder.strip_prefix(&self.mount).ok();
-        let is_plain = |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
-        match below.filter(is_plain).and_then(Path::to_str) {
-            // An empty sub-path would be the whole volume.
-            Some(sub_path) if !sub_path.is_empty() => {
-                Volume::Claim { claim: self.claim.clone(), sub_path: sub_path.to_owned() }
-            }
-            _ => Volume::HostFolder(folder),
-        }
     }
 }

@@ -28,10 +28,10 @@ fn command(cluster: &Cluster, word: &str, class: &str, address: &str) -> Command
         .env("FILE_SECRET", "fedcba9876543210fedcba9876543210")
         .env("MCP_HTTP_ADDR", address)
         .env("PUBLIC_BASE_URL", format!("http://{address}"))
-        .env("SANDBOX_ROOT", &cluster.claim.mount)
+        .env("SANDBOX_ROOT", &cluster.mount)
         .env("SANDBOX_ENGINE__KIND", "kubernetes")
         .env("SANDBOX_ENGINE__NAMESPACE", &cluster.namespace)
-        .env("SANDBOX_ENGINE__CLAIM", &cluster.claim.claim)
+        .env("SANDBOX_ENGINE__CLAIM", &cluster.claim)
         .env("SANDBOX_ENGINE__RUNTIME", class)
         .env("SANDBOX_SERVER__SHUTDOWN_GRACE_MS", "0")
         .current_dir(std::env::temp_dir())
@@ -62,13 +62,13 @@ async fn refusal_to_serve(cluster: &Cluster) -> String {
 
 /// What a program prints of a host that a policy names and of one that none does, on the cluster with a runtime class.
 async fn asked_of_hosts(cluster: &Cluster, class: &str, origin: &Origin) -> Value {
-    let (root, hosts) = (cluster.claim.mount.display().to_string(), origin.http.to_string());
+    let (root, hosts) = (cluster.mount.display().to_string(), origin.http.to_string());
     let server = Server::with(&[
         // The claim is mounted as a whole.
         ("SANDBOX_ROOT", root.as_str()),
         ("SANDBOX_ENGINE__KIND", "kubernetes"),
         ("SANDBOX_ENGINE__NAMESPACE", cluster.namespace.as_str()),
-        ("SANDBOX_ENGINE__CLAIM", cluster.claim.claim.as_str()),
+        ("SANDBOX_ENGINE__CLAIM", cluster.claim.as_str()),
         ("SANDBOX_ENGINE__RUNTIME", class),
         ("SANDBOX_NETWORK__LOCAL", hosts.as_str()),
         ("SANDBOX_STANDBY__TOTAL_MAX", "0"),

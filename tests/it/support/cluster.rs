@@ -15,7 +15,7 @@ use mcp_sandbox_server::{
     adapters::engine::kubernetes::{KubernetesEngine, KubernetesOptions, TimeLimits},
     domain::{Limits, id::SandboxId, users::RunnerUsers},
     ports::{
-        engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec, SharedVolume},
+        engine::{Engine, EngineError, Expectation, ImageId, Listed, Probe, Sandbox, SandboxSpec},
         runner::RunnerImage,
     },
 };
@@ -63,7 +63,7 @@ impl OwnClaim {
             return None;
         }
         let cluster = Cluster::get().await;
-        let folder = tempfile::tempdir_in(&cluster.claim.mount).expect("a folder of the claim");
+        let folder = tempfile::tempdir_in(&cluster.mount).expect("a folder of the claim");
         let name = SandboxId::new().to_string();
         let (modes, size) = (json!(["ReadWriteMany"]), json!({"storage": "1Gi"}));
         let volume = json!({"metadata": {"name": name}, "spec": {
@@ -98,7 +98,9 @@ impl OwnClaim {
 pub struct Cluster {
     pub client: Client,
     pub namespace: String,
-    pub claim: SharedVolume,
+    pub claim: String,
+    /// This machine's folder of the claim.
+    pub mount: PathBuf,
     /// A runtime class without a network.
     pub closed_class: Option<String>,
 }
@@ -115,7 +117,8 @@ impl Cluster {
         Self {
             client: Client::try_from(config).expect("a client"),
             namespace,
-            claim: SharedVolume { claim, mount: PathBuf::from(mount) },
+            claim,
+            mount: PathBuf::from(mount),
             closed_class: variable("CLUSTER_CLOSED_CLASS"),
         }
     }

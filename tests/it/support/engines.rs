@@ -32,7 +32,7 @@ use mcp_sandbox_server::{
         skills::SkillFolders,
         users::RunnerUsers,
     },
-    ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, SharedVolume, Volume},
+    ports::engine::{Engine, Exit, ImageId, Listed, Sandbox, SandboxSpec, Volumes},
 };
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, sync::OnceCell};
@@ -132,8 +132,8 @@ pub struct World {
     pub instance: InstanceId,
     pub programs: Programs,
     pub root: TempDir,
-    /// Where sandboxes are not on this machine: the volume that the root is in.
-    pub shared: Option<SharedVolume>,
+    /// How sandboxes see folders in the root.
+    pub volumes: Volumes,
     /// What stands in front of the engine, while the world lives.
     _proxy: Option<(DropGuard, TempDir)>,
 }
@@ -202,14 +202,23 @@ impl World {
     pub async fn kubernetes() -> Self {
         let cluster = Cluster::get().await;
         let image = cluster.lines_template().await;
-        let root = tempfile::tempdir_in(&cluster.claim.mount).expect("a folder of the claim");
+        let root = tempfile::tempdir_in(&cluster.mount).expect("a folder of the claim");
         open_to_all(root.path());
         let engine = Arc::new(ByLines(cluster.engine().await));
-        Self { shared: Some(cluster.claim), ..Self::new(engine, image.0, Programs::Bash, root) }
+        let volumes = Volumes::Shared { claim: cluster.claim, mount: cluster.mount };
+        Self { volumes, ..Self::new(engine, image.0, Programs::Bash, root) }
     }
 
     fn new(engine: Arc<dyn Engine>, image: String, programs: Programs, root: TempDir) -> Self {
-        Self { engine, image: ImageId(image), instance: InstanceId::new(), programs, root, shared: None, _proxy: None }
+        Self {
+            engine,
+            image: ImageId(image),
+            instance: InstanceId::new(),
+            programs,
+            root,
+            volumes: Volumes::HostFolders,
+            _proxy: None,
+        }
     }
 
     /// A sandbox to be, with a folder of its own.
@@ -222,7 +231,7 @@ impl World {
             id,
             instance: self.instance,
             image: self.image.clone(),
-            data: self.volume(data),
+            data: self.volumes.volume(data),
             folders: Vec::new(),
             skills: SkillFolders::default(),
             limits: Limits { cpu_millis: 2000, ..Limits::default() },
@@ -230,13 +239,6 @@ impl World {
             uid: 1000,
             own_init: false,
             deadline_unix_s: 4_000_000_000,
-        }
-    }
-
-    fn volume(&self, folder: PathBuf) -> Volume {
-        match &self.shared {
-            Some(shared) => shared.volume(folder),
-            None => Volume::HostFolder(folder),
         }
     }
 
