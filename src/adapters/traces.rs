@@ -22,14 +22,7 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, mem::replace, sync::Arc, time::Duration};
 
 use opentelemetry_proto::tonic::{
     common::v1::{AnyValue, KeyValue, any_value::Value},
@@ -64,9 +57,8 @@ const SAMPLED: u32 = 1;
 
 #[derive(Debug, Default)]
 struct Counts {
-    offered: AtomicU64,
-    sent: AtomicU64,
-    lost: AtomicU64,
+    offered: u64,
+    counted: TraceCounts,
 }
 
 pub struct Traces {
@@ -75,7 +67,7 @@ pub struct Traces {
     sender: Mutex<Option<JoinHandle<()>>>,
     /// The run of each sandbox, until it is destroyed.
     held: Mutex<HashMap<SandboxId, TraceContext>>,
-    counts: Arc<Counts>,
+    counts: Arc<Mutex<Counts>>,
 }
 
 impl Traces {
@@ -86,7 +78,7 @@ impl Traces {
 
     fn with_queue(collector: Collector, instance: InstanceId, clock: Arc<dyn Clock>, spans_max: usize) -> Self {
         let (queue, spans) = mpsc::channel(spans_max);
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<Mutex<Counts>>::default();
         let sender = Sender { collector, instance, spans, counts: Arc::clone(&counts), loss_log: LossLog::default() };
         let sender = tokio::spawn(sender.run());
         let (queue, sender) = (Mutex::new(Some(queue)), Mutex::new(Some(sender)));
@@ -94,8 +86,7 @@ impl Traces {
     }
 
     pub fn counts(&self) -> TraceCounts {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        TraceCounts { sent: read(&self.counts.sent), lost: read(&self.counts.lost) }
+        self.counts.lock().counted
     }
 
     /// Sends the queued spans for at most a second and ends the task. Spans that are left are lost.
@@ -107,19 +98,17 @@ impl Traces {
         }
         sender.abort();
         drop(sender.await);
-        let offered = self.counts.offered.load(Ordering::Relaxed);
-        let lost = offered.saturating_sub(self.counts.sent.load(Ordering::Relaxed));
-        let before = self.counts.lost.swap(lost, Ordering::Relaxed);
+        let Counts { offered, counted } = &mut *self.counts.lock();
+        let lost = offered.saturating_sub(counted.sent);
+        let before = replace(&mut counted.lost, lost);
         warn!(spans = lost.saturating_sub(before), "spans of traces are lost: the server stops and cannot send them");
     }
 
     fn offer(&self, span: Span) {
-        self.counts.offered.fetch_add(1, Ordering::Relaxed);
-        let queue = self.queue.lock();
-        let taken = queue.as_ref().is_some_and(|queue| queue.try_send(span).is_ok());
-        if !taken {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        let mut counts = self.counts.lock();
+        let is_taken = self.queue.lock().as_ref().is_some_and(|queue| queue.try_send(span).is_ok());
+        counts.offered += 1;
+        counts.counted.lost += u64::from(!is_taken);
     }
 }
 

@@ -6,10 +6,7 @@
 //! post ── one task for the connection: ends with the exchange, or is aborted when the caller gives up
 //! ```
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -22,6 +19,7 @@ use opentelemetry_proto::tonic::{
     resource::v1::Resource,
     trace::v1::{ResourceSpans, ScopeSpans, Span},
 };
+use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::{
     net::TcpStream,
@@ -52,7 +50,7 @@ pub(super) struct Sender {
     pub collector: Collector,
     pub instance: InstanceId,
     pub spans: Receiver<Span>,
-    pub counts: Arc<Counts>,
+    pub counts: Arc<Mutex<Counts>>,
     pub loss_log: LossLog,
 }
 
@@ -86,8 +84,12 @@ impl Sender {
             Ok(rejected) => (spans.min(*rejected), Some("the collector rejected some".to_owned())),
             Err(error) => (spans, Some(chain(error))),
         };
-        self.counts.sent.fetch_add(spans - rejected, Ordering::Relaxed);
-        let lost = self.counts.lost.fetch_add(rejected, Ordering::Relaxed) + rejected;
+        let lost = {
+            let counted = &mut self.counts.lock().counted;
+            counted.sent += spans - rejected;
+            counted.lost += rejected;
+            counted.lost
+        };
         self.log(lost, why.as_deref());
     }
 
