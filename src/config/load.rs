@@ -12,7 +12,7 @@ use figment::{
     value::{Dict, Map, Value},
 };
 
-use super::{Config, ConfigError, NAMED, Setting, settings};
+use super::{ANY_KEY, Config, ConfigError, NAMED, Setting, settings};
 use crate::domain::text::shown;
 
 /// Where settings are read from.
@@ -213,10 +213,8 @@ fn unknown(name: &str, place: &str) -> String {
 /// The kind of an error never repeats a value: see [`super::value::deserialize`].
 fn explain(error: Error) -> ConfigError {
     let path = error.path.join(".");
-    let name = |setting: &Setting| match path.split_once('.') {
-        Some((section @ ("mounts" | "network" | "secrets" | "tools"), key)) => {
-            format!("SANDBOX_{section}__{key}").to_uppercase()
-        }
+    let name = |setting: &Setting| match setting.key {
+        ANY_KEY => format!("SANDBOX_{}", path.replacen('.', "__", 1)).to_uppercase(),
         _ => setting.name(),
     };
     let setting = settings().find(|setting| setting.path(&name(setting)) == path);
