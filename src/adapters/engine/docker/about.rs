@@ -33,7 +33,8 @@ pub(super) fn probe(
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
     let default = info.default_runtime.as_deref().unwrap_or("unknown");
     let name = runtime.name.as_deref().unwrap_or(default);
-    let component = component_version(version, name);
+    let mut parts = version.components.iter().flatten();
+    let component = parts.find(|part| part.name == name).map(|part| part.version.as_str());
     Probe {
         engine: format!("{} {}", if is_podman(version) { "Podman" } else { "Docker" }, text(&version.version)),
         api_version: negotiated.to_string(),
@@ -73,10 +74,6 @@ fn details(version: &SystemVersion, info: &SystemInfo) -> Vec<String> {
         details.insert(0, parts.join(", "));
     }
     details
-}
-
-fn component_version<'a>(version: &'a SystemVersion, name: &str) -> Option<&'a str> {
-    version.components.iter().flatten().find(|part| part.name == name).map(|part| part.version.as_str())
 }
 
 fn warnings(info: &SystemInfo, runtime: &str, runtime_version: Option<&str>) -> Vec<String> {

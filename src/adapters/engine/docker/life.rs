@@ -44,7 +44,9 @@ pub(super) async fn start(engine: &DockerEngine, spec: &SandboxSpec) -> Result<S
     let runtime = engine.runtime.now();
     let container = create(engine, spec, &name, runtime.name.clone()).await?;
     runtime.ensure_applied(engine, &name).await?;
-    let AttachContainerResults { output, input } = attach(docker, &name, time.start).await?;
+    let options = AttachContainerOptionsBuilder::new().stream(true).stdin(true).stdout(true).stderr(true).build();
+    let attached = call::within("attach", time.start, docker.attach_container(&name, Some(options))).await?;
+    let AttachContainerResults { output, input } = attached;
     let refusals = engine.forks.watch(spec.id);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
     refusals.follow_group(&container);
@@ -97,11 +99,6 @@ async fn create(
         Err(error) if call::status(&error) == Some(404) => Err(EngineError::ImageGone { image: spec.image.clone() }),
         Err(error) => Err(error),
     }
-}
-
-async fn attach(docker: &Docker, name: &str, limit: Duration) -> Result<AttachContainerResults, EngineError> {
-    let options = AttachContainerOptionsBuilder::new().stream(true).stdin(true).stdout(true).stderr(true).build();
-    call::within("attach", limit, docker.attach_container(name, Some(options))).await
 }
 
 /// The two streams as the port defines them. Buffers at most one frame, ends after an error, and cancels `over` at the
