@@ -17,7 +17,7 @@ mod storm;
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    fmt, io,
+    io,
     net::SocketAddr,
     sync::Arc,
     time::Duration,
@@ -65,12 +65,6 @@ pub enum StartFault {
 /// An engine for tests. Cheap to clone; every clone is the same engine.
 #[derive(Clone)]
 pub struct FakeEngine(Arc<Inner>);
-
-impl fmt::Debug for FakeEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FakeEngine").field("state", &self.0.state).finish_non_exhaustive()
-    }
-}
 
 struct Inner {
     clock: Arc<dyn Clock>,
