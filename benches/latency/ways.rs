@@ -15,7 +15,7 @@ use mcp_sandbox_server::{
     },
     ports::{
         engine::{Engine, SandboxSpec, Volume},
-        runner::{Protocol, Runner},
+        runner::Runner,
     },
 };
 use tokio::io::AsyncWriteExt;
@@ -44,17 +44,14 @@ impl Bare<'_> {
             limits: self.config.limits.limits(),
             loading_cpu_millis: None,
             uid: self.config.engine.runner_uid,
-            own_init: runner.protocol == Protocol::Framed,
+            own_init: runner.is_framed,
             deadline_unix_s: i64::MAX / 2,
         };
         let begun = Instant::now();
         let mut sandbox = self.engine.start(&spec).await.expect("started");
-        let request = match runner.protocol {
-            Protocol::Plain => program.as_bytes().to_vec(),
-            Protocol::Framed => framed(program),
-        };
+        let request = if runner.is_framed { framed(program) } else { program.as_bytes().to_vec() };
         sandbox.stdin.write_all(&request).await.expect("written");
-        if runner.protocol == Protocol::Plain {
+        if !runner.is_framed {
             sandbox.stdin.shutdown().await.expect("closed");
         }
         while sandbox.output.next().await.is_some() {}
@@ -100,7 +97,7 @@ pub fn docker_run(config: &Config, runner: &Runner, data: &Path) -> Command {
     command.args(["run", "--rm", "-i", "--network", "none", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]);
     command.args(["--security-opt", "no-new-privileges", "--memory", &memory, "--memory-swap", &memory]);
     command.args(["--cpus", &cpus, "--pids-limit", &pids, "--user", &user, "--volume", &volume]);
-    if runner.protocol == Protocol::Framed {
+    if runner.is_framed {
         command.args(["--entrypoint", "/opt/runner/run"]);
     }
     command.arg(&runner.image.0);

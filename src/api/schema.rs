@@ -168,7 +168,7 @@ answers! {
         /// The container image.
         image: String = runner.reference.clone().unwrap_or_else(|| runner.image.0.clone()),
         /// Whether a run in `/v1` may have arguments and input, also while it goes on.
-        takes_input: bool = runner.takes_input(),
+        takes_input: bool = runner.is_framed,
         /// Whether it offers sessions, which keep variables between cells.
         sessions: bool = runner.kernel.is_some(),
         /// Whether its programs are formatted and checked by `checkProgram`.

@@ -55,16 +55,6 @@ pub struct RunnerImage {
     pub flaw: Option<String>,
 }
 
-/// How the server talks to a runner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// The program is sent on standard input until its end; the container exits with the program's status.
-    Plain,
-    /// Protocols 1 and 2: frames in both directions, a process 1 of the image's own, arguments, input, figures. With 2
-    /// also sessions.
-    Framed,
-}
-
 /// One language that can be run now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runner {
@@ -75,7 +65,10 @@ pub struct Runner {
     /// For models and for display.
     pub description: Option<String>,
     pub image: ImageId,
-    pub protocol: Protocol,
+    /// It speaks protocol 1 or 2: frames in both directions, a process 1 of the image's own, arguments, variables,
+    /// input while a program runs, figures. With the plain protocol the program is sent on standard input until its
+    /// end, and the container exits with the program's status.
+    pub is_framed: bool,
     /// Whether its sandboxes can have channels.
     pub channels: bool,
     /// The kernel of its sessions.
@@ -111,9 +104,9 @@ impl Runner {
         let bad = |label| move |why: IdError| format!("the label `{label}` has an invalid name: it {why}");
         let language = label(LABEL_LANGUAGE).ok_or("the label `sandbox.language` is missing")?;
         let language = language.parse::<Language>().map_err(bad(LABEL_LANGUAGE))?;
-        let protocol = match label(LABEL_PROTOCOL) {
-            None => Ok(Protocol::Plain),
-            Some("1" | "2") => Ok(Protocol::Framed),
+        let is_framed = match label(LABEL_PROTOCOL) {
+            None => Ok(false),
+            Some("1" | "2") => Ok(true),
             Some(_) => Err("the label `sandbox.protocol` has a version that this server does not support"),
         }?;
         let words = |name| items(label(name).unwrap_or_default());
@@ -143,7 +136,7 @@ impl Runner {
             version: text(LABEL_VERSION),
             description: text(LABEL_DESCRIPTION),
             image: image.id.clone(),
-            protocol,
+            is_framed,
             channels: label(LABEL_PROTOCOL) == Some("2"),
             kernel,
             memory_bytes,
@@ -180,11 +173,6 @@ impl Runner {
             return Err(Failure::argument("language", why));
         }
         Ok(())
-    }
-
-    /// Whether programs can be sent arguments, and input while they run. The plain protocol carries neither.
-    pub fn takes_input(&self) -> bool {
-        self.protocol == Protocol::Framed
     }
 }
 

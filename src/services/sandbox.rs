@@ -23,7 +23,7 @@ use crate::{
     },
     ports::{
         engine::{Engine, EngineError, Exit, Output, Sandbox, SandboxSpec, Stdin, Volumes},
-        runner::{Protocol, Runner},
+        runner::Runner,
         storage::DataFolder,
     },
     services::{
@@ -104,7 +104,7 @@ impl Sandboxes {
             limits,
             loading_cpu_millis: None,
             uid: data.uid,
-            own_init: runner.protocol == Protocol::Framed,
+            own_init: runner.is_framed,
             deadline_unix_s: self.clock.unix_s() + life_s(life, &self.volumes),
         };
         (lease, spec)

@@ -11,7 +11,7 @@ use crate::{
     domain::text::chain,
     ports::{
         engine::{Engine, Probe},
-        runner::{Protocol, Runner},
+        runner::Runner,
         storage::Storage,
     },
     services::isolation_check::{Isolation, Rejection},
@@ -86,8 +86,7 @@ async fn runners(engine: &dyn Engine, findings: &mut Findings) -> bool {
         match Runner::from_image(image) {
             Ok(runner) => {
                 usable = true;
-                let is_framed = runner.protocol == Protocol::Framed;
-                let protocol = if is_framed { "protocol 1" } else { "the plain contract" };
+                let protocol = if runner.is_framed { "protocol 1" } else { "the plain contract" };
                 findings.ok("runner", format!("{} ({name}, {protocol})", runner.language));
             }
             Err(why) => {

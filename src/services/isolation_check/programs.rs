@@ -12,10 +12,7 @@
 
 use std::net::SocketAddr;
 
-use crate::{
-    domain::Language,
-    ports::runner::{Protocol, Runner},
-};
+use crate::{domain::Language, ports::runner::Runner};
 
 /// The program that process 1 executes itself (`runners/README.md`); the targets follow.
 const BY_PROCESS_1: &str = "#!/sandbox-init --inspect";
@@ -51,7 +48,7 @@ pub(super) fn of_runner(runner: &Runner, targets: &[SocketAddr]) -> Option<Check
     let known = names.map(|name| if name == "browser" { "python" } else { name }).find_map(|name| of(name, targets));
     let interpreted = known.map(|text| CheckProgram { text, by_process_1: false });
     let inspection = || CheckProgram { text: format!("{BY_PROCESS_1} {}\n", listed(targets)), by_process_1: true };
-    interpreted.or_else(|| (runner.protocol == Protocol::Framed).then(inspection))
+    interpreted.or_else(|| runner.is_framed.then(inspection))
 }
 
 /// The program for a language, if there is one. It tries to connect to the targets.

@@ -158,7 +158,7 @@ impl RunRequest {
             ("stdin", !self.stdin.is_empty()),
             ("stdinOpen", self.stdin_open),
         ];
-        let refused = framed_only.into_iter().find(|(_, used)| *used && !runner.takes_input());
+        let refused = framed_only.into_iter().find(|(_, used)| *used && !runner.is_framed);
         if let Some((argument, _)) = refused {
             let why = format!("the runner of `{}` takes neither arguments nor variables nor input", runner.language);
             return Err(Failure::argument(argument, why));

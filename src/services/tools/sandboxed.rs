@@ -132,7 +132,7 @@ impl Opener {
         }
         let runner = parts.catalog.get(&self.language)?;
         parts.isolation.wait(&runner.image).await?;
-        if !runner.takes_input() {
+        if !runner.is_framed {
             return Err(Failure::argument("image", "its runner reads no input while a program runs (protocol 1 or 2)"));
         }
         let conversation = self.server.conversation();
