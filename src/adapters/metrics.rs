@@ -59,22 +59,21 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         let all = registry.sub_registry_with_prefix("sandbox");
         all.register("build", "Which server this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-        let seconds = Some(Unit::Seconds);
         Self {
             runs: add(all, "runs", "Runs that are over, by how they ended"),
             failures: add(all, "run_failures", "Runs that failed for a reason of the server's"),
             refusals: add(all, "refusals", "Runs that were refused before they began"),
             runner_changes: add(all, "runner_changes", "Languages that got another image"),
-            stages: with_unit(all, "run_stage", "How long each stage of a run took", seconds.clone(), histograms()),
-            output: with_unit(all, "run_output", "What programs printed", Some(Unit::Bytes), Family::default()),
-            calls: with_unit(all, "engine_call", "Calls of the container engine", seconds.clone(), histograms()),
+            stages: with_unit(all, "run_stage", "How long each stage of a run took", Unit::Seconds, histograms()),
+            output: with_unit(all, "run_output", "What programs printed", Unit::Bytes, Family::default()),
+            calls: with_unit(all, "engine_call", "Calls of the container engine", Unit::Seconds, histograms()),
             connections: add(all, "network_connections", "Connections of programs, by what came of them"),
-            network: with_unit(all, "network", "What programs sent and received", Some(Unit::Bytes), Family::default()),
+            network: with_unit(all, "network", "What programs sent and received", Unit::Bytes, Family::default()),
             tool_calls: add(all, "tool_calls", "Calls of tools by programs, by how they ended"),
-            tool_time: with_unit(all, "tool_call", "How long calls of tools took", seconds.clone(), histogram()),
+            tool_time: with_unit(all, "tool_call", "How long calls of tools took", Unit::Seconds, histogram()),
             answers: add(all, "http_answers", "HTTP requests that were answered"),
-            answer_time: with_unit(all, "http_answer", "How long HTTP answers took", seconds, histogram()),
-            answer_bytes: with_unit(all, "http_answer_body", ANSWER_BODIES, Some(Unit::Bytes), Counter::default()),
+            answer_time: with_unit(all, "http_answer", "How long HTTP answers took", Unit::Seconds, histogram()),
+            answer_bytes: with_unit(all, "http_answer_body", ANSWER_BODIES, Unit::Bytes, Counter::default()),
             registry,
         }
     }
@@ -157,14 +156,13 @@ fn add_process(registry: &mut Registry) {
 
 /// Registers a metric.
 fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
-    with_unit(registry, name, help, None, M::default())
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
-fn with_unit<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, metric: M) -> M {
-    match unit {
-        Some(unit) => registry.register_with_unit(name, help, unit, metric.clone()),
-        None => registry.register(name, help, metric.clone()),
-    }
+fn with_unit<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, unit: Unit, metric: M) -> M {
+    registry.register_with_unit(name, help, unit, metric.clone());
     metric
 }
 
