@@ -218,18 +218,15 @@ fn security(profile: &Profile) -> Vec<String> {
 /// A container as a sandbox of ours; `None`, with a log line, when it only looks like one. The name has to match as
 /// well, since an image that was committed from a sandbox passes on all its labels.
 pub(super) fn listed(container: &ContainerSummary) -> Option<Listed> {
-    let parsed = parse_listed(container);
+    let is_named = |id: &str| container.names.iter().flatten().any(|name| name.strip_prefix('/') == Some(id));
+    let running = container.state == Some(ContainerSummaryStateEnum::RUNNING);
+    let parsed = container.labels.as_ref().zip(container.created).and_then(|(labels, created_unix_s)| {
+        labels::listed(|name| labels.get(name), is_named, created_unix_s, running)
+    });
     if parsed.is_none() {
         tracing::debug!(container = ?container.id, "has our label and is not ours");
     }
     parsed
-}
-
-fn parse_listed(container: &ContainerSummary) -> Option<Listed> {
-    let labels = container.labels.as_ref()?;
-    let is_named = |id: &str| container.names.iter().flatten().any(|name| name.strip_prefix('/') == Some(id));
-    let running = container.state == Some(ContainerSummaryStateEnum::RUNNING);
-    labels::listed(|name| labels.get(name), is_named, container.created?, running)
 }
 
 /// When a sandbox is abandoned, from the labels of its container.
