@@ -1,4 +1,4 @@
-//! Wall clock time as a parameter, so that tests choose it.
+//! Wall clock time as a parameter, so that tests choose it; and the ticks of what is done again and again.
 
 use std::{
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tracing::warn;
 
 /// How far the wall clock may move apart from the monotonic one between two readings.
@@ -56,6 +56,13 @@ impl Clock for SystemClock {
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Ticks at once, then after each period. One that comes late moves those after it, so that none follows it at once.
+pub fn every(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// A moment since which also the time counts for which the machine was suspended.

@@ -24,7 +24,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -32,7 +32,7 @@ use tracing::{info, warn};
 use self::upkeep::Upkeep;
 pub use self::{line::failure, read::HistoryPage, upkeep::DEAD_AFTER};
 use crate::{
-    domain::{Clock, InstanceId, RunId},
+    domain::{Clock, InstanceId, RunId, clock::every},
     ports::{
         database::{DbResult, within},
         history::{HistoryLine, HistoryStore, KeyStore},
@@ -126,8 +126,7 @@ impl History {
             }
         }
         let mut upkeep = Upkeep::default();
-        let mut rounds = interval(ROUND);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rounds = every(ROUND);
         // Storing is not broken off: a transaction that is dropped is rolled back. Upkeep is: the next start goes on.
         loop {
             tokio::select! {

@@ -17,13 +17,13 @@ use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
 use crate::{
-    domain::{Clock, InstanceId, SandboxId, StepWatch, text::chain},
+    domain::{Clock, InstanceId, SandboxId, StepWatch, clock::every, text::chain},
     ports::engine::{Engine, EngineError, Listed, is_abandoned},
 };
 
@@ -234,8 +234,7 @@ async fn receive(inner: Arc<Inner>, mut released: mpsc::UnboundedReceiver<Sandbo
 }
 
 async fn rounds(janitor: Janitor) {
-    let mut ticks = interval(ROUND);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = every(ROUND);
     ticks.tick().await;
     while janitor.0.stop.run_until_cancelled(ticks.tick()).await.is_some() {
         if let Err(error) = janitor.reconcile().await {

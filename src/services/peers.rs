@@ -30,14 +30,14 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use crate::ports::peers::Peer;
 use crate::{
-    domain::{Clock, Code, ConversationKey, Failure, Heartbeats, InstanceId, Moment},
+    domain::{Clock, Code, ConversationKey, Failure, Heartbeats, InstanceId, Moment, clock::every},
     ports::{
         database::{DatabaseError, DbResult, within},
         peers::PeerStore,
@@ -204,8 +204,7 @@ impl Peers {
     /// Beats until `stop`, then leaves everything to the others.
     pub async fn follow(&self, occupancy: impl Occupancy, stop: CancellationToken) {
         let Some(inner) = &self.0 else { return };
-        let mut rounds = interval(ROUND);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rounds = every(ROUND);
         let mut beats = Beats::default();
         let mut is_new = true;
         loop {

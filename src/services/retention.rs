@@ -16,16 +16,16 @@
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{files::Files, runs::Runs};
 use crate::{
-    domain::{Clock, ConversationKey, Failure, Principal, StepWatch, clock::SETTLING},
+    domain::{
+        Clock, ConversationKey, Failure, Principal, StepWatch,
+        clock::{SETTLING, every},
+    },
     ports::storage::{LastUse, Storage},
 };
 
@@ -74,8 +74,7 @@ impl Retention {
                 return;
             }
             let begun = Instant::now();
-            let mut rounds = interval(ROUND);
-            rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut rounds = every(ROUND);
             while stop.run_until_cancelled(rounds.tick()).await.is_some() {
                 if let Some(Err(failure)) = stop.run_until_cancelled(self.round_after(begun.elapsed())).await {
                     warn!(%failure, "a round of retention failed");

@@ -33,7 +33,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::time::{interval, sleep};
+use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::info;
 
@@ -53,7 +53,7 @@ pub(super) use self::{
 };
 use super::{shared_parts::SharedParts, shares::WeakMap};
 use crate::{
-    domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId},
+    domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId, clock::every},
     ports::{runner::Runner, sessions::SessionStore},
 };
 
@@ -114,7 +114,7 @@ impl Sessions {
     pub fn start(&self) {
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
-            let mut rounds = interval(ROUND);
+            let mut rounds = every(ROUND);
             while inner.stop.run_until_cancelled(rounds.tick()).await.is_some() {
                 inner.end_unused();
                 inner.end_ahead();

@@ -16,7 +16,6 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -28,7 +27,7 @@ pub use self::{
 use self::{documents::Documents, rates::Rates};
 use super::tokens::Tokens;
 use crate::{
-    domain::{Clock, StepWatch, TokenId},
+    domain::{Clock, StepWatch, TokenId, clock::every},
     ports::{
         database::{DatabaseError, DbResult, ROUND_MAX, in_time, within},
         observer::{Observer, SignInFacts},
@@ -182,7 +181,7 @@ impl SignIn {
     /// Removes what has expired, until `stop`. Nothing at once, nor in the hour after a step of the clock: what is
     /// valid may look as if it had expired.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
-        let (mut rounds, steps) = (interval(FORGET_EVERY), StepWatch::default());
+        let (mut rounds, steps) = (every(FORGET_EVERY), StepWatch::default());
         while stop.run_until_cancelled(rounds.tick()).await.is_some() {
             let Some(now) = steps.settled_ms(self.clock.as_ref()) else { continue };
             // Where it is broken off, the next one goes on with what is left.

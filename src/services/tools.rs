@@ -44,6 +44,7 @@ use super::{network::Limiters, shared_parts::SharedParts};
 use crate::{
     domain::{
         Code, Failure, Limits, Principal,
+        clock::every,
         text::shown,
         tools::{ServerName, ServerText},
     },
@@ -88,8 +89,7 @@ impl Tools {
     pub fn start(&self, stop: CancellationToken) -> JoinHandle<()> {
         let inner = Arc::clone(&self.0);
         tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(FOLLOW_EVERY);
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let mut ticks = every(FOLLOW_EVERY);
             let (mut was_away, mut count) = (false, 0_u32);
             while stop.run_until_cancelled(ticks.tick()).await.is_some() {
                 let Some(read) = stop.run_until_cancelled(inner.parts.directory.load()).await else { return };

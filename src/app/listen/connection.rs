@@ -18,12 +18,15 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit},
-    time::{Instant, interval, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::places::{AnswerPermit, Places};
-use crate::{api::http::auth::Class, domain::Principal};
+use crate::{
+    api::http::auth::Class,
+    domain::{Principal, clock::every},
+};
 
 /// How long a connection reads what has arrived. The runtime polls the sockets before it lets any time pass.
 const LAST_READ: Duration = Duration::from_millis(2);
@@ -223,7 +226,7 @@ impl Connection {
         }
         let over = pin!(self.over.cancelled());
         let limit = async {
-            let mut moved = interval(LIMITS_SEEN);
+            let mut moved = every(LIMITS_SEEN);
             loop {
                 moved.tick().await;
                 if let Err(why) = self.next_limit() {

@@ -9,16 +9,14 @@
 use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
-use tokio::{
-    sync::Mutex,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
     domain::{
         Clock, Code, Failure,
+        clock::every,
         network::{Policy, PolicyError, PolicyText},
     },
     ports::database::{DatabaseError, PolicyStore, ROUND_MAX, in_time, no_database, within},
@@ -143,8 +141,7 @@ impl Policies {
 
     /// Reads what other servers changed, until the server stops.
     pub async fn follow(&self, stop: CancellationToken) {
-        let mut ticks = interval(FOLLOW_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = every(FOLLOW_EVERY);
         let mut was_away = false;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let Some(read) = stop.run_until_cancelled(self.load()).await else { return };

@@ -15,15 +15,12 @@ use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use tokio::{
-    sync::broadcast::{Receiver, error::RecvError},
-    time::{Instant, MissedTickBehavior, interval_at},
-};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 
 use super::Run;
 use crate::{
-    domain::{ConversationKey, Event, Principal, RunId},
+    domain::{ConversationKey, Event, Principal, RunId, clock::every},
     services::shares::Rings,
 };
 
@@ -71,8 +68,8 @@ impl Feed {
     /// Announces a run's events to the last one, and logs now and then that the program is under way.
     pub(super) async fn follow(&self, run: &Arc<Run>) {
         let mut newest = run.log.subscribe();
-        let mut ticks = interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = every(PROGRESS_EVERY);
+        ticks.reset();
         let mut announced = 0;
         loop {
             newest.mark_unchanged();

@@ -22,7 +22,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -32,7 +32,7 @@ use super::{
     registry::{ENDED_MAX, Session, SessionKey},
 };
 use crate::{
-    domain::{ConversationKey, Language, SessionId, StepWatch},
+    domain::{ConversationKey, Language, SessionId, StepWatch, clock::every},
     ports::{
         database::{DatabaseError, within},
         sessions::{ServerProcess, SessionRecord, SessionStore},
@@ -155,8 +155,7 @@ impl Sessions {
         let (records, clock) = (&self.0.records, &self.0.parts.sandboxes.clock);
         let Some(store) = records.store.as_deref() else { return };
         while !self.recover().await && stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_some() {}
-        let mut rounds = interval(ROUND);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rounds = every(ROUND);
         let steps = StepWatch::default();
         loop {
             tokio::select! {

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     sync::oneshot,
-    time::{Instant, MissedTickBehavior, interval, sleep_until},
+    time::{Instant, sleep_until},
 };
 use tracing::debug;
 
@@ -21,7 +21,7 @@ use super::{
     watch,
 };
 use crate::{
-    domain::{ConversationKey, Moment},
+    domain::{ConversationKey, Moment, clock::every},
     ports::runner::Runner,
 };
 
@@ -48,8 +48,7 @@ pub(super) async fn refill(inner: Arc<Inner>) {
     if inner.stop.run_until_cancelled(inner.parts.isolation.verified()).await.is_none() {
         return;
     }
-    let mut rounds = interval(ROUND);
-    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut rounds = every(ROUND);
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,

@@ -5,13 +5,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{CATCH_UP_MAX, Token, Tokens};
 use crate::{
-    domain::{StepWatch, TokenRecord},
+    domain::{StepWatch, TokenRecord, clock::every},
     ports::database::{DbResult, ROUND_MAX, TokenStore, within},
 };
 
@@ -50,8 +50,7 @@ impl Tokens {
     /// Keeps the tokens in memory true to the database until `stop`.
     pub async fn follow(self: Arc<Self>, stop: CancellationToken) {
         let Some(store) = self.store.clone() else { return };
-        let mut rounds = interval(FOLLOW_EVERY);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rounds = every(FOLLOW_EVERY);
         let (mut round, mut is_away, steps) = (1_u64, false, StepWatch::default());
         while stop.run_until_cancelled(rounds.tick()).await.is_some() {
             if round.is_multiple_of(READ_ALL_EVERY) {

@@ -10,7 +10,7 @@ use axum::extract::ws::{
     CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code, rejection::WebSocketUpgradeRejection,
 };
 use futures_util::{FutureExt, future::BoxFuture};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::http::{ApiCall, ApiError, ApiParts, Reply},
-    domain::Code,
+    domain::{Code, clock::every},
     services::{
         kernels::{Connection, ConnectionEnd, MessageRefused},
         sessions::message::{KernelMessage, MESSAGE_BYTES_MAX},
@@ -140,8 +140,7 @@ async fn close(mut socket: WebSocket, over: Option<Close>) {
 /// Relays until one side ends; why, when it is the server. While messages of the client wait, it is written to and
 /// pinged, and read from as long as there is room.
 async fn relay(socket: &mut WebSocket, connection: &mut Connection, wire: Wire, unsent: &mut Unsent) -> Option<Close> {
-    let mut pings = interval(PING);
-    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pings = every(PING);
     loop {
         connection.written();
         let takes = unsent.takes();
