@@ -2,10 +2,7 @@
 //! notification, or by disconnecting. rmcp signals both by one token; [`Calls`] distinguishes them, since a
 //! notification also stops a detached run.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rmcp::{
@@ -93,20 +90,15 @@ impl Caller {
 
 /// The calls of one client that are in flight. A clone is the same calls.
 #[derive(Clone, Default)]
-pub(super) struct Calls(Arc<Registry>);
+pub(super) struct Calls(Arc<Mutex<Vec<Entry>>>);
 
-#[derive(Default)]
-struct Registry {
-    next: AtomicU64,
-    /// By a number of ours: a client may use one request id for two calls at once.
-    entries: Mutex<Vec<(u64, CallId, CancellationToken)>>,
-}
+/// A call finds its entry by the token: a client may use one request id for two calls at once.
+type Entry = (CallId, Arc<CancellationToken>);
 
 /// One call; its drop removes its entry.
 pub(super) struct Call {
     calls: Calls,
-    number: u64,
-    cancelled: CancellationToken,
+    cancelled: Arc<CancellationToken>,
     left: CancellationToken,
     /// What it brings where it is repeated.
     pub(super) returned: Option<Returned>,
@@ -122,11 +114,9 @@ impl Calls {
         (left, session): (CancellationToken, Option<CancellationToken>),
         returned: Option<Returned>,
     ) -> Call {
-        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let cancelled = CancellationToken::new();
-        let session = session.unwrap_or_default();
-        let call = Call { calls: self.clone(), number, cancelled, left, returned, session };
-        self.0.entries.lock().push((number, id, call.cancelled.clone()));
+        let (cancelled, session) = (Arc::default(), session.unwrap_or_default());
+        let call = Call { calls: self.clone(), cancelled, left, returned, session };
+        self.0.lock().push((id, Arc::clone(&call.cancelled)));
         // A notification that came before the entry existed has found nothing.
         if call.left.is_cancelled() {
             call.cancelled.cancel();
@@ -136,7 +126,7 @@ impl Calls {
 
     /// The client gives up every call with this id.
     pub(super) fn cancel(&self, id: &CallId) {
-        self.0.entries.lock().iter().filter(|entry| entry.1 == *id).for_each(|entry| entry.2.cancel());
+        self.0.lock().iter().filter(|entry| entry.0 == *id).for_each(|entry| entry.1.cancel());
     }
 }
 
@@ -158,7 +148,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.0.entries.lock().retain(|entry| entry.0 != self.number);
+        self.calls.0.lock().retain(|entry| !Arc::ptr_eq(&entry.1, &self.cancelled));
     }
 }
 
@@ -187,7 +177,7 @@ mod tests {
         calls.cancel(&id);
         assert!(second.cancelled.is_cancelled());
         drop(second);
-        assert!(calls.0.entries.lock().is_empty());
+        assert!(calls.0.lock().is_empty());
     }
 
     #[test]
