@@ -68,19 +68,18 @@ use crate::{
     services::{browser, tokens::Token},
 };
 
-/// Answers MCP requests. A clone is the same server.
-#[derive(Clone)]
+/// Answers the MCP requests of one client: ids of requests and subscriptions are each client's own.
 pub struct McpServer {
     parts: Arc<McpParts>,
     calls: Calls,
     followed: Followed,
     /// Whether the client is notified of changed languages; once, however often it says that it is ready.
-    follows_languages: Arc<AtomicBool>,
+    follows_languages: AtomicBool,
     transport: Transport,
 }
 
 /// How requests arrive, which decides who the caller is.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Transport {
     /// A middleware authenticates each request and adds its principal.
     Http,
@@ -90,20 +89,13 @@ enum Transport {
 
 impl McpServer {
     /// For HTTP: each request carries its principal in the extensions of its head.
-    pub fn http(parts: McpParts) -> Self {
+    pub fn http(parts: Arc<McpParts>) -> Self {
         Self::new(parts, Transport::Http)
     }
 
-    /// The same server for another client: ids of requests and subscriptions are each client's own.
-    #[must_use]
-    pub fn for_another(&self) -> Self {
-        let (calls, followed) = (Calls::default(), Followed::default());
-        Self { calls, followed, follows_languages: Arc::default(), ..self.clone() }
-    }
-
-    fn new(parts: McpParts, transport: Transport) -> Self {
-        let (calls, followed, follows_languages) = (Calls::default(), Followed::default(), Arc::default());
-        Self { parts: Arc::new(parts), calls, followed, follows_languages, transport }
+    fn new(parts: Arc<McpParts>, transport: Transport) -> Self {
+        let (calls, followed, follows_languages) = (Calls::default(), Followed::default(), AtomicBool::default());
+        Self { parts, calls, followed, follows_languages, transport }
     }
 
     fn caller(&self, extensions: &Extensions) -> McpResult<Caller> {

@@ -106,16 +106,16 @@ pub fn router(parts: McpParts, options: &McpHttpOptions) -> Router {
     let manager = Arc::new(Manager::new(idle_max, options.sessions_max, options.principal_sessions_max));
     let (runs, view) = (parts.runs.clone(), parts.options.view);
     let feed = get(sse::feed).with_state(runs.clone());
-    let server = McpServer::http(parts);
     let base = StreamableHttpServerConfig::default()
         .with_sse_retry(None)
         .disable_allowed_hosts()
         .disable_allowed_origins()
         .with_max_request_body_bytes(options.bodies.bytes_max())
         .with_cancellation_token(options.shutdown.clone());
+    let parts = Arc::new(parts);
     let service = |config| {
-        let server = server.clone();
-        Service::new(move || Ok(server.for_another()), Arc::clone(&manager), config)
+        let parts = Arc::clone(&parts);
+        Service::new(move || Ok(McpServer::http(Arc::clone(&parts))), Arc::clone(&manager), config)
     };
     let mount = Mount {
         sessions: service(base.clone()),

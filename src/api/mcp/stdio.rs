@@ -59,7 +59,7 @@ pub enum StdioError {
 /// # Errors
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(parts: McpParts, shutdown: CancellationToken) -> Result<(), StdioError> {
-    let server = McpServer::new(parts, Transport::Stdio(ConversationId::fresh()));
+    let server = McpServer::new(Arc::new(parts), Transport::Stdio(ConversationId::fresh()));
     match Box::pin(server.serve_with_ct(Lines::new(), shutdown)).await {
         Ok(service) => service.waiting().await.map(drop).map_err(StdioError::from),
         // The client closed its end before it sent anything.
