@@ -38,9 +38,6 @@ pub(super) type Context = RequestContext<RoleServer>;
 pub(super) type PageRequest = Option<PaginatedRequestParams>;
 pub(super) type McpResult<T> = Result<T, ErrorData>;
 
-/// The call without its arguments.
-pub(super) type ToolContext<'a> = &'a Context;
-
 /// The answer of a tool, or a failure of ours. A program that fails is an answer.
 pub(super) type ToolResult<T = CallToolResult> = Result<T, Failure>;
 
@@ -53,7 +50,7 @@ pub(super) struct ToolCall<'a> {
     pub caller: &'a Caller,
     /// Whether the client has given it up.
     pub entry: &'a Call,
-    pub context: ToolContext<'a>,
+    pub context: &'a Context,
 }
 
 impl Caller {

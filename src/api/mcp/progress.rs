@@ -11,11 +11,10 @@ use http::request::Parts;
 use rmcp::{
     Peer, RoleServer,
     model::{ProgressNotificationParam, ProgressToken},
-    service::RequestContext,
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Client, shown::last_drawings};
+use super::{Client, caller::Context, shown::last_drawings};
 use crate::domain::{Event, EventKind, StreamKind};
 
 /// The time between two notifications of a silent program. Short enough for a client that waits 10 s.
@@ -48,14 +47,14 @@ struct UnsentOutput {
 }
 
 /// Whether a request's client takes its answer and no other message, also where it names a session.
-pub(super) fn takes_one_answer(context: &RequestContext<RoleServer>) -> bool {
+pub(super) fn takes_one_answer(context: &Context) -> bool {
     let client = context.extensions.get::<Parts>().and_then(|head| head.extensions.get::<Client>());
     client.is_some_and(|client| client.one_answer)
 }
 
 impl Progress {
     /// Of the call that waits for the run with these events.
-    pub(super) fn of(context: &RequestContext<RoleServer>, events: BoxStream<'static, Event>) -> Self {
+    pub(super) fn of(context: &Context, events: BoxStream<'static, Event>) -> Self {
         let token = context.meta.get_progress_token().filter(|_| !takes_one_answer(context));
         let to = token.map(|token| (context.peer.clone(), token));
         Self { to, begun: Instant::now(), notified: None, events, news: UnsentOutput::default() }

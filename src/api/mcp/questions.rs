@@ -24,7 +24,7 @@ use rmcp::{
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::{Caller, caller::ToolContext, progress::SEND_MAX};
+use super::{Caller, caller::Context, progress::SEND_MAX};
 use crate::{
     domain::{
         Code, Event, EventKind, Failure, RunId, Scope,
@@ -73,7 +73,7 @@ pub(super) struct ClientAbilities {
 
 impl ClientAbilities {
     /// Nothing where the client shows no forms. Before revision 2026-07-28 a client without a session cannot answer.
-    pub(super) fn of(caller: &Caller, request: &RunRequest, tools: &Tools, context: ToolContext<'_>) -> Self {
+    pub(super) fn of(caller: &Caller, request: &RunRequest, tools: &Tools, context: &Context) -> Self {
         let version = context.protocol_version();
         let by_repeating = version.is_some_and(|version| !version.has_initialize());
         let shows_forms = || {
@@ -111,12 +111,7 @@ impl Questions {
 
     /// Passes on each question of the program, and its answer. Where the client is asked by answering its call, returns
     /// the first question and the number of its event; otherwise never.
-    pub(super) async fn serve(
-        &mut self,
-        run: &Run,
-        asks: &ClientAbilities,
-        context: ToolContext<'_>,
-    ) -> (u64, Question) {
+    pub(super) async fn serve(&mut self, run: &Run, asks: &ClientAbilities, context: &Context) -> (u64, Question) {
         while let Some(Event { number, kind, .. }) = self.events.next().await {
             let question = match kind {
                 // The protocol forbids to ask for secrets in a form.
@@ -159,17 +154,17 @@ impl Questions {
     }
 
     /// The line that the person gives, with its end; nothing when they decline, or do not answer in time.
-    async fn ask(&mut self, prompt: &str, context: ToolContext<'_>) -> Option<String> {
+    async fn ask(&mut self, prompt: &str, context: &Context) -> Option<String> {
         line_of(self.form(line_form(prompt)?, context).await?)
     }
 
     /// What the person says about a call; nothing when they dismiss the question, which others may answer.
-    async fn approve(&mut self, question: &Approval, context: ToolContext<'_>) -> Option<Answered> {
+    async fn approve(&mut self, question: &Approval, context: &Context) -> Option<Answered> {
         answer_of(self.form(approval_form(question)?, context).await?)
     }
 
     /// Asks by a form; nothing when there is no answer in time.
-    async fn form(&mut self, form: ElicitRequest, context: ToolContext<'_>) -> Option<ElicitResult> {
+    async fn form(&mut self, form: ElicitRequest, context: &Context) -> Option<ElicitResult> {
         let request = ServerRequest::ElicitRequest(form);
         let sent = context.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
         let open = self.open.insert(sent.ok()?);

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{
     Caller, McpParts,
-    caller::{ToolCall, ToolContext, ToolResponse, ToolResult},
+    caller::{Context, ToolCall, ToolResponse, ToolResult},
     content::{self, RunAnswer},
     describe::ToolName,
     picture::{self, Pictures},
@@ -131,9 +131,10 @@ impl McpParts {
             run.detach();
             return Ok(question.into());
         }
-        if view.state != RunState::Finished && knows_tasks(call.context) {
+        let knows_tasks = || call.context.client_capabilities().is_some_and(|client| client.supports_tasks());
+        if view.state != RunState::Finished && knows_tasks() {
             run.detach();
-            return Ok(as_task(&view));
+            return Ok(CallToolResponse::Task(CreateTaskResult::new(task_of(&view))));
         }
         let answer = self.answer(call.caller, &run, &view, OutputPart::default()).await;
         if view.state != RunState::Finished {
@@ -175,7 +176,7 @@ impl McpParts {
     }
 
     /// Waits for the end and reports progress meanwhile.
-    async fn watch(&self, run: &Run, after_event: u64, wait: Option<Wait>, context: ToolContext<'_>) -> RunView {
+    async fn watch(&self, run: &Run, after_event: u64, wait: Option<Wait>, context: &Context) -> RunView {
         let over = run.wait(wait.map_or(self.options.wait_default, |wait| wait.0));
         Progress::of(context, run.events(after_event.saturating_add(1))).until(over).await
     }
@@ -273,16 +274,6 @@ fn limited_to(seconds: Option<u64>) -> Result<Option<Limits>, Failure> {
 async fn stop(run: &Run) -> RunView {
     run.cancel();
     run.wait(STOP_WAIT).await
-}
-
-/// Whether the client of a call knows tasks.
-fn knows_tasks(context: ToolContext<'_>) -> bool {
-    context.client_capabilities().is_some_and(|client| client.supports_tasks())
-}
-
-/// The answer to a call whose run goes on.
-fn as_task(view: &RunView) -> CallToolResponse {
-    CallToolResponse::Task(CreateTaskResult::new(task_of(view)))
 }
 
 fn task_of(view: &RunView) -> Task {
