@@ -53,6 +53,11 @@ pub(super) fn shorten_to(
     [&text[..head], &mark(head, tail - head), &text[tail..]].concat()
 }
 
+/// The text, or its beginning and its end around an ellipsis.
+pub(super) fn clipped(text: &str, bytes_max: usize) -> String {
+    shorten(text, bytes_max, |_, _| "…".to_owned())
+}
+
 /// The mark of texts whose rest cannot be had.
 pub(super) fn left_out(_: usize, left: usize) -> String {
     format!("\n[… {left} bytes are left out here …]\n")

@@ -17,7 +17,7 @@ use super::{
     caller::{McpResult, ToolResult},
     content::{self, REST_BYTES},
     resources::{not_found, unread},
-    shown::{ANSWER_BYTES_MAX, short_name, shorten},
+    shown::{ANSWER_BYTES_MAX, clipped, short_name, shorten},
 };
 use crate::{
     api::schema::{
@@ -100,7 +100,7 @@ impl McpParts {
         let skills = self.skills.list(&caller.principal).await.unwrap_or_default();
         let one = |skill: &Skill| {
             Resource::new(uri(skill, SKILL_FILE), skill.front.name.to_string())
-                .with_description(shorten(&one_line(&skill.front.description), 1024, |_, _| "…".to_owned()))
+                .with_description(clipped(&one_line(&skill.front.description), 1024))
                 .with_mime_type("text/markdown")
         };
         skills.iter().map(one).collect()

@@ -3,7 +3,7 @@
 
 use super::super::{
     McpOptions,
-    shown::{seconds, shorten, size, thousandths},
+    shown::{clipped, seconds, size, thousandths},
     view::{Group, View},
 };
 use crate::{
@@ -14,12 +14,8 @@ use crate::{
 
 /// How much of the runners' labels the description of `run_code` holds, in bytes.
 const LANGUAGES_BYTES_MAX: usize = 2500;
-/// The same for the names of the operator's folders.
-const FOLDERS_BYTES_MAX: usize = 500;
-/// The same for the variables that a run may set.
-const VARIABLES_BYTES_MAX: usize = 500;
-/// The same for the hosts that programs may reach.
-const HOSTS_BYTES_MAX: usize = 500;
+/// The same for each list of hosts, credentials, folders and variables.
+const ITEMS_BYTES_MAX: usize = 500;
 
 pub(super) fn limits(options: &McpOptions) -> String {
     let Limits { wall_ms, memory_bytes, cpu_millis, .. } = options.limits;
@@ -36,7 +32,7 @@ pub(super) fn network(hosts: &[String], installs: bool, view: View) -> String {
         (true, false) => return "\n- No network: nothing can be installed or downloaded.".to_owned(),
         _ => {}
     }
-    let hosts = shorten(&hosts.join(", "), HOSTS_BYTES_MAX, |_, _| "…".to_owned());
+    let hosts = clipped(&hosts.join(", "), ITEMS_BYTES_MAX);
     format!(
         "{how}\n- Network: over HTTP and HTTPS programs reach {hosts}, and nothing else; aiohttp needs trust_env=True."
     )
@@ -56,8 +52,7 @@ pub(super) fn secrets(secrets: &[(String, Vec<String>)]) -> String {
         return String::new();
     }
     let one = |(variable, hosts): &(String, Vec<String>)| format!("{variable} for {}", hosts.join(", "));
-    let all = secrets.iter().map(one).collect::<Vec<_>>().join("; ");
-    let all = shorten(&all, HOSTS_BYTES_MAX, |_, _| "…".to_owned());
+    let all = clipped(&secrets.iter().map(one).collect::<Vec<_>>().join("; "), ITEMS_BYTES_MAX);
     format!("\n- Credentials, as variables of the environment: {all}. Elsewhere they are worthless.")
 }
 
@@ -69,12 +64,12 @@ pub(super) fn folders(options: &McpOptions, owner: &Principal) -> String {
         return String::new();
     }
     let text = format!("\n- Folders of this machine: {}. Copy to /data what is to get a link.", folders.join(", "));
-    shorten(&text, FOLDERS_BYTES_MAX, |_, _| "…".to_owned())
+    clipped(&text, ITEMS_BYTES_MAX)
 }
 
 /// Which variables a run may set.
 pub(super) fn variables(options: &McpOptions) -> String {
-    shorten(&format!("May be set: {}.", options.variables), VARIABLES_BYTES_MAX, |_, _| "…".to_owned())
+    clipped(&format!("May be set: {}.", options.variables), ITEMS_BYTES_MAX)
 }
 
 /// What can be run now, by the labels of the images.
@@ -87,5 +82,5 @@ pub(super) fn languages<'a>(runners: impl Iterator<Item = &'a Runner>) -> String
     // The browser has a tool of its own.
     let runners = runners.filter(|runner| !browser::is_browser(&runner.language));
     let text = runners.map(one).collect::<Vec<_>>().concat();
-    shorten(&text, LANGUAGES_BYTES_MAX, |_, _| "…".to_owned())
+    clipped(&text, LANGUAGES_BYTES_MAX)
 }
