@@ -54,7 +54,6 @@ use self::{
     caller::{Caller, Calls, Context, McpResult, PageRequest, ToolCall},
     questions::Returned,
     resources::{FOLLOWED_MAX, FileChanges, Followed, Sink, URIS_BYTES_MAX},
-    shown::short_name,
 };
 pub use self::{
     describe::ToolName,
@@ -64,7 +63,7 @@ pub use self::{
     view::{Client, Group, McpOptions, McpParts, View},
 };
 use crate::{
-    domain::{Code, ConversationId, Failure, Principal, TraceContext, id::RequestId},
+    domain::{Code, ConversationId, Failure, Principal, TraceContext, id::RequestId, text},
     services::{browser, tokens::Token},
 };
 
@@ -146,7 +145,7 @@ impl ServerHandler for McpServer {
 
     async fn call_tool(&self, request: CallToolRequestParams, context: Context) -> McpResult<CallToolResponse> {
         let Some(tool) = ToolName::find(&request.name) else {
-            let name = short_name(&request.name);
+            let name = text::shown(&request.name);
             return Err(ErrorData::invalid_params(format!("name: there is no tool `{name}`: see tools/list"), None));
         };
         let caller = self.caller(&context.extensions)?;
@@ -330,7 +329,7 @@ fn unfit(method: &str, is_modern: bool) -> ErrorData {
             "params: they must be {\"uri\": …} with a string"
         }
         _ => {
-            let why = format!("method: there is no `{}` here", short_name(method));
+            let why = format!("method: there is no `{}` here", text::shown(method));
             return ErrorData::new(ErrorCode::METHOD_NOT_FOUND, why, None);
         }
     };

@@ -8,16 +8,13 @@ use super::{
     caller::ToolResult,
     content,
     describe::ToolName,
-    shown::{ANSWER_BYTES_MAX, shorten},
+    shown::{TEXT_BYTES_MAX, shorten},
 };
 use crate::{
     api::schema::tools::{GetToolSource, RegisterMcpServer, SearchTools, found_limit},
     domain::{Code, Failure, Scope, text::one_line},
     services::tools::{Found, ModuleLanguage, SearchResult, ServerState},
 };
-
-/// How much of a module an answer holds, in bytes: JSON writes a control character in six.
-const SOURCE_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
 
 impl McpParts {
     pub(super) async fn search_tools(&self, caller: &Caller, SearchTools { query, limit }: SearchTools) -> ToolResult {
@@ -50,7 +47,7 @@ impl McpParts {
         let mark = |_: usize, left: usize| {
             format!("\n[… {left} bytes are left out here: call {search} with other words, or with a smaller limit …]\n")
         };
-        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, mark), false))
+        Ok(content::plain(shorten(&text, TEXT_BYTES_MAX, mark), false))
     }
 
     pub(super) async fn tool_source(&self, caller: &Caller, arguments: GetToolSource) -> ToolResult {
@@ -60,7 +57,7 @@ impl McpParts {
         let text = source.types.unwrap_or(source.text);
         let route = "GET /v1/tools/{server}/{tool}/source";
         let mark = |_: usize, left: usize| format!("\n[… {left} bytes are left out here: {route} shows them …]\n");
-        Ok(content::plain(shorten(&text, SOURCE_BYTES_MAX, mark), false))
+        Ok(content::plain(shorten(&text, TEXT_BYTES_MAX, mark), false))
     }
 
     /// For the caller's own programs. Answers as ipybox does: the names of the tools, each in a text of its own.

@@ -7,10 +7,10 @@ use crate::domain::text::json_bytes;
 
 /// One answer, in bytes of JSON.
 pub(super) const ANSWER_BYTES_MAX: usize = 700 << 10;
+/// A text of which an answer holds nothing else, in bytes: JSON writes a control character in six.
+pub(super) const TEXT_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
 /// A program's output in one answer, in bytes.
 pub(super) const OUTPUT_BYTES_MAX: usize = 48 << 10;
-/// How much of an unknown name is repeated in an answer, in characters.
-const NAME_CHARS_MAX: usize = 80;
 /// What the JSON of a shown text may exceed the text by: cuts texts of control characters shorter.
 const JSON_PER_BYTE: usize = 3;
 
@@ -72,11 +72,6 @@ pub(super) fn last_drawings(text: &str) -> String {
         [drawings.rsplit('\r').next().unwrap_or_default(), end]
     });
     lines.collect()
-}
-
-/// An unknown name, as far as an answer repeats it.
-pub(super) fn short_name(name: &str) -> String {
-    name.escape_debug().take(NAME_CHARS_MAX).collect()
 }
 
 pub(super) fn seconds(ms: u64) -> String {

@@ -17,7 +17,7 @@ use super::{
     caller::{McpResult, ToolResult},
     content::{self, REST_BYTES},
     resources::{not_found, unread},
-    shown::{ANSWER_BYTES_MAX, clipped, short_name, shorten},
+    shown::{ANSWER_BYTES_MAX, TEXT_BYTES_MAX, clipped, shorten},
 };
 use crate::{
     api::schema::{
@@ -28,7 +28,7 @@ use crate::{
     domain::{
         Code, Failure, SafePath, Scope,
         skills::{SKILL_FILE, SKILL_FILE_BYTES_MAX, SkillName},
-        text::one_line,
+        text::{self, one_line},
     },
     services::{
         files::media_type,
@@ -38,8 +38,6 @@ use crate::{
 
 /// What URIs of skills begin with.
 pub(super) const SCHEME: &str = "skill://";
-/// How much of a text an answer holds, in bytes: JSON writes a control character in six.
-const TEXT_BYTES_MAX: usize = ANSWER_BYTES_MAX / 6 - 1024;
 const RULE: usize = 80;
 /// The longest file that is read as a resource, in bytes. A digest is of the whole, so none is shortened.
 const RESOURCE_BYTES_MAX: u64 = TEXT_BYTES_MAX as u64;
@@ -216,7 +214,7 @@ fn answer(SkillContent { skill, bytes }: SkillContent, file: Option<&str>) -> Ca
 }
 
 fn missing(name: &str, file: &str) -> CallToolResult {
-    let (file, name) = (short_name(file), short_name(name));
+    let (file, name) = (text::shown(file), text::shown(name));
     let why = format!("Error: File '{file}' not found in skill '{name}'. Use list_skills() to see available skills.");
     content::plain(why, true)
 }
