@@ -7,9 +7,9 @@
 
 mod sentences;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use rmcp::model::{Implementation, JsonObject, ServerCapabilities, ServerConfig, Tool, ToolAnnotations};
+use rmcp::model::{Implementation, ServerCapabilities, ServerConfig, Tool, ToolAnnotations};
 use serde_json::Value;
 
 use self::sentences::{calls, folders, languages, limits, network, secrets, variables};
@@ -49,6 +49,8 @@ struct Facts {
     hints: [bool; 3],
     about: &'static str,
     arguments: fn() -> Schema,
+    /// `None` for a tool whose results are texts alone.
+    result: Option<fn() -> Schema>,
 }
 
 macro_rules! tools {
@@ -73,14 +75,11 @@ macro_rules! tools {
                         hints: $hints,
                         about: $about,
                         arguments: input::<$arguments>,
+                        result: [$(output::<$result> as fn() -> Schema)?].into_iter().next(),
                     },)*
                 }
             }
         }
-
-        /// In the order of the list.
-        static OUTPUTS: LazyLock<Vec<Option<Arc<JsonObject>>>> =
-            LazyLock::new(|| vec![$([$(Arc::new(output::<$result>()))?].into_iter().next(),)*]);
     };
 }
 
@@ -272,13 +271,13 @@ pub fn tools(
 ) -> Vec<Tool> {
     // What is said of all programs is in one description: that of the first tool that runs them.
     let first = if view.lists(Group::Run) { ToolName::RunCode } else { ToolName::RunCell };
-    let one = |(tool, output): (&ToolName, &Option<Arc<JsonObject>>)| {
-        let Facts { title, hints: [read_only, destructive, idempotent], about, .. } = tool.facts();
+    let one = |tool: ToolName| {
+        let Facts { title, hints: [read_only, destructive, idempotent], about, result, .. } = tool.facts();
         let mut about = view.names_in(about);
-        if *tool == ToolName::RunCell && *tool != first {
+        if tool == ToolName::RunCell && tool != first {
             about += &view.names_in(" The rest is as in @run_code.");
         }
-        if *tool == first {
+        if tool == first {
             about += &network(offered.hosts, offered.installs, view);
             about += &calls(offered.tools, view);
             about += &secrets(offered.secrets);
@@ -288,12 +287,12 @@ pub fn tools(
             about += &languages(runners.iter().filter(can_run));
         }
         let annotations = ToolAnnotations::new().read_only(read_only).destructive(destructive).idempotent(idempotent);
-        let described = Tool::new(view.name(*tool), about, tool.input(options, view))
+        let described = Tool::new(view.name(tool), about, tool.input(options, view))
             .with_title(title)
             // Only a browser's page is of the world outside: what else programs reach is the operator's to allow.
             .with_annotations(annotations.open_world(tool.browses()));
-        match output.as_ref().filter(|_| view.structured) {
-            Some(output) => described.with_raw_output_schema(Arc::clone(output)),
+        match result.filter(|_| view.structured) {
+            Some(result) => described.with_raw_output_schema(Arc::new(result())),
             None => described,
         }
     };
@@ -307,7 +306,7 @@ pub fn tools(
         _ => true,
     };
     let listed = |tool: &ToolName| view.lists(tool.group()) && is_there(*tool) && may(*tool);
-    ToolName::ALL.iter().zip(OUTPUTS.iter()).filter(|(tool, _)| listed(tool)).map(one).collect()
+    ToolName::ALL.iter().copied().filter(listed).map(one).collect()
 }
 
 /// Who we are, and how the tools work together.
