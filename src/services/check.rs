@@ -19,7 +19,6 @@ use bytes::Bytes;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
-use self::answer::Bounds;
 pub use self::answer::{Checked, Problem, Severity};
 use super::{
     admission::{Admission, Permit},
@@ -68,10 +67,11 @@ struct Inner {
 /// One check that may begin.
 struct Job {
     runner: Runner,
-    /// The program of ours, and what it reads.
+    /// The program of ours.
     tool: &'static str,
-    input: Bytes,
-    bounds: Bounds,
+    /// What it reads: the file that the program is, and the program.
+    file: &'static str,
+    code: Bytes,
 }
 
 impl Checker {
@@ -135,12 +135,11 @@ impl Inner {
         if code.len() > bytes_max {
             return Err(Failure::argument("code", format!("it is longer than {bytes_max} bytes")));
         }
-        let input = [file.as_bytes(), b"\n", code].concat().into();
-        Ok(Job { runner, tool, input, bounds: Bounds::of(code) })
+        Ok(Job { runner, tool, file, code: code.clone() })
     }
 
     async fn execute(&self, job: Job, by: Option<&Started>, _permit: Permit) -> Result<Checked, Failure> {
-        let Job { runner, tool, input, bounds } = job;
+        let Job { runner, tool, file, code } = job;
         let SharedParts { sandboxes, isolation, .. } = &self.parts;
         isolation.wait(&runner.image).await?;
         let staging = staged(&self.parts, &Principal::self_test()).await?;
@@ -149,7 +148,7 @@ impl Inner {
             data: staging.data(),
             limits: self.limits,
             code: Bytes::from_static(tool.as_bytes()),
-            stdin: input,
+            stdin: [file.as_bytes(), b"\n", &code].concat().into(),
             channels: None,
             by,
             cancel: self.stop.child_token(),
@@ -175,7 +174,7 @@ impl Inner {
                 return Err(Failure::argument("code", why));
             }
         }
-        bounds.read(&stdout).ok_or_else(|| {
+        Checked::read(&stdout, &code).ok_or_else(|| {
             log("what checked a program printed something else than its answer");
             failed()
         })

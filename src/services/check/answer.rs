@@ -48,24 +48,13 @@ words! {
     }
 }
 
-/// What the answer for one program may be.
-#[derive(Debug)]
-pub(super) struct Bounds {
-    formatted_bytes_max: usize,
-    lines: u32,
-}
-
-impl Bounds {
-    pub fn of(code: &[u8]) -> Self {
-        Self { formatted_bytes_max: code.len() * 2 + LONGER_BYTES_MAX, lines: lines_of(code) }
-    }
-
-    /// The answer; `None` where it breaks a bound.
-    pub fn read(&self, printed: &str) -> Option<Checked> {
-        let checked: Checked = serde_json::from_str(printed.trim()).ok()?;
-        let Checked { code, problems } = &checked;
-        let lines = code.as_ref().map_or(self.lines, |code| lines_of(code.as_bytes()));
-        let fits = code.as_ref().is_none_or(|code| code.len() <= self.formatted_bytes_max)
+impl Checked {
+    /// The answer for this program; `None` where it breaks a bound.
+    pub(super) fn read(printed: &str, program: &[u8]) -> Option<Self> {
+        let checked: Self = serde_json::from_str(printed.trim()).ok()?;
+        let Self { code, problems } = &checked;
+        let lines = lines_of(code.as_ref().map_or(program, String::as_bytes));
+        let fits = code.as_ref().is_none_or(|code| code.len() <= program.len() * 2 + LONGER_BYTES_MAX)
             && problems.len() <= PROBLEMS_MAX
             && problems.iter().all(|problem| problem.is_within(lines));
         fits.then_some(checked)
@@ -106,7 +95,7 @@ mod tests {
     }
 
     fn read(answer: &Value) -> Option<Checked> {
-        Bounds::of(b"a\nb").read(&answer.to_string())
+        Checked::read(&answer.to_string(), b"a\nb")
     }
 
     #[test]
@@ -122,12 +111,12 @@ mod tests {
     #[test]
     fn hostile_answers_are_refused() {
         for printed in ["", "null", "[]", "{}", "{\"code\":null}", "{\"problems\":[]}", "1e999", "\u{0}"] {
-            assert_eq!(Bounds::of(b"a").read(printed), None, "{printed}");
+            assert_eq!(Checked::read(printed, b"a"), None, "{printed}");
         }
         let twice = format!("{0}\n{0}", json!({"code": null, "problems": []}));
-        assert_eq!(Bounds::of(b"a").read(&twice), None, "two answers");
+        assert_eq!(Checked::read(&twice, b"a"), None, "two answers");
         let deep = format!("{{\"code\":null,\"problems\":{}", "[".repeat(100_000));
-        assert_eq!(Bounds::of(b"a").read(&deep), None, "nested");
+        assert_eq!(Checked::read(&deep, b"a"), None, "nested");
         let long = "x".repeat(2 * 3 + LONGER_BYTES_MAX + 1);
         assert_eq!(read(&json!({"code": long, "problems": []})), None, "a longer program");
         assert_eq!(read(&json!({"code": 1, "problems": []})), None, "no text");
