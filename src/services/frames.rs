@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::files::FileMessage;
-use crate::domain::{Environment, text};
+use crate::domain::{Environment, StreamKind, text};
 
 /// Longest payload of a frame, in bytes.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
@@ -39,8 +39,7 @@ const FILES_OUT: u8 = 0x87;
 pub(crate) enum RunnerMessage {
     /// The runner can take a program.
     Ready(ReadyReport),
-    Stdout(Bytes),
-    Stderr(Bytes),
+    Output(StreamKind, Bytes),
     /// The program and everything it started have ended.
     Exit(ExitReport),
     /// The sandbox cannot go on.
@@ -176,10 +175,7 @@ pub(crate) fn request(program: &[u8], start: &Start<'_>, stdin: &[u8], open: boo
 
 /// The frames that start the kernel of a session; its input stays open.
 pub(crate) fn session(start: &Start<'_>) -> Bytes {
-    let mut out = BytesMut::new();
-    put(&mut out, CONFIG, &start.config());
-    put(&mut out, GO, &[]);
-    out.freeze()
+    [frame(CONFIG, &start.config()), frame(GO, &[])].concat().into()
 }
 
 fn frame(kind: u8, payload: &[u8]) -> Bytes {
@@ -248,8 +244,8 @@ fn message(kind: u8, payload: Bytes) -> Result<RunnerMessage, FrameError> {
         serde_json::from_slice(payload).map_err(|_| FrameError::Unreadable { kind })
     }
     match kind {
-        STDOUT => Ok(RunnerMessage::Stdout(payload)),
-        STDERR => Ok(RunnerMessage::Stderr(payload)),
+        STDOUT => Ok(RunnerMessage::Output(StreamKind::Stdout, payload)),
+        STDERR => Ok(RunnerMessage::Output(StreamKind::Stderr, payload)),
         FROM_CHANNELS => Ok(RunnerMessage::Channels(payload)),
         FILES_OUT => files::message(payload).map(RunnerMessage::Files),
         READY => read(kind, &payload).map(RunnerMessage::Ready),

@@ -254,8 +254,7 @@ impl Attachment {
             return Some(match self.decoder.as_mut()?.next() {
                 Ok(None) => return None,
                 Ok(Some(RunnerMessage::Ready(_))) => continue,
-                Ok(Some(RunnerMessage::Stdout(bytes))) => SandboxEvent::Output(StreamKind::Stdout, bytes),
-                Ok(Some(RunnerMessage::Stderr(bytes))) => SandboxEvent::Output(StreamKind::Stderr, bytes),
+                Ok(Some(RunnerMessage::Output(stream, bytes))) => SandboxEvent::Output(stream, bytes),
                 Ok(Some(RunnerMessage::Exit(report))) => SandboxEvent::ProgramExited(report),
                 Ok(Some(RunnerMessage::Files(message))) => SandboxEvent::Files(message),
                 Ok(Some(RunnerMessage::Channels(bytes))) => match &mut self.channels {

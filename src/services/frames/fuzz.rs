@@ -49,8 +49,8 @@ fn decode_whole(mut bytes: &[u8]) -> Decoded {
 /// Output is passed on as it is; a status or a signal is one that a process can have; a sentence is short.
 fn check_message(message: &RunnerMessage, kind: u8, payload: &[u8]) {
     match message {
-        RunnerMessage::Stdout(output) => assert!(kind == STDOUT && output == payload),
-        RunnerMessage::Stderr(output) => assert!(kind == STDERR && output == payload),
+        RunnerMessage::Output(StreamKind::Stdout, output) => assert!(kind == STDOUT && output == payload),
+        RunnerMessage::Output(StreamKind::Stderr, output) => assert!(kind == STDERR && output == payload),
         RunnerMessage::Channels(bytes) => assert!(kind == FROM_CHANNELS && bytes == payload),
         RunnerMessage::Files(files) => {
             assert_eq!(kind, FILES_OUT);
