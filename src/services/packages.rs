@@ -180,19 +180,16 @@ impl Packages {
     }
 
     /// Installs packages beside those that the conversation has. When that fails, it has what it had. Goes on when the
-    /// caller goes away. `tell` gets the words of the tool as they come.
+    /// caller goes away.
     ///
     /// # Errors
     /// [`Code::PackagesOff`], [`Code::InvalidArgument`], [`Code::PackagesRefused`], [`Code::QuotaExceeded`],
     /// [`Code::QueueFull`], [`Code::Forbidden`], those of [`Tokens::begin`], and those of the engine.
-    pub async fn install(
-        &self,
-        wanted: InstallRequest,
-        tell: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<Installed, Failure> {
-        self.install_as(wanted, Tokens::begin, tell).await
+    pub async fn install(&self, wanted: InstallRequest) -> Result<Installed, Failure> {
+        self.install_as(wanted, Tokens::begin, |_| {}).await
     }
 
+    /// The same. `tell` gets the words of the tool as they come.
     async fn install_as(
         &self,
         wanted: InstallRequest,

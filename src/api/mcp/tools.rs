@@ -164,14 +164,14 @@ impl McpParts {
     async fn install_packages(&self, caller: &Caller, arguments: InstallPackages) -> ToolResult {
         let InstallPackages { conversation_id, language, packages } = arguments;
         let wanted = InstallRequest { conversation: caller.key(conversation_id), language, tool: None, packages };
-        let installed = self.packages.install(wanted, |_| {}).await?;
+        let installed = self.packages.install(wanted).await?;
         Ok(content::said(caller, installed_sentence(&installed), &InstalledPackages::from(&installed)))
     }
 
     async fn install_package(&self, caller: &Caller, arguments: InstallPackage) -> ToolResult {
         let (conversation, packages) = (caller.key(own_conversation(caller)?), vec![arguments.package_name]);
         let wanted = InstallRequest { conversation, language: Language::default(), tool: None, packages };
-        match self.packages.install(wanted, |_| {}).await {
+        match self.packages.install(wanted).await {
             Ok(installed) => Ok(content::plain(installed_sentence(&installed), false)),
             Err(failure) if failure.code == Code::PackagesOff => {
                 Ok(content::plain(failure.message + self.what_is_there().as_str(), true))

@@ -82,7 +82,7 @@ pub(super) async fn install(call: Call, body: RequestBody) -> Answer<InstalledPa
     let conversation = call.conversation()?;
     let CreatePackages { language, packages } = body.json().await?;
     let wanted = InstallRequest { conversation, language: language.unwrap_or_default(), tool: None, packages };
-    let installed = call.parts.packages.install(wanted, |_| {}).await?;
+    let installed = call.parts.packages.install(wanted).await?;
     Ok(Json(InstalledPackages::from(&installed)))
 }
 
