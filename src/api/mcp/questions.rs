@@ -60,6 +60,23 @@ pub(super) enum Question {
     Approval(Box<Approval>),
 }
 
+impl Question {
+    /// `None` for a line of input.
+    fn approval(&self) -> Option<ApprovalId> {
+        match self {
+            Self::Line(_) => None,
+            Self::Approval(question) => Some(question.id),
+        }
+    }
+
+    fn form(&self) -> Option<ElicitRequest> {
+        match self {
+            Self::Line(prompt) => line_form(prompt),
+            Self::Approval(question) => approval_form(question),
+        }
+    }
+}
+
 /// What a client can be asked.
 #[derive(Default)]
 pub(super) struct ClientAbilities {
@@ -89,12 +106,19 @@ impl ClientAbilities {
         Self { input, approvals: may.then(|| (Arc::clone(tools.approvals()), by())), by_repeating }
     }
 
-    /// Stores what a person said about a call.
-    pub(super) async fn answer(&self, question: ApprovalId, answer: Answered) {
-        if let Some((approvals, by)) = &self.approvals
-            && let Err(failure) = approvals.answer(by, question, answer).await
-        {
-            debug!(code = %failure.code, "an answer came too late");
+    /// Passes on what a form was filled in with: what a person says about a call, otherwise a line of input, which ends
+    /// where there is none. A question about a call that is dismissed may be answered by others.
+    async fn pass_on(&self, run: &Run, approval: Option<ApprovalId>, filled: Option<ElicitResult>) {
+        match (approval, &self.approvals) {
+            (Some(question), Some((approvals, by))) => {
+                if let Some(answer) = filled.and_then(answer_of)
+                    && let Err(failure) = approvals.answer(by, question, answer).await
+                {
+                    debug!(code = %failure.code, "an answer came too late");
+                }
+            }
+            (None, _) if self.input => give(run, filled.and_then(line_of)).await,
+            _ => {}
         }
     }
 
@@ -126,17 +150,8 @@ impl Questions {
             if asks.by_repeating {
                 return (number, question);
             }
-            match question {
-                Question::Line(prompt) => {
-                    let line = self.ask(&prompt, context).await;
-                    give(run, line).await;
-                }
-                Question::Approval(question) => {
-                    if let Some(answer) = self.approve(&question, context).await {
-                        asks.answer(question.id, answer).await;
-                    }
-                }
-            }
+            let filled = self.ask(&question, context).await;
+            asks.pass_on(run, question.approval(), filled).await;
         }
         std::future::pending().await
     }
@@ -153,19 +168,9 @@ impl Questions {
         }
     }
 
-    /// The line that the person gives, with its end; nothing when they decline, or do not answer in time.
-    async fn ask(&mut self, prompt: &str, context: &Context) -> Option<String> {
-        line_of(self.form(line_form(prompt)?, context).await?)
-    }
-
-    /// What the person says about a call; nothing when they dismiss the question, which others may answer.
-    async fn approve(&mut self, question: &Approval, context: &Context) -> Option<Answered> {
-        answer_of(self.form(approval_form(question)?, context).await?)
-    }
-
     /// Asks by a form; nothing when there is no answer in time.
-    async fn form(&mut self, form: ElicitRequest, context: &Context) -> Option<ElicitResult> {
-        let request = ServerRequest::ElicitRequest(form);
+    async fn ask(&mut self, question: &Question, context: &Context) -> Option<ElicitResult> {
+        let request = ServerRequest::ElicitRequest(question.form()?);
         let sent = context.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
         let open = self.open.insert(sent.ok()?);
         let Ok(answer) = timeout(ANSWER_MAX, &mut open.rx).await else {
@@ -273,27 +278,18 @@ impl Returned {
     /// answer.
     pub(super) async fn deliver(&self, run: &Run, asks: &ClientAbilities) -> u64 {
         let filled = self.answers.get(KEY).and_then(|value| serde_json::from_value(value.clone()).ok());
-        let Some(filled) = filled else { return self.event };
-        match self.approval {
-            Some(question) => {
-                if let Some(answer) = answer_of(filled) {
-                    asks.answer(question, answer).await;
-                }
-            }
-            None if asks.input => give(run, line_of(filled)).await,
-            None => {}
+        if filled.is_none() {
+            return self.event;
         }
+        asks.pass_on(run, self.approval, filled).await;
         self.event.saturating_add(1)
     }
 }
 
 /// The answer to a call whose program waits for a person.
 pub(super) fn required(run: RunId, event: u64, question: &Question) -> Option<InputRequiredResult> {
-    let (form, about) = match question {
-        Question::Line(prompt) => (line_form(prompt)?, LINE.to_owned()),
-        Question::Approval(approval) => (approval_form(approval)?, approval.id.to_string()),
-    };
-    let questions = BTreeMap::from([(KEY.to_owned(), InputRequest::Elicitation(form))]);
+    let about = question.approval().map_or_else(|| LINE.to_owned(), |id| id.to_string());
+    let questions = BTreeMap::from([(KEY.to_owned(), InputRequest::Elicitation(question.form()?))]);
     Some(InputRequiredResult::new(Some(questions), Some(format!("{run} {event} {about}"))))
 }
 
