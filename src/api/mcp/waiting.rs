@@ -9,8 +9,8 @@ use std::{sync::Arc, time::Duration};
 use rmcp::{
     ErrorData,
     model::{
-        CallToolResponse, CallToolResult, CreateTaskResult, DetailedTask, ErrorCode, GetTaskResult,
-        InputRequiredResult, Task, TaskPayload, TaskStatus, object,
+        CallToolResponse, CreateTaskResult, DetailedTask, ErrorCode, GetTaskResult, InputRequiredResult, Task,
+        TaskPayload, TaskStatus, object,
     },
 };
 use serde_json::json;
@@ -30,6 +30,7 @@ use crate::{
         report::RunReport,
     },
     domain::{Code, ConversationId, Ended, Failure, Limits, RunId, environment::check_args, text::rfc3339},
+    ports::history::HistoryLine,
     services::{
         history,
         runs::{CapturedOutput, CellSession, Report, Run, RunHandle, RunRequest, RunState, RunView},
@@ -148,7 +149,7 @@ impl McpParts {
         let GetRun { run_id, after_event, output_offset: offset, wait_seconds } = arguments;
         let shown = OutputPart { after_event: after_event.unwrap_or(0), offset };
         let Ok(run) = self.runs.get(&call.caller.principal, run_id) else {
-            return self.recorded(call.caller, run_id).await;
+            return recorded(call.caller, &self.history.run(&call.caller.principal, run_id).await?);
         };
         let view = tokio::select! {
             view = self.watch(&run, shown.after_event, wait_seconds, call.context) => view,
@@ -156,15 +157,6 @@ impl McpParts {
             () = call.entry.left() => run.view(),
         };
         self.answer(call.caller, &run, &view, shown).await
-    }
-
-    /// A run that is no longer in memory.
-    async fn recorded(&self, caller: &Caller, run: RunId) -> ToolResult {
-        let line = self.history.run(&caller.principal, run).await?;
-        match line.end.as_ref().and_then(history::failure) {
-            Some(failure) => Err(failure),
-            None => Ok(content::recorded(caller, &RunReport::from(&line))),
-        }
     }
 
     pub(super) async fn cancel_run(&self, caller: &Caller, CancelRun { run_id }: CancelRun) -> ToolResult {
@@ -235,12 +227,8 @@ impl McpParts {
     async fn payload(&self, caller: &Caller, run: &Run, view: &RunView) -> TaskPayload {
         match &view.result {
             None => TaskPayload::Working,
-            Some(Err(failure)) => failed(caller, failure),
             Some(Ok(report)) if report.outcome.ended == Ended::Cancelled => TaskPayload::Cancelled,
-            Some(Ok(_)) => match self.answer(caller, run, view, OutputPart::default()).await {
-                Ok(result) => completed(&result),
-                Err(failure) => failed(caller, &failure),
-            },
+            Some(_) => ended(caller, self.answer(caller, run, view, OutputPart::default()).await),
         }
     }
 
@@ -250,14 +238,11 @@ impl McpParts {
         let begun = run.unix_ms();
         let updated = line.end.as_ref().map_or(begun, |end| end.unix_ms);
         let task = Task::new(run.to_string(), TaskStatus::Working, rfc3339(begun / 1000), rfc3339(updated / 1000));
-        let payload = match self.recorded(caller, run).await {
-            _ if line.end.is_none() => TaskPayload::Working,
+        let payload = match &line.end {
+            None => TaskPayload::Working,
             // As it was while the run was in memory: a status that is final does not change.
-            _ if line.end.as_ref().is_some_and(|end| end.word.as_str() == Ended::Cancelled.word()) => {
-                TaskPayload::Cancelled
-            }
-            Ok(result) => completed(&result),
-            Err(failure) => failed(caller, &failure),
+            Some(end) if end.word.as_str() == Ended::Cancelled.word() => TaskPayload::Cancelled,
+            Some(_) => ended(caller, recorded(caller, &line)),
         };
         Ok(DetailedTask::new(task, payload))
     }
@@ -282,14 +267,23 @@ fn task_of(view: &RunView) -> Task {
     Task::new(view.run.to_string(), TaskStatus::Working, created, updated).with_poll_interval_ms(POLL_MS)
 }
 
-fn completed(result: &CallToolResult) -> TaskPayload {
-    TaskPayload::Completed { result: object(serde_json::to_value(result).unwrap_or_default()) }
+/// A run that is no longer in memory.
+fn recorded(caller: &Caller, line: &HistoryLine) -> ToolResult {
+    match line.end.as_ref().and_then(history::failure) {
+        Some(failure) => Err(failure),
+        None => Ok(content::recorded(caller, &RunReport::from(line))),
+    }
 }
 
-/// A failure of ours. A program that fails is a result.
-fn failed(caller: &Caller, failure: &Failure) -> TaskPayload {
-    let message = caller.sentence(failure);
-    TaskPayload::Failed { error: object(json!({"code": ErrorCode::INTERNAL_ERROR.0, "message": message})) }
+/// A run that has ended, as a task. Only a failure of ours is one: a program that fails is a result.
+fn ended(caller: &Caller, answer: ToolResult) -> TaskPayload {
+    match answer {
+        Ok(result) => TaskPayload::Completed { result: object(serde_json::to_value(result).unwrap_or_default()) },
+        Err(failure) => {
+            let message = caller.sentence(&failure);
+            TaskPayload::Failed { error: object(json!({"code": ErrorCode::INTERNAL_ERROR.0, "message": message})) }
+        }
+    }
 }
 
 /// The run that a task is, where the caller's token may ask for it.
