@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::{
     FutureExt as _, StreamExt,
-    future::{BoxFuture, Fuse},
+    future::{BoxFuture, Fuse, OptionFuture},
     stream::BoxStream,
 };
 use tokio::{
@@ -219,7 +219,8 @@ impl Attachment {
             let drained = self.exited.as_ref().map_or_else(Instant::now, |(_, until)| *until);
             tokio::select! {
                 biased;
-                chunk = next_chunk(&mut self.output) => {
+                // Without a stream, none comes any more.
+                Some(chunk) = OptionFuture::from(self.output.as_mut().map(StreamExt::next)) => {
                     if let Some(event) = self.read(chunk) {
                         return event;
                     }
@@ -268,16 +269,6 @@ impl Attachment {
                 Err(error) => SandboxEvent::ContractBroken(error.to_string()),
             });
         }
-    }
-}
-
-/// The next chunk; never, once the stream has ended.
-async fn next_chunk(
-    output: &mut Option<BoxStream<'static, Result<Output, EngineError>>>,
-) -> Option<Result<Output, EngineError>> {
-    match output {
-        Some(stream) => stream.next().await,
-        None => std::future::pending().await,
     }
 }
 
