@@ -101,7 +101,7 @@ impl Runner {
         if label(LABEL_RUNNER) != Some("true") {
             return Err("the label `sandbox.runner` is not `true`".to_owned());
         }
-        let bad = |label| move |why: IdError| format!("the label `{label}` has an invalid name: it {why}");
+        let bad = |label| move |why: IdError| format!("the label `{label}` has an invalid name: {why}");
         let language = label(LABEL_LANGUAGE).ok_or("the label `sandbox.language` is missing")?;
         let language = language.parse::<Language>().map_err(bad(LABEL_LANGUAGE))?;
         let is_framed = match label(LABEL_PROTOCOL) {
@@ -265,7 +265,7 @@ mod tests {
             ),
             (
                 &[(LABEL_RUNNER, "true"), (LABEL_LANGUAGE, "../x")],
-                "`sandbox.language` has an invalid name: it the first",
+                "`sandbox.language` has an invalid name: the first character",
             ),
         ];
         for (labels, why) in cases {
