@@ -197,7 +197,6 @@ answers! {
     }
 
     /// An error of the server or the request; a program that fails is a result.
-    #[derive(JsonSchema)]
     pub struct ErrorResult(about: (Code, String, RequestId)) {
         /// What went wrong.
         error: ErrorBody = about.into(),
@@ -207,7 +206,6 @@ answers! {
     #[derive(JsonSchema)]
     pub struct ErrorBody((code, text, request): (Code, String, RequestId)) {
         /// A stable word for programs.
-        #[schema(value_type = ErrorCode)]
         code: &'static str = code.as_str(),
         /// One sentence that says what to do.
         message: String = text,
@@ -217,7 +215,7 @@ answers! {
 }
 
 /// A file was deleted.
-#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Deleted {
     /// Always true.
     pub deleted: bool,

@@ -206,7 +206,7 @@ pub struct DeleteFile {
     pub path_encoded: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub enum Encoding {
     #[serde(rename = "utf-8")]
     Utf8,

@@ -16,7 +16,6 @@ use crate::{
 
 answers! {
     /// The result of a run.
-    #[derive(JsonSchema)]
     pub struct RunResult(report: &Report) {
         /// Identifies this run in logs.
         run_id: String = report.run.to_string(),

@@ -44,7 +44,7 @@ pub struct CreateToken {
 
 answers! {
     /// The limits of a token; an absent member means no limit.
-    #[derive(Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[derive(Copy, Default, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
     pub struct TokenLimitsBody(limits: &TokenLimits) {
         /// Programs and cells that may begin within a minute.

@@ -133,7 +133,6 @@ pub struct ToolServerBody {
     pub server: ServerText,
     /// The value of `{secret}` in its headers and variables. It is never shown again. When absent, the stored secret is
     /// kept unless the address changes.
-    #[serde(default)]
     #[schema(max_length = 8192)]
     pub secret: Option<String>,
 }

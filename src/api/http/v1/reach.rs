@@ -99,7 +99,6 @@ pub(super) async fn remove_policy(State(admin): State<Admin>, call: Call) -> Rep
 #[into_params(parameter_in = Query)]
 pub(super) struct ModuleLanguageQuery {
     /// `python` (default) or `typescript`.
-    #[serde(default)]
     #[param(inline)]
     language: Option<ModuleLanguage>,
 }
