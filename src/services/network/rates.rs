@@ -40,6 +40,7 @@ type Left = HashMap<(String, Principal), LeftBytes>;
 /// Bytes that connections had not paid for when they ended.
 struct LeftBytes {
     bytes: u32,
+    rate: NonZeroU32,
     /// When the allowance was last used up.
     at: Instant,
 }
@@ -86,13 +87,16 @@ impl Unpaid {
             }
             None
         };
-        if let Some(left) = self.left.lock().get_mut(&self.key) {
-            left.age(self.rate);
+        let mut all = self.left.lock();
+        if let Some(left) = all.get_mut(&self.key) {
+            *left = LeftBytes { bytes: left.owed(), rate: self.rate, at: Instant::now() };
             let wait = charge(&mut left.bytes);
             if wait.is_some() {
                 return wait;
             }
+            all.remove(&self.key);
         }
+        drop(all);
         charge(&mut self.bytes)
     }
 }
@@ -100,8 +104,11 @@ impl Unpaid {
 impl Drop for Unpaid {
     fn drop(&mut self) {
         if self.bytes > 0 && self.pay().is_some() {
-            let mut left = self.left.lock();
-            let left = left.entry(self.key.clone()).or_insert_with(|| LeftBytes { bytes: 0, at: Instant::now() });
+            let mut all = self.left.lock();
+            // An owner may never connect again, and there may be any number of owners.
+            all.retain(|_, left| left.owed() > 0);
+            let none = LeftBytes { bytes: 0, rate: self.rate, at: Instant::now() };
+            let left = all.entry(self.key.clone()).or_insert(none);
             left.bytes = left.bytes.saturating_add(self.bytes);
         }
     }
@@ -109,10 +116,9 @@ impl Drop for Unpaid {
 
 impl LeftBytes {
     /// The rate has paid for some while nothing passed: for what it allowed beside the burst of a minute that there is.
-    fn age(&mut self, rate: NonZeroU32) {
-        let paid = u64::from(rate.get()) * self.at.elapsed().saturating_sub(BURST).as_secs() / BURST.as_secs();
-        self.bytes = self.bytes.saturating_sub(paid.try_into().unwrap_or(u32::MAX));
-        self.at = Instant::now();
+    fn owed(&self) -> u32 {
+        let paid = u64::from(self.rate.get()) * self.at.elapsed().saturating_sub(BURST).as_secs() / BURST.as_secs();
+        self.bytes.saturating_sub(paid.try_into().unwrap_or(u32::MAX))
     }
 }
 
@@ -216,6 +222,24 @@ mod tests {
         assert!(pass(&other, BYTES_PER_MINUTE_MIN).now_or_never().is_some());
         advance(2 * BURST).await;
         assert!(pass(&one, 0).now_or_never().is_some(), "nothing has passed meanwhile");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unpaid_bytes_are_kept_of_no_owner_that_owes_nothing_any_more() {
+        let rate = NonZeroU32::new(BYTES_PER_MINUTE_MIN).expect("not 0");
+        let limiters = Limiters::<DefaultClock>::default();
+        let pass = |owner: &Principal, bytes| limiters.pace("a", rate, owner)(bytes);
+        let (gone, stays) = (Principal::default(), Principal::self_test());
+        for owner in [&gone, &stays] {
+            drop(pass(owner, 2 * BYTES_PER_MINUTE_MIN));
+        }
+        assert_eq!(limiters.left.lock().len(), 2);
+        advance(2 * BURST).await;
+        drop(pass(&stays, BYTES_PER_MINUTE_MIN));
+        assert_eq!(limiters.left.lock().len(), 1, "the other one never comes back");
+        advance(2 * BURST).await;
+        assert!(pass(&stays, 0).now_or_never().is_some());
+        assert!(limiters.left.lock().is_empty());
     }
 
     #[test]
