@@ -373,13 +373,14 @@ for s in left:
 s = select.select(list(left), [], [])[0][0]
 left[s] -= 1; print(hear(s)["error"]["code"])
 new = open_(); call(new, 0); print(hear(new)["result"]["text"])
+say(new, b'{"id": 99, "call": {"server": "ready", "tool": "echo"}}'); hear(new)
 print({hear(s)["error"]["code"] for s in left for _ in range(left[s])})
 "#
     );
     let (text, ()) = tokio::join!(printed(&server, TOKEN, "python", &code), async {
         until("all are read", async || ready.calls().len() == 2 && upstream.calls().len() == 16).await;
         put(&server, "up", json!({"url": upstream.url, "description": "changed"})).await;
-        until("a new call is sent", async || upstream.calls().len() == 17).await;
+        until("a new call has ended", async || ready.calls().len() == 3).await;
         assert_eq!(call(&server, TOKEN, Method::DELETE, "/v1/tool-servers/up", None).await.0, 204);
     });
     assert_eq!(text, "tool_unavailable\ndone\n{'tool_unavailable'}\n");
