@@ -115,7 +115,8 @@ impl Channels {
 /// The process with this port; its socket, which ends where `program` cannot be executed.
 ///
 /// Forked and not spawned, since the standard library waits until a child executes its program. The sandbox's program
-/// can stop all children before that, and then this process would wait.
+/// can stop all children before that, and then this process would wait. Before it executes, a child is
+/// as little dumpable as this process, so the sandbox's program can neither trace it nor take its descriptors.
 fn spawn(program: &str, port: &TcpListener) -> io::Result<UnixStream> {
     let (theirs, ours) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
