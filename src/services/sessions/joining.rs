@@ -40,7 +40,7 @@ pub(super) type WaitingCells = WeakMap<SessionKey, CancellationToken>;
 /// A session's kernel, message by message. Its owner always reads: the kernel is waited for by its cells.
 pub(in crate::services) struct KernelLink {
     pub(in crate::services) session: Arc<Session>,
-    /// They end with the kernel.
+    /// The kernel's messages, until it ends.
     pub(in crate::services) following: Following,
     /// Where messages for the kernel go.
     pub(in crate::services) outgoing: mpsc::Sender<KernelMessage>,
