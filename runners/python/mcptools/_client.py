@@ -4,11 +4,11 @@ calls of all threads go at once."""
 import contextvars
 import json
 import os
-import queue
 import socket
 import struct
 import sys
 import threading
+from _queue import SimpleQueue  # not `queue`: a program may have a file of that name
 
 _SERVER = ("127.0.0.1", 3128)
 _MESSAGES = b"\x02"
@@ -165,7 +165,7 @@ def _connection():
 
 
 def _request(message, on_progress=None):
-    connection, answers = _connection(), queue.SimpleQueue()
+    connection, answers = _connection(), SimpleQueue()
     number = connection.send(message, answers.put, on_progress)
     try:
         return answers.get()

@@ -180,3 +180,13 @@ async fn arguments_reach_the_tool_as_they_were_given() {
     );
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_programs_own_file_is_no_module_of_its_calls() {
+    let upstream = Upstream::start(json!([tool("echo")])).await;
+    let server = server(&[]).await;
+    put(&server, "up", json!({"url": upstream.url})).await;
+    let code = "open('/data/queue.py', 'w').close()\nimport mcptools\nprint(mcptools.call('up', 'echo').text)";
+    assert_eq!(printed(&server, TOKEN, "python", code).await, "done\n");
+    server.stop().await;
+}
