@@ -151,7 +151,11 @@ impl ConversationFolder for Folder {
     }
 
     fn set_last_use(&self, unix_s: i64) -> FsResult<()> {
-        self.marker().and_then(|marker| set_modified(marker, unix_s)).map_err(failed("mark"))
+        let times = times(unix_s, 0);
+        // A listing counts the later of both times, and what was written has changed the folder's.
+        rustix::fs::utimensat(&self.dir, "files", &times, AtFlags::SYMLINK_NOFOLLOW)
+            .and_then(|()| rustix::fs::futimens(self.marker()?, &times))
+            .map_err(failed("mark"))
     }
 
     fn delete(&self, path: &SafePath) -> FsResult<()> {
@@ -222,14 +226,16 @@ impl Folder {
 
 /// Gives a file of ours the file system's time, and returns it.
 fn touch(file: impl AsFd) -> Result<StatxTimestamp, Errno> {
-    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-    rustix::fs::futimens(&file, &Timestamps { last_access: now, last_modification: now })?;
+    rustix::fs::futimens(&file, &NOW)?;
     rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::CTIME).map(|stat| stat.stx_ctime)
 }
 
-fn set_modified(file: impl AsFd, unix_s: i64) -> Result<(), Errno> {
-    let then = Timespec { tv_sec: unix_s, tv_nsec: 0 };
-    rustix::fs::futimens(file, &Timestamps { last_access: then, last_modification: then })
+const NOW: Timestamps = times(0, rustix::fs::UTIME_NOW);
+
+/// One time for both of a file.
+const fn times(unix_s: i64, ns: i64) -> Timestamps {
+    let time = Timespec { tv_sec: unix_s, tv_nsec: ns };
+    Timestamps { last_access: time, last_modification: time }
 }
 
 fn mark(stamp: StatxTimestamp) -> Mark {

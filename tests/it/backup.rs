@@ -273,7 +273,7 @@ async fn modes_and_times_and_folders_are_restored_and_links_are_told() {
         assert_eq!(fs::read_to_string(back.join(name)).expect(name), text);
     }
     assert!(["link", "empty/up", "pipe"].iter().all(|name| fs::symlink_metadata(back.join(name)).is_err()));
-    for name in ["files/f", ".mark"] {
+    for name in ["files/f", ".mark", "files"] {
         assert_eq!(fs::metadata(there.root().join("c").join(name)).expect(name).mtime(), 1_600_000_000, "{name}");
     }
     if rustix::process::geteuid().is_root() {

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     Errno, Folder, TAKEN, errno_of, failed, fresh_name, look, not_written, open_beneath,
     own::{new_file, own_folder},
-    set_modified, unless,
+    times, unless,
 };
 use crate::{
     domain::{SafePath, text::hex},
@@ -240,7 +240,8 @@ impl IncomingFile for Incoming<Folder> {
     /// Programs may change both, so neither is a promise.
     fn set_attributes(&mut self, mode: u32, modified_unix_s: i64) -> FsResult<()> {
         let applied = self.conversation.handover.apply(&self.handle, mode & 0o1777);
-        applied.and_then(|()| set_modified(&self.handle, modified_unix_s)).map_err(failed("write"))
+        let times = times(modified_unix_s, 0);
+        applied.and_then(|()| rustix::fs::futimens(&self.handle, &times)).map_err(failed("write"))
     }
 
     fn is_counted(&self) -> bool {

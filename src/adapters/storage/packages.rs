@@ -17,10 +17,10 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 
 use super::{
-    DiskStorage, Errno, Folder, GONE, errno_of, failed, fresh_name,
+    DiskStorage, Errno, Folder, GONE, NOW, errno_of, failed, fresh_name,
     handover::HandoverMethod,
     look, next_entry, open_beneath,
     own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},
@@ -137,9 +137,7 @@ impl DiskStorage {
         }
         let usage = read_usage(&kept)?;
         // Not written again: a full disk would leave it empty, and the tree unusable.
-        let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-        let now = Timestamps { last_access: now, last_modification: now };
-        rustix::fs::utimensat(&kept, USED, &now, AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::utimensat(&kept, USED, &NOW, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(Some(Tree { note: note(&tree)?, usage }))
     }
 
