@@ -32,8 +32,9 @@ enum Kind {
 /// What was read so far.
 #[derive(Default)]
 struct Check<'a> {
-    /// Those that this server knows.
+    /// Those that this server knows, and their version.
     tables: &'a [&'a str],
+    newest: i64,
     manifest: Option<Manifest>,
     conversations: BTreeSet<ConversationKey>,
     /// The beginnings of the digests of paths: an archive may have millions.
@@ -49,7 +50,7 @@ struct Check<'a> {
 /// # Errors
 /// [`BackupError::Refused`] when it is not whole, or holds what a backup does not.
 pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manifest, Sums, u64), BackupError> {
-    let mut check = Check { tables, ..Check::default() };
+    let mut check = Check { tables, newest, ..Check::default() };
     let mut end = 0;
     read(file, &mut |part| {
         if let Part::Sums { at, .. } = &part {
@@ -60,10 +61,6 @@ pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manife
     let whole = |what| BackupError::Refused(format!("it has no {what}: it is not whole"));
     let manifest = check.manifest.ok_or_else(|| whole("manifest.json"))?;
     let told = check.told.ok_or_else(|| whole("sums.json"))?;
-    if manifest.format > FORMAT || manifest.tables > newest {
-        let why = format!("it was written by the newer version {}: restore it with that", manifest.server);
-        return Err(BackupError::Refused(why));
-    }
     let Sums { changed, left_out, .. } = told.clone();
     let counted = Sums { sha256: digest(file, end)?, changed, left_out, ..check.counted };
     if counted != told {
@@ -79,8 +76,12 @@ impl Check<'_> {
             return refuse("something follows its sums.json");
         }
         match part {
-            Part::Manifest(manifest) if self.manifest.is_none() => self.manifest = Some(manifest),
-            Part::Manifest(_) => return refuse("it has two manifest.json"),
+            Part::Manifest(_) if self.manifest.is_some() => return refuse("it has two manifest.json"),
+            // Before what follows it, of which this version may know nothing.
+            Part::Manifest(Manifest { format, tables, server, .. }) if format > FORMAT || tables > self.newest => {
+                return refuse(&format!("it was written by the newer version {server}: restore it with that"));
+            }
+            Part::Manifest(manifest) => self.manifest = Some(manifest),
             _ if self.manifest.is_none() => return refuse("it does not begin with a manifest.json"),
             Part::Rows { table, text } => {
                 if !self.tables.contains(&table.as_str()) {

@@ -20,7 +20,7 @@ struct Forged {
 impl Forged {
     fn new() -> Self {
         let mut forged = Self { archive: Builder::new(Vec::new()), folders: 0, files: 0, rows: 0, bytes: 0 };
-        forged.raw("manifest.json", EntryType::Regular, &manifest(1));
+        forged.raw("manifest.json", EntryType::Regular, &manifest(1, 1));
         forged.raw("conversations/c/", EntryType::Directory, "");
         forged
     }
@@ -95,8 +95,8 @@ impl Forged {
     }
 }
 
-fn manifest(format: u32) -> String {
-    json!({"format": format, "server": "9.9.9", "tables": 1, "created": "2026-11-22T00:00:00Z"}).to_string()
+fn manifest(format: u32, tables: i64) -> String {
+    json!({"format": format, "server": "9.9.9", "tables": tables, "created": "2026-11-22T00:00:00Z"}).to_string()
 }
 
 fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
@@ -248,21 +248,14 @@ fn parts_of_archives_and_changed_ones_are_refused() {
     refused(&changed, "it was changed");
     refused(&with(|forged| forged.files += 1), "it was changed");
     refused(b"no archive at all", "no tar archive");
-    let mut newer = Builder::new(Vec::new());
-    for (name, text) in [
-        ("manifest.json", manifest(3)),
-        (
-            "sums.json",
-            json!({"rows": {}, "conversations": 0,
-        "folders": 0, "files": 0, "bytes": 0, "changed": 0, "leftOut": {}, "sha256": ""})
-            .to_string(),
-        ),
-    ] {
-        let mut header = Header::new_gnu();
-        header.set_size(text.len() as u64);
-        newer.append_data(&mut header, name, text.as_bytes()).expect("appended");
+    // Whatever that version writes.
+    for newer in [manifest(3, 1), manifest(2, i64::MAX)] {
+        let mut forged = Forged { archive: Builder::new(Vec::new()), folders: 0, files: 0, rows: 0, bytes: 0 };
+        forged.raw("manifest.json", EntryType::Regular, &newer);
+        forged.raw("database/later/000000.jsonl", EntryType::Regular, "{}");
+        forged.raw("later.json", EntryType::Regular, "{}");
+        refused(&forged.finish(), "newer version 9.9.9");
     }
-    refused(&newer.into_inner().expect("an archive"), "newer version 9.9.9");
     // It says that it is larger than the disk.
     let mut bomb = Header::new_gnu();
     bomb.set_path("conversations/c/f").expect("a name");
