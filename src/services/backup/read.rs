@@ -86,11 +86,12 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
         let is_text = matches!(kind, EntryType::GNULongName | EntryType::GNULongLink);
         let known = if is_text { None } else { long_name.take() };
         let name = known.unwrap_or_else(|| entry.path_bytes().into_owned());
+        let refuse = |why: String| refused(&name, why);
         if size > length.saturating_sub(entry.raw_file_position()) {
             return Err(refused(&name, "the archive ends before it does"));
         }
         if is_text {
-            let mut text = bytes(&mut entry, NAME_BYTES_MAX).map_err(|why| refused(&name, why))?;
+            let mut text = bytes(&mut entry, NAME_BYTES_MAX).map_err(refuse)?;
             text.truncate(text.iter().position(|&byte| byte == 0).unwrap_or(text.len()));
             let slot = if kind == EntryType::GNULongName { &mut long_name } else { &mut long_target };
             *slot = Some(text);
@@ -107,37 +108,34 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
         let at = entry.raw_header_position();
         let mode = entry.header().mode().unwrap_or(0) & 0o1777;
         let modified_unix_s = entry.header().mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
-        let is_folder = kind == EntryType::Directory;
-        let what = place(&name, is_folder).map_err(|why| refused(&name, why))?;
-        let part = match what {
-            EntryKind::Inside(key, path) if kind == EntryType::Link => {
+        let part = match (place(&name, kind == EntryType::Directory).map_err(refuse)?, kind) {
+            (EntryKind::Inside(key, path), EntryType::Directory) => Part::Folder { key, path, mode },
+            (EntryKind::Inside(key, path), EntryType::Link) => {
                 let target = target.unwrap_or_default();
                 match place(&target, false).map_err(|why| refused(&target, why))? {
                     EntryKind::Inside(of, first) if of == key && size == 0 => Part::Link { key, path, first },
                     _ => return Err(refused(&name, "it is linked to what is no file of its conversation")),
                 }
             }
-            EntryKind::Inside(key, path) if kind == EntryType::GNUSparse => {
-                let read = sparse::read(entry.header(), size);
-                let (data, length) = read.ok_or_else(|| refused(&name, "its parts are not those of a file"))?;
+            (EntryKind::Inside(key, path), _) => {
+                let parts = match kind {
+                    EntryType::GNUSparse => sparse::read(entry.header(), size),
+                    _ => Some((iter::once(0..size).collect(), size)),
+                };
+                let (data, length) = parts.ok_or_else(|| refused(&name, "its parts are not those of a file"))?;
                 Part::File(FilePart { key, path, mode, modified_unix_s, size, data, length, content: &mut entry })
             }
-            _ if kind == EntryType::Link || kind == EntryType::GNUSparse => {
+            (_, EntryType::Link | EntryType::GNUSparse) => {
                 return Err(refused(&name, "only plain files and folders are accepted"));
             }
-            EntryKind::Manifest => Part::Manifest(json(&mut entry).map_err(|why| refused(&name, why))?),
-            EntryKind::Sums => Part::Sums { sums: json(&mut entry).map_err(|why| refused(&name, why))?, at },
-            EntryKind::Rows(table) => {
-                let text = bytes(&mut entry, ROWS_BYTES_MAX).map_err(|why| refused(&name, why))?;
+            (EntryKind::Manifest, _) => Part::Manifest(json(&mut entry).map_err(refuse)?),
+            (EntryKind::Sums, _) => Part::Sums { sums: json(&mut entry).map_err(refuse)?, at },
+            (EntryKind::Rows(table), _) => {
+                let text = bytes(&mut entry, ROWS_BYTES_MAX).map_err(refuse)?;
                 let text = String::from_utf8(text).map_err(|_| refused(&name, "it is not UTF-8"))?;
                 Part::Rows { table, text }
             }
-            EntryKind::Conversation(key) => Part::Conversation { key, used_unix_s: modified_unix_s },
-            EntryKind::Inside(key, path) if is_folder => Part::Folder { key, path, mode },
-            EntryKind::Inside(key, path) => {
-                let (data, length) = (iter::once(0..size).collect(), size);
-                Part::File(FilePart { key, path, mode, modified_unix_s, size, data, length, content: &mut entry })
-            }
+            (EntryKind::Conversation(key), _) => Part::Conversation { key, used_unix_s: modified_unix_s },
         };
         each(part)?;
     }
