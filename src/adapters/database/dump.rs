@@ -40,17 +40,8 @@ impl DumpStore for Database {
         self.migrate(Some(0)).await?;
         let row = sqlx::query("SELECT MAX(version) AS version FROM _sqlx_migrations").fetch_one(&self.pool).await?;
         let version = row.try_get::<Option<i64>, _>("version")?.unwrap_or_default();
-        let mut is_empty = true;
-        for table in TABLES.iter().filter(|_| version > 0) {
-            // A table of a later version may not be there yet.
-            let any = sqlx::query(AssertSqlSafe(format!("SELECT 1 FROM {table} LIMIT 1")));
-            match any.fetch_optional(&self.pool).await {
-                Ok(row) => is_empty &= row.is_none(),
-                Err(_) if version < self.version() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(DumpState { version, is_empty })
+        let present = if version > 0 { self.present(&TABLES, version).await? } else { Vec::new() };
+        Ok(DumpState { version, is_empty: !present.iter().any(|(_, has_rows)| *has_rows) })
     }
 
     async fn dump(&self, rows: mpsc::Sender<(&'static str, DumpedRow)>) -> DbResult<()> {
@@ -74,17 +65,11 @@ impl DumpStore for Database {
 
     async fn load(&self, version: i64, replace: bool, mut rows: mpsc::Receiver<Loading>) -> DbResult<()> {
         self.migrate(Some(version)).await?;
-        let mut present: Vec<&str> = Vec::new();
-        for table in TABLES.iter().chain(&LIVE_TABLES).filter(|_| replace) {
-            // A table of a later version may not be there yet.
-            let any = sqlx::query(AssertSqlSafe(format!("SELECT 1 FROM {table} LIMIT 1"))).fetch_optional(&self.pool);
-            present.extend(any.await.is_ok().then_some(*table));
-        }
+        let replaced = if replace { [&TABLES[..], &LIVE_TABLES].concat() } else { Vec::new() };
+        let present = self.present(&replaced, version).await?;
         let mut transaction = self.pool.begin().await?;
-        if replace {
-            for table in present {
-                sqlx::query(AssertSqlSafe(format!("DELETE FROM {table}"))).execute(&mut *transaction).await?;
-            }
+        for (table, _) in present {
+            sqlx::query(AssertSqlSafe(format!("DELETE FROM {table}"))).execute(&mut *transaction).await?;
         }
         loop {
             match rows.recv().await {
@@ -95,6 +80,23 @@ impl DumpStore for Database {
         }
         transaction.commit().await?;
         self.prepare().await
+    }
+}
+
+impl Database {
+    /// Of these tables those that are there, and whether each has rows.
+    async fn present(&self, tables: &[&'static str], version: i64) -> DbResult<Vec<(&'static str, bool)>> {
+        let mut present = Vec::new();
+        for &table in tables {
+            let any = sqlx::query(AssertSqlSafe(format!("SELECT 1 FROM {table} LIMIT 1")));
+            match any.fetch_optional(&self.pool).await {
+                Ok(row) => present.push((table, row.is_some())),
+                // A table of a later version may not be there yet.
+                Err(_) if version < self.version() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(present)
     }
 }
 
@@ -140,5 +142,16 @@ mod tests {
         let mut expected = TABLES;
         expected.sort_unstable();
         assert_eq!(found, expected);
+    }
+
+    #[tokio::test]
+    async fn the_rows_of_a_table_that_cannot_be_read_are_not_left_beside_those_of_a_backup() {
+        let (_folder, database) = Database::in_new_folder().await;
+        database.execute(sqlx::query("DROP TABLE approvals")).await.expect("dropped");
+        let (sender, rows) = mpsc::channel(1);
+        sender.send(Loading::End).await.expect("sent");
+        let error = database.load(database.version(), true, rows).await.expect_err("it cannot be read");
+        assert!(error.0.contains("approvals"), "{error}");
+        database.close().await;
     }
 }
