@@ -7,7 +7,6 @@ mod keys;
 
 use std::sync::Arc;
 
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use tracing::{debug, info};
@@ -155,11 +154,9 @@ impl Issuer {
 /// The algorithm and the key that a JWT names, if it is of a kind that is accepted. Addresses of keys in it (`jku`,
 /// `x5u`) are not read, nor keys (`jwk`); with an extension that must be understood (`crit`) it is refused.
 fn header(jwt: &str) -> Option<(Algorithm, Option<String>)> {
-    let first = jwt.split_once('.')?.0;
-    let raw: Map<String, Value> = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(first).ok()?).ok()?;
     let header = decode_header(jwt).ok()?;
     let is_token = header.typ.as_ref().is_none_or(|typ| TYPES.contains(&typ.to_ascii_lowercase().as_str()));
-    let is_plain = !raw.contains_key("crit") && !raw.contains_key("b64");
+    let is_plain = header.crit.is_none() && !header.extras.inner().contains_key("b64");
     (is_token && is_plain && ALGORITHMS.contains(&header.alg)).then_some((header.alg, header.kid))
 }
 
@@ -167,4 +164,21 @@ fn header(jwt: &str) -> Option<(Algorithm, Option<String>)> {
 fn listed(issuer: &str, claim: &str) -> String {
     let host = issuer.split('/').nth(2).unwrap_or_default();
     format!("{claim} ({host})").chars().filter(|c| !misleads(*c)).take(NAME_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tokens_with_extensions_that_must_be_understood_are_refused() {
+        let named = |raw: Value| header(&format!("{}.e30.AAAA", BASE64_URL_SAFE_NO_PAD.encode(raw.to_string())));
+        assert_eq!(named(json!({"alg": "ES256", "x": true})), Some((Algorithm::ES256, None)));
+        for raw in [json!({"alg": "ES256", "crit": ["exp"]}), json!({"alg": "ES256", "b64": false})] {
+            assert_eq!(named(raw.clone()), None, "{raw}");
+        }
+    }
 }
