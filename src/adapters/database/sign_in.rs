@@ -43,7 +43,7 @@ impl SignInStore for Database {
     }
 
     async fn client(&self, id: &str) -> DbResult<Option<RegisteredClient>> {
-        let query = sqlx::query("SELECT * FROM sign_in_clients WHERE id = $1").bind(id.to_owned());
+        let query = sqlx::query("SELECT * FROM sign_in_clients WHERE id = $1").bind(id);
         query.fetch_optional(self.pool()?).await?.as_ref().map(client).transpose()
     }
 
@@ -83,7 +83,7 @@ impl SignInStore for Database {
             .bind(hex(&what.digest))
             .bind(&what.client)
             .bind(&what.challenge)
-            .bind(what.redirect.clone().unwrap_or_default())
+            .bind(what.redirect.as_deref().unwrap_or_default())
             .bind(i64::from(what.redirect.is_none()))
             .fetch_optional(&mut *transaction)
             .await?;
@@ -100,7 +100,7 @@ impl SignInStore for Database {
         let select = "SELECT tokens.id AS id, tokens.may AS may FROM sign_in_refresh \
             JOIN tokens ON tokens.id = sign_in_refresh.connection \
             WHERE sign_in_refresh.digest = $1 AND sign_in_refresh.client = $2";
-        let row = sqlx::query(select).bind(hex(refresh)).bind(client.to_owned()).fetch_optional(self.pool()?).await?;
+        let row = sqlx::query(select).bind(hex(refresh)).bind(client).fetch_optional(self.pool()?).await?;
         row.as_ref().map(|row| Ok((parsed(row, "id")?, may(row)?))).transpose()
     }
 
@@ -115,12 +115,8 @@ impl SignInStore for Database {
         let mut transaction = self.pool()?.begin().await?;
         let update = "UPDATE sign_in_refresh SET retired_ms = COALESCE(retired_ms, $1) \
             WHERE digest = $2 AND client = $3 AND expires_ms > $1 RETURNING connection, retired_ms";
-        let row = sqlx::query(update)
-            .bind(now)
-            .bind(hex(refresh))
-            .bind(client.to_owned())
-            .fetch_optional(&mut *transaction)
-            .await?;
+        let row =
+            sqlx::query(update).bind(now).bind(hex(refresh)).bind(client).fetch_optional(&mut *transaction).await?;
         let Some(row) = row else { return Ok(Exchange::Invalid) };
         let connection: TokenId = parsed(&row, "connection")?;
         // One that was retired later than now has an unknown age: the clock was set back.
@@ -187,7 +183,7 @@ async fn grant(
     now: i64,
 ) -> DbResult<Exchange> {
     let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";
-    sqlx::query(confirm).bind(now).bind(client.to_owned()).execute(&mut *transaction).await?;
+    sqlx::query(confirm).bind(now).bind(client).execute(&mut *transaction).await?;
     let select = "SELECT digest, may FROM tokens WHERE id = $1 AND revoked_ms IS NULL \
         AND (expires_ms IS NULL OR expires_ms > $2) AND NOT EXISTS (SELECT 1 FROM tokens AS parents \
         WHERE parents.id = tokens.parent AND parents.revoked_ms IS NOT NULL)";
@@ -197,7 +193,7 @@ async fn grant(
     sqlx::query(refresh)
         .bind(hex(&pair.refresh))
         .bind(connection.to_string())
-        .bind(client.to_owned())
+        .bind(client)
         .bind(pair.refresh_expires_unix_ms)
         .execute(&mut *transaction)
         .await?;
@@ -206,7 +202,7 @@ async fn grant(
     sqlx::query(access)
         .bind(hex(&pair.access))
         .bind(connection.to_string())
-        .bind(client.to_owned())
+        .bind(client)
         .bind(now)
         .bind(pair.access_expires_unix_ms)
         .execute(&mut *transaction)
