@@ -108,11 +108,16 @@ impl Folder {
     }
 
     fn make_folder(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-        let made = Incoming::folder(self)?;
-        // Where another caller or the program was faster, its folder is used.
-        if unless(&TAKEN, rustix::fs::renameat(&self.incoming, &made.name, parent, name))?.is_some() {
-            made.moved();
+        let new_name = fresh_name();
+        let made = own_folder(&self.incoming, &new_name)?;
+        let placed = self.handover.apply(made, 0o755);
+        let placed = placed.and_then(|()| rustix::fs::renameat(&self.incoming, &new_name, parent, name));
+        if placed.is_err() {
+            // What remains is removed at the next start.
+            let _ = rustix::fs::unlinkat(&self.incoming, &new_name, AtFlags::REMOVEDIR);
         }
+        // Where another caller or the program was faster, its folder is used.
+        unless(&TAKEN, placed)?;
         open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)
     }
 }
@@ -155,14 +160,13 @@ fn blocked(errno: Errno) -> StorageError {
     }
 }
 
-/// A file or folder that is not in place yet; removed when dropped before [`Incoming::moved`].
+/// A file that is not in place yet; removed when dropped before.
 #[derive(Debug)]
 pub(super) struct Incoming<F: Borrow<Folder>> {
     conversation: F,
     name: String,
     handle: File,
     moved: bool,
-    remove: AtFlags,
 }
 
 impl<F: Borrow<Folder>> Incoming<F> {
@@ -170,17 +174,11 @@ impl<F: Borrow<Folder>> Incoming<F> {
     pub(super) fn file(conversation: F) -> Result<Self, Errno> {
         let (folder, name) = (conversation.borrow(), fresh_name());
         let handle = new_file(&folder.incoming, &name)?;
-        Self { conversation, name, handle: handle.into(), moved: false, remove: AtFlags::empty() }.handed_over(0o644)
+        Self { conversation, name, handle: handle.into(), moved: false }.handed_over()
     }
 
-    fn folder(conversation: F) -> Result<Self, Errno> {
-        let (folder, name) = (conversation.borrow(), fresh_name());
-        let handle = own_folder(&folder.incoming, &name)?;
-        Self { conversation, name, handle: handle.into(), moved: false, remove: AtFlags::REMOVEDIR }.handed_over(0o755)
-    }
-
-    fn handed_over(self, mode: u32) -> Result<Self, Errno> {
-        self.conversation.borrow().handover.apply(&self.handle, mode)?;
+    fn handed_over(self) -> Result<Self, Errno> {
+        self.conversation.borrow().handover.apply(&self.handle, 0o644)?;
         Ok(self)
     }
 
@@ -209,10 +207,6 @@ impl<F: Borrow<Folder>> Incoming<F> {
             }
         }
         Err(Errno::NOTDIR)
-    }
-
-    fn moved(mut self) {
-        self.moved = true;
     }
 }
 
@@ -256,7 +250,7 @@ impl IncomingFile for Incoming<Folder> {
             return Ok(Box::new(self.copied_to(there).map_err(not_written)?));
         }
         self.conversation = there;
-        Ok(Box::new((*self).handed_over(0o644).map_err(not_written)?))
+        Ok(Box::new((*self).handed_over().map_err(not_written)?))
     }
 
     fn place(self: Box<Self>, path: &SafePath) -> FsResult<Entry> {
@@ -268,7 +262,7 @@ impl<F: Borrow<Folder>> Drop for Incoming<F> {
     fn drop(&mut self) {
         if !self.moved {
             // What remains is removed at the next start.
-            let _ = rustix::fs::unlinkat(&self.conversation.borrow().incoming, &self.name, self.remove);
+            let _ = rustix::fs::unlinkat(&self.conversation.borrow().incoming, &self.name, AtFlags::empty());
         }
     }
 }
