@@ -46,7 +46,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, DirEntry, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps},
+    fs::{AtFlags, DirEntry, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps},
     io::Errno,
     path::Arg,
 };
@@ -272,8 +272,14 @@ fn look(folder: impl AsFd, name: impl Arg, what: StatxFlags) -> Result<Statx, Er
 }
 
 /// The next entry of a folder, without the folder itself and its parent.
-fn next_entry(folder: &mut Dir) -> Option<Result<DirEntry, Errno>> {
+fn next_entry(folder: &mut impl Iterator<Item = Result<DirEntry, Errno>>) -> Option<Result<DirEntry, Errno>> {
     folder.find(|entry| !entry.as_ref().is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")))
+}
+
+/// As [`next_entry`], of a folder that a program may remove meanwhile: it has no more entries then, and on NFS reading
+/// it is an error.
+fn next_if_there(folder: &mut impl Iterator<Item = Result<DirEntry, Errno>>) -> Option<Result<DirEntry, Errno>> {
+    next_entry(folder).filter(|entry| !matches!(entry, Err(Errno::STALE)))
 }
 
 /// A name of our own that nothing else has.

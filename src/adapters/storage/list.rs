@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, os::fd::OwnedFd};
 use rustix::fs::{Dir, FileType, OFlags, Statx, StatxFlags};
 
 use super::{
-    Errno, Folder, look, mark, next_entry, open_beneath,
+    Errno, Folder, look, mark, next_if_there, open_beneath,
     packages::is_of_packages,
     usage::{Tally, clear_set_id},
 };
@@ -113,7 +113,7 @@ impl Walk {
             }
         };
         let mut names = Dir::new(handle)?;
-        while let Some(entry) = next_entry(&mut names) {
+        while let Some(entry) = next_if_there(&mut names) {
             let entry = entry?;
             let name = entry.file_name();
             if self.visits == VISITS_MAX {

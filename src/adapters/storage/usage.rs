@@ -16,7 +16,7 @@ use tracing::debug;
 use super::{
     Errno, Folder,
     delete::{open_unlocked, set_mode, unlock},
-    look, next_entry, open_beneath,
+    look, next_if_there, open_beneath,
 };
 use crate::ports::storage::Usage;
 
@@ -123,9 +123,8 @@ impl Walk<'_> {
     fn enter(&mut self, name: Vec<u8>, folder: OwnedFd, ceiling: &Usage) -> Result<(), Errno> {
         let mut ahead = Vec::new();
         let Some(mut names) = gone(unlocked(&folder, || Dir::read_from(&folder)))? else { return Ok(()) };
-        while let Some(entry) = next_entry(&mut names) {
-            // A folder that was removed after it was opened has no entries; on NFS reading it is an error.
-            let Some(entry) = gone(entry)? else { break };
+        while let Some(entry) = next_if_there(&mut names) {
+            let entry = entry?;
             let name = entry.file_name();
             let stat = unlocked(&folder, || look(&folder, name, StatxFlags::BASIC_STATS));
             // An entry that is not there was removed.

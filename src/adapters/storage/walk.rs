@@ -6,7 +6,7 @@ use std::{io, iter, ops::Range, os::fd::OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Statx, StatxFlags};
 
 use super::{
-    Errno, Folder, look, next_entry, open_beneath, unless,
+    Errno, Folder, look, next_if_there, open_beneath, unless,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
@@ -32,8 +32,8 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn folder(&mut self, folder: &OwnedFd, path: &mut Vec<Vec<u8>>) -> io::Result<()> {
-        let mut names = unlocked(folder, || Dir::read_from(folder))?;
-        while let Some(entry) = next_entry(&mut names) {
+        let Some(mut names) = there(unlocked(folder, || Dir::read_from(folder)))? else { return Ok(()) };
+        while let Some(entry) = next_if_there(&mut names) {
             path.push(entry?.file_name().to_bytes().to_vec());
             self.entry(folder, path)?;
             path.pop();
@@ -112,6 +112,8 @@ fn data(file: &OwnedFd, stat: &Statx) -> Vec<Range<u64>> {
 
 /// `None` for what a program removed or replaced meanwhile; other errors end the walk.
 fn there<T>(opened: Result<T, Errno>) -> io::Result<Option<T>> {
-    const REPLACED: [Errno; 6] = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::NXIO, Errno::XDEV, Errno::ISDIR];
+    // `STALE`: removed on NFS.
+    const REPLACED: [Errno; 7] =
+        [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::NXIO, Errno::XDEV, Errno::ISDIR, Errno::STALE];
     Ok(unless(&REPLACED, opened)?)
 }

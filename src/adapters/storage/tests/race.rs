@@ -136,6 +136,12 @@ fn swapped_links_never_lead_moves_outside() {
 }
 
 #[test]
+fn a_folder_that_was_removed_on_nfs_has_no_more_entries() {
+    let read = |errno| next_if_there(&mut std::iter::once(Err(errno))).map(Result::err);
+    assert_eq!((read(Errno::STALE), read(Errno::IO)), (None, Some(Some(Errno::IO))));
+}
+
+#[test]
 fn delete_ends_when_a_program_stops_adding_files() {
     let place = place();
     let data = place.data();
