@@ -3,7 +3,7 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use rustix::{
-    fs::{AtFlags, Dir, Mode, OFlags, RenameFlags},
+    fs::{Dir, Mode, OFlags, RenameFlags},
     io::Errno,
     path::Arg,
 };
@@ -103,24 +103,6 @@ pub(super) fn assign_by_rename(from: &OwnedFd, old: &str, to: &OwnedFd, new: &st
 
 fn was_free(renamed: Result<(), Errno>) -> Result<bool, Errno> {
     Ok(unless(&TAKEN, renamed)?.is_some())
-}
-
-/// Removes the unfinished files and folders of a killed process.
-pub(super) fn clear_incoming(incoming: &OwnedFd, trash: &OwnedFd) -> Result<(), Errno> {
-    let mut entries = Dir::read_from(incoming)?;
-    while let Some(entry) = next_entry(&mut entries) {
-        let entry = entry?;
-        let name = entry.file_name();
-        match rustix::fs::unlinkat(incoming, name, AtFlags::empty()) {
-            Err(Errno::ISDIR | Errno::PERM) => match rustix::fs::unlinkat(incoming, name, AtFlags::REMOVEDIR) {
-                // Packages on their way into a conversation.
-                Err(Errno::NOTEMPTY | Errno::EXIST) => rustix::fs::renameat(incoming, name, trash, name)?,
-                other => other?,
-            },
-            other => other?,
-        }
-    }
-    Ok(())
 }
 
 /// Moves everything in a folder to the trash.

@@ -34,7 +34,7 @@ use super::{
     DiskStorage, Folder, RootError, command, errno_of, fresh_name,
     handover::Handover,
     open_beneath,
-    own::{clear_incoming, discard, names, new_file, open_own, own_folder},
+    own::{discard, move_all, names, new_file, open_own, own_folder},
 };
 use crate::ports::storage::{Storage as _, Usage};
 
@@ -169,8 +169,8 @@ impl DiskStorage {
             return Err(if path.exists() { logged(&error, path) } else { Errno::NOENT });
         }
         let top = open_own(folder, POINT)?;
-        clear_incoming(&own_folder(&top, ".incoming")?, &own_folder(&top, ".trash")?)?;
         let trash = own_folder(&top, ".trash")?;
+        move_all(&own_folder(&top, ".incoming")?, &trash)?;
         if names(&trash)?.iter().any(|name| !name.starts_with('.')) {
             self.background.empty(&Arc::new(trash));
         }

@@ -19,7 +19,7 @@ use super::{
     claim::{Claim, Claiming, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
-    own::{assign, clear_incoming, discard, make_folder, move_all, open_own, own_folder},
+    own::{assign, discard, make_folder, move_all, open_own, own_folder},
     own_disk::OwnDisks,
 };
 use crate::domain::{ConversationKey, InstanceId, Principal, RunnerUsers};
@@ -91,9 +91,9 @@ impl DiskStorage {
         let checks = own(CHECKS)?;
         let folders = [&incoming, &trash, &nameless, &unassigned, &checks];
         give_to_owner(&handle, folders.map(OwnedFd::as_fd).into_iter().chain([lock.as_fd()]));
-        // Another server beside this one may be writing there now.
+        // What a killed process left. Another server beside this one may be writing there now.
         if alone {
-            clear_incoming(&incoming, &trash).and_then(|()| move_all(&checks, &trash)).map_err(unwritable)?;
+            move_all(&incoming, &trash).and_then(|()| move_all(&checks, &trash)).map_err(unwritable)?;
         }
         let (method, users) = Self::users_of(users);
         let background = Background::start().map_err(unopened)?;
