@@ -92,7 +92,7 @@ impl Walk {
         let ended_early = next < self.folders.len() || self.visits == VISITS_MAX;
         self.listing.truncated |= ended_early;
         let total = (!ended_early && !self.out_of_reach).then_some(self.files);
-        let usage = (!ended_early && !self.unseen).then(|| self.tally.usage());
+        let usage = (!ended_early && !self.unseen).then_some(self.tally.usage);
         let mut entries: Vec<_> = self.found.into_iter().map(|(_, entry)| entry).collect();
         // A folder may show a name twice that a program gave to another file meanwhile.
         entries.dedup_by(|one, other| one.path == other.path);

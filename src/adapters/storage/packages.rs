@@ -106,7 +106,7 @@ impl Stage {
         let whole = own_folder(own, &name)?;
         let mut copy = Copying { links: false, ceiling: *ceiling, tally: Tally::default() };
         copy.folder(&made, &own_folder(&whole, TREE)?, DEPTH_MAX)?;
-        let usage = copy.tally.usage();
+        let usage = copy.tally.usage;
         write_usage(&whole, &usage)?;
         exchange(own, &name, &self.owner, key)?;
         Ok(Tree { note: note(&open_own(&whole, TREE)?)?, usage })
@@ -258,7 +258,7 @@ impl Copying {
             stat.stx_blocks = stat.stx_blocks.max(stat.stx_size.div_ceil(BLOCK_BYTES));
             stat.stx_nlink = 1;
             self.tally.add(&stat);
-            if !self.tally.usage().fits(&self.ceiling) {
+            if !self.tally.usage.fits(&self.ceiling) {
                 return Err(Errno::DQUOT);
             }
             match FileType::from_raw_mode(stat.stx_mode.into()) {

@@ -30,7 +30,7 @@ pub(super) const BLOCK_BYTES: u64 = 512;
 /// The usage counted so far. A file with several names takes its space once.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    usage: Usage,
+    pub usage: Usage,
     linked: HashSet<u64>,
 }
 
@@ -41,10 +41,6 @@ impl Tally {
         if is_folder || stat.stx_nlink < 2 || self.linked.insert(stat.stx_ino) {
             self.usage.bytes = self.usage.bytes.saturating_add(stat.stx_blocks.saturating_mul(BLOCK_BYTES));
         }
-    }
-
-    pub(super) fn usage(&self) -> Usage {
-        self.usage
     }
 }
 
@@ -100,7 +96,7 @@ impl Walk<'_> {
     fn run(mut self, ceiling: &Usage) -> Result<Usage, Errno> {
         let top = open_closed(self.top, b"")?;
         self.enter(Vec::new(), top, ceiling)?;
-        while self.tally.usage().fits(ceiling) {
+        while self.tally.usage.fits(ceiling) {
             let Some(level) = self.levels.last_mut() else { break };
             let Some(name) = level.ahead.pop() else {
                 self.levels.pop();
@@ -116,7 +112,7 @@ impl Walk<'_> {
                 self.enter(name, folder, ceiling)?;
             }
         }
-        Ok(self.tally.usage())
+        Ok(self.tally.usage)
     }
 
     /// Counts the entries of a folder and enters it.
@@ -133,7 +129,7 @@ impl Walk<'_> {
             if self.clears {
                 clear_set_id(folder.as_fd(), name, &stat);
             }
-            if !self.tally.usage().fits(ceiling) {
+            if !self.tally.usage.fits(ceiling) {
                 break;
             }
             if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory {
