@@ -122,7 +122,7 @@ impl Storage for DiskStorage {
     fn recover(&self) -> FsResult<()> {
         let moved = move_all(&self.unassigned, &self.trash);
         self.background.empty(&self.trash);
-        moved.and_then(|()| self.clear_packages()).map_err(failed("delete"))
+        moved.map_err(failed("delete"))
     }
 
     fn resting_bytes(&self, key: &ConversationKey) -> Option<u64> {

@@ -3,8 +3,9 @@
 //! ```text
 //! {root}/.packages/{owner}/{key}/tree/     what one installation made; ours, changed by nothing
 //! {root}/.packages/{owner}/{key}/.used     its usage; touched when it is used
-//! {root}/.packages/{owner}/.{instance}-*/  installations under way, of each server; emptied at its start
 //! ```
+//!
+//! Installations under way are in `.nameless`, like all folders of sandboxes that belong to no conversation.
 //!
 //! Everything in a tree was copied out of the sandbox that installed it, so no open file or hard link leads into it.
 //! Where this server is root, conversations get hard links: their programs are another user, who can neither write to
@@ -47,7 +48,7 @@ const DEPTH_MAX: usize = 64;
 #[derive(Debug)]
 struct Stage {
     storage: Arc<DiskStorage>,
-    owner: Arc<OwnedFd>,
+    owner: OwnedFd,
     name: String,
     folder: Folder,
 }
@@ -55,11 +56,9 @@ struct Stage {
 impl PackageStore for DiskStorage {
     fn stage(self: Arc<Self>, owner: &Principal) -> FsResult<Box<dyn Staging>> {
         let make = || {
-            let name = format!(".{}-{}", self.instance, fresh_name());
-            let parent = self.packages_of(owner)?;
-            let path = self.path.join(FOLDER).join(owner.name()).join(&name);
-            let folder = self.make(&parent, &name, &path)?;
-            Ok(Stage { storage: Arc::clone(&self), owner: Arc::new(parent), name, folder })
+            let (owner, name) = (self.packages_of(owner)?, fresh_name());
+            let folder = self.make(&self.unassigned, &name, &self.unassigned_path().join(&name))?;
+            Ok(Stage { storage: Arc::clone(&self), owner, name, folder })
         };
         Ok(Box::new(make().map_err(failed("create"))?))
     }
@@ -115,7 +114,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.storage.discard_later(&self.owner, std::mem::take(&mut self.name));
+        self.storage.discard_later(&self.storage.unassigned, std::mem::take(&mut self.name));
     }
 }
 
@@ -173,7 +172,7 @@ impl DiskStorage {
         for owner in names(&all)? {
             let Ok(owner) = open_own(&all, &owner) else { continue };
             let mut trees: Vec<(i64, String, u64)> = Vec::new();
-            for key in names(&owner)?.into_iter().filter(|name| !name.starts_with('.')) {
+            for key in names(&owner)? {
                 let Ok(kept) = open_own(&owner, &key) else { continue };
                 let used = rustix::fs::statat(&kept, USED, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| stat.st_mtime);
                 trees.push((used, key, read_usage(&kept).unwrap_or_default().bytes));
@@ -186,31 +185,13 @@ impl DiskStorage {
                     bytes += size;
                     left.trees += 1;
                 } else {
-                    self.discard_packages(&owner, &key)?;
+                    rustix::fs::renameat(&owner, &key, &*self.trash, fresh_name())?;
+                    self.background.empty(&self.trash);
                 }
             }
             left.bytes = left.bytes.saturating_add(bytes);
         }
         Ok(left)
-    }
-
-    /// Deletes what an earlier process with this identity was installing.
-    pub(super) fn clear_packages(&self) -> Result<(), Errno> {
-        let (all, mine) = (own_folder(&self.root, FOLDER)?, format!(".{}-", self.instance));
-        for owner in names(&all)? {
-            let Ok(owner) = open_own(&all, &owner) else { continue };
-            for name in names(&owner)?.iter().filter(|name| name.starts_with(&mine)) {
-                self.discard_packages(&owner, name)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn discard_packages(&self, owner: &OwnedFd, name: &str) -> Result<(), Errno> {
-        let fresh = fresh_name();
-        rustix::fs::renameat(owner, name, &*self.trash, &fresh)?;
-        self.background.empty(&self.trash);
-        Ok(())
     }
 }
 

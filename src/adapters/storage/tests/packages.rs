@@ -50,8 +50,9 @@ fn tree_is_kept_put_into_conversations_and_counted_without_being_listed() {
     assert_eq!(listing.usage.expect("measured"), conversation.usage(&ROOM).expect("measured"));
     assert_eq!(listing.usage.expect("measured").entries, 7);
     storage.drain();
-    let left = fs::read_dir(root.path().join("root/.packages/default")).expect("a folder").count();
-    assert_eq!(left, 2, "the folders of installations are deleted");
+    for (folder, left) in [(".packages/default".to_owned(), 2), (format!(".nameless/{}", storage.instance()), 0)] {
+        assert_eq!(fs::read_dir(root.path().join("root").join(&folder)).expect("a folder").count(), left, "{folder}");
+    }
 }
 
 #[test]
@@ -125,5 +126,7 @@ fn trees_are_deleted_by_age_and_size_and_what_is_too_large_is_not_kept() {
     std::mem::forget(stage);
     storage.recover().expect("recovered");
     storage.drain();
-    assert_eq!(fs::read_dir(root.path().join("root/.packages/default")).expect("a folder").count(), 0);
+    for folder in [".packages/default".to_owned(), format!(".nameless/{}", storage.instance())] {
+        assert_eq!(fs::read_dir(root.path().join("root").join(&folder)).expect("a folder").count(), 0, "{folder}");
+    }
 }
