@@ -22,9 +22,13 @@ use crate::{
 /// How long nothing may pass for as much to pass at once.
 const BURST: Duration = Duration::from_mins(1);
 
-/// The owners, which are bounded by the number of tokens.
+/// Owners of a rate up to which those that count nothing any more are not looked for.
+const OWNERS_MIN: usize = 64;
+
+/// The owners of one rate. An issuer may name any number of them.
 type Limiter<C> = RateLimiter<Principal, HashMapStateStore<Principal>, C, NoOpMiddleware<<C as Clock>::Instant>>;
-type ByName<C> = HashMap<(String, NonZeroU32), Arc<Limiter<C>>>;
+/// With the number of owners from which those that count nothing any more are removed.
+type ByName<C> = HashMap<(String, NonZeroU32), (Arc<Limiter<C>>, usize)>;
 
 /// By the name of what limits, such as a policy, and what it allows in a minute, which operators may change.
 #[derive(Default)]
@@ -145,12 +149,17 @@ impl<C: Clock + Clone> Limiters<C> {
         let key = (name.to_owned(), rate);
         if !all.contains_key(&key) {
             // Of names and rates that were before: those that count nothing any more are as new ones.
-            all.retain(|_, limiter| {
+            all.retain(|_, (limiter, _)| {
                 limiter.retain_recent();
                 Arc::strong_count(limiter) > 1 || !limiter.is_empty()
             });
         }
-        Arc::clone(all.entry(key).or_insert_with(|| Arc::new(new())))
+        let (limiter, owners_max) = all.entry(key).or_insert_with(|| (Arc::new(new()), OWNERS_MIN));
+        if limiter.len() > *owners_max {
+            limiter.retain_recent();
+            *owners_max = OWNERS_MIN.max(2 * limiter.len());
+        }
+        Arc::clone(limiter)
     }
 }
 
@@ -240,6 +249,20 @@ mod tests {
         advance(2 * BURST).await;
         assert!(pass(&stays, 0).now_or_never().is_some());
         assert!(limiters.left.lock().is_empty());
+    }
+
+    #[test]
+    fn owners_that_count_nothing_any_more_are_not_kept() {
+        let clock = FakeRelativeClock::default();
+        let limiters = Limiters::at(clock.clone());
+        let rate = NonZeroU32::new(60).expect("not 0");
+        for number in 0..10_000 {
+            let owner: Principal = format!("owner-{number}").parse().expect("an owner");
+            assert_eq!(limiters.take("a", rate, &owner), Ok(()));
+            clock.advance(Duration::from_millis(100));
+        }
+        let kept = limiters.all.lock().values().map(|(limiter, _)| limiter.len()).sum::<usize>();
+        assert!(kept <= 2 * OWNERS_MIN, "{kept} owners, of whom ten count");
     }
 
     #[test]
