@@ -220,7 +220,8 @@ async fn nothing_is_taken_from_a_server_that_has_come_back() {
     let (store, a, b) = two_servers().await;
     assert_eq!(a.take(&key("x")).await, None);
     a.task.abort();
-    sleep(DEAD_AFTER + ROUND * 2).await;
+    // Between two rounds.
+    sleep(DEAD_AFTER + ROUND * 5 / 2).await;
     assert_eq!(b.peers.others(), []);
     store.announce(&a.peers.0.as_ref().expect("not alone").me, i64::MAX).await.expect("announced");
     let taken = b.peers.take(&key("x")).await;
