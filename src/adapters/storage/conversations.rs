@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 
 use super::{
     DiskStorage, Errno, GONE, failed, fresh_name, look,
-    own::{discard, move_all, new_file, open_own, read_text, write_text},
+    own::{discard, discard_all, new_file, open_own, read_text, write_text},
     own_disk,
     root::{folder, owner_folder},
     touch, unless,
@@ -120,9 +120,9 @@ impl Storage for DiskStorage {
     }
 
     fn recover(&self) -> FsResult<()> {
-        let moved = move_all(&self.unassigned, &self.trash);
+        let discarded = discard_all(&self.unassigned, &self.trash, &self.background);
         self.background.empty(&self.trash);
-        moved.map_err(failed("delete"))
+        discarded.map_err(failed("delete"))
     }
 
     fn resting_bytes(&self, key: &ConversationKey) -> Option<u64> {

@@ -105,21 +105,17 @@ fn was_free(renamed: Result<(), Errno>) -> Result<bool, Errno> {
     Ok(unless(&TAKEN, renamed)?.is_some())
 }
 
-/// Moves everything in a folder to the trash.
-pub(super) fn move_all(from: &OwnedFd, trash: &OwnedFd) -> Result<(), Errno> {
-    let mut entries = Dir::read_from(from)?;
-    while let Some(entry) = next_entry(&mut entries) {
-        rustix::fs::renameat(from, entry?.file_name(), trash, fresh_name())?;
-    }
-    Ok(())
-}
-
 /// Removes a folder, with its content and its disk. Its name is free at once.
 pub(super) fn discard(parent: &OwnedFd, name: &str, trash: &Arc<OwnedFd>, later: &Background) -> Result<(), Errno> {
     let in_trash = fresh_name();
     rustix::fs::renameat(parent, name, &**trash, &in_trash)?;
     purge_or_post(trash, &in_trash, later);
     Ok(())
+}
+
+/// As [`discard`], of everything in a folder. Each in turn: on a full disk the trash has no room for many names.
+pub(super) fn discard_all(parent: &OwnedFd, trash: &Arc<OwnedFd>, later: &Background) -> Result<(), Errno> {
+    names(parent)?.iter().try_for_each(|name| discard(parent, name, trash, later))
 }
 
 impl DiskStorage {

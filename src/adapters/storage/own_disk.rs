@@ -34,7 +34,7 @@ use super::{
     DiskStorage, Folder, RootError, command, errno_of, fresh_name,
     handover::Handover,
     open_beneath,
-    own::{discard, move_all, names, new_file, open_own, own_folder},
+    own::{discard, discard_all, names, new_file, open_own, own_folder},
 };
 use crate::ports::storage::{Storage as _, Usage};
 
@@ -169,10 +169,10 @@ impl DiskStorage {
             return Err(if path.exists() { logged(&error, path) } else { Errno::NOENT });
         }
         let top = open_own(folder, POINT)?;
-        let trash = own_folder(&top, ".trash")?;
-        move_all(&own_folder(&top, ".incoming")?, &trash)?;
+        let trash = Arc::new(own_folder(&top, ".trash")?);
+        discard_all(&own_folder(&top, ".incoming")?, &trash, &self.background)?;
         if names(&trash)?.iter().any(|name| !name.starts_with('.')) {
-            self.background.empty(&Arc::new(trash));
+            self.background.empty(&trash);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::{
     claim::{Claim, Claiming, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
-    own::{assign, discard, make_folder, move_all, open_own, own_folder},
+    own::{assign, discard, discard_all, make_folder, open_own, own_folder},
     own_disk::OwnDisks,
 };
 use crate::domain::{ConversationKey, InstanceId, Principal, RunnerUsers};
@@ -85,22 +85,22 @@ impl DiskStorage {
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
         let Claim { lock, instance, alone } = claim(root, &path)?;
         let own = |name| own_folder(&handle, name).map_err(unwritable);
-        let (incoming, trash) = (own(".incoming")?, own(".trash")?);
+        let (incoming, trash) = (own(".incoming")?, Arc::new(own(".trash")?));
         let nameless = own(".nameless")?;
         let unassigned = own_folder(&nameless, &instance.to_string()).map_err(unwritable)?;
         let checks = own(CHECKS)?;
-        let folders = [&incoming, &trash, &nameless, &unassigned, &checks];
+        let folders = [&incoming, &*trash, &nameless, &unassigned, &checks];
         give_to_owner(&handle, folders.map(OwnedFd::as_fd).into_iter().chain([lock.as_fd()]));
+        let background = Background::start().map_err(unopened)?;
         // What a killed process left. Another server beside this one may be writing there now.
-        if alone {
-            move_all(&incoming, &trash).and_then(|()| move_all(&checks, &trash)).map_err(unwritable)?;
+        for left in [&incoming, &checks].into_iter().filter(|_| alone) {
+            discard_all(left, &trash, &background).map_err(unwritable)?;
         }
         let (method, users) = Self::users_of(users);
-        let background = Background::start().map_err(unopened)?;
         Ok(Self {
             root: handle,
             incoming: Arc::new(incoming),
-            trash: Arc::new(trash),
+            trash,
             unassigned: Arc::new(unassigned),
             path,
             instance,

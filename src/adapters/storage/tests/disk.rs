@@ -4,7 +4,10 @@ use std::ffi::OsStr;
 
 use rustix::fs::FallocateFlags;
 
-use super::{super::command, *};
+use super::{
+    super::{command, own_disk},
+    *,
+};
 use crate::domain::test_scale::rounds;
 
 pub(super) const EVERYTHING: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
@@ -199,6 +202,17 @@ fn while_counting<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> (T
     (result.expect("no panic"), most.max(place.descriptors()))
 }
 
+/// Takes every free block of the disk that a folder is on.
+fn fill(folder: &Path) {
+    let filler = fs::File::create(folder.join("filler")).expect("a file");
+    let mut length = 0;
+    for piece in [1 << 20, 1 << 10] {
+        while rustix::fs::fallocate(&filler, FallocateFlags::empty(), length, piece).is_ok() {
+            length += piece;
+        }
+    }
+}
+
 /// Each folder's content is moved up on the way, and the full disk has no room for one more name.
 #[test]
 fn folders_on_a_full_disk_are_deleted() {
@@ -213,13 +227,7 @@ fn folders_on_a_full_disk_are_deleted() {
     for number in 0..FOLDERS {
         fs::create_dir_all(folder("stock", number).join("a/b/c")).expect("folders");
     }
-    let filler = fs::File::create(place.data().join("filler")).expect("a file");
-    let mut length = 0;
-    for piece in [1 << 20, 1 << 10] {
-        while rustix::fs::fallocate(&filler, FallocateFlags::empty(), length, piece).is_ok() {
-            length += piece;
-        }
-    }
+    fill(&place.data());
     let fits = |number: &usize| fs::rename(folder("stock", *number), folder("d", *number)).is_ok();
     let moved = (0..FOLDERS).take_while(fits).count();
     assert!((1..FOLDERS).contains(&moved), "{moved} folders fill the last block");
@@ -227,4 +235,46 @@ fn folders_on_a_full_disk_are_deleted() {
     place.storage.drain();
     assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
     assert!(!place.data().join("d").exists());
+}
+
+/// Their names in the trash would take more room than there is.
+#[test]
+fn unfinished_files_on_a_full_disk_are_gone_at_the_start() {
+    if !as_root() {
+        return;
+    }
+    let disk = Ext4::mount();
+    let Place { root, storage, conversation } = place_in(&disk.at());
+    drop((storage, conversation));
+    let at = root.path().join("root");
+    for number in 0..300 {
+        fs::write(at.join(".incoming").join(number.to_string()), "").expect("a file");
+    }
+    fill(root.path());
+    let _storage = DiskStorage::at(&at, users()).expect("a root");
+    for folder in [".incoming", ".trash"] {
+        assert_eq!(fs::read_dir(at.join(folder)).expect("a folder").count(), 0, "{folder}");
+    }
+}
+
+/// The first request after the mount has the whole quota: it does not wait for the thread that empties the trash.
+#[test]
+fn unfinished_files_take_no_room_of_a_disk_that_is_mounted_again() {
+    if !as_root() {
+        return;
+    }
+    let root = tempfile::tempdir().expect("a folder");
+    let most = Usage { bytes: 32 << 20, entries: 500 };
+    let storage = DiskStorage::at(&root.path().join("root"), users()).and_then(|storage| storage.with_own_disks(&most));
+    let storage = storage.expect("a root");
+    let before = storage.try_create(&id("c")).expect("a conversation");
+    fs::write(root.path().join("root/c/disk/.incoming/unfinished"), vec![1; 1 << 20]).expect("a file");
+    own_disk::lazy_unmount(&before.dir);
+    let (go_on, blocked) = std::sync::mpsc::channel::<()>();
+    storage.background.post(move || blocked.recv().unwrap_or_default());
+    let again = storage.enter(&id("c")).expect("mounted again");
+    let usage = again.usage(&EVERYTHING);
+    own_disk::lazy_unmount(&again.dir);
+    drop(go_on);
+    assert!(usage.as_ref().is_ok_and(|usage| usage.bytes < 1 << 20), "{usage:?}");
 }
