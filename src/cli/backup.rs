@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
+use uuid::Uuid;
 
 use crate::{
     app,
@@ -73,7 +74,8 @@ pub async fn restore(config: &Config, args: RestoreArgs) -> anyhow::Result<ExitC
 /// Writes beside the file and renames: a file of this name is whole.
 async fn to_file(backup: &Backup, file: &Path) -> anyhow::Result<Sums> {
     let mut name = file.file_name().context("name a file")?.to_owned();
-    name.push(format!(".{}.part", std::process::id()));
+    // In a container the process number is often that of an earlier backup, of which a part may be left.
+    name.push(format!(".{}.part", Uuid::now_v7().simple()));
     let part = file.with_file_name(name);
     let open = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
     let handle = open().with_context(|| part.display().to_string())?;
@@ -109,4 +111,27 @@ fn remarks(sums: &Sums) -> String {
     let kinds: Vec<_> = sums.left_out.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
     let left_out = (!kinds.is_empty()).then(|| format!(" Left out: {}.", kinds.join(", ")));
     [changed, left_out].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        adapters::{database::Database, storage::DiskStorage},
+        domain::RunnerUsers,
+    };
+
+    #[tokio::test]
+    async fn a_part_that_a_killed_backup_left_does_not_stop_the_next() {
+        let (folder, database) = Database::in_new_folder().await;
+        let users = RunnerUsers::one(rustix::process::geteuid().as_raw());
+        let store: Arc<dyn Storage> = Arc::new(DiskStorage::at(&folder.path().join("root"), users).expect("a root"));
+        let backup = Backup::new(Arc::clone(&store), Arc::new(database.clone()));
+        let file = folder.path().join("sandbox.tar");
+        fs::write(folder.path().join(format!("sandbox.tar.{}.part", std::process::id())), "left").expect("written");
+        to_file(&backup, &file).await.expect("a backup");
+        assert!(file.exists());
+        close(store).await.expect("closed");
+        database.close().await;
+    }
 }
