@@ -61,6 +61,9 @@ pub enum BackupError {
     InTheWay(String),
     #[error("a conversation cannot be copied into the archive")]
     Read(#[source] io::Error),
+    /// It was checked, and the restore has begun.
+    #[error("the archive cannot be read again: run the restore again with --force when the reason is gone")]
+    ReadAgain(#[source] io::Error),
     #[error("{key} cannot be restored: run the restore again with --force when the reason is gone")]
     Write { key: String, source: StorageError },
     #[error("the files are restored and the rows are not: run it again with --force when the reason is gone")]

@@ -1,6 +1,9 @@
 //! Restoring an archive: check everything, then files, then the database in one transaction.
 
-use std::{collections::BTreeSet, fs::File, sync::Arc};
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, fs::File, io, sync::Arc};
 
 use tokio::sync::mpsc;
 
@@ -78,7 +81,7 @@ impl Backup {
     async fn load(&self, file: Arc<File>, version: i64, replace: bool) -> Result<(), BackupError> {
         let (sender, receiver) = mpsc::channel(ROWS_WAITING_MAX);
         let reading = blocking("read", move || {
-            read(&file, &mut |part| {
+            read_again(&file, &mut |part| {
                 let Part::Rows { table, text } = part else { return Ok(()) };
                 for row in rows(&table, &text)? {
                     // When they are not taken, the other side has an error.
@@ -90,8 +93,9 @@ impl Backup {
             Ok(())
         });
         let (loaded, read) = tokio::join!(self.database.load(version, replace, receiver), reading);
-        loaded.map_err(BackupError::Load)?;
-        read
+        // First: when the rows end early, the database has an error too.
+        read?;
+        loaded.map_err(BackupError::Load)
     }
 
     /// The servers of the backup do not run these any more.
@@ -106,10 +110,19 @@ impl Backup {
     }
 }
 
+/// Passes on the entries of an archive that was checked. Whatever is wrong with it now, something may be changed.
+fn read_again(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), BackupError>) -> Result<(), BackupError> {
+    read(file, each).map_err(|error| match error {
+        BackupError::Refused(why) => BackupError::ReadAgain(io::Error::other(why)),
+        BackupError::Archive { source, .. } => BackupError::ReadAgain(source),
+        other => other,
+    })
+}
+
 /// Writes all files; how many owners they are of.
 fn files(store: &dyn Storage, archive: &File) -> Result<usize, BackupError> {
     let (mut owners, mut modes, mut used) = (BTreeSet::new(), Vec::new(), Vec::new());
-    read(archive, &mut |part| {
+    read_again(archive, &mut |part| {
         match part {
             Part::Conversation { key, used_unix_s } => {
                 store.create(&key).map_err(failed(&key))?;
