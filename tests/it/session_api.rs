@@ -59,6 +59,8 @@ async fn rest_session_keeps_variables_until_it_is_restarted_or_closed() {
 
     let (status, matches) = post(&server, &format!("{session}/complete"), json!({"code": "x"})).await;
     assert_eq!((status, &matches["matches"]), (200, &json!(["x"])), "{matches}");
+    let (status, full) = post(&server, &format!("{session}/complete"), json!({"code": "full"})).await;
+    assert_eq!((status, &full["code"]), (409, &json!("session_busy")), "{full}");
     let (status, about) = post(&server, &format!("{session}/inspect"), json!({"code": "x", "detailed": true})).await;
     assert_eq!((status, &about["found"]), (200, &json!(true)), "{about}");
 

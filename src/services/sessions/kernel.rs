@@ -42,6 +42,8 @@ const ROOM_MAX: Duration = Duration::from_millis(1500);
 const GRACE: Duration = Duration::from_mins(1);
 /// Messages for the kernel that were not written yet. Each has up to 4 MiB, and a sandbox need not read.
 const TO_KERNEL_MAX: usize = 4;
+/// The error by which the bridge answers a request for which the kernel, which does not read, has no room.
+const QUEUE_FULL: &str = "QueueFull";
 
 pub(super) struct Kernel {
     /// Where messages for the kernel go.
@@ -221,23 +223,27 @@ impl Kernel {
     /// Sends a request on the shell channel; the content of its reply.
     ///
     /// # Errors
-    /// [`Code::SessionBusy`] when the kernel does not answer in time.
+    /// [`Code::SessionBusy`] when the kernel does not answer in time, or the bridge has no room for the request.
     pub(super) async fn request(&self, msg_type: &str, content: &Value) -> Result<Value, Failure> {
         let mut following = self.followers.add();
         let (id, message) = own_message(&self.client, Channel::Shell, msg_type, content);
+        let busy = || {
+            let why = "The interpreter did not answer in time: when a cell runs, wait for its end or interrupt it; \
+                       otherwise try again.";
+            Failure::new(Code::SessionBusy, why)
+        };
         let reply = async {
             // Where it is not taken, the messages end as well.
             drop(self.outgoing.send(message).await);
             while let Some(message) = following.next().await {
                 if message.channel == Channel::Shell && message.read_parent().msg_id == id {
-                    return Ok(message.read_content());
+                    let content = message.read_content();
+                    return if content["ename"] == QUEUE_FULL { Err(busy()) } else { Ok(content) };
                 }
             }
             Err(Failure::new(Code::SessionEnded, self.ended().await.sentence()))
         };
-        let why = "The interpreter did not answer in time: when a cell runs, wait for its end or interrupt it; \
-                   otherwise try again.";
-        timeout(REPLY_MAX, reply).await.unwrap_or_else(|_| Err(Failure::new(Code::SessionBusy, why)))
+        timeout(REPLY_MAX, reply).await.unwrap_or_else(|_| Err(busy()))
     }
 }
 

@@ -26,6 +26,8 @@
 //! | `fail` | the bridge gives the kernel up, as for a message that is too long, and ends with status 0 |
 //! | `exit 3`, `signal 9`, `oom` | the kernel ends |
 //!
+//! A completion of `full` is answered as by the bridge of a kernel that does not read.
+//!
 //! It reads and writes the frames by itself, so a mistake in the server's codec shows.
 
 mod codec;
@@ -184,6 +186,7 @@ impl Kernel<'_> {
                     }
                     continue;
                 }
+                "complete_request" if content["code"] == "full" => json!({"status": "error", "ename": "QueueFull"}),
                 "complete_request" => {
                     json!({"status": "ok", "matches": self.variables.keys().collect::<Vec<_>>(),
                     "cursor_start": 0, "cursor_end": content["cursor_pos"], "metadata": {}})
