@@ -13,7 +13,7 @@ pub const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
+pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -41,17 +41,18 @@ pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
     ("services::admission", &["shares"]),
     ("services::backup", &[]),
     ("services::browser", &["runs"]),
-    ("services::check", &["admission", "runs", "shared_parts", "tokens"]),
-    ("services::janitor", &[]),
+    ("services::check", &["admission", "runs", "shared_parts", "tasks", "tokens"]),
+    ("services::janitor", &["tasks"]),
     ("services::discovery", &[]),
     ("services::carrier", &["files", "frames"]),
     ("services::files", &["frames", "links", "quota", "shares"]),
     ("services::links", &[]),
-    ("services::packages", &["network", "runs", "shared_parts", "shares", "tokens"]),
+    ("services::packages", &["network", "runs", "shared_parts", "shares", "tasks", "tokens"]),
     ("services::peers", &[]),
     ("services::quota", &["shares"]),
     ("services::shared_parts", &["files", "isolation_check", "network", "peers", "sandbox", "standby", "tokens"]),
     ("services::shares", &[]),
+    ("services::tasks", &[]),
     ("services::tokens", &[]),
     ("services::sign_in", &["tokens"]),
     ("services::issuer", &["tokens"]),
@@ -64,7 +65,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox", "waits"]),
     (
         "services::sessions",
-        &["carrier", "files", "frames", "janitor", "network", "sandbox", "shared_parts", "shares", "standby"],
+        &["carrier", "files", "frames", "janitor", "network", "sandbox", "shared_parts", "shares", "standby", "tasks"],
     ),
     (
         "services::runs",
@@ -85,9 +86,9 @@ pub const NEIGHBOURS: [(&str, &[&str]); 60] = [
             "tokens",
         ],
     ),
-    ("services::tools", &["carrier", "frames", "network", "runs", "sandbox", "shared_parts", "shares"]),
+    ("services::tools", &["carrier", "frames", "network", "runs", "sandbox", "shared_parts", "shares", "tasks"]),
     ("services::waits", &[]),
-    ("services::kernels", &["runs", "sessions", "shares"]),
+    ("services::kernels", &["runs", "sessions", "shares", "tasks"]),
     ("services::history", &[]),
     ("services::idempotency", &["shares"]),
     ("services::conversations", &["runs"]),
