@@ -34,6 +34,7 @@ pub mod sign_in;
 pub mod skills;
 pub mod standby;
 pub mod stats;
+mod tasks;
 pub mod tokens;
 pub mod tools;
 mod waits;

@@ -16,7 +16,6 @@ mod answer;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 pub use self::answer::{Checked, Problem, Severity};
@@ -24,6 +23,7 @@ use super::{
     admission::{Admission, Permit},
     runs::{AuxiliaryProgram, execute_auxiliary, outgrown, staged},
     shared_parts::SharedParts,
+    tasks::Tasks,
     tokens::Started,
 };
 use crate::{
@@ -60,8 +60,7 @@ struct Inner {
     admission: Admission,
     limits: Limits,
     program_bytes_max: usize,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 /// One check that may begin.
@@ -76,8 +75,7 @@ struct Job {
 
 impl Checker {
     pub fn new(parts: SharedParts, admission: Admission, limits: Limits, program_bytes_max: usize) -> Self {
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        Self(Arc::new(Inner { parts, admission, limits, program_bytes_max, stop, tasks }))
+        Self(Arc::new(Inner { parts, admission, limits, program_bytes_max, tasks: Tasks::default() }))
     }
 
     /// Whether any check would be refused now, for callers that ask before they read a request.
@@ -85,7 +83,7 @@ impl Checker {
     /// # Errors
     /// [`Code::QueueFull`], [`Code::RateLimited`], [`Code::ShuttingDown`].
     pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
-        self.0.check_running()?;
+        self.0.tasks.check_running()?;
         self.0.admission.check_capacity(who)
     }
 
@@ -96,7 +94,7 @@ impl Checker {
     /// through it; [`Code::RunnerFailed`] where the image has no tools; those of admission, tokens and the engine.
     pub async fn check(&self, who: &Principal, language: &Language, code: &Bytes) -> Result<Checked, Failure> {
         let inner = Arc::clone(&self.0);
-        inner.check_running()?;
+        inner.tasks.check_running()?;
         let job = inner.job(language, code)?;
         // Checks have no order among each other, so each is a conversation of its own.
         let alone = ConversationKey::new(who.clone(), ConversationId::fresh());
@@ -111,17 +109,11 @@ impl Checker {
 
     /// Ends the checks under way.
     pub async fn stop(&self) {
-        self.0.stop.cancel();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
+        self.0.tasks.end().await;
     }
 }
 
 impl Inner {
-    fn check_running(&self) -> Result<(), Failure> {
-        if self.stop.is_cancelled() { Err(Failure::stopping()) } else { Ok(()) }
-    }
-
     /// Decides what needs neither disk nor engine.
     fn job(&self, language: &Language, code: &Bytes) -> Result<Job, Failure> {
         let runner = self.parts.catalog.get(language)?;
@@ -151,7 +143,7 @@ impl Inner {
             stdin: [file.as_bytes(), b"\n", &code].concat().into(),
             channels: None,
             by,
-            cancel: self.stop.child_token(),
+            cancel: self.tasks.stop.child_token(),
         };
         let breach = outgrown(staging, FOLDER_MAX, || true);
         let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, breach, &|_| {}).await?;

@@ -19,9 +19,9 @@ use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{sleep, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
+use super::tasks::Tasks;
 use crate::{
     domain::{Clock, InstanceId, SandboxId, StepWatch, clock::every, text::chain},
     ports::engine::{Engine, EngineError, Listed, is_abandoned},
@@ -55,8 +55,7 @@ struct Inner {
     /// How many released sandboxes are left.
     unwanted: watch::Sender<usize>,
     destroy_permits: Semaphore,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 struct Registry {
@@ -103,8 +102,10 @@ impl Inner {
     async fn destroy(&self, id: SandboxId) {
         let mut pause = EXIT_GRACE;
         let mut next_pause = RETRY_MIN;
-        while self.stop.run_until_cancelled(sleep(pause)).await.is_some() {
-            let Some(Ok(permit)) = self.stop.run_until_cancelled(self.destroy_permits.acquire()).await else { break };
+        while self.tasks.stop.run_until_cancelled(sleep(pause)).await.is_some() {
+            let Some(Ok(permit)) = self.tasks.stop.run_until_cancelled(self.destroy_permits.acquire()).await else {
+                break;
+            };
             let result = self.engine.destroy(id).await;
             drop(permit);
             match result {
@@ -136,8 +137,7 @@ impl Janitor {
             released: Mutex::new(Some(released)),
             unwanted: watch::Sender::new(0),
             destroy_permits: Semaphore::new(DESTROY_AT_ONCE),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks::default(),
         }))
     }
 
@@ -220,14 +220,12 @@ impl Janitor {
         if timeout(wait_max, self.idle()).await.is_err() {
             warn!("sandboxes are left: the next start destroys them");
         }
-        self.0.stop.cancel();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
+        self.0.tasks.end().await;
     }
 }
 
 async fn receive(inner: Arc<Inner>, mut released: mpsc::UnboundedReceiver<SandboxId>) {
-    while let Some(Some(id)) = inner.stop.run_until_cancelled(released.recv()).await {
+    while let Some(Some(id)) = inner.tasks.stop.run_until_cancelled(released.recv()).await {
         let task = Arc::clone(&inner);
         inner.tasks.spawn(async move { task.destroy(id).await });
     }
@@ -236,7 +234,7 @@ async fn receive(inner: Arc<Inner>, mut released: mpsc::UnboundedReceiver<Sandbo
 async fn rounds(janitor: Janitor) {
     let mut ticks = every(ROUND);
     ticks.tick().await;
-    while janitor.0.stop.run_until_cancelled(ticks.tick()).await.is_some() {
+    while janitor.0.tasks.stop.run_until_cancelled(ticks.tick()).await.is_some() {
         if let Err(error) = janitor.reconcile().await {
             warn!(error = %chain(&error), "the engine did not list its sandboxes");
         }

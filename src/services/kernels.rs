@@ -42,6 +42,7 @@ use super::{
     runs::Runs,
     sessions::{SessionState, SessionView, Sessions, message::KernelMessage, queue},
     shares::Shares,
+    tasks::Tasks,
 };
 use crate::{
     domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId},
@@ -67,8 +68,7 @@ struct Inner {
     owner_connections: Shares<Principal>,
     documents: Documents,
     started_unix_s: i64,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 /// The ways to a hub's task.
@@ -154,8 +154,7 @@ impl Kernels {
             owner_connections: Shares::new(OWNER_CONNECTIONS_MAX),
             documents: Documents::default(),
             started_unix_s,
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks::default(),
         }))
     }
 
@@ -241,15 +240,13 @@ impl Kernels {
         let client = Client { name: name.clone(), queue, unread, end: Arc::clone(&end) };
         // When the kernel has just ended, the queue ends at once.
         drop(hub.clients.send(client));
-        let (orders, stop) = (hub.orders.clone(), inner.stop.clone());
+        let (orders, stop) = (hub.orders.clone(), inner.tasks.stop.clone());
         Ok(Connection { name, who: who.clone(), place, reader, orders, end, stop })
     }
 
     /// Ends every connection and waits for the tasks.
     pub async fn stop(&self) {
-        self.0.stop.cancel();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
+        self.0.tasks.end().await;
     }
 }
 

@@ -23,13 +23,14 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::requests::{Count, Job};
 use super::{
     shared_parts::SharedParts,
     shares::Shares,
+    tasks::Tasks,
     tokens::{Started, Tokens},
 };
 use crate::{
@@ -102,8 +103,7 @@ struct Inner {
     at_once: Semaphore,
     counts: Mutex<PackagesCounts>,
     steps: StepWatch,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 /// What to install, and where.
@@ -153,8 +153,7 @@ impl Packages {
             at_once: Semaphore::new(AT_ONCE_MAX),
             counts: Mutex::default(),
             steps: StepWatch::default(),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks::default(),
         }));
         made.0.parts.network.answer_by(&made.0);
         made
@@ -222,9 +221,7 @@ impl Packages {
 
     /// Ends the installations under way.
     pub async fn stop(&self) {
-        self.0.stop.cancel();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
+        self.0.tasks.end().await;
     }
 }
 

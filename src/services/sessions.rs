@@ -34,7 +34,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use self::view::{SessionEnd, SessionState, SessionView, Setup};
@@ -51,7 +51,7 @@ pub(super) use self::{
     queue::{Following, MessageSender, queue},
     registry::{Busy, Session},
 };
-use super::{shared_parts::SharedParts, shares::WeakMap};
+use super::{shared_parts::SharedParts, shares::WeakMap, tasks::Tasks};
 use crate::{
     domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId, clock::every},
     ports::{runner::Runner, sessions::SessionStore},
@@ -89,8 +89,7 @@ struct Inner {
     prestarted: PrestartedKernels,
     /// The server is about to stop.
     stopping: AtomicBool,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 impl Sessions {
@@ -105,8 +104,7 @@ impl Sessions {
             waiting: WaitingCells::default(),
             prestarted: PrestartedKernels::default(),
             stopping: AtomicBool::new(false),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks::default(),
         }))
     }
 
@@ -115,7 +113,7 @@ impl Sessions {
         let inner = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
             let mut rounds = every(ROUND);
-            while inner.stop.run_until_cancelled(rounds.tick()).await.is_some() {
+            while inner.tasks.stop.run_until_cancelled(rounds.tick()).await.is_some() {
                 inner.end_unused();
                 inner.end_ahead();
             }
@@ -223,7 +221,7 @@ impl Sessions {
     pub async fn restart(&self, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
         let (inner, who) = (Arc::clone(&self.0), who.clone());
         let restarting = self.0.tasks.spawn(async move {
-            let restarted = inner.stop.run_until_cancelled(inner.restart(&who, id)).await;
+            let restarted = inner.tasks.stop.run_until_cancelled(inner.restart(&who, id)).await;
             restarted.unwrap_or_else(|| Err(Failure::stopping()))
         });
         restarting.await.unwrap_or_else(|_| Err(kernel::internal()))
@@ -287,10 +285,6 @@ impl Inner {
         })
     }
 
-    fn check_running(&self) -> Result<(), Failure> {
-        if self.stop.is_cancelled() { Err(Failure::stopping()) } else { Ok(()) }
-    }
-
     async fn restart(self: &Arc<Self>, who: &Principal, id: SessionId) -> Result<SessionView, Failure> {
         let found = self.find(who, id);
         let ((conversation, language), setup) = match &found {
@@ -337,7 +331,7 @@ impl Inner {
             session.touch();
             return Ok(session);
         }
-        self.check_running()?;
+        self.tasks.check_running()?;
         let all_ended = self.opening.of(conversation, CancellationToken::new);
         let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
         self.parts.isolation.wait(&runner.image).await?;
@@ -362,7 +356,7 @@ impl Inner {
         self.parts.standbys.used_by_session(&runner.language);
         info!(session = %id, %conversation, language = %runner.language, "a session was opened");
         // The server that stops ended those that were open then.
-        self.check_running().inspect_err(|_| self.end(&session, SessionEnd::Server))?;
+        self.tasks.check_running().inspect_err(|_| self.end(&session, SessionEnd::Server))?;
         if all_ended.is_cancelled() {
             self.end(&session, SessionEnd::Closed);
             let why = "The sessions of the conversation were ended while this one was opened: open it again.";

@@ -122,7 +122,7 @@ impl Inner {
             watched: None,
             oom_kills: OomKills::default(),
         };
-        self.tasks.spawn(task.run(self.stop.clone()));
+        self.tasks.spawn(task.run(self.tasks.stop.clone()));
         Hub { clients, orders, connections: TaskTracker::new(), restarts }
     }
 }

@@ -49,9 +49,7 @@ impl Inner {
         let options = self.options.clone().ok_or_else(|| {
             off("Nothing can be installed: the operator has set no index of packages. Use what is there.".to_owned())
         })?;
-        if self.stop.is_cancelled() {
-            return Err(Failure::stopping());
-        }
+        self.tasks.check_running()?;
         if !self.parts.network.may_install(&wanted.conversation.owner) {
             let why = "This token may not have packages installed: it names network policies, and not `packages`.";
             return Err(Failure::new(Code::Forbidden, why));

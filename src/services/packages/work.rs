@@ -60,7 +60,7 @@ impl Inner {
             stdin: order.to_string().into(),
             channels: Some(self.parts.network.open(access, conversation, &runner.language)),
             by: by.as_ref(),
-            cancel: self.stop.child_token(),
+            cancel: self.tasks.stop.child_token(),
         };
         let Usage { bytes, entries } = ceiling;
         let most = Usage { bytes: bytes.saturating_mul(COPIES), entries: entries.saturating_mul(COPIES) };

@@ -21,11 +21,10 @@ const GIVE_WAY: Duration = Duration::from_secs(10);
 impl Sessions {
     /// Ends every session, and waits for their tasks.
     pub async fn stop(&self) {
-        self.0.stop.cancel();
+        self.0.tasks.stop.cancel();
         self.end_all(SessionEnd::Server, |_| true);
         self.0.prestarted.end_all();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
+        self.0.tasks.end().await;
     }
 
     /// Ends a session; what it was. Cells that wait for it are not executed.

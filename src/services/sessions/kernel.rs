@@ -12,7 +12,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::timeout,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -28,6 +28,7 @@ use crate::{
         frames::{self, ExitReport, Start},
         network::{Channels, ConnectionReporter, Network},
         sandbox::{Attachment, SandboxEvent, Started, attach},
+        tasks::Tasks,
     },
 };
 
@@ -88,7 +89,7 @@ impl Kernel {
         env: &Environment,
         age_max: Duration,
         channels: Option<Channels>,
-        tasks: &TaskTracker,
+        tasks: &Tasks,
     ) -> Self {
         let (sender, receiver) = mpsc::channel(TO_KERNEL_MAX);
         let (phase, phase_receiver) = watch::channel(Phase::Starting);

@@ -167,7 +167,6 @@ mod tests {
 
     use futures_util::stream;
     use tokio::{io::duplex, time::timeout};
-    use tokio_util::task::TaskTracker;
 
     use super::{
         super::{SessionEnd, kernel::Kernel},
@@ -176,7 +175,7 @@ mod tests {
     use crate::{
         domain::{Environment, SandboxId},
         ports::engine::Sandbox,
-        services::sandbox::Started,
+        services::{sandbox::Started, tasks::Tasks},
     };
 
     #[tokio::test(start_paused = true)]
@@ -189,7 +188,7 @@ mod tests {
             output: Box::pin(stream::pending()),
             exit: Box::pin(pending()),
         };
-        let (started, tasks) = (Started { sandbox, decoder: None }, TaskTracker::new());
+        let (started, tasks) = (Started { sandbox, decoder: None }, Tasks::default());
         let kernel = Kernel::begin(started, "fake", &Environment::default(), END_MAX, None, &tasks);
         let end = timeout(END_MAX * 2, kernel.ended()).await.expect("it is ended");
         assert_eq!(end, SessionEnd::Unresponsive);

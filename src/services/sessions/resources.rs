@@ -253,12 +253,12 @@ impl Inner {
         }
         let (inner, runner) = (Arc::clone(self), runner.clone());
         self.tasks.spawn(async move {
-            let waiting = inner.stop.run_until_cancelled(inner.prepare(&runner)).await.flatten();
+            let waiting = inner.tasks.stop.run_until_cancelled(inner.prepare(&runner)).await.flatten();
             let mut slots = inner.prestarted.0.lock();
             let Some(slot) = slots.get_mut(&runner.language) else { return };
             slot.is_starting = false;
             let unwanted =
-                if inner.stop.is_cancelled() { waiting } else { std::mem::replace(&mut slot.waiting, waiting) };
+                if inner.tasks.stop.is_cancelled() { waiting } else { std::mem::replace(&mut slot.waiting, waiting) };
             drop(slots);
             drop(unwanted);
         });

@@ -14,7 +14,6 @@ use tokio::{
     sync::{Mutex as AsyncMutex, Semaphore},
     time::Instant,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::{
@@ -30,6 +29,7 @@ use crate::{
     services::{
         runs::{AuxiliaryProgram, execute_auxiliary, staged},
         shared_parts::SharedParts,
+        tasks::Tasks,
     },
 };
 
@@ -102,14 +102,13 @@ type Cell = Arc<AsyncMutex<Option<Made>>>;
 pub(super) struct Modules {
     made: Mutex<HashMap<(ServerName, ModuleLanguage), (String, Cell)>>,
     at_once: Arc<Semaphore>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 impl Default for Modules {
     fn default() -> Self {
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        Self { made: Mutex::default(), at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)), stop, tasks }
+        let at_once = Arc::new(Semaphore::new(AT_ONCE_MAX));
+        Self { made: Mutex::default(), at_once, tasks: Tasks::default() }
     }
 }
 
@@ -132,9 +131,7 @@ impl Modules {
 
     /// Ends the programs that make modules.
     pub(super) async fn stop(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.tasks.end().await;
     }
 }
 
@@ -204,7 +201,7 @@ impl Inner {
         let (language, program) = language.generator();
         let language: Language = language.parse().map_err(|_| failed())?;
         let runner = catalog.get(&language)?;
-        let verified = self.modules.stop.run_until_cancelled(isolation.wait(&runner.image)).await;
+        let verified = self.modules.tasks.stop.run_until_cancelled(isolation.wait(&runner.image)).await;
         verified.ok_or_else(Failure::stopping)??;
         let one = |defined: &Arc<Defined>| {
             let tool = &defined.tool;
@@ -222,7 +219,7 @@ impl Inner {
             stdin: order.to_string().into(),
             channels: None,
             by: None,
-            cancel: self.modules.stop.child_token(),
+            cancel: self.modules.tasks.stop.child_token(),
         };
         // It writes nothing to its folder.
         let (outcome, [stdout, stderr]) = execute_auxiliary(sandboxes, auxiliary, pending(), &|_| {}).await?;

@@ -17,7 +17,6 @@ use tokio::{
     sync::{Semaphore, mpsc},
     time::{sleep, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
@@ -37,6 +36,7 @@ use crate::{
         network::{Channels, Network, next_of},
         sandbox::{Attachment, SandboxEvent, attach, send},
         shared_parts::SharedParts,
+        tasks::Tasks,
     },
 };
 
@@ -75,15 +75,14 @@ struct Inner {
     parts: SharedParts,
     at_once_max: usize,
     room: Arc<Semaphore>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 impl SandboxedServers {
     /// Of which there are at most so many at once.
     pub fn new(parts: SharedParts, at_once_max: usize) -> Self {
-        let (room, stop) = (Arc::new(Semaphore::new(at_once_max)), CancellationToken::new());
-        Self(Arc::new(Inner { parts, at_once_max, room, stop, tasks: TaskTracker::new() }))
+        let room = Arc::new(Semaphore::new(at_once_max));
+        Self(Arc::new(Inner { parts, at_once_max, room, tasks: Tasks::default() }))
     }
 
     /// Starts the sandbox of a server, in the image of a language, each time that it is connected to.
@@ -93,9 +92,7 @@ impl SandboxedServers {
 
     /// Ends all of them.
     pub async fn stop(&self) {
-        self.0.stop.cancel();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
+        self.0.tasks.end().await;
     }
 }
 
@@ -121,15 +118,13 @@ impl OpenStreams for Opener {
 
 impl Opener {
     async fn start(self) -> Result<Streams, Failure> {
-        let Inner { parts, at_once_max, room, stop, tasks } = &*self.inner;
+        let Inner { parts, at_once_max, room, tasks } = &*self.inner;
         let full = || {
             let why = format!("{at_once_max} tool servers run in sandboxes, and no more may: try again later");
             Failure::new(Code::ToolUnavailable, why)
         };
         let room = Arc::clone(room).try_acquire_owned().map_err(|_| full())?;
-        if stop.is_cancelled() {
-            return Err(Failure::stopping());
-        }
+        tasks.check_running()?;
         let runner = parts.catalog.get(&self.language)?;
         parts.isolation.wait(&runner.image).await?;
         if !runner.is_framed {
@@ -221,7 +216,7 @@ async fn carry(
         let mut reading = std::pin::pin!(read(&mut sandbox, to_client, &mut last));
         tokio::select! {
             biased;
-            () = opener.inner.stop.cancelled() => None,
+            () = opener.inner.tasks.stop.cancelled() => None,
             why = &mut reading => Some(why),
             limit = outgrown(&opener.inner.parts, conversation) => {
                 Some(format!("it was ended at a limit of its files: {limit:?}"))

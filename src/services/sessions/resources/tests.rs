@@ -4,7 +4,6 @@ use std::future::pending;
 
 use futures_util::stream;
 use serde_json::json;
-use tokio_util::task::TaskTracker;
 
 use super::{
     super::registry::{Registry, Session},
@@ -14,7 +13,7 @@ use crate::{
     adapters::engine::fake::FakeEngine,
     domain::{InstanceId, SandboxId, SessionId, clock::ManualClock},
     ports::engine::Sandbox,
-    services::{janitor::Janitor, standby::NoFolder},
+    services::{janitor::Janitor, standby::NoFolder, tasks::Tasks},
 };
 
 fn waiting(clock: &Arc<ManualClock>) -> Waiting {
@@ -27,7 +26,7 @@ fn waiting(clock: &Arc<ManualClock>) -> Waiting {
         exit: Box::pin(pending()),
     };
     let started = Started { sandbox, decoder: None };
-    let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &TaskTracker::new());
+    let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &Tasks::default());
     let (folder, image) = (Box::new(NoFolder), ImageId("a".to_owned()));
     let (end, since) = (kernel.close.clone().drop_guard(), Moment::now(clock.as_ref()));
     Waiting { kernel, lease, folder, image, memory_bytes: 1, since, end }
