@@ -1,7 +1,7 @@
 //! The options of each part, made from the settings: a function for each part. No other module knows both settings and
 //! options.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -139,7 +139,8 @@ fn view(config: &Config) -> View {
 }
 
 /// The parts of the tools.
-pub(super) fn tools(config: &Config, api: &ApiParts) -> McpParts {
+pub(super) fn tools(config: &Config, api: ApiParts) -> McpParts {
+    let ApiParts { runs, history, files, sessions, packages, skills, tools, checker, .. } = api;
     let options = McpOptions {
         image_bytes_max: config.files.image_bytes_max,
         images_max: config.files.images_max as usize,
@@ -151,18 +152,8 @@ pub(super) fn tools(config: &Config, api: &ApiParts) -> McpParts {
         variables: variables(config),
         view: view(config),
     };
-    McpParts {
-        runs: api.runs.clone(),
-        history: Arc::clone(&api.history),
-        files: Arc::clone(&api.files),
-        sessions: api.sessions.clone(),
-        packages: api.packages.clone(),
-        skills: api.skills.clone(),
-        tools: api.tools.clone(),
-        checker: api.checker.clone(),
-        pictures: Smaller::default(),
-        options,
-    }
+    let pictures = Smaller::default();
+    McpParts { runs, history, files, sessions, packages, skills, tools, checker, pictures, options }
 }
 
 pub(super) fn mcp_http(

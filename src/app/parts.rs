@@ -174,7 +174,7 @@ impl Parts {
             tools,
             checker,
         };
-        let mcp = options::tools(config, &api);
+        let mcp = options::tools(config, api.clone());
         let relay = Relay::new(shared.peers.clone(), bodies.clone());
         let router = http::router(HttpParts {
             mcp: http::mcp::router(mcp.clone(), &options::mcp_http(config, (&bodies, &relay), stop.clone())),
