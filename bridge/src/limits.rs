@@ -16,10 +16,13 @@ pub const STREAM_MAX_BYTES: usize = 1 << 20;
 /// What a header or parent header may have: it can be neither cut nor left out.
 const HEADER_MAX_BYTES: usize = 64 << 10;
 
-/// What was taken out of a message, the cut text of a stream apart: that has a mark.
+/// What was taken out of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
+    /// Of the message. The cut text of a stream is not counted: that has a mark.
     pub bytes: usize,
+    /// Of the text of a stream, as a program printed it.
+    pub printed: usize,
     /// Whether the message itself must not be sent.
     pub is_whole: bool,
 }
@@ -36,9 +39,8 @@ type Members = BTreeMap<String, Box<RawValue>>;
 
 /// Makes `message` fit.
 pub fn fit(message: &mut Message, channel: Channel, kind: &str) -> Removed {
-    if kind == "stream" && message.content.len() > STREAM_MAX_BYTES {
-        cut_stream(message);
-    }
+    let is_long = kind == "stream" && message.content.len() > STREAM_MAX_BYTES;
+    let printed = if is_long { cut_stream(message) } else { 0 };
     let before = message.bytes(channel);
     if message.buffers.len() > BUFFERS_MAX {
         message.buffers.clear();
@@ -55,18 +57,39 @@ pub fn fit(message: &mut Message, channel: Channel, kind: &str) -> Removed {
     let headers = [&message.header, &message.parent_header];
     let is_whole =
         headers.iter().any(|part| part.len() > HEADER_MAX_BYTES) || message.bytes(channel) > MESSAGE_MAX_BYTES;
-    Removed { bytes: before - if is_whole { 0 } else { message.bytes(channel).min(before) }, is_whole }
+    Removed { bytes: before - if is_whole { 0 } else { message.bytes(channel).min(before) }, printed, is_whole }
 }
 
-fn cut_stream(message: &mut Message) {
-    let Ok(Stream { name, text }) = serde_json::from_slice(&message.content) else { return };
+/// How many bytes a program printed for this message of a stream, or a little less: an escaped character counts as one.
+pub fn printed(message: &Message) -> usize {
+    serde_json::from_slice(&message.content).map_or(0, |Stream { text, .. }| unescaped(text.get()).saturating_sub(2))
+}
+
+/// The length of a text in JSON without its escapes, at least.
+fn unescaped(text: &str) -> usize {
+    let (mut bytes, mut count) = (text.bytes(), 0);
+    while let Some(byte) = bytes.next() {
+        count += 1;
+        if byte == b'\\' && bytes.next() == Some(b'u') {
+            bytes.nth(3);
+        }
+    }
+    count
+}
+
+/// How much of what was printed is cut.
+fn cut_stream(message: &mut Message) -> usize {
+    let Ok(Stream { name, text }) = serde_json::from_slice(&message.content) else { return 0 };
     let text = text.get();
     let end = cut(text, STREAM_MAX_BYTES);
     if end == text.len() || name.get().len() > HEADER_MAX_BYTES {
-        return;
+        return 0;
     }
+    // Without the quotation mark at its end.
+    let printed = unescaped(&text[end..text.len() - 1]);
     let mark = format!("\\n[{} bytes of output were left out here]\\n", text.len() - end);
     message.content = format!("{{\"name\":{},\"text\":{}{mark}\"}}", name.get(), &text[..end]).into();
+    printed
 }
 
 /// Where a JSON string, written with its quotes, can be cut: at most `limit` bytes, and never inside of a character or
@@ -157,9 +180,22 @@ mod tests {
                 let now = content(&message)["text"].as_str().expect("text").to_owned();
                 let (kept, mark) = now.split_once("\n[").unwrap_or((&now, ""));
                 assert!(text.starts_with(kept) && mark.contains("bytes of output"), "{unit:?}");
-                assert!(removed == Removed::default() && message.content.len() < STREAM_MAX_BYTES + 100);
+                let printed = text.len() - kept.len();
+                assert_eq!(removed, Removed { printed, ..Removed::default() }, "{unit:?}");
+                assert!(message.content.len() < STREAM_MAX_BYTES + 100);
             }
         }
+    }
+
+    #[test]
+    fn printed_bytes_are_those_of_the_program() {
+        for text in ["", "a", "é\n\t\"\\", "\u{1}\u{7f}\u{1f600}"] {
+            let message = Message::new("{}", json!({"name": "stdout", "text": text}).to_string());
+            assert_eq!(printed(&message), text.len(), "{text:?}");
+        }
+        assert_eq!(printed(&Message::new("{}", "{\"name\":\"stdout\",\"text\":\"\\ud83d\\ude00\"}")), 2);
+        assert_eq!(printed(&Message::new("{}", "{\"name\":1,\"text\":2}")), 0);
+        assert_eq!(printed(&Message::new("{}", "{}")), 0);
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::collections::VecDeque;
 use bytes::{Buf, Bytes};
 use serde_json::json;
 
-use crate::message::{Channel, MESSAGE_MAX_BYTES, Message};
+use crate::{
+    limits,
+    message::{Channel, MESSAGE_MAX_BYTES, Message},
+};
 
 /// What a cell prints waits up to here.
 const STREAM_MAX_BYTES: usize = 8 << 20;
@@ -44,6 +47,8 @@ pub struct Outbox {
     bytes: usize,
     dropped_messages: u64,
     dropped_bytes: u64,
+    /// What a program printed of the missing text.
+    dropped_printed: u64,
 }
 
 impl Outbox {
@@ -59,21 +64,24 @@ impl Outbox {
             Weight::Own => usize::MAX,
         };
         if self.bytes.saturating_add(message.bytes(channel)) > limit {
-            self.note_dropped(1, message.bytes(channel));
+            let printed = if weight == Weight::Stream { limits::printed(message) } else { 0 };
+            self.note_dropped(1, message.bytes(channel), printed);
             return;
         }
-        if self.dropped_messages > 0 || self.dropped_bytes > 0 {
-            let content = json!({"messages": self.dropped_messages, "bytes": self.dropped_bytes});
-            (self.dropped_messages, self.dropped_bytes) = (0, 0);
+        let (messages, bytes, printed) = (self.dropped_messages, self.dropped_bytes, self.dropped_printed);
+        if messages > 0 || bytes > 0 || printed > 0 {
+            let content = json!({"messages": messages, "bytes": bytes, "printedBytes": printed});
+            (self.dropped_messages, self.dropped_bytes, self.dropped_printed) = (0, 0, 0);
             self.append(bridge_message("dropped", &content).encode(Channel::Bridge));
         }
         self.append(message.encode(channel));
     }
 
-    /// Counts what is missing: whole messages, or bytes of one that was made shorter.
-    pub fn note_dropped(&mut self, messages: u64, bytes: usize) {
+    /// Counts what is missing: whole messages, or bytes of one that was made shorter; and what was printed of these.
+    pub fn note_dropped(&mut self, messages: u64, bytes: usize, printed: usize) {
         self.dropped_messages += messages;
         self.dropped_bytes += bytes as u64;
+        self.dropped_printed += printed as u64;
     }
 
     fn append(&mut self, bytes: Bytes) {
@@ -129,7 +137,7 @@ mod tests {
     #[test]
     fn printed_text_is_dropped_and_counted_while_the_result_status_and_replies_stay() {
         let mut outbox = Outbox::default();
-        let output = Message::new("{}", vec![b' '; 1 << 20]);
+        let output = Message::new("{}", json!({"name": "stdout", "text": "\n".repeat(1 << 19)}).to_string());
         for _ in 0..10 {
             outbox.push(Channel::Iopub, &output, Weight::Stream);
         }
@@ -141,7 +149,7 @@ mod tests {
         let all = drain(&mut outbox);
         assert_eq!(all.len(), 7 + 1 + 1 + 1 + 1);
         let size = output.bytes(Channel::Iopub);
-        let note = json!({"messages": 3, "bytes": 3 * size});
+        let note = json!({"messages": 3, "bytes": 3 * size, "printedBytes": 3 << 19});
         assert_eq!(all[7], (Channel::Bridge, bridge_message("dropped", &note)));
         assert_eq!(all[8], (Channel::Iopub, result));
         assert_eq!(all[9], (Channel::Iopub, idle));

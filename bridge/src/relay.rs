@@ -275,7 +275,7 @@ impl Relay {
     fn forward(&mut self, channel: Channel, kind: &str, mut message: Message) {
         let removed = limits::fit(&mut message, channel, kind);
         if removed != limits::Removed::default() {
-            self.outbox.note_dropped(u64::from(removed.is_whole), removed.bytes);
+            self.outbox.note_dropped(u64::from(removed.is_whole), removed.bytes, removed.printed);
         }
         if !removed.is_whole {
             let weight = match (channel, kind) {

@@ -286,7 +286,10 @@ impl HubTask {
         let (header, parent) = (message.read_header(), message.read_parent());
         if message.channel == Channel::Bridge {
             match header.msg_type.as_str() {
-                "dropped" => self.note("[Some output was lost: it came too fast.]\n"),
+                // A text that was cut has a mark.
+                "dropped" if message.read_content()["bytes"] != 0 => {
+                    self.note("[Some output was lost: it came too fast.]\n");
+                }
                 "figures" => self.measured(&message.read_content()),
                 _ => {}
             }

@@ -225,6 +225,16 @@ async fn input_does_not_wait_for_the_end_of_what_is_printed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cell_is_charged_for_output_that_was_left_out_on_its_way() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__OUTPUT_BYTES_MAX", "1024")]).await;
+    assert_eq!(shown(&cell(&server, "a", "drop 1020\nset x 41\nprint end").await), ("end\n", "", OK));
+    let over = cell(&server, "a", "drop 1021\nprint end").await;
+    assert_eq!((over.outcome.ended, over.stdout.text.as_str()), (Ended::OutputLimit, "end"));
+    assert_eq!(shown(&cell(&server, "a", "get x").await), ("41\n", "", OK));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cell_whose_kernel_says_nothing_after_its_reply_has_ended() {
     let server = FakeServer::with_kernel(&[]).await;
     assert_eq!(shown(&cell(&server, "a", "noidle\nset x 41\nprint end").await), ("end\n", "", OK));

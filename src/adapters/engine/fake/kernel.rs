@@ -17,6 +17,7 @@
 //! | `idle` | an idle status, as at the end of this cell |
 //! | `noidle` | no idle status follows the reply of this cell |
 //! | `noreply` | this cell ends with an idle status alone |
+//! | `drop BYTES` | says that so much of what was printed was left out |
 //! | `stubborn` | interrupts are ignored from here on |
 //! | `linger 1500ms` | an interrupted step ends so long after its interrupt, from here on |
 //! | `deaf` | nothing is read any more, as by a bridge that is stopped |
@@ -325,6 +326,11 @@ impl Kernel<'_> {
             "idle" => self.send("iopub", "status", parent, &json!({"execution_state": "idle"})).await,
             "noidle" => self.signs = Signs::Reply,
             "noreply" => self.signs = Signs::Idle,
+            "drop" => {
+                let printed = rest.parse::<u64>().unwrap_or_default();
+                let content = json!({"messages": 0, "bytes": 0, "printedBytes": printed});
+                self.send("bridge", "dropped", &json!({}), &content).await;
+            }
             "comm" => {
                 let header = json!({"msg_id": "fake-comm", "msg_type": "comm_msg", "session": "fake"});
                 let message = layout("iopub", &header, parent, &json!({"comm_id": "c", "data": {}}), &[rest, ""]);

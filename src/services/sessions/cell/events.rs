@@ -44,7 +44,7 @@ impl Execution<'_> {
                     let oom_killed = self.oom_kills.have_grown(&said);
                     self.figures = Some((said, oom_killed));
                 }
-                "dropped" => self.text(StreamKind::Stderr, "\n[Some output was lost: it came too fast.]\n"),
+                "dropped" => self.dropped(&message.read_content()),
                 _ => {}
             }
             return;
@@ -101,6 +101,17 @@ impl Execution<'_> {
         if fits > 0 {
             (self.sink)(EventKind::Output(stream, Bytes::copy_from_slice(&text.as_bytes()[..fits])));
         }
+    }
+
+    /// Takes what the bridge says that it left out. What was printed of that counts as what comes does.
+    fn dropped(&mut self, said: &Value) {
+        // A text that was cut has a mark.
+        if said["bytes"] != 0 {
+            self.text(StreamKind::Stderr, "\n[Some output was lost: it came too fast.]\n");
+        }
+        let printed = said["printedBytes"].as_u64().unwrap_or_default();
+        self.output_over |= printed > self.output_left;
+        self.output_left = self.output_left.saturating_sub(printed);
     }
 
     fn line(&mut self, stream: StreamKind, mut text: String) {
