@@ -206,7 +206,7 @@ async fn calls_of_one_owner_do_not_hold_up_anothers() {
     let ann = token_of(&server, "ann", &["run", "files"]).await;
     let flood = "from mcptools import _client\nimport threading, time, os\n\
         def one(n):\n    try: _client._Connection().send({'call': {'server': 'up', 'tool': 'echo', \
-        'arguments': {'silent': True}}}, print)\n    except Exception as error: print(error)\n\
+        'arguments': {'silent': True}}}, print, None)\n    except Exception as error: print(error)\n\
         threads = [threading.Thread(target=one, args=(n,)) for n in range(60)]\n\
         [t.start() for t in threads]; [t.join() for t in threads]\n\
         while not os.path.exists('enough'): time.sleep(0.1)\nos._exit(0)\n";
