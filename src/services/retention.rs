@@ -167,23 +167,24 @@ impl Retention {
             let bytes = self.bytes(&last.key).await?;
             all.push(Measured { last: last.clone(), bytes, may_go: last.unix_s < before });
         }
-        let mut deleted = 0;
-        let total = loop {
+        let sum = |all: &[Measured]| all.iter().fold(0_u64, |total, one| total.saturating_add(one.bytes));
+        let (mut total, mut deleted) = (sum(&all), 0);
+        while total > bytes_max {
             // What was deleted since it was measured, by a client too, takes nothing any more.
             let left = move |store: &dyn Storage| {
                 all.retain(|one| store.last_use(&one.last.key).is_some());
                 Ok(all)
             };
             all = self.files.blocking(left).await?;
-            let total = all.iter().fold(0_u64, |total, one| total.saturating_add(one.bytes));
+            total = sum(&all);
             if total <= bytes_max || deleted == deleted_max {
-                break total;
+                break;
             }
-            let Some(next) = next_to_go(&all).map(|at| &mut all[at]) else { break total };
+            let Some(next) = next_to_go(&all).map(|at| &mut all[at]) else { break };
             next.may_go = false;
             let why = "all conversations together exceed the limit";
             deleted += usize::from(self.expire(&next.last.key, before, why).await);
-        };
+        }
         if total > bytes_max {
             warn!(total, bytes_max, deleted, "all conversations together still exceed the limit");
         }
