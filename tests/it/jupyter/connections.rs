@@ -265,6 +265,7 @@ async fn a_restart_keeps_the_connections_and_a_death_ends_them() {
     client.run("set x 41").await;
     let lost = [client.execute("hang").await, client.execute("print never").await];
     client.until(state("busy")).await;
+    client.is_read().await;
     assert_eq!(call(&server, Method::POST, &format!("{path}/restart"), None).await.0, 200);
     for lost in lost {
         let answers = client.answers(&lost).await;

@@ -1,10 +1,7 @@
 //! A client whose messages wait for the turn of the conversation.
 
-use bytes::Bytes;
-use futures_util::SinkExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::Message;
 
 use super::{Socket, call, get, socket, start};
 use crate::support::{
@@ -93,9 +90,7 @@ async fn code_that_waits_for_room_is_not_executed_by_the_kernel_after_a_restart(
     let mut client = socket(&server, &id, "").await;
     asking(&server, &id, "ask go?").await;
     let last = fill(&mut client).await;
-    // The server has read it when the pong that answers what came after it is there.
-    client.stream.send(Message::Ping(Bytes::new())).await.expect("sent");
-    while !matches!(client.frame().await.expect("the connection stays"), Message::Pong(_)) {}
+    client.is_read().await;
     let (status, ..) = call(&server, Method::POST, &format!("/api/kernels/{id}/restart"), None).await;
     assert_eq!(status, 200);
     let answers = client.answers(&last).await;

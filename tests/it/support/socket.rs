@@ -82,6 +82,12 @@ impl Socket {
         }
     }
 
+    /// Waits until the server has read what was sent so far; what comes meanwhile is dropped.
+    pub async fn is_read(&mut self) {
+        self.stream.send(Message::Ping(Vec::new().into())).await.expect("the server reads");
+        while !matches!(self.frame().await.expect("an answer"), Message::Pong(_)) {}
+    }
+
     /// The next message.
     pub async fn next(&mut self) -> Value {
         match self.frame().await.expect("a message") {
