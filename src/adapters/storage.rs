@@ -56,8 +56,8 @@ pub use self::{claim::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
     domain::SafePath,
     ports::storage::{
-        ConversationFolder, DataFolder, Entry, FolderId, FsResult, IncomingFile, LeftOut, ListBounds, Listing, Mark,
-        OpenFile, StorageError, Usage, Visited,
+        ConversationFolder, DataFolder, Entry, FileFilter, FolderId, FsResult, IncomingFile, LeftOut, ListBounds,
+        Listing, Mark, OpenFile, StorageError, Usage, Visited,
     },
 };
 
@@ -94,8 +94,8 @@ impl ConversationFolder for Folder {
         self.try_list(bounds, since).map_err(failed("list"))
     }
 
-    fn page(&self, bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> FsResult<Listing> {
-        list::Walk::of_page(bounds, folder, after).page(&self.files).map_err(failed("list"))
+    fn page(&self, bounds: ListBounds, filter: &FileFilter) -> FsResult<Listing> {
+        list::Walk::of_page(bounds, filter).page(&self.files).map_err(failed("list"))
     }
 
     fn usage(&self, ceiling: &Usage) -> FsResult<Usage> {

@@ -35,7 +35,7 @@ use utoipa::{
 };
 
 pub use file::{
-    ArchiveLink, CHARACTER_BYTES_MAX, File, FileListing, FileResult, MoveFile, Moved, SkippedResult, file_query,
+    ArchiveLink, CHARACTER_BYTES_MAX, File, FileListing, FileResult, MoveFile, Moved, SkippedResult, file_filter,
 };
 pub use report::{FiguresResult, OutcomeResult, RunResult};
 

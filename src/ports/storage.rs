@@ -76,6 +76,17 @@ pub trait Storage: PackageStore {
     fn close(&self);
 }
 
+/// Which files a page has.
+#[derive(Debug, Clone, Default)]
+pub struct FileFilter {
+    /// Only what is below this folder.
+    pub folder: Option<SafePath>,
+    /// Only files of that folder whose name begins so, and what is below its folders whose name begins so.
+    pub prefix: Vec<u8>,
+    /// Only what follows it: the last path of the page before.
+    pub after: Option<SafePath>,
+}
+
 /// A folder that becomes `/data` of sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DataFolder {
@@ -100,9 +111,8 @@ pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
     /// Lists plain files; with a mark, also how each changed since, and takes set-user-id and set-group-id from them.
     fn list(&self, bounds: ListBounds, since: Option<Mark>) -> FsResult<Listing>;
 
-    /// Lists the plain files below a folder (of the top without one) that follow `after` in the order of paths. Skipped
-    /// things are in the first page only.
-    fn page(&self, bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> FsResult<Listing>;
+    /// Lists plain files, by path. Skipped things are in the first page only.
+    fn page(&self, bounds: ListBounds, filter: &FileFilter) -> FsResult<Listing>;
 
     /// The space that the files take, counted until it exceeds `ceiling`.
     fn usage(&self, ceiling: &Usage) -> FsResult<Usage>;
@@ -374,10 +384,9 @@ impl StorageError {
                 let why = "let a program change its mode or delete it";
                 return Failure::new(Code::Forbidden, format!("The server may not {act} that file: {why}."));
             }
-            Self::Busy { .. } => (
-                Code::FileBusy,
-                "A program holds that file, or keeps moving its folder: try again when the program has ended.",
-            ),
+            Self::Busy { .. } => {
+                (Code::FileBusy, "A program holds that file, or keeps moving its folder: try again when it has ended.")
+            }
             Self::NoSpace { .. } => {
                 (Code::NoSpace, "No room is left on the disk: delete files, or the operator must free space.")
             }

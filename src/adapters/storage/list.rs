@@ -14,7 +14,7 @@ use crate::{
         SafePath,
         path::{PATH_BYTES_MAX, show},
     },
-    ports::storage::{Change, Entry, ListBounds, Listing, Mark, SkipKind, Skipped},
+    ports::storage::{Change, Entry, FileFilter, ListBounds, Listing, Mark, SkipKind, Skipped},
 };
 
 /// Names examined in one listing: a fraction of a second of work.
@@ -25,7 +25,7 @@ const FOLDERS_MAX: usize = 20_000;
 impl Folder {
     /// A concurrent change may be listed or not. Only folders are opened.
     pub(super) fn try_list(&self, bounds: ListBounds, since: Option<Mark>) -> Result<Listing, Errno> {
-        let listing = Walk { since, ..Walk::of_page(bounds, None, None) }.run(&self.files)?;
+        let listing = Walk { since, ..Walk::of_page(bounds, &FileFilter::default()) }.run(&self.files)?;
         Ok(Listing { usage: self.disk_usage()?.or(listing.usage), ..listing })
     }
 }
@@ -41,6 +41,8 @@ struct Unvisited {
 pub(super) struct Walk {
     bounds: ListBounds,
     since: Option<Mark>,
+    /// How the names in the folder where it begins have to begin.
+    prefix: Vec<u8>,
     after: Option<SafePath>,
     visits: usize,
     /// The first is the folder where the walk begins, and its own parent.
@@ -69,9 +71,10 @@ impl Walk {
         Self { bounds, folders, ..Self::default() }
     }
 
-    /// Begins in a folder of a conversation, and lists what follows a file.
-    pub(super) fn of_page(bounds: ListBounds, folder: Option<&SafePath>, after: Option<&SafePath>) -> Self {
-        let mut walk = Self { after: after.cloned(), hides_packages: true, ..Self::new(bounds) };
+    /// Lists files of a conversation.
+    pub(super) fn of_page(bounds: ListBounds, filter: &FileFilter) -> Self {
+        let FileFilter { folder, prefix, after } = filter.clone();
+        let mut walk = Self { prefix, after, hides_packages: true, ..Self::new(bounds) };
         if let Some(folder) = folder {
             let level = 1 + folder.components().count();
             walk.folders[0] = Unvisited { parent: 0, name: folder.as_bytes().to_vec(), level };
@@ -122,6 +125,9 @@ impl Walk {
                 break;
             }
             self.visits += 1;
+            if index == 0 && !name.to_bytes().starts_with(&self.prefix) {
+                continue;
+            }
             match look(names.fd()?, name, StatxFlags::BASIC_STATS | StatxFlags::BTIME) {
                 Ok(stat) => {
                     self.tally.add(&stat);

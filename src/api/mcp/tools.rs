@@ -22,13 +22,13 @@ use crate::{
             DeleteFile, EditFile, InstallPackage, ListFiles, NoArguments, ReadFile, UploadUrl, WriteFile, one_path,
         },
         check::{CheckProgram, CheckReport, ProgramProblem},
-        file_query,
+        file_filter,
         packages::{InstallPackages, InstalledPackages},
         parse::{Source, by_size, parse},
     },
     domain::{Code, Failure, Language, error::Operation, text::rfc3339},
     services::{
-        files::{TextChange, media_type},
+        files::{FileQuery, TextChange, media_type},
         packages::{InstallRequest, Installed},
     },
 };
@@ -86,9 +86,9 @@ impl McpParts {
         let ListFiles { conversation_id, folder, cursor } = arguments;
         let top = |folder: &str| matches!(folder.trim_end_matches('/'), "" | "." | "/data");
         let folder = folder.as_deref().filter(|folder| !top(folder));
-        let query = file_query(folder, ("cursor", cursor.as_deref()), None)?;
+        let filter = file_filter(("folder", folder), ("cursor", cursor.as_deref()))?;
         let key = caller.key(conversation_id);
-        let list = FileListing::from(&self.files.page(&key, query).await?);
+        let list = FileListing::from(&self.files.page(&key, FileQuery { filter, limit: None }).await?);
         let folder = folder.map(|folder| format!(", \"folder\": {}", Value::from(folder))).unwrap_or_default();
         Ok(content::listing(caller, &format!("\"conversationId\": \"{}\"{folder}", key.id), &list))
     }

@@ -8,27 +8,26 @@ use utoipa::ToSchema;
 use super::{ChangeWord, answers, rfc3339};
 use crate::{
     domain::{Failure, SafePath},
-    ports::storage::Skipped,
-    services::files::{FileContent, FileEntry, FileList, FileQuery, media_type},
+    ports::storage::{FileFilter, Skipped},
+    services::files::{FileContent, FileEntry, FileList, media_type},
 };
 
 /// The longest character in UTF-8, in bytes: what [`FileResult::new`] needs at least of a file that goes on.
 pub const CHARACTER_BYTES_MAX: usize = 4;
 
-/// Which files of a conversation are asked for. `cursor` is the argument's name on the surface, and its value.
+/// Which files of a conversation are asked for. Each argument has its name on the surface and its value.
 ///
 /// # Errors
 /// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
-pub fn file_query(
-    folder: Option<&str>,
+pub fn file_filter(
+    (place, folder): (&str, Option<&str>),
     (cursor, after): (&str, Option<&str>),
-    limit: Option<u64>,
-) -> Result<FileQuery, Failure> {
+) -> Result<FileFilter, Failure> {
     let folder = folder.map(|folder| SafePath::from_text(folder.strip_suffix('/').unwrap_or(folder)));
-    Ok(FileQuery {
-        folder: folder.transpose().map_err(|why| Failure::argument("folder", why))?,
+    Ok(FileFilter {
+        folder: folder.transpose().map_err(|why| Failure::argument(place, why))?,
         after: after.map(SafePath::from_encoded).transpose().map_err(|why| Failure::argument(cursor, why))?,
-        limit: limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+        prefix: Vec::new(),
     })
 }
 

@@ -23,7 +23,7 @@ use tracing::debug;
 use super::{Download, Files, write::FOLDER_BYTES};
 use crate::{
     domain::{Code, ConversationKey, Failure, SafePath},
-    ports::storage::{ConversationFolder, FsResult, ListBounds, Listing, Usage},
+    ports::storage::{ConversationFolder, FileFilter, FsResult, ListBounds, Listing, Usage},
 };
 
 /// The maximum number of files and folders in one archive.
@@ -239,7 +239,8 @@ impl Packing {
 
     async fn list(&self, after: Option<SafePath>) -> Result<Listing, Failure> {
         let bounds = ListBounds { entries_max: self.left, bytes_max: NAMES_BYTES_MAX, depth_max: ARCHIVE_DEPTH_MAX };
-        self.files.existing(&self.conversation, move |there| there.page(bounds, None, after.as_ref())).await
+        let filter = FileFilter { after, ..FileFilter::default() };
+        self.files.existing(&self.conversation, move |there| there.page(bounds, &filter)).await
     }
 
     fn add(&mut self, listing: Listing) {

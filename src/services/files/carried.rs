@@ -22,7 +22,7 @@ use self::sending::{SendError, found, send};
 use super::{Files, write::space};
 use crate::{
     domain::{Change, Code, ConversationKey, DiskLimit, Failure, SafePath, text::chain},
-    ports::storage::{ConversationFolder, IncomingFile, ListBounds, Storage, StorageError},
+    ports::storage::{ConversationFolder, FileFilter, IncomingFile, ListBounds, Storage, StorageError},
     services::{files::FileList, frames::FileMessage, quota::Writer},
 };
 
@@ -300,7 +300,8 @@ impl Placing {
         let was_folder = was.is_some_and(|stamp| stamp.file.is_none());
         let Some(there) = store.open(&self.conversation)? else { return Ok(()) };
         let bounds = ListBounds { entries_max: 1, bytes_max: 1, depth_max: 64 };
-        if was_folder && !there.page(bounds, Some(path), None)?.entries.is_empty() {
+        let inside = FileFilter { folder: Some(path.clone()), ..FileFilter::default() };
+        if was_folder && !there.page(bounds, &inside)?.entries.is_empty() {
             // A client has put something there meanwhile.
             return Ok(());
         }

@@ -5,7 +5,7 @@ use tracing::debug;
 use super::{Files, FilesOptions};
 use crate::{
     domain::{Change, ConversationKey, Failure, FileEntry, SafePath, text::json_bytes},
-    ports::storage::{ListBounds, Listing, Mark, Skipped, Storage},
+    ports::storage::{FileFilter, ListBounds, Listing, Mark, Skipped, Storage},
 };
 
 /// The files in one answer, in bytes of JSON, and the skipped things. A tool's answer shows a file up to three times
@@ -19,10 +19,8 @@ const PAGES_MAX: usize = 50;
 /// Which files are listed.
 #[derive(Debug, Clone, Default)]
 pub struct FileQuery {
-    /// Only what is below this folder.
-    pub folder: Option<SafePath>,
-    /// Only what follows this path: [`FileList::after`] of the page before.
-    pub after: Option<SafePath>,
+    /// `after` is [`FileList::after`] of the page before.
+    pub filter: FileFilter,
     /// At most so many, within the limit of one answer.
     pub limit: Option<usize>,
 }
@@ -56,11 +54,11 @@ impl Files {
         debug!(%conversation, "list files");
         let entries_max = query.limit.unwrap_or(usize::MAX).min(self.options.entries_max);
         let bounds = ListBounds { entries_max, ..self.bounds() };
-        let (id, FileQuery { folder, after, .. }) = (conversation.clone(), query);
-        let first = after.is_none();
+        let (id, filter) = (conversation.clone(), query.filter);
+        let first = filter.after.is_none();
         let step = move |store: &dyn Storage| {
             let there = store.open(&id)?;
-            Ok(there.map(|there| there.page(bounds, folder.as_ref(), after.as_ref())).transpose()?)
+            Ok(there.map(|there| there.page(bounds, &filter)).transpose()?)
         };
         let Some(mut listing) = self.step(conversation, step).await? else { return Ok(FileList::default()) };
         if !first {
@@ -81,12 +79,12 @@ impl Files {
         folder: Option<&SafePath>,
         mut visit: impl FnMut(FileEntry),
     ) -> Result<bool, Failure> {
-        let mut after = None;
+        let mut filter = FileFilter { folder: folder.cloned(), ..FileFilter::default() };
         for _ in 0..PAGES_MAX {
-            let page = self.page(conversation, FileQuery { folder: folder.cloned(), after, limit: None }).await?;
+            let page = self.page(conversation, FileQuery { filter: filter.clone(), limit: None }).await?;
             page.files.into_iter().for_each(&mut visit);
-            after = page.after;
-            if after.is_none() {
+            filter.after = page.after;
+            if filter.after.is_none() {
                 return Ok(true);
             }
         }

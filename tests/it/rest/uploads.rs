@@ -133,10 +133,18 @@ async fn every_file_is_on_one_page_and_folders_are_listed_alone() {
     assert_eq!(all.len(), 451);
     let mut once = all.clone();
     once.dedup();
-    assert_eq!((once.len(), pages("limit=7").await), (451, all));
+    assert_eq!((once.len(), pages("limit=7").await), (451, all.clone()));
     let below = pages("folder=out/&limit=100").await;
     assert!(below.len() == 226 && below.iter().all(|path| path.starts_with("out/")), "{below:?}");
     assert!(pages("folder=missing").await.is_empty());
+    // Of files and of folders, a part of a name is enough; the order and the pages are the same.
+    for (prefix, begins) in [("out", "out"), ("out/", "out/"), ("out-2/1", "out-2/1"), ("/data/out/00", "out/00")] {
+        let expected: Vec<_> = all.iter().filter(|path| path.starts_with(begins)).cloned().collect();
+        assert!(!expected.is_empty());
+        assert_eq!(pages(&format!("prefix={prefix}&limit=9")).await, expected, "{prefix}");
+    }
+    assert_eq!(pages("folder=out/&prefix=00").await, pages("prefix=out/00").await);
+    assert!(pages("prefix=out/missing").await.is_empty());
     for name in ["my%20notes/a.txt", "c%2B%2B/a.txt"] {
         let sent = call(&server, Method::PUT, &format!("{FILES}/{name}")).body("x").send().await.expect("an answer");
         assert_eq!(sent.status(), 201);
@@ -144,7 +152,7 @@ async fn every_file_is_on_one_page_and_folders_are_listed_alone() {
     assert_eq!(pages("folder=my+notes").await, ["my notes/a.txt"], "as forms write a space");
     assert_eq!(pages("folder=my%20notes").await, ["my notes/a.txt"]);
     assert_eq!(pages("folder=c%2B%2B").await, ["c++/a.txt"]);
-    for wrong in ["limit=0", "folder=..", "after=%25", "after=..", "page=1"] {
+    for wrong in ["limit=0", "folder=..", "prefix=../x", "prefix=/x", "after=%25", "after=..", "page=1"] {
         let response = call(&server, Method::GET, &format!("{FILES}?{wrong}")).send().await.expect("an answer");
         assert_eq!(refused(response).await, (422, "invalid_argument".to_owned()), "{wrong}");
     }

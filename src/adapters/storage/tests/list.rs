@@ -159,7 +159,7 @@ fn pages_that_are_bounded_in_bytes_leave_nothing_out() {
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
             let bounds = ListBounds { bytes_max, ..ALL };
-            let page = place.conversation.page(bounds, None, after.as_ref()).expect("a page");
+            let page = place.conversation.page(bounds, &FileFilter { after, ..FileFilter::default() }).expect("a page");
             seen.extend(names(&page));
             after = page.entries.last().filter(|_| page.more).map(|last| last.path.clone());
             if after.is_none() {
@@ -174,7 +174,7 @@ fn pages_that_are_bounded_in_bytes_leave_nothing_out() {
 fn files_that_a_walk_does_not_reach_leave_their_number_unknown() {
     let place = place();
     let total = |depth_max| {
-        let page = place.conversation.page(ListBounds { depth_max, ..ALL }, None, None);
+        let page = place.conversation.page(ListBounds { depth_max, ..ALL }, &FileFilter::default());
         page.expect("a page").total
     };
     let make = |folder: String| fs::create_dir_all(place.data().join(folder)).expect("a folder");

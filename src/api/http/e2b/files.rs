@@ -10,6 +10,7 @@ use super::{InSandbox, a_file, all_files, below_data};
 use crate::{
     api::http::{Answer, ApiError, Form, Query, Reply, RequestBody, Room, files as downloads, listed, multipart},
     domain::{Code, Failure, FileEntry, SafePath, text::rfc3339},
+    ports::storage::FileFilter,
     services::files::FileQuery,
 };
 
@@ -109,7 +110,8 @@ pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value>
     let entry = match sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent) {
         Ok(file) => entry(Some(&path), Some((file.size, file.modified_unix_s))),
         Err(failure) if matches!(failure.code, Code::NotAFile | Code::FileNotFound) => {
-            let query = FileQuery { folder: Some(path.clone()), after: None, limit: Some(1) };
+            let filter = FileFilter { folder: Some(path.clone()), ..FileFilter::default() };
+            let query = FileQuery { filter, limit: Some(1) };
             if sandbox.call.parts.files.page(&sandbox.key, query).await?.files.is_empty() {
                 return Err(Failure::new(Code::FileNotFound, "There is no such file.").into());
             }

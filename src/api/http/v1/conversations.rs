@@ -18,11 +18,12 @@ use crate::{
     api::{
         http::{Answer, Reply, RequestBody, error::Problem, files as downloads, no_content},
         schema::{
-            ArchiveLink, Binary, ConversationList, File, FileListing, MoveFile, Moved, file_query,
+            ArchiveLink, Binary, ConversationList, File, FileListing, MoveFile, Moved, file_filter,
             packages::{CreatePackages, InstalledPackages},
         },
     },
     domain::{ConversationId, ConversationKey, Failure, SafePath},
+    ports::storage::FileFilter,
     services::{
         files::{Change, FileQuery, Files, Imported},
         packages::InstallRequest,
@@ -91,6 +92,8 @@ pub(super) async fn install(call: Call, body: RequestBody) -> Answer<InstalledPa
 pub(super) struct ListFiles {
     /// Only files below this folder.
     folder: Option<String>,
+    /// Only files whose path, below the folder, begins with this.
+    prefix: Option<String>,
     /// The `after` of the previous page.
     after: Option<String>,
     /// Maximum number of files; by default, and at most, the server's setting. A page is also bounded in bytes.
@@ -103,9 +106,17 @@ impl ListFiles {
         if self.limit.is_some_and(|limit| !(1..=LIMIT_MAX).contains(&limit)) {
             return Err(Failure::argument("limit", format!("it must be from 1 to {LIMIT_MAX}")));
         }
-        let named = |text: &&str| !text.is_empty();
-        let (folder, after) = (self.folder.as_deref().filter(named), self.after.as_deref().filter(named));
-        file_query(folder, ("after", after), self.limit)
+        let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let (mut place, mut folder) = ("folder", named(&self.folder));
+        let mut prefix = self.prefix.unwrap_or_default();
+        if let Some((inner, names)) = prefix.rsplit_once('/') {
+            let outer = folder.as_deref().map(|outer| outer.strip_suffix('/').unwrap_or(outer));
+            folder = Some(outer.map_or_else(|| inner.to_owned(), |outer| format!("{outer}/{inner}")));
+            (place, prefix) = ("prefix", names.to_owned());
+        }
+        let filter = file_filter((place, folder.as_deref()), ("after", named(&self.after).as_deref()))?;
+        let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(FileQuery { filter: FileFilter { prefix: prefix.into_bytes(), ..filter }, limit })
     }
 }
 
