@@ -106,8 +106,9 @@ place() {
 }
 
 # The static programs of the runners, process 1, the bridge to a kernel and the channels: by cargo where it is
-# installed, else in a container. A container's files cannot be shared with the build of another image, so they lie in
-# runners/init, where the runners' builds see them.
+# installed, else in a container. Those in dist/ without a server are of a container, perhaps from older sources. A
+# container's files cannot be shared with the build of another image, so they lie in runners/init, where the runners'
+# builds see them.
 build_init() {
   local target name programs=(sandbox-init sandbox-bridge sandbox-channels)
   if has_rust; then
@@ -119,7 +120,7 @@ build_init() {
     for name in "${programs[@]}"; do
       place dist "$name" < "${CARGO_TARGET_DIR:-target}/$target/init/$name"
     done
-  elif [ -x dist/sandbox-init ] && [ -x dist/sandbox-bridge ] && [ -x dist/sandbox-channels ]; then
+  elif has_binaries; then
     say "using ${programs[*]} in dist/, which are there"
   else
     need_docker

@@ -54,11 +54,12 @@ install_tools() {
 check_builder() {
   if has_rust; then
     has cc || install_packages gcc libc6-dev
-  elif [ -x dist/mcp-sandbox-server ]; then
+  elif has_binaries; then
     say "taking the server's binary from dist/"
   elif ! docker image inspect "$RUST_IMAGE" >/dev/null 2>&1 &&
     ! timeout 300 docker pull -q "$RUST_IMAGE" >/dev/null 2>&1; then
-    die "there is no cargo of Rust $RUST_MIN or newer, and $RUST_IMAGE cannot be pulled; install Rust, run this again."
+    die "there is no cargo of Rust $RUST_MIN or newer, and $RUST_IMAGE cannot be pulled; install Rust, or copy dist/" \
+      "(docs/operations.md), and run this again."
   fi
 }
 RUST_IMAGE=rust:1.95-slim-bookworm

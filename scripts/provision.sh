@@ -23,6 +23,14 @@ has_rust() {
     printf '%s\n' "$RUST_MIN" "${version%%[ -]*}" | sort -CV
 }
 
+# Whether dist/ has all that cargo makes, from this machine or another one.
+has_binaries() {
+  local name
+  for name in mcp-sandbox-server sandbox-init sandbox-bridge sandbox-channels; do
+    [ -x "dist/$name" ] || return 1
+  done
+}
+
 # For a trap on EXIT: ends the jobs of this script that still run. They share its process group, so they outlive it.
 end_jobs() {
   local job

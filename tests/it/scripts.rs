@@ -195,7 +195,8 @@ fn lists_are_updated_once_their_lock_is_free_and_words_reach_any_shell() {
     assert!(output.status.success() && out == wanted && err.contains("no network"), "{out}\n{err}");
 }
 
-/// Which versions of cargo compile this; where none does, a container is asked to.
+/// Which versions of cargo compile this; where none does, a container is asked to each time, but for programs that were
+/// copied here with a server.
 const CARGO: &str = r#"
 . ./functions.sh
 for release in 0.66.0 1.85.0 1.94.1 1.95.0 1.100.2 '1.96.0-nightly (0123456 2026-01-01)'; do
@@ -205,8 +206,11 @@ done
 cargo() { return 1; }
 has_rust || echo none
 build_image() { echo "image $1"; }
-take_out() { mkdir dist && touch dist/sandbox-{init,bridge,channels}; }
+take_out() { for name in sandbox-{init,bridge,channels}; do install -D functions.sh "dist/$name"; done; }
 need_docker() { :; }
+build_init
+build_init
+install dist/sandbox-init dist/mcp-sandbox-server
 build_init
 "#;
 
@@ -214,7 +218,7 @@ build_init
 fn an_old_cargo_counts_as_none() {
     let output = bash(&functions_of("build.sh"), CARGO);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let wanted = "1.95.0\n1.100.2\n1.96.0-nightly (0123456 2026-01-01)\nnone\nimage sandbox-init\n";
+    let wanted = "1.95.0\n1.100.2\n1.96.0-nightly (0123456 2026-01-01)\nnone\nimage sandbox-init\nimage sandbox-init\n";
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
 
