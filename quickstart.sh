@@ -196,7 +196,6 @@ start_container() {
 start_process() {
   say "the server is started as a process, since there is no Docker Compose for this engine"
   mkdir -p "$RUN_DIR"
-  ! own_process_runs || stop_process
   # Only root gives files away, so another user's programs run as that user.
   is_root || export SANDBOX_ENGINE__RUNNER_UID="${SANDBOX_ENGINE__RUNNER_UID:-$(id -u)}"
   local address
@@ -332,6 +331,7 @@ main() {
     say "built; start it with ./quickstart.sh"
     return
   fi
+  ! own_process_runs || stop_process
   if has_compose; then start_container "$port"; else start_process "$port"; fi
   say "waiting until the server is ready"
   wait_until_ready "$port"

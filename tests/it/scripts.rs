@@ -40,6 +40,34 @@ fn a_process_is_stopped_in_a_checkout_behind_a_link() {
     assert!(output.status.success() && err.contains("quickstart: stopped"), "{err}");
 }
 
+/// A server that was started as a process, on a machine that has Compose now.
+const COMPOSE_CAME: &str = r#"
+. ./functions.sh
+mkdir -p dist "$RUN_DIR"
+cp "$(command -v sleep)" dist/mcp-sandbox-server
+printf '#!/bin/sh
+' >build.sh
+chmod +x build.sh
+dist/mcp-sandbox-server 60 &
+echo $! >"$PID_FILE"
+echo 9090 >"$PORT_FILE"
+check_machine() { :; }; install_tools() { :; }; ensure_engine() { :; }; install_compose() { :; }; check_builder() { :; }
+write_env() { :; }; check_start() { :; }; make_root() { :; }; harden_root() { :; }
+has_compose() { return 0; }
+start_container() { own_process_runs && echo the process runs; echo "container on $1"; }
+wait_until_ready() { :; }; first_run() { :; }; farewell() { :; }
+main
+kill $! 2>/dev/null || true
+"#;
+
+#[test]
+fn a_process_of_the_server_ends_before_its_container_starts_on_the_same_port() {
+    let folder = functions_of("quickstart.sh");
+    let output = bash(&folder, COMPOSE_CAME);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == "container on 9090\n", "{out}\n{err}");
+}
+
 /// The login is from before the script made the user a member of the engine's group; and an engine that is down.
 const REFUSED: &str = r"
 . ./functions.sh
