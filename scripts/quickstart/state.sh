@@ -12,8 +12,12 @@ has_compose() { ! engine_is_podman && { docker compose version >/dev/null 2>&1 |
 # Its own command under the name docker, or its service behind Docker's command.
 engine_is_podman() { [[ $(docker version 2>/dev/null) == *'Podman Engine'* ]]; }
 
-# What the last line of .env that sets $1 gives it; the server and Compose take off the quotes too.
-from_file() { sed -n "s/^$1=//p" .env | tail -n 1 | sed -E -e 's/[[:space:]]+$//' -e 's/^(["'\''])(.*)\1$/\2/'; }
+# What the last line of .env that sets $1 gives it; the server and Compose take off quotes and comments too.
+from_file() {
+  sed -n "s/^$1=//p" .env | tail -n 1 |
+    sed -E -e "s/^('([^']*)'|\"([^\"]*)\")([[:space:]]+#.*)?[[:space:]]*$/\2\3/;t" \
+      -e 's/([[:space:]]+#.*|[[:space:]]+)$//'
+}
 
 # The setting $1: from the environment, else from .env, else $2.
 setting() {

@@ -115,33 +115,36 @@ fn a_server_that_is_published_for_one_address_is_asked_there() {
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
 
-/// Writes .env with a root whose name has spaces, and reads that and values in quotes back.
+/// Writes .env with a root whose name has spaces, and reads that and values with quotes and comments back.
 const QUOTED: &str = r#"
 . ./functions.sh
-unset MCP_PUBLISH DOCKER_HOST DOCKER_SOCKET MCP_API_TOKEN
+unset MCP_PUBLISH DOCKER_HOST DOCKER_SOCKET MCP_API_TOKEN FILE_SECRET
 docker() { return 1; }
 SANDBOX_ROOT='/srv/my files' write_env 8080
 unset SANDBOX_ROOT
 setting SANDBOX_ROOT none
 printf '%s
-' 'MCP_API_TOKEN="a token"  ' "MCP_PUBLISH='127.0.0.1:7070'" >>.env
+' 'MCP_API_TOKEN="a #token"  # "mine"' "MCP_PUBLISH='127.0.0.1:7070'  " 'FILE_SECRET=a#b # it'"'s" >>.env
 token
 publish_at 9090
+setting FILE_SECRET none
 setting PUBLIC_BASE_URL none
 "#;
 
 #[test]
-fn settings_with_spaces_and_quotes_are_read_as_the_server_reads_them() {
+fn settings_with_spaces_quotes_and_comments_are_read_as_the_server_reads_them() {
     let folder = functions_of("quickstart.sh");
     add_example(&folder);
     let output = bash(&folder, QUOTED);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let wanted = "/srv/my files\na token\n127.0.0.1:9090\nhttp://localhost:8080\n";
+    let wanted = "/srv/my files\na #token\n127.0.0.1:9090\na#b\nhttp://localhost:8080\n";
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
     // The server's own reader of such files.
     let read = dotenvy::from_path_iter(folder.path().join(".env")).expect("a file");
     let read: Vec<_> = read.map(|line| line.expect("a line")).collect();
-    assert!(read.contains(&("SANDBOX_ROOT".to_owned(), "/srv/my files".to_owned())), "{read:?}");
+    for (name, value) in [("SANDBOX_ROOT", "/srv/my files"), ("MCP_API_TOKEN", "a #token"), ("FILE_SECRET", "a#b")] {
+        assert!(read.contains(&(name.to_owned(), value.to_owned())), "{read:?}");
+    }
 }
 
 /// A user with a rootless engine, without Compose and without sudo.
