@@ -99,7 +99,7 @@ base_url_at() {
   local configured configured_port
   configured=$(setting PUBLIC_BASE_URL "http://localhost:$1")
   configured=${configured%/}
-  configured_port=$(setting MCP_PUBLISH "127.0.0.1:$1" | sed 's/.*://')
+  configured_port=$(setting MCP_PUBLISH "127.0.0.1:$PORT_DEFAULT" | sed 's/.*://')
   printf '%s\n' "${configured/%:$configured_port/:$1}"
 }
 

@@ -92,7 +92,8 @@ fn stop_does_not_say_that_nothing_runs_where_it_cannot_know() {
     assert!(err.contains("no Docker engine answers") && !err.contains("not running"), "{err}");
 }
 
-/// Prints where the server is asked whether it is ready, and what curl gets.
+/// Prints where the server is asked whether it is ready, what curl gets, and the prefix of links on another port than the
+/// default, which no setting names.
 const ADDRESSES: &str = r#"
 . ./functions.sh
 unset MCP_PUBLISH
@@ -102,6 +103,7 @@ done
 curl() { printf '%s
 ' "$*"; }
 MCP_PUBLISH=192.0.2.7:8080 ask 9090 -f http://localhost:9090/readyz
+PUBLIC_BASE_URL=http://localhost:8080 base_url_at 9090
 "#;
 
 #[test]
@@ -111,7 +113,8 @@ fn a_server_that_is_published_for_one_address_is_asked_there() {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n[::1]:9090\n192.0.2.7:9090\n\
                   [2001:db8::7]:9090\n\
-                  -sS --noproxy * --connect-to localhost:9090:192.0.2.7:9090 -f http://localhost:9090/readyz\n";
+                  -sS --noproxy * --connect-to localhost:9090:192.0.2.7:9090 -f http://localhost:9090/readyz\n\
+                  http://localhost:9090\n";
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
 
