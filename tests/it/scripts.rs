@@ -229,6 +229,29 @@ fn lists_are_updated_once_their_lock_is_free_and_words_reach_any_shell() {
     assert!(output.status.success() && out == wanted && err.contains("no network"), "{out}\n{err}");
 }
 
+/// An engine on a machine whose containerd is of another origin, as that of a cluster's node; apt-get asks nothing.
+const CONFLICT: &str = r#"
+. ./functions.sh
+APT_UPDATED=yes
+has() { return 0; }
+may_be_root() { return 0; }
+package_is_here() { return 1; }
+package_is_known() { return 0; }
+as_root() {
+  [[ " $* " != *" --no-remove "* ]] || { echo 'E: Packages need to be removed but remove is disabled.'; return 100; }
+  echo Removing containerd.io >&2
+}
+install_packages docker.io
+"#;
+
+#[test]
+fn installing_a_package_removes_no_other() {
+    let output = bash(&functions_of("quickstart.sh"), CONFLICT);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && err.contains("remove is disabled"), "{err}");
+    assert!(err.contains("could not install docker.io"), "{err}");
+}
+
 /// Which versions of cargo compile this; where none does, a container is asked to each time, but for programs that were
 /// copied here with a server.
 const CARGO: &str = r#"
