@@ -40,8 +40,9 @@ main() {
   if ! is_root; then
     has sudo ||
       die "needs root to make a root file system; run it as root, or set BASE to an image you have."
-    local name passed=()
-    for name in MIRROR DOCKER_HOST SSL_CERT_FILE "${PROXIES[@]}"; do
+    # The docker command of root then uses the engine of this user, also one that a context names.
+    local name passed=("DOCKER_CONFIG=${DOCKER_CONFIG:-$HOME/.docker}")
+    for name in MIRROR DOCKER_{HOST,CONTEXT,TLS_VERIFY,CERT_PATH} SSL_CERT_FILE "${PROXIES[@]}"; do
       [ -z "${!name:-}" ] || passed+=("$name=${!name}")
     done
     exec sudo env "${passed[@]}" "$SELF"

@@ -204,6 +204,27 @@ fn images_are_built_by_the_engine_that_starts_them() {
     assert!(output.status.success() && out == "desktop\n\n", "{out}\n{err}");
 }
 
+/// The base image is made as root, for the engine of the user's context.
+const CONTEXT: &str = r#"
+mv functions.sh scripts && . scripts/functions.sh
+mkdir bin
+printf '#!/bin/sh
+printf "%%s\n" "$@"
+' >bin/sudo
+chmod +x bin/sudo
+unset "${PROXIES[@]}" MIRROR SSL_CERT_FILE DOCKER_HOST DOCKER_CONFIG DOCKER_CERT_PATH DOCKER_TLS_VERIFY
+is_root() { return 1; }
+PATH=$PWD/bin:$PATH HOME=/home/ann DOCKER_CONTEXT=rootless main
+"#;
+
+#[test]
+fn the_base_image_goes_to_the_engine_of_the_user_who_builds() {
+    let output = bash(&functions_of("scripts/make-base.sh"), CONTEXT);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "env\nDOCKER_CONFIG=/home/ann/.docker\nDOCKER_CONTEXT=rootless\n";
+    assert!(output.status.success() && out.starts_with(wanted), "{out}\n{err}");
+}
+
 /// An update of the lists that waits for a lock, one that fails, and words for the shell of sg.
 const PROVISION: &str = r#"
 . ./functions.sh
