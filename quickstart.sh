@@ -145,9 +145,9 @@ check_start() {
       "there, rename this folder, or set COMPOSE_PROJECT_NAME in .env."
 }
 
-# The mount options of $1, where it is a mount point; of several mounts the topmost.
+# The mount options of $1, where it is a mount point; of several mounts the topmost. The kernel escapes spaces.
 mount_options() {
-  awk -v point="$1" '$5 == point { options = $6 } END { if (options == "") exit 1; print options }' \
+  POINT=${1// /\\040} awk '$5 == ENVIRON["POINT"] { options = $6 } END { if (options == "") exit 1; print options }' \
     /proc/self/mountinfo
 }
 

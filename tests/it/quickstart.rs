@@ -137,13 +137,13 @@ fn quickstart_prints_a_programs_output_on_every_run() {
 /// The functions of the script, in a mount namespace that ends with the command.
 const HARDEN: &str = r#"
 . ./functions.sh
-export SANDBOX_ROOT=$PWD/root
-options() { awk -v point="$SANDBOX_ROOT" '$5 == point { print $6 }' /proc/self/mountinfo; }
-mkdir root && echo kept > root/file
+export SANDBOX_ROOT="$PWD/my root"
+options() { awk '$5 ~ /my\\040root$/ { print $6 }' /proc/self/mountinfo; }
+mkdir "my root" && echo kept > "my root/file"
 harden_root && harden_root
-options && cat root/file
-umount root
-mount -t tmpfs -o noexec none root
+options && cat "my root/file"
+umount "my root"
+mount -t tmpfs -o noexec none "my root"
 harden_root && harden_root
 options
 "#;
