@@ -143,6 +143,12 @@ check_start() {
   [ -z "$other" ] ||
     die "a server of $other runs, and Compose tells checkouts apart by the names of their folders only; stop it" \
       "there, rename this folder, or set COMPOSE_PROJECT_NAME in .env."
+  # And a server behind a tunnel by one that the tunnel does not reach.
+  case $(docker inspect -f '{{index .Config.Labels "com.docker.compose.project.config_files"}}' "$id" 2>/dev/null) in
+    *docker-compose-cloudflare.yml*)
+      die "the server of docker-compose-cloudflare.yml runs; build by --no-start and start it with that file again."
+      ;;
+  esac
 }
 
 # The mount options of $1, where it is a mount point; of several mounts the topmost. The kernel escapes spaces.

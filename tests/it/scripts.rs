@@ -300,19 +300,23 @@ fn an_old_cargo_counts_as_none() {
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
 
-/// A second checkout in a folder of the same name, its own server, one whose folder was moved here; and Podman,
-/// where the server is a process.
+/// A second checkout in a folder of the same name, its own server, one whose folder was moved here, one behind a tunnel;
+/// and Podman, where the server is a process.
 const CHECKOUTS: &str = r#"
 mkdir -p one/sandbox two/sandbox && cp -r functions.sh scripts two/sandbox
 touch one/sandbox/.env two/sandbox/.env
 cd two/sandbox && . ./functions.sh
 engine_answers() { return 0; }
 compose() { [ "$1" != ps ] || echo of-sandbox; }
-docker() { case $1 in inspect) echo "$started_in" ;; version) echo "$engine" ;; esac; }
-engine='Server: Docker Engine - Community' started_in=$PWD/../../one/sandbox
+docker() {
+  case $* in *config_files*) echo "$files" ;; inspect*) echo "$started_in" ;; version*) echo "$engine" ;; esac
+}
+files=docker-compose.yml engine='Server: Docker Engine - Community' started_in=$PWD/../../one/sandbox
 (check_start) || echo "status $?, own: $(own_container)"
 stop 2>&1
 for started_in in "$PWD" "$PWD/../gone" ''; do check_start && own_container; done
+files=$PWD/docker-compose-cloudflare.yml
+(check_start) || echo behind a tunnel
 engine='Client: Podman Engine'
 has_compose || echo no Compose
 has_rust() { return 1; }
@@ -327,7 +331,9 @@ fn a_checkout_leaves_the_server_of_another_one_alone() {
     let output = bash(&functions_of("quickstart.sh"), CHECKOUTS);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "status 1, own: \nquickstart: the server was not running\n\
-                  of-sandbox\nof-sandbox\nof-sandbox\nno Compose\nstatus 1\n";
+                  of-sandbox\nof-sandbox\nof-sandbox\nbehind a tunnel\nno Compose\nstatus 1\n";
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
-    assert!(err.contains("one/sandbox runs") && err.contains("this needs Rust"), "{err}");
+    for part in ["one/sandbox runs", "docker-compose-cloudflare.yml runs", "this needs Rust"] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
 }
