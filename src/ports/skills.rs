@@ -24,8 +24,8 @@ pub trait SkillStore: fmt::Debug + Send + Sync {
     fn read(&self, source: &SkillSource, name: &SkillName, path: &SafePath, bytes_max: u64)
     -> FsResult<(Vec<u8>, u64)>;
 
-    /// The plain files of a skill with their lengths, ordered, as far as the bounds of a skill go.
-    fn files(&self, source: &SkillSource, name: &SkillName) -> FsResult<Vec<(SafePath, u64)>>;
+    /// The plain files of a skill with their lengths, ordered, within the bounds of a skill, and whether these are all.
+    fn files(&self, source: &SkillSource, name: &SkillName) -> FsResult<(Vec<(SafePath, u64)>, bool)>;
 
     /// Puts a skill in place of the one of that name: `true` where there was one. Readers see all of the old one or all
     /// of the new.

@@ -86,13 +86,13 @@ impl Skills {
     /// [`Code::SkillNotFound`], [`Code::SkillsOff`], and those of the disk.
     pub async fn files(&self, owner: &Principal, name: &SkillName) -> Result<(Skill, Vec<(SafePath, u64)>), Failure> {
         self.in_skill(owner, name, |store, skill| {
-            let files = store.files(&skill.source, &skill.front.name)?;
+            let (files, _) = store.files(&skill.source, &skill.front.name)?;
             Ok((skill, files))
         })
         .await
     }
 
-    /// The files of a skill with their SHA-256, in hexadecimal, and their lengths.
+    /// All files of a skill with their SHA-256, in hexadecimal, and their lengths.
     ///
     /// # Errors
     /// As [`Skills::file`].
@@ -103,7 +103,12 @@ impl Skills {
     ) -> Result<(Skill, Vec<(SafePath, String, u64)>), Failure> {
         self.in_skill(owner, name, |store, skill| {
             let (mut digests, mut left) = (Vec::new(), SKILL_BYTES_MAX);
-            for (path, _) in store.files(&skill.source, &skill.front.name)? {
+            let (files, is_all) = store.files(&skill.source, &skill.front.name)?;
+            if !is_all {
+                let why = "The skill has more files than can be listed: see them in a program, below /skills.";
+                return Err(Failure::new(Code::TooLarge, why));
+            }
+            for (path, _) in files {
                 let read = store.read(&skill.source, &skill.front.name, &path, left)?;
                 let bytes = whole(read, SKILL_BYTES_MAX)?;
                 let size = bytes.len() as u64;

@@ -249,6 +249,30 @@ async fn pages_of_entries_are_no_longer_than_an_answer() {
     scene.server.stop().await;
 }
 
+/// A public skill is bounded by no upload. An entry without `SKILL.md` would make an error of the whole list.
+#[tokio::test(flavor = "multi_thread")]
+async fn skills_of_which_not_all_files_can_be_listed_have_no_entry() {
+    let scene = Scene::start().await;
+    let root = scene.root.path();
+    for name in ["many", "deep"] {
+        write(root, &format!("public/{name}/SKILL.md"), &skill_md(name, "d"));
+    }
+    for number in 0..500 {
+        write(root, &format!("public/many/{number}"), "x");
+    }
+    write(root, &format!("public/deep/{}x", "d/".repeat(8)), "x");
+    assert_eq!(scene.listed(TOKEN).await, ["public/deep", "public/many", "public/report"]);
+    let page = scene.server.rpc("skills/list", json!({})).await;
+    let entries = page["result"]["skills"].as_array().unwrap_or_else(|| panic!("{page}"));
+    let uris: Vec<_> = entries.iter().map(|entry| &entry["uri"]).collect();
+    assert_eq!(uris, ["skill://public/report/SKILL.md"]);
+    for name in ["many", "deep"] {
+        let refused = scene.server.rpc("skills/get", json!({"uri": format!("skill://public/{name}/SKILL.md")})).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    }
+    scene.server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn skills_are_resources_and_their_tools_are_listed_where_there_are_some() {
     let scene = Scene::start().await;

@@ -180,11 +180,12 @@ impl SkillStore for DiskSkills {
         Ok((bytes, u64::try_from(stat.st_size).unwrap_or(0)))
     }
 
-    fn files(&self, source: &SkillSource, name: &SkillName) -> FsResult<Vec<(SafePath, u64)>> {
+    fn files(&self, source: &SkillSource, name: &SkillName) -> FsResult<(Vec<(SafePath, u64)>, bool)> {
         let folder = self.open_skill(source, name).map_err(failed("open"))?;
         let bounds = ListBounds { entries_max: SKILL_ENTRIES_MAX, bytes_max: usize::MAX, depth_max: SKILL_DEPTH_MAX };
         let listing = Walk::new(bounds).page(&folder).map_err(failed("list"))?;
-        Ok(listing.entries.into_iter().map(|entry| (entry.path, entry.size)).collect())
+        let is_all = listing.total == Some(listing.entries.len() as u64);
+        Ok((listing.entries.into_iter().map(|entry| (entry.path, entry.size)).collect(), is_all))
     }
 
     fn replace(&self, source: &SkillSource, name: &SkillName, files: &[NewFile]) -> FsResult<bool> {
@@ -236,6 +237,7 @@ mod tests {
         };
         let files: Vec<_> = (0..SKILL_ENTRIES_MAX).map(in_a_folder).collect();
         skills.replace(&source, &name, &files).expect("placed");
-        assert_eq!(skills.files(&source, &name).expect("files").len(), SKILL_ENTRIES_MAX);
+        let (files, is_all) = skills.files(&source, &name).expect("files");
+        assert_eq!((files.len(), is_all), (SKILL_ENTRIES_MAX, true));
     }
 }
