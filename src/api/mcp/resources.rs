@@ -22,7 +22,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use super::{Caller, McpParts, shown::ANSWER_BYTES_MAX};
 use crate::{
     api::schema::{FileResult, json_len},
-    domain::{Code, ConversationKey, Event, EventKind, Failure, Principal, SafePath, Scope},
+    domain::{Code, ConversationKey, EventKind, Failure, Principal, RunId, SafePath, Scope},
     ports::runner::Runner,
     services::{
         files::Changed,
@@ -121,24 +121,39 @@ pub(super) async fn follow_languages(runs: &Runs, sink: &Sink) {
 pub(super) struct FileChanges {
     runs: BoxStream<'static, FeedItem>,
     clients: Receiver<Changed>,
+    /// How many files the events of a run have named: it may have changed more.
+    named: HashMap<RunId, u64>,
 }
 
 impl FileChanges {
     pub(super) fn new(parts: &McpParts, who: &Principal) -> Self {
-        Self { runs: parts.runs.feed(who), clients: parts.files.changes(who) }
+        Self { runs: parts.runs.feed(who), clients: parts.files.changes(who), named: HashMap::new() }
     }
 
-    /// Notifies the client when a file that it follows has changed, until it is gone. Where changes were missed, each
-    /// of them may have.
+    /// Notifies the client when a file that it follows has changed, until it is gone. Where changes were missed, or a
+    /// run changed more files than are listed, each of them may have.
     pub(super) async fn follow(mut self, followed: &Followed, sink: &Sink) {
         loop {
             let updated = tokio::select! {
                 item = self.runs.next() => match item {
-                    Some(FeedItem::Event { conversation, event: Event { kind: EventKind::File(file), .. }, .. }) => {
-                        followed.among(&Changed { conversation, path: Some(file.path) })
+                    Some(FeedItem::Event { run, conversation, event }) => match event.kind {
+                        EventKind::File(file) => {
+                            *self.named.entry(run).or_default() += 1;
+                            followed.among(&Changed { conversation, path: Some(file.path) })
+                        }
+                        EventKind::Finished(outcome) => {
+                            let named = self.named.remove(&run).unwrap_or_default();
+                            if outcome.figures.files <= named {
+                                continue;
+                            }
+                            followed.among(&Changed { conversation, path: None })
+                        }
+                        _ => continue,
+                    },
+                    Some(FeedItem::Missed { .. }) => {
+                        self.named.clear();
+                        followed.all()
                     }
-                    Some(FeedItem::Event { .. }) => continue,
-                    Some(FeedItem::Missed { .. }) => followed.all(),
                     None => return,
                 },
                 changed = self.clients.recv() => match changed {

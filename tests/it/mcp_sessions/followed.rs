@@ -99,6 +99,19 @@ async fn followed_files_are_announced_whichever_way_a_client_changes_them() {
     server.stop().await;
 }
 
+/// No event of the run names it.
+#[tokio::test(flavor = "multi_thread")]
+async fn followed_file_is_announced_when_a_run_changes_more_files_than_are_listed() {
+    let server = FakeServer::with(&[("SANDBOX_FILES__LISTED_MAX", "1")]).await;
+    let session = Session::open(&server, "2025-06-18", "").await;
+    let mut stream = session.listen(None).await;
+    subscribe(&session, "z.txt").await;
+    messages(session.send(&run(2, "write a.txt x\nwrite z.txt x")).await).await;
+    text_until(&mut stream, &updated("z.txt")).await;
+    assert_eq!(session.end().await, 200);
+    server.stop().await;
+}
+
 /// The session's own stream, as those of its calls, goes on after the event that the client names.
 #[tokio::test(flavor = "multi_thread")]
 async fn own_stream_that_is_resumed_repeats_no_event() {
