@@ -148,7 +148,10 @@ impl ServerHandler for McpServer {
             let name = text::shown(&request.name);
             return Err(ErrorData::invalid_params(format!("name: there is no tool `{name}`: see tools/list"), None));
         };
-        let caller = self.caller(&context.extensions)?;
+        let mut caller = self.caller(&context.extensions)?;
+        // A client of an earlier revision may refuse an answer with a link. A bare call names no revision.
+        let knows_links = context.protocol_version().is_none_or(|version| version >= ProtocolVersion::V_2025_06_18);
+        caller.view.links &= knows_links || caller.session.is_none();
         let returned = match caller.check_scope(tool.scope()).and_then(|()| Returned::of(&request)) {
             Ok(returned) => returned,
             Err(failure) => return Ok(content::failure(&caller, &failure).into()),

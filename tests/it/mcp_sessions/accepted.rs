@@ -31,6 +31,23 @@ async fn client_is_told_once_of_each_change_of_the_languages() {
     server.stop().await;
 }
 
+/// Earlier revisions have no such block, and their clients may refuse the whole answer for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn link_blocks_are_sent_from_2025_06_18_on_only() {
+    let server = FakeServer::start().await;
+    for (version, links) in [("2024-11-05", 0), ("2025-03-26", 0), ("2025-06-18", 1), ("2025-11-25", 1)] {
+        let session = Session::open(&server, version, "").await;
+        let answers = messages(session.send(&run(1, "write a.txt x")).await).await;
+        let content = &answers.last().expect("an answer")["result"]["content"];
+        let blocks = content.as_array().unwrap_or_else(|| panic!("{version}: {answers:?}"));
+        let found = blocks.iter().filter(|block| block["type"] == "resource_link").count();
+        assert_eq!(found, links, "{version}: {content}");
+        assert!(blocks[0]["text"].as_str().is_some_and(|text| text.contains("http://")), "{version}: {content}");
+        assert_eq!(session.end().await, 200);
+    }
+    server.stop().await;
+}
+
 /// It has no answer itself, so it needs no stream.
 #[tokio::test(flavor = "multi_thread")]
 async fn answer_to_a_question_reaches_its_session_whatever_the_client_accepts() {
