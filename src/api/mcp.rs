@@ -326,6 +326,9 @@ fn unfit(method: &str, is_modern: bool) -> ErrorData {
         | "resources/read"
         | "skills/list"
         | "skills/get"
+        | "tasks/get"
+        | "tasks/update"
+        | "tasks/cancel"
         | "subscriptions/listen" => "params: they must be an object of this method's form",
         // Methods of the revisions before 2026-07-28.
         "resources/subscribe" | "resources/unsubscribe" if !is_modern => {

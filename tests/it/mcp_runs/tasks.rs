@@ -124,6 +124,10 @@ async fn tasks_are_the_callers_and_of_clients_that_know_them() {
             assert_eq!(refused["error"]["code"], -32602, "{method} {id}: {refused}");
         }
     }
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        let refused = ask(&server, TOKEN, knows(), method, json!({"taskId": 5})).await;
+        assert_eq!(refused["error"]["code"], -32602, "there is this method: {refused}");
+    }
     assert_eq!(task(&server, "tasks/get", &left["taskId"]).await["result"]["status"], "working", "it still runs");
     task(&server, "tasks/cancel", &left["taskId"]).await;
     server.stop().await;
