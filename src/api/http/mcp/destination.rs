@@ -31,8 +31,7 @@ struct Params {
     task_id: Option<String>,
     /// Of a repeated call: begins with the run that asked its client.
     request_state: Option<String>,
-    #[serde(default)]
-    arguments: Map<String, Value>,
+    arguments: Option<Map<String, Value>>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -98,7 +97,7 @@ fn about(body: &[u8]) -> Option<About> {
     if let Some(state) = request_state {
         return run(state.split(' ').next().unwrap_or_default());
     }
-    let argument = |name: &str| arguments.get(name).and_then(Value::as_str);
+    let argument = |name: &str| arguments.as_ref()?.get(name).and_then(Value::as_str);
     match (argument("runId"), argument("conversationId")) {
         (Some(id), _) => run(id),
         (None, Some(id)) => Some(About::Conversation(id.to_owned())),
@@ -133,6 +132,7 @@ mod tests {
         assert_eq!(call("sandbox.run_code", json!({"conversationId": "a"})), at("a"));
         assert_eq!(call("sandbox_run_code", json!({"code": "1"})), None, "a new conversation");
         assert_eq!(call("execute_python_code", json!({"command": "1"})), Some(About::Shared));
+        assert_eq!(call("get_kernel_status", Value::Null), Some(About::Shared), "the same as no arguments");
         assert_eq!(call("sandbox_get_run", json!({"runId": run.to_string()})), Some(About::Run(run)));
         assert_eq!(call("sandbox_get_run", json!({"runId": "nonsense"})), None);
         assert_eq!(call("sandbox_write_file", json!({"conversationId": "a"})), None, "files are at every server");
