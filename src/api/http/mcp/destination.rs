@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Mount, sessions::Session};
+use super::{Mount, accepts, session_id, sessions::Session};
 use crate::{
     api::{
         mcp::{ToolName, shared_conversation},
@@ -51,6 +51,12 @@ impl Mount {
         message: &Bytes,
     ) -> Option<Result<Peer, Failure>> {
         let who = head.extensions.get::<Principal>().filter(|_| !self.relay.is_alone())?;
+        // The session is at another server, which decides itself, or it has ended: it is unknown here either way. From
+        // 2026-07-28 on, where each request has a method in its head, there are no sessions, and the header is ignored.
+        let is_in_session = accepts(&head.headers, "text/event-stream") && !head.headers.contains_key("mcp-method");
+        if session.is_none() && session_id(&head.headers).is_some() && is_in_session {
+            return None;
+        }
         let copy = message.clone();
         let about = by_size(message.len(), move || about(&copy)).await?;
         match (about, session) {
