@@ -32,7 +32,9 @@ async fn messages_of_a_batch_are_answered_where_their_conversations_are() {
                "params": {"name": "sandbox_run_code", "arguments": arguments}})
     };
     let ping = json!({"jsonrpc": "2.0", "id": 3, "method": "ping"});
-    let answers = messages(send(json!([call(1, "new"), call(2, "of-b"), ping])).await).await;
+    let answered = send(json!([call(1, "new"), call(2, "of-b"), ping])).await;
+    assert_eq!(answered.headers()["x-accel-buffering"], "no", "as of a single message");
+    let answers = messages(answered).await;
     let answer = |id: u64| &answers.iter().find(|answer| answer["id"] == id).expect("an answer")["result"];
     for id in [1, 2] {
         let text = answer(id)["content"][0]["text"].as_str().unwrap_or_default();

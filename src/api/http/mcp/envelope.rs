@@ -199,10 +199,9 @@ pub(super) async fn answer_batch(
     if streams.is_empty() {
         return Ok(StatusCode::ACCEPTED.into_response());
     }
-    let mut merged = Body::from_stream(stream::select_all(streams)).into_response();
-    merged.headers_mut().insert(header::CONTENT_TYPE, EVENT_STREAM);
-    merged.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(merged)
+    // As the streams of single messages have them: some proxies collect an answer before they pass it on.
+    let headers = [("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no")];
+    Ok((headers, Body::from_stream(stream::select_all(streams))).into_response())
 }
 
 /// The answer to a message of a batch.
