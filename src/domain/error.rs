@@ -194,6 +194,17 @@ impl Failure {
         Self { argument: Some(argument.to_owned()), ..self }
     }
 
+    /// The same failure in the words of a surface that has another name for the argument `name`.
+    #[must_use]
+    pub fn renamed(self, name: &str, own: &str) -> Self {
+        match self.message.strip_prefix(name).filter(|why| why.starts_with(": ")) {
+            Some(why) => {
+                Self { message: format!("{own}{why}"), argument: self.argument.map(|_| own.to_owned()), ..self }
+            }
+            None => self,
+        }
+    }
+
     /// The same failure, which taking a conversation would repair.
     #[must_use]
     pub fn without(self, conversation: &ConversationKey) -> Self {
@@ -223,6 +234,15 @@ mod tests {
     fn codes_are_distinct() {
         let words: std::collections::HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
         assert_eq!(words.len(), Code::ALL.len());
+    }
+
+    #[test]
+    fn argument_has_the_name_that_the_surface_gives_it() {
+        let failure = Failure::argument("code", "it is too long");
+        assert_eq!(failure.clone().renamed("cod", "x"), failure);
+        assert_eq!(failure.renamed("code", "command"), Failure::argument("command", "it is too long"));
+        let unnamed = Failure::new(Code::RunnerNotFound, "language: there is none.").renamed("language", "lang");
+        assert_eq!(unnamed, Failure::new(Code::RunnerNotFound, "lang: there is none."));
     }
 
     #[test]

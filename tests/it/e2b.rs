@@ -74,6 +74,35 @@ async fn files_have_the_names_that_they_were_given_and_errors_connects_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_names_the_member_of_the_request() {
+    let server = FakeServer::start().await;
+    let (_, opened) = ask(&server, Method::POST, "/e2b/sandboxes", json!({})).await;
+    let id = opened["sandboxID"].as_str().expect("an id");
+    let (start, rename) = ("process.Process/Start", "filesystem.Filesystem/Move");
+    for (call, body, name) in [
+        ("sandboxes", json!({"envVars": {"A": "b"}}), "envVars"),
+        ("contexts", json!({"cwd": "/etc"}), "cwd"),
+        (rename, json!({"source": "/etc/a", "destination": "a"}), "source"),
+        (rename, json!({"source": "a", "destination": "/etc/a"}), "destination"),
+        (rename, json!({"source": "a", "destination": "a/b"}), "destination"),
+        (start, json!({"process": {"cmd": "ls", "cwd": "/etc"}}), "process.cwd"),
+        (start, json!({"process": {"cmd": "ls", "envs": {"A": "b"}}}), "process.envs"),
+        (start, json!({"process": {"cmd": "bash", "args": ["-c", "x".repeat(2 << 20)]}}), "process.args"),
+    ] {
+        let message = body.to_string();
+        let length = u32::try_from(message.len()).expect("a length").to_be_bytes();
+        let head = if call == start { [&[0_u8][..], &length].concat() } else { Vec::new() };
+        let request = request(&server, TOKEN, Method::POST, &format!("/e2b/{call}")).header("e2b-sandbox-id", id);
+        let request = request.header("content-type", "application/json").body([head, message.into()].concat());
+        let answer = request.send().await.expect("an answer");
+        let (status, why) = (answer.status(), answer.json::<Value>().await.expect("JSON"));
+        let said = why["message"].as_str().expect("a sentence");
+        assert!(status == 400 && said.starts_with(&format!("{name}: ")), "{call} {name}: {status} {said}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_folder_is_made_once_within_the_quota_and_by_no_program() {
     let server = FakeServer::with(&[("SANDBOX_QUOTA__ENTRIES_MAX", "10")]).await;
     let (_, opened) = ask(&server, Method::POST, "/e2b/sandboxes", json!({})).await;

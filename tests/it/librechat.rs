@@ -85,10 +85,13 @@ async fn no_program_changes_or_reads_what_another_session_or_owner_holds() {
     };
     let before = conversations().await;
     // The plain protocol has no arguments.
-    for mut body in [json!({"lang": "cobol", "code": "x"}), json!({"lang": "py", "code": "x", "args": ["a"]})] {
+    for (mut body, name) in
+        [(json!({"lang": "cobol", "code": "x"}), "lang"), (json!({"lang": "py", "code": "x", "args": ["a"]}), "args")]
+    {
         body["files"] = named.clone();
         let (status, why) = exec(TOKEN, body).await;
         assert_eq!((status, conversations().await), (422, before), "nothing was copied for it: {why}");
+        assert!(why["message"].as_str().is_some_and(|why| why.starts_with(&format!("{name}: "))), "{why}");
     }
     let hint = json!({"lang": "py", "code": "write b.txt x", "runtime_session_hint": "c1"});
     let (_, one) = exec(TOKEN, hint.clone()).await;

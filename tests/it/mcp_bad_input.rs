@@ -19,6 +19,7 @@ const DELETE: &str = "sandbox.delete_file";
 const EDIT: &str = "sandbox_edit_file";
 const UPLOAD: &str = "sandbox_upload_url";
 const SEARCH: &str = "sandbox.search_tools";
+const REGISTER: &str = "register_mcp_server";
 
 /// Tool, arguments, the argument that must be named, a part of the sentence.
 type ArgumentRow = (&'static str, Value, &'static str, &'static str);
@@ -48,6 +49,9 @@ fn plain_rows() -> Vec<ArgumentRow> {
         (RUN, json!({"conversationId": "c", "language": "python"}), "code", "missing"),
         (RUN, run("code", json!("")), "code", "empty"),
         (RUN, run("code", json!("x".repeat(1_100_000))), "code", "longer than"),
+        ("execute_python_code", json!({"command": "x".repeat(1_100_000)}), "command", "longer than"),
+        (REGISTER, json!({"server_name": "1", "server_params": {"url": "https://a.test/"}}), "server_name", "1 to 32"),
+        (REGISTER, json!({"server_name": "a", "server_params": {"url": "a"}}), "server_params", "`url` must be"),
         (RUN, run("language", json!("")), "language", "empty"),
         (RUN, run("language", json!("cobol")), "language", "no runner"),
         (RUN, run("language", json!("../python")), "language", "first character"),
@@ -234,5 +238,14 @@ async fn bad_arguments_are_named() {
     );
     assert_eq!(server.engine.started(), [], "nothing was started");
     assert!(!server.root.join("c").exists(), "no folder was made");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn package_that_is_refused_is_named_as_ipybox_does() {
+    let server = FakeServer::with_packages().await;
+    let result = server.call("install_package", json!({"package_name": "-r"})).await;
+    let text = result["content"][0]["text"].as_str().expect("a text");
+    assert!(text.starts_with("package_name: `-r` is an option"), "{result}");
     server.stop().await;
 }

@@ -119,6 +119,7 @@ async fn execute_refuses_bad_requests() {
         (without("files"), 400, "files is required as an array"),
         (with("files", json!({})), 400, "files is required as an array"),
         (with("files", json!([])), 400, "at least one utf8"),
+        (with("files", json!([{"content": "x".repeat(2 << 20)}])), 400, "files: it is longer than 1048576 bytes"),
         (with("files", json!([7])), 400, "files[0]"),
         (with("files", json!([{}])), 400, "files[0].content is required as a string"),
         (with("files", json!([{"content": 7}])), 400, "files[0].content"),

@@ -222,6 +222,12 @@ async fn coderunner_takes_a_program_from_whichever_member_holds_one() {
         let (status, executed) = ask(&server, Method::POST, "/v1/execute", body).await;
         assert_eq!((status, &executed["stdout"]), (400, &json!("")), "{executed}");
     }
+    for member in ["code", "command"] {
+        let body = json!({(member): "x".repeat(2 << 20)});
+        let (status, refused) = ask(&server, Method::POST, "/v1/execute", body).await;
+        let why = refused["error"].as_str().expect("a sentence");
+        assert!(status == 400 && why.starts_with(&format!("{member}: it is longer than")), "{why}");
+    }
     server.stop().await;
 }
 

@@ -187,12 +187,13 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
     ])?;
     let sandbox = |run| call.key(ConversationId::of_run("i", run));
     let make = |run| {
-        parts.containers.create(&sandbox(run), Maker::E2b, seconds(timeout), |container| {
+        let made = parts.containers.create(&sandbox(run), Maker::E2b, seconds(timeout), |container| {
             container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
             container.labels = labels;
             container.setup.env = env.unwrap_or_default();
             container.setup.network = (allow_internet_access == Some(false)).then(Vec::new);
-        })
+        });
+        made.map_err(|failure| failure.renamed("env", "envVars"))
     };
     let begun = match key {
         None => Once::New(make(RunId::new())?),
@@ -294,8 +295,8 @@ fn shown(container: &Container, limits: &Limits) -> Value {
     })
 }
 
-/// A path below `/data`; `None` for the folder itself.
-fn below_data(path: &str) -> Result<Option<SafePath>, Failure> {
+/// The path below `/data` that an argument is; `None` for the folder itself.
+fn below_data(name: &str, path: &str) -> Result<Option<SafePath>, Failure> {
     let within = FOLDERS.iter().find_map(|folder| match path.strip_prefix(folder)? {
         "" => Some(""),
         rest => rest.strip_prefix('/'),
@@ -306,15 +307,12 @@ fn below_data(path: &str) -> Result<Option<SafePath>, Failure> {
     }
     SafePath::from_text(within)
         .map(Some)
-        .map_err(|why| Failure::argument("path", format!("{why}; files are in /home/user")))
+        .map_err(|why| Failure::argument(name, format!("{why}; files are in /home/user")))
 }
 
-fn a_file(path: &str) -> Result<SafePath, Failure> {
-    below_data(path)?.ok_or_else(all_files)
-}
-
-fn all_files() -> Failure {
-    Failure::argument("path", "it names the folder of all files: name what is in it")
+fn a_file(name: &str, path: &str) -> Result<SafePath, Failure> {
+    let all_files = || Failure::argument(name, "it names the folder of all files: name what is in it");
+    below_data(name, path)?.ok_or_else(all_files)
 }
 
 #[cfg(test)]
@@ -332,11 +330,12 @@ mod tests {
             ("/home/user/", None),
             (".", None),
         ] {
-            let found = below_data(path).expect(path).map(|path| path.display());
+            let found = below_data("path", path).expect(path).map(|path| path.display());
             assert_eq!(found.as_deref(), inside, "{path}");
         }
         for path in ["/etc/passwd", "/home/username/a", "/home/user/../x", "/home/user//x", "../x"] {
-            assert!(below_data(path).is_err(), "{path}");
+            let why = below_data("cwd", path).expect_err(path).message;
+            assert!(why.starts_with("cwd: "), "{path}: {why}");
         }
     }
 }

@@ -164,7 +164,7 @@ async fn execute(call: ApiCall, body: RequestBody) -> Answer<Executed> {
         throw_away: true,
         ..RunRequest::new(call.key(ConversationId::fresh()), runner.language.clone(), program)
     };
-    let handle = call.begin(request)?;
+    let handle = call.begin(request).map_err(|failure| failure.renamed("code", "files"))?;
     let report = handle.finished().await?;
     let events = handle.events(0).collect().await;
     Ok(Json(Executed::new(&report, events, version(&runner).to_string())))

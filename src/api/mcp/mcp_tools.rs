@@ -68,7 +68,9 @@ impl McpParts {
             return Err(Failure::new(Code::InsufficientScope, why));
         }
         let text = server_params.server(caller.principal.name())?;
-        let name = self.tools.register(&caller.principal, &server_name, &text).await?;
+        let name = self.tools.register(&caller.principal, &server_name, &text).await;
+        let own_name = |failure: Failure| failure.renamed("name", "server_name").renamed("server", "server_params");
+        let name = name.map_err(own_name)?;
         let tools = self.tools.names(&caller.principal, &name).await?;
         Ok(content::texts(tools))
     }

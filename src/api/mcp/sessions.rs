@@ -73,7 +73,8 @@ impl McpParts {
     ) -> ToolResult {
         let ExecuteCommand { command } = arguments;
         let request = cell(call.caller, command, Some(language))?;
-        Ok(content::plain_run(call.caller, &*self.whole(call, request).await?, usize::MAX))
+        let report = self.whole(call, request).await.map_err(|failure| failure.renamed("code", "command"))?;
+        Ok(content::plain_run(call.caller, &report, usize::MAX))
     }
 
     pub(super) fn kernel_status(&self, caller: &Caller, NoArguments {}: NoArguments) -> ToolResult {

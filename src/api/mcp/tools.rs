@@ -176,7 +176,7 @@ impl McpParts {
             Err(failure) if failure.code == Code::PackagesOff => {
                 Ok(content::plain(failure.message + self.what_is_there().as_str(), true))
             }
-            Err(failure) => Err(failure),
+            Err(failure) => Err(failure.renamed("packages", "package_name")),
         }
     }
 

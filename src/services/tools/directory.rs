@@ -19,7 +19,7 @@ use super::{
 use crate::{
     domain::{
         Clock, Code, Failure, Principal,
-        tools::{Endpoint, ServerName, ServerText, ToolServer},
+        tools::{Endpoint, ServerError, ServerName, ServerText, ToolServer},
     },
     ports::{
         database::{DatabaseError, ROUND_MAX, ToolServerStore, in_time, no_database, within},
@@ -118,11 +118,14 @@ impl Directory {
     /// # Errors
     /// [`Code::InvalidArgument`] for what it cannot be, [`Code::DatabaseUnavailable`].
     pub async fn put(&self, name: &str, text: &ServerText, secret: Option<&str>) -> Result<String, Failure> {
-        let server = ToolServer::parse(name, text).map_err(|why| Failure::argument("server", why.to_string()))?;
+        let server = ToolServer::parse(name, text).map_err(|why| match why {
+            ServerError::Name(_) => Failure::argument("name", why),
+            _ => Failure::argument("server", why),
+        })?;
         if matches!(server.endpoint, Endpoint::Command(..)) {
             let why = "a command of the server's machine can only be set in its settings, below [tools.<name>]; with \
                        `image` it runs in a sandbox";
-            return Err(Failure::argument("command", why.to_owned()));
+            return Err(Failure::argument("server.command", why));
         }
         if self.is_configured(&server.name) {
             let why = format!("`{}` is in the server's settings: change it there", server.name);

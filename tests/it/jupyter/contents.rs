@@ -62,6 +62,8 @@ async fn files_are_saved_listed_renamed_and_deleted() {
     let (status, _, renamed) = rename("x", "moved/x").await;
     assert_eq!((status, &renamed["path"], &renamed["type"]), (200, &json!("moved/x"), &json!("directory")));
     assert_eq!(rename("moved/x", "d").await.0, 409, "there is a folder");
+    let (status, _, why) = rename("d", "d/inside").await;
+    assert!(status == 400 && why["message"].as_str().is_some_and(|why| why.starts_with("path: it is inside")), "{why}");
     assert_eq!(get(&server, &format!("{ROOT}/moved/x/y")).await["content"], "AP8=");
     assert_eq!(rename("moved/x", "x").await.0, 200);
     assert_eq!(call(&server, Method::DELETE, &format!("{ROOT}/x"), None).await.0, 204);

@@ -141,8 +141,10 @@ async fn start(call: &ApiCall, body: RequestBody) -> Result<RunHandle, Failure> 
     // Without capacity the body is not read.
     call.parts.runs.check_capacity(&call.who)?;
     let Execute { code, command, session_id, language, timeout } = body.lenient().await?;
-    let program = code.into_iter().chain(command).find(|program| !program.is_empty());
-    let program = program.ok_or_else(|| Failure::argument("code", "it is missing: give the program's text"))?;
+    let members = [("code", code), ("command", command)].into_iter();
+    let mut programs = members.filter_map(|(name, text)| Some((name, text.filter(|text| !text.is_empty())?)));
+    let missing = || Failure::argument("code", "it is missing: give the program's text");
+    let (member, program) = programs.next().ok_or_else(missing)?;
     let limits = timeout.map(|seconds| parse::time_limit("timeout", seconds)).transpose()?;
     let (conversation, session, language) = if let Some(id) = session_id {
         let session = session(call, &id)?;
@@ -159,7 +161,8 @@ async fn start(call: &ApiCall, body: RequestBody) -> Result<RunHandle, Failure> 
         let session = call.parts.runs.offers_sessions(&language).then_some(CellSession::Once);
         (call.key(ConversationId::fresh()), session, language)
     };
-    call.begin(RunRequest { session, limits, ..RunRequest::new(conversation, language, program.into()) })
+    let run = call.begin(RunRequest { session, limits, ..RunRequest::new(conversation, language, program.into()) });
+    run.map_err(|failure| failure.renamed("code", member))
 }
 
 /// Wall clock and CPU time, in seconds.

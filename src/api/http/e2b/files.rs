@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{InSandbox, a_file, all_files, below_data};
+use super::{InSandbox, a_file, below_data};
 use crate::{
     api::http::{Answer, ApiError, Form, Query, Reply, RequestBody, Room, files as downloads, listed, multipart},
     domain::{Code, Failure, FileEntry, SafePath, text::rfc3339},
@@ -32,7 +32,7 @@ struct Named {
 
 /// The bytes of a file.
 pub(super) async fn read(sandbox: InSandbox, Query(AtPath { path }): Query<AtPath>) -> Reply {
-    let path = a_file(&path.unwrap_or_default())?;
+    let path = a_file("path", &path.unwrap_or_default())?;
     let download = sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent)?;
     Ok(downloads::present_to(&sandbox.call.method, &sandbox.call.headers, &download))
 }
@@ -46,7 +46,7 @@ pub(super) async fn write(
 ) -> Answer<Vec<Value>> {
     let Some(boundary) = body.boundary() else {
         let (announced, pieces) = body.stream()?;
-        let path = a_file(&path.unwrap_or_default())?;
+        let path = a_file("path", &path.unwrap_or_default())?;
         let entry = sandbox.call.parts.files.upload(&sandbox.key, &path, None, announced, pieces).await?;
         return Ok(Json(vec![written(&entry.path)]));
     };
@@ -56,7 +56,7 @@ pub(super) async fn write(
         if paths.len() == FILES_MAX {
             return Err(Failure::new(Code::TooLarge, format!("A form holds at most {FILES_MAX} files.")).into());
         }
-        let path = a_file(path.as_deref().or(field.file_name()).unwrap_or_default())?;
+        let path = a_file("path", path.as_deref().or(field.file_name()).unwrap_or_default())?;
         if paths.contains(&path) {
             let why = "two files of the form have it, the first was written: name each one's path as its filename";
             return Err(Failure::argument("path", why).into());
@@ -85,13 +85,13 @@ fn absent(failure: Failure) -> Failure {
 
 /// The path that a request names; `None` for the folder of all files.
 async fn named(body: RequestBody) -> Result<Option<SafePath>, Failure> {
-    below_data(&body.lenient::<Named>().await?.path.unwrap_or_default())
+    below_data("path", &body.lenient::<Named>().await?.path.unwrap_or_default())
 }
 
 /// What is in a folder, to a depth.
 pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Reply {
     let Named { path, depth, .. } = body.lenient().await?;
-    let folder = below_data(&path.unwrap_or_default())?;
+    let folder = below_data("path", &path.unwrap_or_default())?;
     let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
     let (files, room) = (&sandbox.call.parts.files, Room::default());
     let found = listed::folder(files, &sandbox.key, folder.as_ref(), depth, room, |path, file| {
@@ -124,7 +124,7 @@ pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value>
 
 /// Deletes a file, or a folder with all it holds.
 pub(super) async fn remove(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
-    let path = named(body).await?.ok_or_else(all_files)?;
+    let path = a_file("path", &body.lenient::<Named>().await?.path.unwrap_or_default())?;
     sandbox.call.parts.files.delete(&sandbox.key, &path, None).await.map_err(absent)?;
     Ok(Json(json!({})))
 }
@@ -151,8 +151,10 @@ fn unusable(failure: Failure) -> Failure {
 /// Renames a file or a folder. A file that has the path is replaced, as there.
 pub(super) async fn rename(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     let Named { source, destination, .. } = body.lenient().await?;
-    let (from, to) = (a_file(&source.unwrap_or_default())?, a_file(&destination.unwrap_or_default())?);
-    let moved = sandbox.call.parts.files.rename(&sandbox.key, &from, &to, true, None).await.map_err(absent)?;
+    let from = a_file("source", &source.unwrap_or_default())?;
+    let to = a_file("destination", &destination.unwrap_or_default())?;
+    let moved = sandbox.call.parts.files.rename(&sandbox.key, &from, &to, true, None).await;
+    let moved = moved.map_err(|failure| absent(failure).renamed("to", "destination"))?;
     Ok(Json(json!({"entry": moved.as_ref().map_or_else(|| of_folder(&to), of_file)})))
 }
 

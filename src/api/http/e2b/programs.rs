@@ -188,7 +188,7 @@ fn result(display: &Display) -> Value {
 pub(super) async fn open(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
     sandbox.call.parts.runs.check_capacity(&sandbox.key.owner)?;
     let Open { language, cwd } = body.lenient().await?;
-    if cwd.as_deref().map(below_data).transpose()?.flatten().is_some() {
+    if cwd.as_deref().map(|cwd| below_data("cwd", cwd)).transpose()?.flatten().is_some() {
         return Err(Failure::argument("cwd", "it must be /home/user: change the folder in the code").into());
     }
     Ok(Json(shown(&sandbox.session(language).await?)))
@@ -260,7 +260,9 @@ pub(super) async fn start(sandbox: InSandbox, body: RequestBody) -> Reply {
         network: sandbox.setup.network,
         limits,
         ..RunRequest::new(sandbox.key, language, process.program()?.into())
-    })?;
+    });
+    let renamed = |failure: Failure| failure.renamed("env", "process.envs").renamed("code", "process.args");
+    let run = run.map_err(renamed)?;
     let begun = frame(0, &json!({"event": {"start": {"pid": 1}}}));
     let frames = run.events(0).map(move |event| {
         // The command lives as long as its answer.
@@ -294,7 +296,8 @@ impl Process {
             [.., flag, text] if flag == "-c" && self.cmd.ends_with("bash") => text.clone(),
             _ => std::iter::once(&self.cmd).chain(args).map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
         };
-        match self.cwd.as_deref().filter(|cwd| !cwd.is_empty()).map(below_data).transpose()?.flatten() {
+        let cwd = self.cwd.as_deref().filter(|cwd| !cwd.is_empty());
+        match cwd.map(|cwd| below_data("process.cwd", cwd)).transpose()?.flatten() {
             Some(folder) => Ok(format!("cd -- {} || exit 1\n{text}", quoted(&folder.text()))),
             None => Ok(text),
         }
@@ -352,6 +355,7 @@ mod tests {
         assert_eq!(of("ls", &["it's", "-c"], None), Ok(r"'ls' 'it'\''s' '-c'".to_owned()));
         let inside = of("/bin/bash", &["-c", "a"], Some("/home/user/x y"));
         assert_eq!(inside, Ok("cd -- 'x y' || exit 1\na".to_owned()));
-        assert!(of("ls", &[], Some("/etc")).is_err());
+        let outside = of("ls", &[], Some("/etc")).expect_err("refused").message;
+        assert!(outside.starts_with("process.cwd: "), "{outside}");
     }
 }

@@ -250,7 +250,8 @@ pub(super) async fn rename(State(files): State<Arc<Files>>, call: Call, body: Re
     let from = from.ok_or_else(|| Failure::argument("path", "it is missing"))?;
     let to = members.get("path").and_then(Value::as_str).unwrap_or_default();
     let to = SafePath::from_text(to.trim_start_matches('/')).map_err(|why| Failure::argument("path", why))?;
-    let entry = files.rename(&key, &from, &to, false, None).await.map_err(in_the_way)?;
+    let entry = files.rename(&key, &from, &to, false, None).await;
+    let entry = entry.map_err(|failure| in_the_way(failure.renamed("to", "path")))?;
     Ok(Json(entry.as_ref().map_or_else(|| model(Some(&to), None), of_file)))
 }
 

@@ -80,7 +80,8 @@ pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Reply {
     }
     let request = RunRequest { args: args.unwrap_or_default(), ..RunRequest::new(call.key(id), language, code.into()) };
     // Copied files would make a conversation of a program that is refused.
-    call.parts.runs.check(&request)?;
+    let own_name = |failure: Failure| failure.renamed("language", "lang");
+    call.parts.runs.check(&request).map_err(own_name)?;
     let places = places(&call, &named).await?;
     let (mut given, mut missing) = (Vec::new(), Vec::new());
     for file in named {
@@ -93,7 +94,7 @@ pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Reply {
             Err(failure) => return Err(failure.into()),
         }
     }
-    let report = call.finished(request).await?;
+    let report = call.finished(request).await.map_err(own_name)?;
     let mut room = Room::default();
     let executed = executed(&report, given, &missing.concat(), &mut room);
     Ok(listed::answer(executed, !room.is_full))
