@@ -187,10 +187,9 @@ fn default(runners: &[Runner]) -> Option<&Runner> {
 
 /// The runner of a kernel's name; a language or an alias of one is a name too.
 fn find<'a>(runners: &'a [Runner], wanted: Option<&str>) -> Result<&'a Runner, Failure> {
-    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
-        let why = "No installed runner has a kernel: the operator builds them with ./build.sh.";
-        return default(runners).ok_or_else(|| Failure::new(Code::RunnerNotFound, why));
-    };
+    let why = "No installed runner has a kernel: the operator builds them with ./build.sh.";
+    let default = default(runners).ok_or_else(|| Failure::new(Code::RunnerNotFound, why))?;
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(default) };
     let language = wanted.parse::<Language>().ok();
     let speaks = |runner: &&Runner| language.iter().any(|one| *one == runner.language || runner.aliases.contains(one));
     let found = runners.iter().find(|runner| name(runners, runner) == wanted);
@@ -230,4 +229,17 @@ fn kernel_shown(runners: &[Runner], kernel: &KernelView) -> Value {
     let name = runner.map_or_else(|| kernel.language.to_string(), |runner| name(runners, runner));
     json!({"id": kernel_id(kernel.id), "name": name, "last_activity": ago(kernel.idle), "execution_state": state,
         "connections": kernel.connections})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_without_kernels_says_so_whatever_is_asked_for() {
+        for wanted in [None, Some(""), Some("python3")] {
+            let why = find(&[], wanted).expect_err("no kernel").message;
+            assert!(why.contains("./build.sh"), "{wanted:?}: {why}");
+        }
+    }
 }
