@@ -62,9 +62,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Why a database cannot be named like this, or its file cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("it is neither sqlite://<path> nor postgres://<user>@<host>/<database>: {0}")]
+    #[error("it is neither sqlite://<path> nor postgres://<user>@<host>/<database>")]
     Url(#[source] sqlx::Error),
-    #[error("{0}: {1}")]
+    #[error("{0}")]
     File(String, #[source] io::Error),
 }
 

@@ -45,7 +45,7 @@ pub struct Connector {
 
 /// Why connections cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("connections to tool servers cannot be made: {0}")]
+#[error("connections to tool servers cannot be made")]
 pub struct ConnectorError(#[from] reqwest::Error);
 
 impl Connector {

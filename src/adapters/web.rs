@@ -40,7 +40,7 @@ pub struct Web {
 
 /// Why the clients cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("requests to other servers cannot be made: {0}")]
+#[error("requests to other servers cannot be made")]
 pub struct WebStartError(#[from] reqwest::Error);
 
 impl Web {

@@ -9,12 +9,12 @@ use crate::{
     ports::{database::DatabaseError, engine::EngineError},
 };
 
-/// Why the server does not start: one sentence that says what to do.
+/// Why the server does not start: with its causes one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("SANDBOX_ROOT cannot be used: {0}")]
+    #[error("SANDBOX_ROOT cannot be used")]
     Root(#[from] RootError),
-    #[error("DATABASE_URL cannot be used: {0}")]
+    #[error("DATABASE_URL cannot be used")]
     Database(#[from] OpenError),
     #[error(transparent)]
     Web(#[from] WebStartError),
@@ -56,7 +56,7 @@ pub enum StartError {
     /// A file that the settings name cannot be used.
     #[error(transparent)]
     Settings(#[from] ConfigError),
-    #[error("SANDBOX_OPENED__CA_FILE cannot be used: {0}")]
+    #[error("SANDBOX_OPENED__CA_FILE cannot be used")]
     Trust(#[from] TrustError),
     #[error("programs would not be isolated, so the server does not serve: {0}")]
     Isolation(String),

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use mcp_sandbox_server::{adapters::database::Database, app::StartError};
+use mcp_sandbox_server::{adapters::database::Database, app::StartError, domain::text::chain};
 use reqwest::Method;
 use serde_json::json;
 use tempfile::TempDir;
@@ -103,9 +103,9 @@ async fn sqlite_on_a_disk_that_becomes_read_only_keeps_what_it_has() {
     server.stop().await;
 
     let refused = Database::connect(&url).map(drop).expect_err("nothing can be stored there");
-    let why = StartError::from(refused).to_string();
-    let expected = format!("DATABASE_URL cannot be used: {}/state.db: Read-only file system", disk.at.display());
-    assert!(why.starts_with(&expected), "{why}");
+    let file = format!("{}/state.db", disk.at.display());
+    let expected = format!("DATABASE_URL cannot be used: {file}: Read-only file system (os error 30)");
+    assert_eq!(chain(&StartError::from(refused)), expected);
 
     disk.repair();
     let server = FakeServer::again(&root, &[("DATABASE_URL", &url)]).await;
