@@ -114,7 +114,11 @@ async fn isolation(
     let (signer, unobserved) = (app::signer(config), Observability::default());
     let mut parts = match Parts::build(config, signer, store, Arc::clone(&engine), &probe, &unobserved, None).await {
         Ok(parts) => parts,
-        Err(error) => return findings.sentence(Level::Fail, "isolation", &chain(&error)),
+        Err(error) => {
+            let why = chain(&error);
+            let fix = "correct what this names, then run this again";
+            return findings.fail("isolation", format!("it could not be tested: {}", why.trim_end_matches('.')), fix);
+        }
     };
     parts.shared.sandboxes.janitor.start();
     let check = parts.check.take().map(|check| check.start(parts.stop.clone()));

@@ -197,7 +197,8 @@ pub(super) fn secrets_of_programs(config: &Config, findings: &mut Findings) {
     let roots = [config.more_roots().map(|_| ()), config.package_roots().map(|_| ())];
     for read in [config.secrets().map(|_| ())].into_iter().chain(roots) {
         if let Err(why) = read {
-            findings.sentence(Level::Fail, "network", &why.to_string());
+            let fix = "correct this setting, or the file that it names";
+            findings.fail("network", why.0.trim_end_matches('.'), fix);
         }
     }
 }
@@ -232,5 +233,6 @@ mod tests {
         let text = findings.text();
         assert!(findings.failed() && text.contains("SANDBOX_OPENED__CA_FILE /nowhere/roots.pem"), "{text}");
         assert!(text.contains("SANDBOX_PACKAGES__CA_FILE /nowhere/index.pem"), "{text}");
+        assert!(text.contains("(os error 2)\n      fix: correct this setting"), "{text}");
     }
 }

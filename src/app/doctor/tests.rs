@@ -151,11 +151,16 @@ async fn doctor_fails_without_engine_runner_or_isolation() {
     lying.answer("== ", &PASSING_REPORT.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0"));
     assert_eq!(line(&of_engine(&lying).await, "isolation", Level::Fail), "programs may gain privileges");
 
-    let piped = FakeEngine::default();
-    piped.add_runner("bash");
-    piped.answer("== ", &PASSING_REPORT.replace("\ncore\n", "\n|/usr/share/apport/apport %p\n"));
-    let findings = of_engine(&piped).await;
-    assert!(line(&findings, "isolation", Level::Warn).contains("core_pattern") && !findings.failed());
+    // Where each runner is checked, a finding names its language.
+    for (forbidden, of) in [(vec![], ""), (vec![([192, 0, 2, 1], 443).into()], "[bash] ")] {
+        let piped = FakeEngine::default();
+        piped.faults().forbidden = forbidden;
+        piped.add_runner("bash");
+        piped.answer("== ", &PASSING_REPORT.replace("\ncore\n", "\n|/usr/share/apport/apport %p\n"));
+        let findings = of_engine(&piped).await;
+        let found = line(&findings, "isolation", Level::Warn);
+        assert!(found.starts_with(of) && found.contains("core_pattern") && !findings.failed(), "{found}");
+    }
 
     let unlimited = FakeEngine::default();
     unlimited.add_runner("bash");
@@ -168,6 +173,11 @@ async fn doctor_fails_without_a_test_and_warns_of_a_bad_image() {
     let refusing = honest();
     refusing.fail_next_start(StartFault::Unavailable);
     assert!(line(&of_engine(&refusing).await, "isolation", Level::Fail).contains("could not be tested"));
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let findings = of_engine_with(&honest(), &config(&folder, &[("SANDBOX_OPENED__CA_FILE", "/nowhere/a.pem")])).await;
+    let why = line(&findings, "isolation", Level::Fail);
+    assert!(why.contains("SANDBOX_OPENED__CA_FILE /nowhere/a.pem") && why.ends_with("(os error 2)"), "{why}");
 
     let odd = honest();
     let labels = [("sandbox.runner", "true")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();

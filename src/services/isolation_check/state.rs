@@ -215,12 +215,12 @@ fn overall(runners: &Results) -> Isolation {
         let mut all = Vec::new();
         for (language, result) in runners.values() {
             if let Isolation::Verified { notes, .. } = result {
-                all.extend(notes.iter().map(|note| format!("{language}: {note}")));
+                all.extend(notes.iter().map(|note| format!("[{language}] {note}")));
             }
         }
         return Isolation::Verified { notes: all, rejected: Vec::new() };
     }
-    let reasons = runners.values().filter_map(|(language, result)| Some(format!("{language}: {}", result.reason()?)));
+    let reasons = runners.values().filter_map(|(language, result)| Some(format!("[{language}] {}", result.reason()?)));
     let reasons = reasons.collect::<Vec<_>>().join("; ");
     if runners.is_empty() {
         Isolation::Pending { why: Some("no runner image is installed".to_owned()) }
@@ -263,7 +263,7 @@ mod tests {
         assert!(state.tried().now_or_never().is_none(), "one was not checked yet");
         assert_eq!(state.unchecked(&[bash.clone(), runner("ruby")]), [runner("ruby").language]);
         state.conclude(&[bash.clone(), python.clone()]);
-        assert_eq!(state.now(), verified(&["bash: a note"]));
+        assert_eq!(state.now(), verified(&["[bash] a note"]));
         assert!(state.wait(&bash.image).await.is_ok() && state.permits(&bash.image));
         assert_eq!(state.wait(&python.image).await.expect_err("not known").code, Code::EngineUnavailable);
         assert_eq!(state.unserved(), [(python.language.clone(), "no place".to_owned())]);
@@ -273,9 +273,9 @@ mod tests {
         assert_eq!(state.wait(&python.image).await.expect_err("violated").code, Code::EngineFailed);
         // The template of Bash was changed.
         state.keep(std::slice::from_ref(&python));
-        assert!(!state.permits(&bash.image) && state.now() == verified(&["bash: a note"]));
+        assert!(!state.permits(&bash.image) && state.now() == verified(&["[bash] a note"]));
         state.conclude(std::slice::from_ref(&python));
-        assert_eq!(state.now(), Isolation::Violated("python: the network is open".to_owned()));
+        assert_eq!(state.now(), Isolation::Violated("[python] the network is open".to_owned()));
         assert!(serving.as_mut().now_or_never().is_none(), "a server that serves goes on");
     }
 
