@@ -59,7 +59,10 @@ pub enum Refusal {
     InvalidClient,
     #[error("the document that names the client cannot be used: {0}")]
     ClientDocument(&'static str),
-    #[error("the code or the refresh token is unknown, has expired, was used before or belongs to another client")]
+    #[error(
+        "the code or the refresh token is unknown, has expired, was used before, or does not fit client_id, \
+         redirect_uri or code_verifier"
+    )]
     InvalidGrant,
     #[error("{0}")]
     InvalidRequest(&'static str),

@@ -151,6 +151,8 @@ async fn code_is_for_one_client_one_address_and_one_verifier_and_once(kind: Kind
     ] {
         let (status, refused) = visitor.redeem(client, &code, &[changes]).await;
         assert_eq!((status, &refused["error"]), (400, &json!(error)), "{changes:?}");
+        let why = refused["error_description"].as_str().expect("a sentence");
+        assert_eq!(why.contains("redirect_uri or code_verifier"), error == "invalid_grant", "{changes:?}: {why}");
     }
     let (status, unknown) = visitor.redeem("unknown", &code, &[]).await;
     assert_eq!((status, &unknown["error"]), (401, &json!("invalid_client")));
