@@ -117,7 +117,10 @@ fn too_long() -> Failure {
 fn broken(error: &Error) -> Failure {
     let incomplete = || Failure::new(Code::InvalidRequest, "The body is not a whole multipart form: send it again.");
     match error {
-        Error::FieldSizeExceeded { .. } => Failure::new(Code::TooLarge, "A member of the form is too long."),
+        Error::FieldSizeExceeded { limit, field_name } => {
+            let name = field_name.as_deref().unwrap_or("A member of the form");
+            Failure::new(Code::TooLarge, format!("{name}: it is longer than {limit} bytes: send less."))
+        }
         // Of the body: it is late, broke off, or is too long.
         Error::StreamReadFailed(cause) => cause.downcast_ref::<Failure>().cloned().unwrap_or_else(incomplete),
         _ => incomplete(),
@@ -126,6 +129,8 @@ fn broken(error: &Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use multer::SizeLimit;
+
     use super::*;
 
     const PIECE_BYTES: usize = 1024;
@@ -191,6 +196,16 @@ mod tests {
             assert_eq!(text(last).await.as_deref(), Ok("last"));
             assert!(form.next_field().await.expect("its end").is_none());
         }
+    }
+
+    #[tokio::test]
+    async fn member_that_is_too_long_is_named() {
+        let limits = Constraints::new().size_limit(SizeLimit::new().for_field("a", 8));
+        let whole = format!("{MEMBER}more than that\r\n--cut--\r\n");
+        let mut form = Form::of(stream::iter([Ok(whole.into())]), "cut".to_owned(), limits);
+        let field = form.next_field().await.expect("a form").expect("a member");
+        let refused = text(field).await.expect_err("it is too long");
+        assert_eq!((refused.code, &*refused.message), (Code::TooLarge, "a: it is longer than 8 bytes: send less."));
     }
 
     #[tokio::test]
