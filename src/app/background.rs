@@ -20,12 +20,7 @@ use tracing::warn;
 
 use super::{StartError, listen, listen_on, parts::Parts};
 use crate::{
-    adapters::database::Database,
-    api::http::ApiParts,
-    config::Config,
-    domain::{ConversationKey, TokenId},
-    ports::storage::Storage,
-    services::{containers::Containers, peers::Occupancy, runs::Runs, sessions::Sessions},
+    adapters::database::Database, api::http::ApiParts, config::Config, domain::TokenId, ports::storage::Storage,
 };
 
 /// How long the janitor may take to destroy the sandboxes that are left at the end. The grace period of the chart's
@@ -115,11 +110,9 @@ async fn recover(store: &Arc<dyn Storage>) {
 /// Prepares the database, keeps the tokens true to it, and stores the history in it.
 async fn keep(database: Database, api: ApiParts, stop: CancellationToken) {
     let ApiParts { tokens, history, keys, runs, sessions, containers, network, .. } = api;
-    let here = LocalOccupancy { runs, sessions, containers };
     database.prepare_at_last(stop.clone()).await;
     let followed = (tokens.follow(stop.clone()), history.follow(stop.clone()), network.policies().follow(stop.clone()));
-    let (beside, recorded) = (here.runs.peers().clone(), here.sessions.clone());
-    let (beside, recorded) = (beside.follow(here, stop.clone()), recorded.follow(stop.clone()));
+    let (beside, recorded) = (runs.peers().follow(containers, stop.clone()), sessions.follow(stop.clone()));
     tokio::join!(followed.0, followed.1, followed.2, beside, recorded, keys.load(stop));
     database.close().await;
 }
@@ -135,27 +128,5 @@ async fn end_what_tokens_opened(
             api.runs.cancel_all_of(token);
             api.sessions.close_all_of(token);
         }
-    }
-}
-
-/// What is in conversations of this server.
-struct LocalOccupancy {
-    runs: Runs,
-    sessions: Sessions,
-    containers: Containers,
-}
-
-impl Occupancy for LocalOccupancy {
-    fn is_idle(&self, conversation: &ConversationKey) -> bool {
-        let sessions = || self.sessions.list(&conversation.owner, Some(&conversation.id));
-        !self.containers.holds(conversation) && !self.has_run(conversation) && sessions().is_empty()
-    }
-
-    fn has_run(&self, conversation: &ConversationKey) -> bool {
-        !self.runs.is_idle(conversation)
-    }
-
-    fn lost(&self, conversation: &ConversationKey) {
-        self.sessions.leave(conversation);
     }
 }

@@ -8,7 +8,8 @@
 //! Containers::remove ── one task: waits for the end of what runs, then deletes the files; ends by itself
 //! ```
 //!
-//! With several servers, the one that knows a container has its conversation until it expires.
+//! With several servers, the one that knows a container has its conversation until it expires. Which conversations this
+//! server may give back to the others is decided here, where runs, sessions and containers are known.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,7 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use super::{files::Uses, runs::Runs, sessions::Setup};
+use super::{files::Uses, peers::Occupancy, runs::Runs, sessions::Setup};
 use crate::domain::{Code, ConversationKey, Failure, Principal};
 
 /// How many an owner holds at most, and all owners together.
@@ -186,7 +187,7 @@ impl Containers {
     }
 
     /// Whether a conversation is held, so that this server does not give it back.
-    pub fn holds(&self, key: &ConversationKey) -> bool {
+    fn holds(&self, key: &ConversationKey) -> bool {
         let now = self.now_unix_s();
         self.held.lock().get_mut(key).is_some_and(|container| self.lives(container, now))
     }
@@ -232,5 +233,20 @@ impl Containers {
 
     fn uses(&self) -> &Uses {
         self.runs.parts().files.uses()
+    }
+}
+
+impl Occupancy for Containers {
+    fn is_idle(&self, conversation: &ConversationKey) -> bool {
+        let sessions = || self.runs.sessions().list(&conversation.owner, Some(&conversation.id));
+        !self.holds(conversation) && !self.has_run(conversation) && sessions().is_empty()
+    }
+
+    fn has_run(&self, conversation: &ConversationKey) -> bool {
+        !self.runs.is_idle(conversation)
+    }
+
+    fn lost(&self, conversation: &ConversationKey) {
+        self.runs.sessions().leave(conversation);
     }
 }

@@ -92,7 +92,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("services::history", &[]),
     ("services::idempotency", &["shares"]),
     ("services::conversations", &["runs"]),
-    ("services::containers", &["files", "runs", "sessions"]),
+    ("services::containers", &["files", "peers", "runs", "sessions"]),
     ("services::stats", &["isolation_check", "packages", "runs", "shared_parts"]),
     ("api::schema", &[]),
     ("api::mcp", &["schema"]),
