@@ -238,8 +238,7 @@ impl Containers {
 
 impl Occupancy for Containers {
     fn is_idle(&self, conversation: &ConversationKey) -> bool {
-        let sessions = || self.runs.sessions().list(&conversation.owner, Some(&conversation.id));
-        !self.holds(conversation) && !self.has_run(conversation) && sessions().is_empty()
+        !self.holds(conversation) && !self.has_run(conversation) && !self.runs.sessions().any_in(conversation)
     }
 
     fn has_run(&self, conversation: &ConversationKey) -> bool {

@@ -101,7 +101,8 @@ struct Beats {
 
 /// What is at a server.
 pub trait Occupancy: Send + Sync {
-    /// Whether no run and no session is in the conversation, and no client holds it for a time.
+    /// Whether no run and no session is in the conversation, also none that is being opened, and no client holds it for
+    /// a time.
     fn is_idle(&self, conversation: &ConversationKey) -> bool;
 
     /// Whether a run is under way or waits in the conversation.

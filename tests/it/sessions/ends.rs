@@ -7,6 +7,7 @@ use mcp_sandbox_server::{
     domain::{clock::SystemClock, error::Code, id::SessionId, outcome::Ended},
     ports::engine::Engine as _,
     services::{
+        peers::Occupancy as _,
         retention::{Retention, RetentionOptions},
         runs::{CellSession, RunRequest},
     },
@@ -202,5 +203,22 @@ async fn a_session_is_in_its_conversation_from_the_start_of_its_sandbox_to_its_e
     assert!(server.sessions.any_in(&key));
     server.sessions.close(&owner(), opened).expect("closed");
     assert!(!server.sessions.any_in(&key));
+    server.stop().await;
+}
+
+/// Otherwise another server might open a second one, since a slow start takes longer than an idle conversation is held.
+#[tokio::test(start_paused = true)]
+async fn a_conversation_in_which_a_session_is_being_opened_is_not_idle() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let key = conversation("a");
+    assert!(server.containers.is_idle(&key));
+    server.engine.faults().start_delay = Duration::from_secs(1);
+    let starting = async {
+        until("its kernel is starting", async || server.engine.attempts() > 0).await;
+        server.containers.is_idle(&key)
+    };
+    let (opened, is_idle) = tokio::join!(async { server.sessions.open(&key, &python()).await }, starting);
+    opened.expect("a session");
+    assert!(!is_idle && !server.containers.is_idle(&key));
     server.stop().await;
 }
