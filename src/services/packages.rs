@@ -96,7 +96,8 @@ struct Inner {
     parts: SharedParts,
     /// `None` where it is off.
     options: Option<PackagesOptions>,
-    /// One installation at a time for each owner, so that the second of two for the same finds what the first made.
+    /// One installation at a time for each owner, so that the second of two for the same finds what the first made, and
+    /// the second of two in one conversation adds to what that has by then.
     turns: Shares<Principal>,
     /// Those that run or wait.
     places: Shares<Principal>,
@@ -183,7 +184,8 @@ impl Packages {
     ///
     /// # Errors
     /// [`Code::PackagesOff`], [`Code::InvalidArgument`], [`Code::PackagesRefused`], [`Code::QuotaExceeded`],
-    /// [`Code::QueueFull`], [`Code::Forbidden`], those of [`Tokens::begin`], and those of the engine.
+    /// [`Code::QueueFull`], [`Code::Forbidden`], [`Code::HeldElsewhere`], those of [`Tokens::begin`], and those of the
+    /// engine.
     pub async fn install(&self, wanted: InstallRequest) -> Result<Installed, Failure> {
         self.install_as(wanted, Tokens::begin, |_| {}).await
     }

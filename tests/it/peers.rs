@@ -7,7 +7,7 @@ mod keys;
 mod uploads;
 
 use mcp_sandbox_server::domain::{
-    id::ConversationId,
+    id::{ConversationId, Language},
     owner::{ConversationKey, Principal},
 };
 use reqwest::Method;
@@ -35,10 +35,15 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// With some settings of their own.
+    async fn with(more: &[(&str, &str)]) -> Self {
         let cluster = Postgres::start().await;
         let folder = tempfile::Builder::new().prefix("sandbox-it-").tempdir().expect("a folder");
         let url = cluster.url();
-        let settings = [("DATABASE_URL", url.as_str()), ("SANDBOX_SERVER__PEER_URL", OWN_ADDRESS)];
+        let settings = [more, &[("DATABASE_URL", url.as_str()), ("SANDBOX_SERVER__PEER_URL", OWN_ADDRESS)]].concat();
         let root = folder.path().join("root");
         let (a, b) = (FakeServer::again(&root, &settings).await, FakeServer::again(&root, &settings).await);
         for server in [&a, &b] {
@@ -113,6 +118,28 @@ async fn programs_of_a_conversation_are_at_one_server() {
     }
     let now = pair.started();
     assert_eq!((now.0 - 1) % 2 * ((now.1 - before.1) % 2), 0, "one server had both: {before:?}, {now:?}");
+    pair.stop().await;
+}
+
+/// Two servers that install in one conversation at once would each leave the packages of the other out.
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_are_installed_by_the_server_that_has_the_conversation() {
+    let pair = Pair::with(&[("SANDBOX_PACKAGES__PYTHON_INDEX", "https://packages.example/simple")]).await;
+    let (a, b) = (&pair.a, &pair.b);
+    assert_eq!(ask(a, Method::POST, "/v1/runs", Some(run("c", "print 1"))).await.0, 200);
+    for server in [a, b] {
+        server.engine.add_installer("python");
+        until("it installs", async || {
+            let runner = server.shared.catalog.find(&Language::default());
+            runner.is_some_and(|runner| runner.packages.tools().next().is_some())
+        })
+        .await;
+    }
+    let before = pair.started();
+    let asked = json!({"language": "python", "packages": ["tiny"]});
+    let (_, answer) = ask(b, Method::POST, "/v1/conversations/c/packages", Some(asked)).await;
+    assert_eq!(answer["code"], "packages_refused", "the scripted engine installs nothing: {answer}");
+    assert_eq!(pair.started(), (before.0 + 1, before.1));
     pair.stop().await;
 }
 

@@ -68,6 +68,7 @@ impl Inner {
             return Err(Failure::argument("packages", format!("name 1 to {REQUESTED_MAX} packages")));
         }
         let more = wanted.packages.iter().map(|text| Requirement::parse(tool, text)).collect::<Result<_, _>>()?;
+        self.parts.peers.check(&wanted.conversation)?;
         // Last: one that is refused for another reason does not count.
         let by = count(&self.parts.tokens, &wanted.conversation.owner, &asking.language)?;
         Ok(Job { wanted, tool, more, runner, options, index, by })
