@@ -48,7 +48,10 @@ use crate::{
         text::shown,
         tools::{ServerName, ServerText},
     },
-    ports::observer::{AdminAction, AdminFacts},
+    ports::{
+        database::in_time,
+        observer::{AdminAction, AdminFacts},
+    },
 };
 
 /// How often the database is read for what other servers changed.
@@ -139,6 +142,8 @@ impl Tools {
         let parts = &self.0.parts;
         // As it is stored: a hyphen is written otherwise.
         let stored = ServerName::parse(name);
+        // Another owner may just have made it at another server.
+        in_time(parts.directory.load()).await?;
         let taken = parts.directory.list().into_iter().find(|made| Some(&made.server.name) == stored.as_ref());
         if taken.is_some_and(|made| made.server.text.owners != text.owners) {
             let why = "A tool server of this name is not yours alone: choose another name.";

@@ -136,6 +136,8 @@ impl Directory {
             let why = format!("it must be one line of at most {SECRET_BYTES_MAX} bytes");
             return Err(Failure::argument("secret", why));
         }
+        // What another server has just stored is not known here yet: without its secret, that would be lost.
+        in_time(self.load()).await?;
         let made = self.made.read().clone();
         let known = made.iter().find(|live| live.name() == &server.name);
         if known.is_none() && made.len() >= MADE_MAX {

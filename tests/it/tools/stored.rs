@@ -177,6 +177,32 @@ async fn a_name_with_a_hyphen_is_the_name_that_is_stored() {
     server.stop().await;
 }
 
+/// A server reads only every two seconds what others changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_keeps_what_another_server_has_just_stored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("sqlite://{}/state.db", folder.path().display());
+    let server = FakeServer::with(&[("DATABASE_URL", &url)]).await;
+    let database = Database::connect(&url).expect("a database");
+    database.prepare().await.expect("tables");
+    let text = |owner: &str| ServerText {
+        url: "https://a.example/mcp".to_owned(),
+        owners: vec![owner.to_owned()],
+        ..ServerText::default()
+    };
+    database.put_tool_server("files", &text("ann"), "secret", NOW).await.expect("stored");
+    let changed = json!({"server": {"url": "https://a.example/mcp", "owners": ["ann", "ben"]}});
+    assert_eq!(ask(&server, Method::PUT, "/v1/tool-servers/files", changed).await.0, 204);
+    let [(_, definition, secret)] = database.tool_servers().await.expect("servers").try_into().expect("one");
+    assert!(secret == "secret" && definition.contains("ben"), "{definition}");
+
+    database.put_tool_server("mine", &text("ann"), "", NOW).await.expect("stored");
+    let taken = server.mcp.tools.register(&"ben".parse().expect("an owner"), "mine", &text("ben")).await;
+    assert_eq!(taken.map_err(|failure| failure.code), Err(Code::Forbidden), "it is another owner's");
+    database.close().await;
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_wait_for_a_lock_are_503_and_change_nothing() {
     let cluster = Postgres::start().await;
