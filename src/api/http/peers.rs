@@ -290,9 +290,11 @@ pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: 
 fn can_be_repeated(request: &Request, bytes_max: usize) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_json = kind.is_some_and(|kind| kind.starts_with(b"application/json"));
+    let path = request.uri().path();
+    let is_input = path.starts_with("/v1/runs/") && path.ends_with("/stdin");
     let is_short = request.body().size_hint().upper().is_some_and(|upper| upper <= bytes_max as u64);
-    // JSON of any length is read whole by who answers it.
-    is_json || (is_short && request.method() != Method::PUT)
+    // JSON and input of any length are read whole by who answers them.
+    is_json || is_input || (is_short && request.method() != Method::PUT)
 }
 
 /// The container that files are uploaded to over E2B's or OpenAI's interface.

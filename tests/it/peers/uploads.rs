@@ -1,4 +1,4 @@
-//! Uploads that are too long to be kept, to a container that one of the servers knows.
+//! Uploads that are too long to be kept, to a container that one of the servers knows, and input of unknown length.
 
 use std::convert::Infallible;
 
@@ -44,5 +44,21 @@ async fn long_uploads_reach_their_container_through_any_server() {
         let gone = gone.header("content-type", "application/octet-stream").body(streamed(vec![vec![b'x']]));
         assert_eq!(gone.send().await.expect("an answer").status(), 502, "no server has it");
     }
+    pair.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn input_of_unknown_length_reaches_its_run_through_any_server() {
+    let pair = Pair::start().await;
+    let asked = json!({"language": "python", "code": "hang", "stdinOpen": true, "wait": 0});
+    let (status, begun) = ask(&pair.a, Method::POST, "/v1/runs", Some(asked)).await;
+    assert_eq!(status, 202, "{begun}");
+    let path = format!("/v1/runs/{}", begun["runId"].as_str().expect("an id"));
+    for server in [&pair.b, &pair.a] {
+        let send =
+            request(server, TOKEN, Method::POST, &format!("{path}/stdin")).body(streamed(vec![vec![b'x'; 10]; 2]));
+        assert_eq!(send.send().await.expect("an answer").status(), 202);
+    }
+    assert_eq!(ask(&pair.a, Method::POST, &format!("{path}/cancel"), None).await.0, 200);
     pair.stop().await;
 }

@@ -270,8 +270,12 @@ fn files_are_not_kept() {
     assert!(request(Method::POST, "multipart/form-data; boundary=a", 1000));
     assert!(!request(Method::POST, "multipart/form-data; boundary=a", 1001));
     assert!(!request(Method::PUT, "application/octet-stream", 1), "the content of a file");
-    let stream = Body::from_stream(futures_util::stream::empty::<Result<Bytes, std::io::Error>>());
-    assert!(!can_be_repeated(&http::Request::post("/").body(stream).expect("a request"), 1000), "of any length");
+    let of_any_length = |path: &str| {
+        let stream = Body::from_stream(futures_util::stream::empty::<Result<Bytes, std::io::Error>>());
+        can_be_repeated(&http::Request::post(path).body(stream).expect("a request"), 1000)
+    };
+    assert!(!of_any_length("/upload") && !of_any_length("/e2b/files"));
+    assert!(of_any_length("/v1/runs/r/stdin"), "its reader says that it is too long");
 }
 
 #[test]
