@@ -1,6 +1,7 @@
 //! The database: SQLite in a file, or PostgreSQL where several servers share one. One set of statements serves both,
 //! in the part of SQL that they share: texts, 64 bit integers, placeholders `$1`. Digests are hexadecimal texts,
-//! structures are JSON texts, moments are unix milliseconds.
+//! structures are JSON texts, moments are unix milliseconds. A statement that reads all columns does not stay prepared:
+//! PostgreSQL would refuse it once a newer server has added one.
 //!
 //! ```text
 //! connect ── nothing is awaited: the database may come later

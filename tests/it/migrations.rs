@@ -5,10 +5,16 @@ use std::path::Path;
 
 use mcp_sandbox_server::{
     adapters::database::Database,
-    domain::id::{InstanceId, RunId, TokenId},
+    domain::{
+        Principal,
+        id::{ApprovalId, InstanceId, Language, RunId, TokenId},
+        owner::ConversationKey,
+    },
     ports::{
-        database::{DumpState, DumpStore, DumpedRow, Loading, TokenStore},
-        history::{HistoryStore, LineFilter, Notable},
+        database::{ApprovalStore, DbResult, DumpState, DumpStore, DumpedRow, Loading, TokenStore},
+        history::{HistoryStore, KeyRecord, KeyStore, LineFilter, Notable, UsageFilter},
+        sessions::{ServerProcess, SessionStore},
+        sign_in::SignInStore,
     },
 };
 use serde_json::{Value, json};
@@ -197,4 +203,42 @@ async fn a_preparation_that_is_given_up_leaves_no_lock_on_postgres() {
     for database in [given_up, other] {
         database.close().await;
     }
+}
+
+/// As while several servers are replaced one by one: the first new one changes the tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_reads_on_when_a_newer_one_has_added_columns_on_postgres() {
+    let cluster = Postgres::start().await;
+    let url = cluster.url();
+    let database = Database::connect(&url).expect("an address");
+    database.prepare().await.expect("tables");
+    let (who, process) = (Principal::default(), ServerProcess { instance: InstanceId::new(), started_ms: 1 });
+    let place: ConversationKey = "c".parse().expect("a conversation");
+    let (owner, run) = (who.clone(), RunId::new());
+    let key = KeyRecord { owner, key: "k".to_owned(), digest: [1; 32], run, conversation: None, unix_ms: 1 };
+    let read = async || -> DbResult<()> {
+        database.changed(0).await?;
+        TokenStore::revoke(&database, &TokenId::new(), 1).await?;
+        database.line(&who, run).await?;
+        database.page(&LineFilter::default(), 1).await?;
+        database.usage(&UsageFilter::default(), 1).await?;
+        database.keep(&key, 0).await?;
+        database.keys(0, 1).await?;
+        database.approval(ApprovalId::new(), None).await?;
+        database.approvals(None, false, 1, 1).await?;
+        database.left(process, 1).await?;
+        database.take(&place, &Language::default(), process).await?;
+        database.client("none").await.map(drop)
+    };
+    // Often enough that each connection has read everything.
+    for _ in 0..20 {
+        read().await.expect("read");
+    }
+    let tables =
+        ["tokens", "history", "usage_days", "idempotency_keys", "approvals", "open_sessions", "sign_in_clients"];
+    execute(&url, &tables.map(|table| format!("ALTER TABLE {table} ADD COLUMN added TEXT"))).await;
+    for _ in 0..20 {
+        read().await.expect("read on");
+    }
+    database.close().await;
 }

@@ -96,6 +96,7 @@ impl ApprovalStore for Database {
     async fn approval(&self, id: ApprovalId, owner: Option<&str>) -> DbResult<Option<Approval>> {
         let statement = "SELECT * FROM approvals WHERE id = $1 AND (owner = $2 OR $3 = 1)";
         let query = sqlx::query(statement)
+            .persistent(false)
             .bind(id.to_string())
             .bind(owner.unwrap_or_default())
             .bind(i64::from(owner.is_none()));
@@ -110,6 +111,7 @@ impl ApprovalStore for Database {
             AND answer IN ('session', 'always') AND expires_ms > $4 ORDER BY asked_ms DESC, id DESC LIMIT $5) \
             ORDER BY asked_ms DESC, id DESC";
         let query = sqlx::query(statement)
+            .persistent(false)
             .bind(owner.unwrap_or_default())
             .bind(i64::from(owner.is_none()))
             .bind(i64::from(open))

@@ -85,14 +85,16 @@ impl HistoryStore for Database {
     async fn line(&self, who: &Principal, run: RunId) -> DbResult<Option<HistoryLine>> {
         // By the owner's index and not by the id alone: no line of another owner is read, so the time tells nothing.
         let statement = "SELECT * FROM history WHERE owner = $1 AND begun_ms = $2 AND COALESCE(id, '') = $3";
-        let query = sqlx::query(statement).bind(who.name()).bind(run.unix_ms()).bind(run.to_string());
+        let query = sqlx::query(statement).persistent(false);
+        let query = query.bind(who.name()).bind(run.unix_ms()).bind(run.to_string());
         let row = query.fetch_optional(self.at_last().await?).await?;
         row.as_ref().map(read).transpose()
     }
 
     async fn page(&self, filter: &LineFilter, limit: usize) -> DbResult<Vec<HistoryLine>> {
         let (statement, values) = page_statement("*", filter, limit)?;
-        let rows = sqlx::query_with(AssertSqlSafe(statement), values).fetch_all(self.at_last().await?).await?;
+        let query = sqlx::query_with(AssertSqlSafe(statement), values).persistent(false);
+        let rows = query.fetch_all(self.at_last().await?).await?;
         rows.iter().map(read).collect()
     }
 
@@ -109,7 +111,8 @@ impl HistoryStore for Database {
         wanted.add("day <=", filter.to)?;
         let statement =
             format!("SELECT * FROM usage_days {} ORDER BY day DESC, owner, language LIMIT {limit}", wanted.clause());
-        let rows = sqlx::query_with(AssertSqlSafe(statement), wanted.values).fetch_all(self.at_last().await?).await?;
+        let query = sqlx::query_with(AssertSqlSafe(statement), wanted.values).persistent(false);
+        let rows = query.fetch_all(self.at_last().await?).await?;
         rows.iter().map(read_usage).collect()
     }
 

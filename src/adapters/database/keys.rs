@@ -16,7 +16,8 @@ const TRIES: usize = 2;
 impl KeyStore for Database {
     async fn keys(&self, since_unix_ms: i64, limit: usize) -> DbResult<Vec<KeyRecord>> {
         let statement = "SELECT * FROM idempotency_keys WHERE created_ms >= $1 ORDER BY created_ms DESC LIMIT $2";
-        let rows = sqlx::query(statement).bind(since_unix_ms).bind(whole(limit)).fetch_all(self.pool()?).await?;
+        let query = sqlx::query(statement).persistent(false).bind(since_unix_ms).bind(whole(limit));
+        let rows = query.fetch_all(self.pool()?).await?;
         rows.iter().map(read).collect()
     }
 
@@ -39,7 +40,7 @@ impl KeyStore for Database {
                 return Ok(None);
             }
             let statement = "SELECT * FROM idempotency_keys WHERE owner = $1 AND name = $2";
-            let query = sqlx::query(statement).bind(key.owner.name()).bind(&key.key);
+            let query = sqlx::query(statement).persistent(false).bind(key.owner.name()).bind(&key.key);
             if let Some(row) = query.fetch_optional(self.pool()?).await? {
                 return read(&row).map(Some);
             }

@@ -34,7 +34,8 @@ impl SessionStore for Database {
     async fn left(&self, by: ServerProcess, limit: usize) -> DbResult<Vec<SessionRecord>> {
         let statement = "SELECT * FROM open_sessions WHERE instance = $1 AND started_ms <> $2 \
             ORDER BY opened_ms DESC, id DESC LIMIT $3";
-        let query = sqlx::query(statement).bind(by.instance.to_string()).bind(by.started_ms).bind(whole(limit));
+        let query = sqlx::query(statement).persistent(false);
+        let query = query.bind(by.instance.to_string()).bind(by.started_ms).bind(whole(limit));
         query.fetch_all(self.pool()?).await?.iter().rev().map(read).collect()
     }
 
@@ -47,7 +48,8 @@ impl SessionStore for Database {
         // Usually there is none, and reading waits for no writer.
         let statement = "SELECT * FROM open_sessions WHERE owner = $1 AND conversation = $2 AND language = $3 \
             AND NOT (instance = $4 AND started_ms = $5) ORDER BY opened_ms, id";
-        let query = sqlx::query(statement).bind(conversation.owner.name()).bind(conversation.id.as_str());
+        let query = sqlx::query(statement).persistent(false);
+        let query = query.bind(conversation.owner.name()).bind(conversation.id.as_str());
         let query = query.bind(language.as_str()).bind(by.instance.to_string()).bind(by.started_ms);
         let mut taken = Vec::new();
         for row in query.fetch_all(self.pool()?).await? {

@@ -43,7 +43,7 @@ impl SignInStore for Database {
     }
 
     async fn client(&self, id: &str) -> DbResult<Option<RegisteredClient>> {
-        let query = sqlx::query("SELECT * FROM sign_in_clients WHERE id = $1").bind(id);
+        let query = sqlx::query("SELECT * FROM sign_in_clients WHERE id = $1").persistent(false).bind(id);
         query.fetch_optional(self.pool()?).await?.as_ref().map(client).transpose()
     }
 

@@ -23,7 +23,7 @@ const AHEAD_MS: i64 = 2 * 24 * 3600 * 1000;
 #[async_trait]
 impl TokenStore for Database {
     async fn changed(&self, since: i64) -> DbResult<Vec<TokenRecord>> {
-        let query = sqlx::query("SELECT * FROM tokens WHERE changed_ms >= $1").bind(since);
+        let query = sqlx::query("SELECT * FROM tokens WHERE changed_ms >= $1").persistent(false).bind(since);
         Ok(readable(&query.fetch_all(self.pool()?).await?))
     }
 
@@ -56,7 +56,7 @@ impl TokenStore for Database {
         ];
         let mut rows = Vec::new();
         for statement in statements {
-            let query = sqlx::query(statement).bind(at_unix_ms).bind(token.to_string());
+            let query = sqlx::query(statement).persistent(false).bind(at_unix_ms).bind(token.to_string());
             rows.extend(query.fetch_all(&mut *transaction).await?);
         }
         transaction.commit().await?;
