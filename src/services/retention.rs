@@ -180,7 +180,13 @@ impl Retention {
             if total <= bytes_max || deleted == deleted_max {
                 break;
             }
-            let Some(next) = next_to_go(&all).map(|at| &mut all[at]) else { break };
+            let Some(at) = next_to_go(&all) else { break };
+            if !self.is_here(&all[at].last.key).await {
+                // The server that has it may be deleting it for the same reason.
+                all.swap_remove(at);
+                continue;
+            }
+            let next = &mut all[at];
             next.may_go = false;
             let why = "all conversations together exceed the limit";
             deleted += usize::from(self.expire(&next.last.key, before, why).await);
@@ -199,7 +205,7 @@ impl Retention {
 
     /// Deletes a conversation that is idle and was last used before `before`.
     async fn expire(&self, id: &ConversationKey, before: i64, why: &'static str) -> bool {
-        if !matches!(self.runs.peers().take(id).await, Ok(None)) {
+        if !self.is_here(id).await {
             return false;
         }
         let Some(lock) = self.runs.lock_beside_sessions(id) else { return false };
@@ -211,6 +217,11 @@ impl Retention {
             Err(failure) => warn!(conversation = %id, %failure, "a conversation was not deleted"),
         }
         removed.unwrap_or(false)
+    }
+
+    /// Whether no other server has a conversation; then this one has it from now on.
+    async fn is_here(&self, id: &ConversationKey) -> bool {
+        matches!(self.runs.peers().take(id).await, Ok(None))
     }
 
     /// Deletes a conversation that was last used before `before`, which is read again, now that no run can begin in it.
