@@ -33,6 +33,8 @@ export class Run {
    */
   #live = null;
   #shown = null;
+  /** Whether a run that could not be started is shown. */
+  #isRefused = false;
   /** `{stopped}` of the run that the server is being asked to start, or null. */
   #starting = null;
   /** Number of the newest choice or start: answers to older choices are dropped. */
@@ -104,8 +106,10 @@ export class Run {
     } catch (error) {
       // Meanwhile another conversation may have been opened, or another run chosen.
       const isHere = opened === this.#opened;
-      if (isHere && !this.#shown) this.#output.fail(error);
-      else toast(`${visibleName(request.conversationId)}: ${visibleName(error.message)}`);
+      if (isHere && !this.#shown) {
+        this.#isRefused = true;
+        this.#output.fail(error);
+      } else toast(`${visibleName(request.conversationId)}: ${visibleName(error.message)}`);
       if (isHere && !this.#live) this.#setReady();
       this.#onFailure(error);
     } finally {
@@ -172,7 +176,7 @@ export class Run {
       if (!follows && this.#shown) return;
       const going = runs.find((run) => run.state !== "finished" && !this.#over.has(run.runId));
       if (going) this.#watch(going, { live: true });
-      else if (runs.length && !this.#shown) this.#watch(runs[0], { live: false });
+      else if (runs.length && !this.#shown && !this.#isRefused) this.#watch(runs[0], { live: false });
     } catch (error) {
       this.#onFailure(error);
     }
@@ -238,6 +242,7 @@ export class Run {
     clearTimeout(this.#promptTimer);
     if (this.#shown !== this.#live) this.#shown?.abort.abort();
     this.#shown = null;
+    this.#isRefused = false;
     this.#input.close();
     this.#history.choose(null);
     this.#onShow(null);

@@ -1,7 +1,7 @@
 //! Runs on the page whose server was away or refused them.
 
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     page_state::{hold, is_true, open},
@@ -50,6 +50,32 @@ async fn a_run_that_is_refused_late_leaves_the_chosen_one_as_it_is() {
     sheet.says("live", |text| text.ends_with("The queue is full.")).await;
     sheet.browser.state("ready").await;
     assert_eq!(sheet.attribute("verdict", "data-ended").await, "exited");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_refused_is_shown_until_another_one_is_chosen() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    assert_eq!(sheet.run("python", "print one").await, "exited");
+    until("it is listed", async || sheet.history().await == ["exited"]).await;
+    let refused = json!({"status": 429, "text": r#"{"code": "queue_full", "detail": "The queue is full."}"#});
+    sheet.browser.driver.execute("window.answer = arguments[0]", vec![refused]).await.expect("set");
+    hold(&sheet, "init?.method === 'POST' && path === 'v1/runs'").await;
+    sheet.start().await;
+    sheet.browser.script("window.release(); return null").await;
+    sheet.says("sentence", |text| text == "The queue is full.").await;
+    // The list of runs is read again.
+    sheet.browser.script("window.answer = undefined; return null").await;
+    hold(&sheet, "path.startsWith('v1/runs?')").await;
+    is_true(&sheet, "held").await;
+    sheet.browser.script("window.release(); return null").await;
+    is_true(&sheet, "passed").await;
+    assert_eq!(sheet.attribute("verdict", "data-ended").await, "error");
+    assert_eq!(sheet.attribute("sentence", "hidden").await, Value::Null);
+    sheet.choose(0).await;
+    sheet.says("terminal", |text| text == "one\n").await;
     sheet.browser.close().await;
     server.stop().await;
 }
