@@ -44,17 +44,20 @@ export class Questions {
       el("div", { class: "question-actions" }, ...buttons),
       complaint,
     );
+    row.digest = sha256(given);
     for (const button of buttons) button.addEventListener("click", () => this.#send(row, button, complaint, id));
     this.#box.append(row);
     this.#box.hidden = false;
     announce(`The program waits to call ${name}. Allow it?`);
   }
 
-  /** A call of this tool is over: its oldest question was answered, here or elsewhere. */
-  over({ server, tool }) {
+  /** A call is over: the question about it was answered, here or elsewhere. Others of its tool may still wait. */
+  async over({ server, tool, argumentsSha256 }) {
     const label = `May ${visibleName(`${server}/${tool}`)} be called?`;
-    const row = [...this.#box.children].find((row) => row.getAttribute("aria-label") === label);
-    if (row) this.#remove(row);
+    for (const row of [...this.#box.children]) {
+      const isOfTool = row.getAttribute("aria-label") === label;
+      if (isOfTool && [null, argumentsSha256].includes(await row.digest)) return this.#remove(row);
+    }
   }
 
   #remove(row) {
@@ -83,6 +86,13 @@ export class Questions {
 // Takes the focus off a row: not to the next question, because one more Enter would answer it.
 function leave(row) {
   if (row.contains(document.activeElement)) byId("output-body").focus({ preventScroll: true });
+}
+
+// Null where the page came over plain HTTP from another machine, which has no digests.
+async function sha256(text) {
+  if (!crypto.subtle) return null;
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));
+  return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** JSON on several lines, where it is some; what would hide text is visible. */

@@ -63,6 +63,7 @@ mod page_input;
 mod page_keyboard;
 mod page_lost;
 mod page_program;
+mod page_questions;
 mod page_runs;
 mod page_session;
 mod page_state;

@@ -1,0 +1,65 @@
+//! Questions of programs on the page.
+
+use serde_json::{Value, json};
+
+use crate::{
+    page_state::{is_true, open},
+    support::{FakeServer, sheet::Sheet, until},
+};
+
+/// The events of runs are those of `window.say(event)`, and each answer to a question is taken.
+const SCRIPTED: &str = "window.realFetch = window.fetch; window.fetch = async (path, init) => { \
+                          if (path.startsWith('v1/approvals/')) return new Response('{}'); \
+                          if (!path.endsWith('/events')) return window.realFetch(path, init); \
+                          return new Response(new ReadableStream({ start(events) { \
+                            const write = (text) => events.enqueue(new TextEncoder().encode(text)); \
+                            window.say = (event) => write(`data: ${JSON.stringify(event)}\\n\\n`); \
+                            window.hasEvents = true; \
+                          } })); \
+                        }; return null";
+/// The digests of the arguments `{"n":1}` and `{"n":2}`.
+const FIRST: &str = "2bfd14f43d17fc7cea24e0917a8879b4b2f880b8baeec1b9d90fbaad655e71bd";
+const SECOND: &str = "363379742f80b51bdb9206579af7754911543079b9399cb3fc315fb199f476e8";
+
+async fn say(sheet: &Sheet, event: Value) {
+    sheet.browser.driver.execute("window.say(arguments[0])", vec![event]).await.expect("said");
+}
+
+/// The arguments that are asked about.
+async fn asked(sheet: &Sheet) -> Value {
+    let script = "return [...document.querySelectorAll('[data-testid=question-arguments]')] \
+                  .map((given) => JSON.parse(given.textContent).n)";
+    sheet.browser.script(script).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_over_leaves_the_questions_about_other_calls_of_its_tool() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    sheet.browser.script(SCRIPTED).await;
+    sheet.write("python", "print x").await;
+    sheet.start().await;
+    is_true(&sheet, "hasEvents").await;
+    say(&sheet, json!({"number": 1, "kind": "started"})).await;
+    for n in [1, 2] {
+        let (id, arguments) = (n.to_string().repeat(32), json!({"n": n}).to_string());
+        let approval = json!({"id": id, "server": "files", "tool": "delete", "arguments": arguments});
+        say(&sheet, json!({"number": n + 1, "kind": "approval", "approval": approval})).await;
+    }
+    until("both are asked about", async || asked(&sheet).await == json!([1, 2])).await;
+    sheet.browser.script("document.querySelector('[data-answer=once]').click(); return null").await;
+    until("the first is answered", async || asked(&sheet).await == json!([2])).await;
+    let over = |number: u32, digest: &str| {
+        let tool =
+            json!({"server": "files", "tool": "delete", "ended": "answered", "argumentsSha256": digest, "ms": 1});
+        json!({"number": number, "kind": "tool", "tool": tool})
+    };
+    say(&sheet, over(4, FIRST)).await;
+    sheet.says("connections-summary", |text| text == "Tools: 1 call").await;
+    assert_eq!(asked(&sheet).await, json!([2]), "it still waits");
+    // Answered elsewhere.
+    say(&sheet, over(5, SECOND)).await;
+    until("none is asked about", async || asked(&sheet).await == json!([])).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
