@@ -7,7 +7,7 @@ import { Connections, Tokens } from "./js/admin/tokens.js";
 import { Tools } from "./js/admin/tools.js";
 import { Client } from "./js/client.js";
 import { byId, showText } from "./js/dom.js";
-import { confirmAction, hideBanner, page, showBanner, toast } from "./js/page.js";
+import { closesBy, confirmAction, hideBanner, page, showBanner, toast } from "./js/page.js";
 import { store } from "./js/store.js";
 import { visibleName } from "./js/text.js";
 import { startTheme } from "./js/theme.js";
@@ -70,18 +70,16 @@ const api = {
     const [dialog, form] = [byId(`${name}-dialog`), byId(`${name}-form`)];
     let isChanged = false;
     form.addEventListener("input", () => (isChanged = true));
+    form.addEventListener("reset", () => (isChanged = false));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       api.submit(name, send);
     });
     byId(`${name}-cancel`).addEventListener("click", () => dialog.close());
-    dialog.addEventListener("close", () => (isChanged = false));
     // Escape may be pressed by mistake; Cancel is not.
-    dialog.addEventListener("cancel", async (event) => {
-      if (!isChanged) return;
-      event.preventDefault();
+    closesBy(dialog, async () => {
       const question = { title: "Discard the changes?", text: "What you typed has not been sent.", yes: "Discard" };
-      if (await confirmAction(question)) dialog.close();
+      if (!isChanged || (await confirmAction(question))) dialog.close();
     });
   },
   /** Sends the form of this name, once at a time; a failure is shown in it. */

@@ -99,6 +99,25 @@ function copyUnseen(text) {
   return isCopied;
 }
 
+/**
+ * Calls `close()` in place of the browser where it would close a dialog by itself, as on Escape. It closes one all the
+ * same when Escape is pressed again and again with no other key: that one is opened again first.
+ */
+export function closesBy(dialog, close) {
+  let isForced = false;
+  dialog.addEventListener("cancel", (event) => {
+    event.preventDefault();
+    isForced = !event.defaultPrevented;
+    if (!isForced) close();
+  });
+  dialog.addEventListener("close", () => {
+    if (!isForced) return;
+    isForced = false;
+    dialog.showModal();
+    close();
+  });
+}
+
 let answered = Promise.resolve();
 
 // One question at a time: there is one dialog for all, and the next question waits for the answer.

@@ -175,7 +175,7 @@ async fn an_upload_that_is_broken_off_does_not_say_that_the_server_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_before_another_view_is_opened_is_kept() {
+async fn what_is_written_is_kept_when_another_view_is_opened_or_the_browser_closes_the_file() {
     let server = FakeServer::start().await;
     let sheet = open(&server).await;
     let conversation = sheet.conversation().await;
@@ -235,6 +235,14 @@ async fn what_is_written_before_another_view_is_opened_is_kept() {
     show("markdown", ".markdown").await;
     show("text", ".cm-content").await;
     assert_eq!(sheet.browser.script(text).await, "first and more");
+
+    write("last").await;
+    sheet.force_close("viewer").await;
+    sheet.until_open("confirm-dialog", true).await;
+    sheet.click("confirm-no").await;
+    sheet.until_open("confirm-dialog", false).await;
+    assert!(sheet.is_open("viewer").await);
+    assert_eq!(sheet.browser.script(text).await, "last");
     sheet.browser.close().await;
     server.stop().await;
 }

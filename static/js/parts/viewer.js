@@ -7,7 +7,7 @@ import { CodeView } from "../code-view.js";
 import { byId, el } from "../dom.js";
 import { save as download } from "../files.js";
 import { languageOf } from "../languages.js";
-import { announce, confirmAction } from "../page.js";
+import { announce, closesBy, confirmAction } from "../page.js";
 import { bytes, visibleName } from "../text.js";
 
 const TEXT_BYTES_MAX = 2 << 20;
@@ -73,10 +73,7 @@ export class Viewer {
     byId("viewer-close").addEventListener("click", () => this.#close());
     byId("viewer-use").addEventListener("click", () => this.#use());
     byId("viewer-save").addEventListener("click", () => this.#save());
-    this.#dialog.addEventListener("cancel", (event) => {
-      event.preventDefault();
-      this.#close();
-    });
+    closesBy(this.#dialog, () => this.#close());
     this.#dialog.addEventListener("keydown", (event) => {
       if (event.key !== "s" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();

@@ -26,6 +26,12 @@ async fn escape_asks_before_it_drops_what_was_typed() {
         sheet.until_open("confirm-dialog", false).await;
         sheet.until_open(&dialog, true).await;
         assert_eq!(sheet.browser.script(&value).await, "web", "{form}");
+        sheet.force_close(&dialog).await;
+        sheet.until_open("confirm-dialog", true).await;
+        sheet.click("confirm-no").await;
+        sheet.until_open("confirm-dialog", false).await;
+        assert!(sheet.is_open(&dialog).await, "{form}");
+        assert_eq!(sheet.browser.script(&value).await, "web", "{form}");
         press(Key::Escape.into()).await;
         sheet.until_open("confirm-dialog", true).await;
         sheet.click("confirm-yes").await;

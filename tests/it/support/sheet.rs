@@ -139,6 +139,15 @@ impl Sheet {
         until(dialog, async || self.is_open(dialog).await == wanted).await;
     }
 
+    /// Closes a dialog as the browser does when Escape is pressed again and again: the page cannot prevent it.
+    pub async fn force_close(&self, dialog: &str) {
+        let script = format!(
+            "const dialog = document.querySelector('[data-testid={dialog}]'); \
+             dialog.dispatchEvent(new Event('cancel')); dialog.close(); return null"
+        );
+        self.browser.script(&script).await;
+    }
+
     pub async fn attribute(&self, name: &str, attribute: &str) -> Value {
         let script = format!("return document.querySelector('[data-testid={name}]').getAttribute('{attribute}')");
         self.browser.script(&script).await
