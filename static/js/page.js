@@ -168,8 +168,8 @@ function showAsk({ title, label, yes, value }) {
   dialog.showModal();
   input.focus();
   // The name without its ending is what is usually changed.
-  const dot = value.lastIndexOf(".");
-  input.setSelectionRange(value.lastIndexOf("/") + 1, dot > 0 ? dot : value.length);
+  const [start, dot] = [value.lastIndexOf("/") + 1, value.lastIndexOf(".")];
+  input.setSelectionRange(start, dot > start ? dot : value.length);
   return new Promise((resolve) => {
     const done = () => resolve(dialog.returnValue === "yes" ? input.value.trim() : null);
     dialog.addEventListener("close", done, { once: true });

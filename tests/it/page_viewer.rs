@@ -246,3 +246,28 @@ async fn what_is_written_is_kept_when_another_view_is_opened_or_the_browser_clos
     sheet.browser.close().await;
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_to_change_is_selected_without_its_folders_and_its_ending() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let conversation = sheet.conversation().await;
+    let names = [("v1.0/readme", "readme"), ("a/.env", ".env"), ("b.c/notes.txt", "notes")];
+    for (path, _) in names {
+        put(&server, &conversation, path, "x").await;
+    }
+    sheet.browser.script("document.getElementById('files-refresh').click(); return null").await;
+    for (path, wanted) in names {
+        let rename = format!("document.querySelector('li[data-key=\"{path}\"] [data-act=rename]')");
+        until(path, async || sheet.browser.script(&format!("return {rename} !== null")).await == true).await;
+        sheet.browser.script(&format!("{rename}.click(); return null")).await;
+        sheet.until_open("ask-dialog", true).await;
+        let selected = "const field = document.getElementById('ask-input'); \
+                        return field.value.slice(field.selectionStart, field.selectionEnd)";
+        assert_eq!(sheet.browser.script(selected).await, wanted, "{path}");
+        sheet.browser.script("document.getElementById('ask-no').click(); return null").await;
+        sheet.until_open("ask-dialog", false).await;
+    }
+    sheet.browser.close().await;
+    server.stop().await;
+}
