@@ -50,13 +50,16 @@ export class Tools {
 
   async load() {
     this.#servers.show((await this.#api.get("v1/tool-servers")).servers);
-    this.#questions.show((await this.#api.get("v1/approvals")).approvals);
+    const { approvals } = await this.#api.get("v1/approvals");
+    // Which ones wait is known by the server's clock.
+    const open = new Set((await this.#api.get("v1/approvals?open=true")).approvals.map(({ id }) => id));
+    this.#questions.show(approvals.map((question) => ({ ...question, isOpen: open.has(question.id) })));
   }
 
   #answers(question) {
     const of = visibleName(`${question.server}/${question.tool}`);
     const button = (label, symbol, onClick) => act({ key: `${label}-${question.id}`, label, of, symbol, onClick });
-    if (isOpen(question)) {
+    if (question.isOpen) {
       const answer = (text) => () => this.#api.run(() => this.#answer(question, text));
       const allow = button("Allow once", "ok", answer("once"));
       allow.classList.remove("danger");
@@ -127,13 +130,9 @@ export class Tools {
   }
 }
 
-function isOpen({ answer, expiresAt }) {
-  return !answer && Date.parse(expiresAt) > Date.now();
-}
-
-function standing(question) {
-  if (isOpen(question)) return word("waits", "run");
-  return question.answer ? word(question.answer, ANSWERS[question.answer]) : word("no answer");
+function standing({ answer, isOpen }) {
+  if (isOpen) return word("waits", "run");
+  return answer ? word(answer, ANSWERS[answer]) : word("no answer");
 }
 
 function address({ url, image, command }) {

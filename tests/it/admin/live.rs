@@ -1,12 +1,12 @@
 //! What goes on now: standbys by the route, and the tables of the first view, which follow what happens while they are
-//! seen.
+//! seen, and questions that wait.
 
 use reqwest::Method;
 use serde_json::json;
 
 use super::{
     call, create, get,
-    page::{page, rows},
+    page::{open, page, rows},
     run,
 };
 use crate::support::{FakeServer, server::TOKEN, until};
@@ -74,6 +74,31 @@ async fn queue_sessions_and_standbys_are_followed_on_the_page() {
     let path = format!("/v1/runs/{}/cancel", hanging["runId"].as_str().expect("an id"));
     assert_eq!(call(&server, &ann, Method::POST, &path, None).await.0, 200);
     until("no owner waits", async || rows(&sheet, "queue").await == 0).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_waits_by_the_clock_of_the_server() {
+    let server = FakeServer::start().await;
+    let sheet = page(&server, TOKEN, "ready").await;
+    // The first one waits and is over by the browser's clock, the second one the other way round.
+    let ask = "window.realFetch = window.fetch; \
+               const question = (id, year) => ({ id, owner: 'ann', conversationId: 'c', server: 'files', tool: id, \
+                 arguments: '{}', askedAt: '2020-01-01T00:00:00Z', expiresAt: `${year}-01-01T00:00:00Z` }); \
+               const all = [question('first', 2020), question('second', 2999)]; \
+               window.fetch = async (path, init) => { \
+                 if (!path.startsWith('v1/approvals')) return window.realFetch(path, init); \
+                 const approvals = path.includes('open=true') ? all.slice(0, 1) : all; \
+                 return new Response(JSON.stringify({ approvals })); \
+               }; return null";
+    sheet.browser.script(ask).await;
+    open(&sheet, "tools").await;
+    until("both", async || rows(&sheet, "approvals").await == 2).await;
+    let shown = "return [...document.querySelectorAll('[data-testid=approvals] tbody tr')].map((row) => \
+                 [row.cells[3].textContent, row.cells[5].textContent, row.querySelectorAll('button').length])";
+    let expected = json!([["files/first", "waits", 2], ["files/second", "no answer", 0]]);
+    assert_eq!(sheet.browser.script(shown).await, expected);
     sheet.browser.close().await;
     server.stop().await;
 }
