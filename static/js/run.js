@@ -291,7 +291,9 @@ export class Run {
     if (stdinOpen && !cell) this.#openInput(watch);
   }
 
+  // A run that is shown again has the questions that were answered too.
   #asked(watch, request) {
+    if (watch.typed.hasAfter(request.number)) return;
     watch.asks = true;
     if (watch.run.stdinOpen) this.#openInput(watch, request);
   }

@@ -1,8 +1,10 @@
-//! Questions of programs on the page.
+//! Questions of programs on the page: for the call of a tool, and for a line of input.
 
 use serde_json::{Value, json};
+use thirtyfour::prelude::*;
 
 use crate::{
+    page_session::with_session,
     page_state::{is_true, open},
     support::{FakeServer, sheet::Sheet, until},
 };
@@ -60,6 +62,34 @@ async fn a_call_that_is_over_leaves_the_questions_about_other_calls_of_its_tool(
     // Answered elsewhere.
     say(&sheet, over(5, SECOND)).await;
     until("none is asked about", async || asked(&sheet).await == json!([])).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_for_a_line_that_was_answered_is_not_asked_again_when_its_cell_is_shown_again() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let sheet = with_session(&server).await;
+    assert_eq!(sheet.run("python", "print before").await, "exited");
+    sheet.write("python", "ask name?\nhang").await;
+    sheet.start().await;
+    sheet.says("input-prompt", |text| text == "name?").await;
+    until("both are listed", async || sheet.history().await.len() == 2).await;
+    // It is still asked for after another run was shown.
+    for chosen in [1, 0] {
+        sheet.choose(chosen).await;
+        sheet.says("terminal", |text| text == ["name?", "before\n"][chosen]).await;
+    }
+    assert_eq!(sheet.attribute("input-line", "hidden").await, Value::Null);
+    sheet.browser.element("input-field").await.send_keys("Ada" + Key::Enter).await.expect("typed");
+    // What is typed, and what the kernel makes of it.
+    for (chosen, shown) in [(0, "name?Ada\nAda\n"), (1, "before\n"), (0, "name?Ada\nAda\n")] {
+        sheet.choose(chosen).await;
+        sheet.says("terminal", |text| text == shown).await;
+    }
+    assert_ne!(sheet.attribute("input-line", "hidden").await, Value::Null);
+    sheet.click("stop").await;
+    assert_eq!(sheet.ended().await, "cancelled");
     sheet.browser.close().await;
     server.stop().await;
 }

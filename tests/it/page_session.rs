@@ -18,7 +18,7 @@ const TABLE: &str = "<style>body { display: none }</style><script>window.hit = 1
     <table border=1 onclick=window.hit=5 id=run><thead><tr><th></th><th>name</th><th>count</th></tr></thead>\
     <tbody><tr><th>0</th><td>&lt;i&gt;a\u{202e}b</td><td>12</td></tr></tbody></table>";
 
-async fn with_session(server: &FakeServer) -> Sheet {
+pub(crate) async fn with_session(server: &FakeServer) -> Sheet {
     let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
     sheet.write("python", "set x 41").await;
     sheet.click("session").await;
