@@ -32,15 +32,16 @@ def keep(ctypes):
     of a program after its memory is freed, and 100 MB take longer than most programs run; with a keeper nothing has to
     be freed before the report. Process 1 kills the keeper with everything else.
 
-    The keeper is a child of process 1 and not of this process. It shares the open files, so that a file that the
-    program closes is closed, and blocks all signals. Its memory is freed at nice value 19, so that other programs go
-    first. It inherits that value from the thread that makes it, because a process can neither lower its own value again
-    nor change that of another."""
+    The keeper is a child of process 1 and not of this process. It has no open files, which would stay open when the
+    program closes them or replaces itself, and blocks all signals. Its memory is freed at nice value 19, so that other
+    programs go first. It inherits all of this from the thread that makes it: a process can neither lower its own nice
+    value again nor change that of another."""
     import _thread
     from _signal import SIG_BLOCK, pthread_sigmask, valid_signals
     from time import sleep
 
     share_memory_folder_and_files, child_of_process_1 = 0x100 | 0x200 | 0x400, 0x8000  # CLONE_VM, _FS, _FILES; _PARENT
+    of_this_thread_alone = 2  # CLOSE_RANGE_UNSHARE
     libc = ctypes.CDLL(None, use_errno=True)
     stack = ctypes.create_string_buffer(_KEEPERS_STACK)
     top = ctypes.c_void_p(ctypes.addressof(stack) + _KEEPERS_STACK)
@@ -52,6 +53,7 @@ def keep(ctypes):
         try:
             pthread_sigmask(SIG_BLOCK, valid_signals())
             os.setpriority(os.PRIO_PROCESS, 0, 19)
+            libc.close_range(0, ctypes.c_uint(-1), of_this_thread_alone)
             pid = libc.clone(pause, top, share_memory_folder_and_files | child_of_process_1, None)
         finally:
             made.release()
