@@ -98,15 +98,27 @@ pub fn kill(pid: Pid) {
     let _ = kill_process(pid, Signal::KILL);
 }
 
+/// Kills all but one of them.
+pub fn kill_others(than: Pid) {
+    others(than).unwrap_or_default().into_iter().for_each(kill);
+}
+
 /// Whether this one is the only process that is left.
 pub fn is_only(pid: Pid) -> bool {
-    if is_process_1() {
+    others(pid).is_ok_and(|others| others.is_empty())
+}
+
+/// All of them but one.
+fn others(than: Pid) -> io::Result<Vec<Pid>> {
+    let mut all: Vec<_> = if is_process_1() {
         // Every other process in this namespace is the sandbox's, and reading a name in /proc takes no lock of that
         // process.
-        let raw = pid.as_raw_nonzero().get();
-        return processes().is_ok_and(|mut all| all.all(|one| one == 1 || one == raw));
-    }
-    descendants(getpid(), &parents()).iter().all(|one| *one == pid)
+        processes()?.filter(|pid| *pid != 1).filter_map(Pid::from_raw).collect()
+    } else {
+        descendants(getpid(), &parents())
+    };
+    all.retain(|pid| *pid != than);
+    Ok(all)
 }
 
 /// Every process in this namespace.

@@ -36,9 +36,11 @@ impl Sandbox {
         self.program = None;
         let before = self.meter.read();
         let has_input = !self.inbox.is_over();
-        if let Some(successor) = self.successor.take() {
-            // It is not warm, and a program does not wait for that.
+        if let (Some(successor), Some(child)) = (self.successor.take(), &self.child) {
+            // It is not warm, and a program does not wait for that. Once it is killed it makes no keeper any more, and
+            // one that it has not announced would hold its memory while the program runs.
             process_tree::kill(successor.pid);
+            process_tree::kill_others(child.pid);
         }
         if let Some(authority) = &config.authority {
             trust::write(authority)?;

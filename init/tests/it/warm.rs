@@ -142,6 +142,20 @@ fn child_that_is_warm_twice_in_one_read_stays() {
 }
 
 #[test]
+fn unannounced_keeper_of_a_child_that_loads_ends_before_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("keeper");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("a pipe").success());
+    // A child of process 1, as a keeper is.
+    let mut init = with_spare(&pipe, r#"keeper=$(sleep 1000 >&- & echo $!); echo "$keeper" >"$0"; sleep 1000"#);
+    assert_eq!(init.next(), Some((0x81, br#"{"protocol":1}"#.to_vec())));
+    let keeper = std::fs::read_to_string(&pipe).expect("its number");
+    let program = format!("while kill -0 {} 2>/dev/null; do sleep 0.01; done; echo gone", keeper.trim());
+    init.send(&request(r#"{"wallMs":10000}"#, &program));
+    assert_eq!(String::from_utf8_lossy(&init.reply().stdout), "gone\n");
+}
+
+#[test]
 fn keeper_and_descendants_end_with_the_program() {
     // `k` and, in four bytes, the id of a process that ignores every signal it can ignore.
     let keeper = r#"(trap '' HUP TERM INT; exec sleep 1000) & keeper=$!
