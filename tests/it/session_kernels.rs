@@ -200,23 +200,23 @@ async fn the_list_of_tools_with_sessions_is_at_most_10_kb() {
 #[tokio::test(flavor = "multi_thread")]
 async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
     const SECRET: &str = "hidden-3f9a";
-    let server = Server::with(&[("SANDBOX_ENV__ALLOWED", "API_KEY,TZ")]).await;
-    let env = json!({"API_KEY": SECRET, "TZ": "UTC"});
+    let server = Server::with(&[("SANDBOX_ENV__ALLOWED", "API_KEY,TZ,first")]).await;
+    let env = json!({"API_KEY": SECRET, "TZ": "UTC", "first": "1st"});
     let mut answers = String::new();
     for (language, code) in [
-        ("python", "import os; k = os.environ['API_KEY']; print(k[:6], os.environ['TZ'])"),
-        ("bash", "echo ${API_KEY:0:6} $TZ"),
-        ("javascript", "console.log(process.env.API_KEY.slice(0, 6), process.env.TZ)"),
+        ("python", "from os import environ as env; print(env['API_KEY'][:6], env['TZ'], env['first'])"),
+        ("bash", "echo ${API_KEY:0:6} $TZ $first"),
+        ("javascript", "const { API_KEY, TZ, first } = process.env; console.log(API_KEY.slice(0, 6), TZ, first)"),
     ] {
         // Twice: once in a fresh sandbox, once in one that stood by.
         for _ in 0..2 {
             let body = json!({"conversationId": "env", "language": language, "code": code, "env": env});
             let run = post(&server, "/v1/runs", body.clone()).await;
-            assert_eq!(run["result"]["stdout"], "hidden UTC\n", "{language}: {run}");
+            assert_eq!(run["result"]["stdout"], "hidden UTC 1st\n", "{language}: {run}");
             let path = format!("/v1/runs/{}", run["runId"].as_str().expect("an id"));
             answers += &get(&server, &path).await.to_string();
             let called = server.call("sandbox_run_code", body).await.to_string();
-            assert!(called.contains("hidden UTC"), "{language}: {called}");
+            assert!(called.contains("hidden UTC 1st"), "{language}: {called}");
             answers += &called;
         }
         let body = json!({"conversationId": format!("env-{language}"), "language": language, "env": env});
@@ -224,7 +224,7 @@ async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
         let path = format!("/v1/sessions/{}", session["sessionId"].as_str().expect("an id"));
         for _ in 0..2 {
             let cell = post(&server, &format!("{path}/cells"), json!({"code": code})).await;
-            assert_eq!(cell["result"]["stdout"], "hidden UTC\n", "{language}: {cell}");
+            assert_eq!(cell["result"]["stdout"], "hidden UTC 1st\n", "{language}: {cell}");
             answers += &session.to_string();
             answers += &cell.to_string();
             // It keeps them.
