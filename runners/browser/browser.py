@@ -6,6 +6,7 @@ argument a bridge has started it. Nothing of /data is read before the session be
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 
@@ -22,6 +23,8 @@ def _is_session():
 
 
 def _become_the_program(has_input, arguments):
+    with contextlib.suppress(ChildProcessError):
+        os.wait()  # for the driver of the browser, which was killed: it is no child of the program
     if not has_input:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
