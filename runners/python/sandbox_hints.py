@@ -50,7 +50,7 @@ def after(error):
         if top not in sys.modules:
             instead = _INSTEAD.get(top)
             _say(f"{top} is not installed" + (f"; what is here instead: {instead}" if instead else ""))
-    elif isinstance(error, SyntaxError) and error.filename == sys.argv[0]:
+    elif isinstance(error, SyntaxError) and [error.filename] == sys.argv[:1]:  # a program may have emptied it
         line = (error.text or "").strip()
         if re.match(r"[!%]\s*(pip|conda)\b", line):
             _say("lines that begin with ! or % belong to notebooks")
