@@ -84,7 +84,7 @@ pub struct Ticket {
 #[derive(Debug)]
 pub struct Permit {
     // Dropped in this order: the slot and the conversation are free before the place is.
-    _slot: OwnedSemaphorePermit,
+    slot: OwnedSemaphorePermit,
     _lock: ConversationLock,
     _place: Place,
 }
@@ -206,7 +206,7 @@ impl Ticket {
             // The semaphore is never closed, so the error cannot happen; it is mapped anyway.
             let slot = slots.acquire_owned().await.map_err(|_| Failure::stopping())?;
             drop((next, entry));
-            Ok(Permit { _slot: slot, _lock: lock, _place: place })
+            Ok(Permit { slot, _lock: lock, _place: place })
         };
         timeout(wait_max, both).await.unwrap_or_else(|_| {
             Err(Failure::new(
@@ -218,6 +218,13 @@ impl Ticket {
                 ),
             ))
         })
+    }
+}
+
+impl Permit {
+    /// Gives back the conversation and the place.
+    pub fn into_slot(self) -> OwnedSemaphorePermit {
+        self.slot
     }
 }
 

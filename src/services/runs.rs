@@ -191,6 +191,7 @@ impl Runs {
             stages: Stages::default(),
             figures: None,
             possibly_alive: None,
+            starting: None,
         };
         // The self-test is no client: its runs are not listed, and none of a client's is forgotten for them.
         if run.conversation.owner.is_self_test() {

@@ -282,6 +282,23 @@ async fn cancel_ends_a_run_that_waits_for_a_starting_standby() {
     server.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn run_that_is_cancelled_while_its_sandbox_starts_keeps_its_slot_until_that_is_started() {
+    let server = FakeServer::start().await;
+    let runs = &server.mcp.runs;
+    server.engine.faults().start_delay = Duration::from_secs(5);
+    let left = begin(runs, "a", "print a");
+    until("its sandbox is starting", async || server.engine.attempts() == 1).await;
+    left.cancel();
+    assert_eq!(ended(runs, left.id()).await, Ended::Cancelled);
+    let key = ConversationKey::new(owner(), "a".parse().expect("an id"));
+    assert!(runs.is_idle(&key), "its conversation is free");
+    assert_eq!(runs.load().slots_taken, 1);
+    until("its sandbox was started", async || runs.load().slots_taken == 0).await;
+    server.until_live(0).await;
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn conversation_stays_locked_while_a_killed_program_may_live() {
     let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "3000")]).await;

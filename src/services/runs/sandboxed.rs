@@ -110,7 +110,7 @@ impl RunTask {
 
     /// A sandbox started for this run, or nothing when the run was cancelled before there was one. A start is never
     /// aborted: the engine could finish it after the janitor looked for the sandbox and did not find it.
-    async fn start(&self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
+    async fn start(&mut self) -> Result<Option<(Started, Arc<Lease>, Mark)>, Failure> {
         let (data, mark) = self.service.prepare(&self.request.conversation).await?;
         let parts = &self.service.parts;
         let mounts = parts.sandboxes.mounts_of(Some(&self.request.conversation.owner)).await;
@@ -118,9 +118,12 @@ impl RunTask {
         let (lease, spec) = parts.sandboxes.lease(&self.runner, (data, mounts), self.limits, life);
         parts.observer.sandbox_held(self.trace, lease.id());
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
-        let starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
-        match unless_cancelled(&self.run.cancel, starting).await {
-            None => Ok(None),
+        let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
+        match unless_cancelled(&self.run.cancel, &mut starting).await {
+            None => {
+                self.starting = Some(starting);
+                Ok(None)
+            }
             Some(Ok(Ok(started))) => Ok(Some((started, lease, mark))),
             Some(Ok(Err(error))) => Err(self.failed(&error, error.failure())),
             Some(Err(_)) => Err(internal()),

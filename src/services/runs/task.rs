@@ -6,13 +6,14 @@ use std::{convert::Infallible, mem, panic::AssertUnwindSafe, sync::Arc, time::Du
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use tokio::time::Instant;
+use tokio::{task::JoinHandle, time::Instant};
 use tracing::{error, info};
 
 use super::{Inner, Report, Run, RunRequest, internal, output::CapturedOutput, stdin::StdinReceiver};
 use crate::{
     domain::{Ended, EventKind, Failure, Figures, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
     ports::{
+        engine::EngineError,
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,
         storage::{Mark, Usage},
@@ -22,6 +23,7 @@ use crate::{
         carrier::left_out_note,
         files::{FileList, Returned},
         network::{Access, Sink},
+        sandbox::Started,
         sessions, tokens,
     },
 };
@@ -49,6 +51,8 @@ pub(super) struct RunTask {
     pub figures: Option<Figures>,
     /// The sandbox whose program is not known to be dead.
     pub possibly_alive: Option<SandboxId>,
+    /// The start of its sandbox, where that was under way when the run was cancelled.
+    pub starting: Option<JoinHandle<Result<Started, EngineError>>>,
 }
 
 impl RunTask {
@@ -99,6 +103,10 @@ impl RunTask {
         }
         if let Some(sandbox) = self.possibly_alive {
             self.hold(permit, sandbox);
+        } else if let Some(starting) = self.starting.take() {
+            // It goes on: clients that begin runs and disconnect have no more starts under way than others.
+            let slot = permit.into_slot();
+            self.service.tasks.spawn(async move { (starting.await, slot) });
         }
         result
     }
