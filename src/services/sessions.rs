@@ -81,7 +81,7 @@ pub struct Sessions(Arc<Inner>);
 struct Inner {
     parts: SharedParts,
     options: SessionsOptions,
-    registry: Registry,
+    registry: Arc<Registry>,
     /// Shared by the sessions that are being opened in a conversation; cancelled when all there are ended.
     opening: WeakMap<ConversationKey, CancellationToken>,
     waiting: WaitingCells,
@@ -99,7 +99,7 @@ impl Sessions {
             records: Records::new(&parts, records),
             parts,
             options,
-            registry: Registry::default(),
+            registry: Arc::default(),
             opening: WeakMap::default(),
             waiting: WaitingCells::default(),
             prestarted: PrestartedKernels::default(),
@@ -336,9 +336,9 @@ impl Inner {
         let access = self.parts.network.access(&conversation.owner, &runner.language, setup.network.as_deref())?;
         self.parts.isolation.wait(&runner.image).await?;
         let limits = self.parts.sandboxes.limits_of(runner);
-        let _reserved = self.reserve_memory(&conversation.owner, limits.memory_bytes)?;
+        let reserved = Arc::new(self.reserve_memory(&conversation.owner, limits.memory_bytes)?);
         let access = access.filter(|_| runner.channels);
-        let kernel = self.kernel(conversation, runner, &limits, setup, access.clone());
+        let kernel = self.kernel(conversation, runner, &limits, setup, access.clone(), &reserved);
         let (made, ()) = tokio::join!(kernel, self.learn(conversation, &runner.language));
         let (kernel, lease) = made?;
         let session = Arc::new(Session::new(

@@ -199,13 +199,13 @@ struct EndedSession {
 }
 
 /// Memory for a session that is being opened.
-pub(super) struct Reserved<'a> {
-    registry: &'a Registry,
+pub(super) struct Reserved {
+    registry: Arc<Registry>,
     owner: Option<Principal>,
     bytes: u64,
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for Reserved {
     fn drop(&mut self) {
         let mut state = self.registry.state.lock();
         if let Some(reserved) = state.reserved.get_mut(&self.owner) {
@@ -216,8 +216,8 @@ impl Drop for Reserved<'_> {
 }
 
 /// Whether there is room for a session.
-pub(super) enum SessionCapacity<'a> {
-    Reserved(Reserved<'a>),
+pub(super) enum SessionCapacity {
+    Reserved(Reserved),
     /// These have to end first.
     Ends(Vec<Arc<Session>>),
     Full(NoCapacity),
@@ -280,7 +280,7 @@ impl Registry {
     }
 
     /// Memory for a kernel of no owner, where the limits of all together stay within `max`.
-    pub(super) fn reserve_ahead(&self, bytes: u64, max: u64) -> Option<Reserved<'_>> {
+    pub(super) fn reserve_ahead(self: &Arc<Self>, bytes: u64, max: u64) -> Option<Reserved> {
         let mut state = self.state.lock();
         let used: u64 = state.held().iter().map(|holding| holding.bytes).sum();
         (used.saturating_add(bytes) <= max).then(|| self.reserve(&mut state, None, bytes))
@@ -288,7 +288,7 @@ impl Registry {
 
     /// Memory for one more session of an owner. `max` is what all together may use; where several owners have asked for
     /// sessions, one holds at most three quarters of `whole`, and at least one session.
-    pub(super) fn capacity_for(&self, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity<'_> {
+    pub(super) fn capacity_for(self: &Arc<Self>, who: &Principal, bytes: u64, max: u64, whole: u64) -> SessionCapacity {
         let mut state = self.state.lock();
         let has_others = shares::has_others(&mut state.owners, who);
         let limits = Limits { all: max, owner: if has_others { whole * 3 / 4 } else { whole } };
@@ -301,9 +301,9 @@ impl Registry {
         }
     }
 
-    fn reserve(&self, state: &mut State, owner: Option<Principal>, bytes: u64) -> Reserved<'_> {
+    fn reserve(self: &Arc<Self>, state: &mut State, owner: Option<Principal>, bytes: u64) -> Reserved {
         *state.reserved.entry(owner.clone()).or_default() += bytes;
-        Reserved { registry: self, owner, bytes }
+        Reserved { registry: Arc::clone(self), owner, bytes }
     }
 
     /// Removes this very session; false when it is not there any more, or has begun a cell that is not to end so.

@@ -133,6 +133,7 @@ impl Inner {
         limits: &Limits,
         setup: &Setup,
         access: Option<Access>,
+        reserved: &Arc<Reserved>,
     ) -> Result<(Kernel, Arc<Lease>), Failure> {
         if access.is_none()
             && let Some(waiting) = self.take_ahead(conversation, runner, setup).await
@@ -140,7 +141,7 @@ impl Inner {
             self.opened(runner);
             return Ok(waiting);
         }
-        let (started, lease) = self.sandbox(conversation, runner, &self.lasting(*limits)).await?;
+        let (started, lease) = self.sandbox(conversation, runner, &self.lasting(*limits), reserved).await?;
         let name = runner.kernel.as_deref().unwrap_or_default();
         let channels = access.map(|access| self.parts.network.open(access, conversation, &runner.language));
         let kernel = Kernel::begin(started, name, &setup.env, self.options.age_max, channels, &self.tasks);
@@ -164,6 +165,7 @@ impl Inner {
         conversation: &ConversationKey,
         runner: &Runner,
         limits: &Limits,
+        reserved: &Arc<Reserved>,
     ) -> Result<(Started, Arc<Lease>), Failure> {
         let parts = &self.parts;
         let _foreground = parts.standbys.foreground(conversation);
@@ -180,9 +182,13 @@ impl Inner {
         })?;
         let mounts = parts.sandboxes.mounts_of(Some(&conversation.owner)).await;
         let (lease, spec) = parts.sandboxes.lease(runner, (data, mounts), *limits, self.options.age_max);
-        let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
-        // A start is never aborted: the engine could finish it after the janitor looked for the sandbox.
-        let starting = self.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
+        let (sandboxes, leased, reserved) = (parts.sandboxes.clone(), Arc::clone(&lease), Arc::clone(reserved));
+        // A start is never aborted: the engine could finish it after the janitor looked for the sandbox. Its memory is
+        // no other session's meanwhile, also where the caller has gone.
+        let starting = self.tasks.spawn(async move {
+            let _reserved = reserved;
+            sandboxes.start(&spec, leased).await
+        });
         let started = starting.await.map_err(|_| kernel::internal())?;
         let started = started.map_err(|error| {
             error!(error = %chain(&error), image = %runner.image.0, "the sandbox of a session was not started");
@@ -193,7 +199,7 @@ impl Inner {
 
     /// Memory for one more session of an owner. Kernels that wait make room, then sessions that run no cell: see
     /// [`share`](super::share).
-    pub(super) fn reserve_memory(&self, who: &Principal, bytes: u64) -> Result<Reserved<'_>, Failure> {
+    pub(super) fn reserve_memory(&self, who: &Principal, bytes: u64) -> Result<Reserved, Failure> {
         let whole = self.options.memory_bytes_max;
         loop {
             let max = whole.saturating_sub(self.prestarted.memory_bytes());

@@ -151,6 +151,23 @@ async fn a_restart_goes_on_when_its_caller_goes_away_and_ends_with_the_server() 
     server.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_given_up_keeps_its_memory_until_its_sandbox_is_started() {
+    let memory = (1_u64 << 28).to_string();
+    let server = FakeServer::with_kernel(&[("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", &memory)]).await;
+    server.engine.faults().start_delay = Duration::from_secs(5);
+    let ([left, next], language) = (["a", "b"].map(conversation), python());
+    tokio::select! {
+        opened = server.sessions.open(&left, &language) => panic!("{opened:?}"),
+        () = until("its sandbox is starting", async || server.engine.attempts() == 1) => {}
+    }
+    let refused = server.sessions.open(&next, &language).await.expect_err("its memory is taken");
+    assert_eq!((refused.code, server.engine.attempts()), (Code::SessionsFull, 1));
+    until("its sandbox is gone", async || server.engine.live().is_empty()).await;
+    assert!(server.sessions.open(&next, &language).await.is_ok());
+    server.stop().await;
+}
+
 /// Each is opened or refused, and no more sandboxes are there than have room.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_sessions_asked_for_at_once_stay_within_their_memory() {
