@@ -148,7 +148,9 @@ impl Opener {
         let limits = Limits { wall_ms: text::ms(LIFE_MAX), ..limits };
         let (lease, spec) = parts.sandboxes.lease(&runner, (data, parts.sandboxes.mounts_of_all()), limits, LIFE_MAX);
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
-        let started = tasks.spawn(async move { sandboxes.start(&spec, leased).await }).await.map_err(|_| failed())?;
+        // It goes on when the caller has gone, and so its place is taken.
+        let starting = tasks.spawn(async move { (sandboxes.start(&spec, leased).await, room) });
+        let (started, room) = starting.await.map_err(|_| failed())?;
         let mut started = started.map_err(|error| {
             warn!(server = %self.server.name, error = %chain(&error), "the sandbox of a tool server was not started");
             error.failure()

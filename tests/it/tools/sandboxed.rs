@@ -1,8 +1,8 @@
 //! Tool servers in sandboxes of their own.
 
-use std::{fs, path::PathBuf};
+use std::{collections::HashSet, fs, path::PathBuf};
 
-use mcp_sandbox_server::domain::Principal;
+use mcp_sandbox_server::{domain::Principal, ports::engine::ImageId};
 
 use super::*;
 use crate::{
@@ -151,6 +151,26 @@ async fn a_file_that_is_too_long_for_the_sandbox_of_a_server_is_named() {
     let refused = server.mcp.tools.names(&Principal::default(), "box").await.expect_err("it is not started");
     let is_named = refused.message.contains("file long has 1025 bytes and one file in a sandbox may have 1024");
     assert!(is_named, "{}", refused.message);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_given_up_keeps_its_place_until_its_sandbox_is_started() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_TOOL_CALLS__SANDBOXES_MAX", "1")]).await;
+    for name in ["box", "other"] {
+        let body = json!({"server": {"image": "python", "command": COMMAND}});
+        assert_eq!(ask(&server, Method::PUT, &format!("/v1/tool-servers/{name}"), body).await.0, 204);
+    }
+    server.engine.faults().fetching.send_replace([ImageId("sha256:fake-python".to_owned())].into());
+    let (who, tools) = (Principal::default(), &server.mcp.tools);
+    tokio::select! {
+        told = tools.names(&who, "box") => panic!("{told:?}"),
+        () = until("its sandbox is starting", async || server.engine.attempts() == 1) => {}
+    }
+    let refused = tools.names(&who, "other").await.expect_err("there is one place");
+    assert!(refused.message.contains("1 tool servers run in sandboxes"), "{}", refused.message);
+    server.engine.faults().fetching.send_replace(HashSet::new());
+    server.until_live(0).await;
     server.stop().await;
 }
 
