@@ -99,6 +99,17 @@ async fn warm(server: &FakeServer, count: u64) {
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn probe_of_folders_that_takes_too_long_aborts_no_start() {
+    let server = FakeServer::start().await;
+    server.engine.faults().start_delay = Duration::from_mins(1);
+    assert!(!server.shared.standbys.assignment_is_supported().await);
+    server.janitor.idle().await;
+    assert_eq!(server.engine.live().len(), 1, "its sandbox is still starting");
+    server.until_live(0).await;
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn standby_counts_with_the_most_that_one_of_its_image_has_reported() {
     let settings = [

@@ -60,7 +60,9 @@ async fn probe(inner: &Arc<Inner>) -> Option<bool> {
     let store = Arc::clone(&inner.parts.store);
     let mut folder = tokio::task::spawn_blocking(move || store.create_unassigned()).await.ok()?.ok()?;
     let (lease, spec) = inner.lease(&runner, folder.data(), inner.parts.sandboxes.mounts_of_all());
-    let started = inner.parts.sandboxes.start(&spec, Arc::clone(&lease)).await.ok()?;
+    let (sandboxes, leased) = (inner.parts.sandboxes.clone(), Arc::clone(&lease));
+    // A start is never aborted, and the probe is: when it takes long, and with its caller.
+    let started = inner.tasks.spawn(async move { sandboxes.start(&spec, leased).await }).await.ok()?.ok()?;
     let id = format!("assignment-{}", lease.id()).parse().ok()?;
     let id = ConversationKey::new(Principal::self_test(), id);
     let named = id.clone();
