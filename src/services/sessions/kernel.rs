@@ -81,6 +81,13 @@ pub(super) struct Ready {
     cpu_ms: u64,
 }
 
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // Its sandbox may not end by itself, and the stop waits for its task.
+        self.close.cancel();
+    }
+}
+
 impl Kernel {
     /// Has the sandbox start its kernel.
     pub(super) fn begin(
@@ -149,7 +156,6 @@ impl Kernel {
         {
             return Ok(ready);
         }
-        self.close.cancel();
         let why = "The interpreter of the session did not start: try again, or run a program instead; the server's log \
                    says more.";
         Err(Failure::new(Code::RunnerFailed, why))

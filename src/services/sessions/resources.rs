@@ -15,7 +15,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::sleep;
-use tokio_util::sync::DropGuard;
 use tracing::{debug, error, info, warn};
 
 use super::{
@@ -46,8 +45,6 @@ struct Waiting {
     memory_bytes: u64,
     /// Its sandbox lives as long as a session may, and this longer.
     since: Moment,
-    /// Ends the kernel, unless it is taken.
-    end: DropGuard,
 }
 
 impl Waiting {
@@ -235,9 +232,7 @@ impl Inner {
         });
         let (waiting, is_new) = assigned.await.ok()?;
         if is_new {
-            let Waiting { kernel, lease, end, .. } = waiting;
-            end.disarm();
-            return Some((kernel, lease));
+            return Some((waiting.kernel, waiting.lease));
         }
         // The conversation exists.
         self.prestarted.put_back(&runner.language, waiting);
@@ -289,9 +284,9 @@ impl Inner {
         let started = starting.await.ok()?.inspect_err(|error| debug!(%error, "no kernel was started ahead")).ok()?;
         let name = runner.kernel.as_deref().unwrap_or_default();
         let kernel = Kernel::begin(started, name, &Environment::default(), life, None, &self.tasks);
-        let (image, end) = (runner.image.clone(), kernel.close.clone().drop_guard());
-        let (memory_bytes, since) = (limits.memory_bytes, Moment::now(self.parts.sandboxes.clock.as_ref()));
-        let waiting = Waiting { kernel, lease, folder, image, memory_bytes, since, end };
+        let (image, memory_bytes) = (runner.image.clone(), limits.memory_bytes);
+        let since = Moment::now(self.parts.sandboxes.clock.as_ref());
+        let waiting = Waiting { kernel, lease, folder, image, memory_bytes, since };
         waiting.kernel.ready().await.ok()?;
         info!(language = %runner.language, "a kernel waits for the next session");
         Some(waiting)

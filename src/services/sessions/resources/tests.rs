@@ -4,6 +4,7 @@ use std::future::pending;
 
 use futures_util::stream;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::{
     super::registry::{Registry, Session},
@@ -28,21 +29,19 @@ fn waiting(clock: &Arc<ManualClock>) -> Waiting {
     let started = Started { sandbox, decoder: None };
     let kernel = Kernel::begin(started, "fake", &Environment::default(), WAITS_MAX, None, &Tasks::default());
     let (folder, image) = (Box::new(NoFolder), ImageId("a".to_owned()));
-    let (end, since) = (kernel.close.clone().drop_guard(), Moment::now(clock.as_ref()));
-    Waiting { kernel, lease, folder, image, memory_bytes: 1, since, end }
+    Waiting { kernel, lease, folder, image, memory_bytes: 1, since: Moment::now(clock.as_ref()) }
 }
 
-fn session(clock: &Arc<ManualClock>) -> (Arc<Session>, DropGuard) {
-    let Waiting { kernel, lease, end, .. } = waiting(clock);
+fn session(clock: &Arc<ManualClock>) -> Arc<Session> {
+    let Waiting { kernel, lease, .. } = waiting(clock);
     let key = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
     let of = (key, "python".parse().expect("a language"));
-    let session = Session::new(SessionId::new(), of, (Setup::default(), None), kernel, lease, clock.as_ref(), 1);
-    (Arc::new(session), end)
+    Arc::new(Session::new(SessionId::new(), of, (Setup::default(), None), kernel, lease, clock.as_ref(), 1))
 }
 
 #[tokio::test]
 async fn session_whose_cell_has_begun_does_not_end_as_unused() {
-    let ((session, _end), registry) = (session(&Arc::new(ManualClock::at(1000))), Registry::default());
+    let (session, registry) = (session(&Arc::new(ManualClock::at(1000))), Registry::default());
     registry.add(&session);
     let busy = session.occupy();
     assert!(!registry.remove(&session, SessionEnd::Memory) && !registry.ended_unused(&session));
@@ -57,7 +56,7 @@ async fn session_whose_cell_has_begun_does_not_end_as_unused() {
 
 #[tokio::test]
 async fn cell_whose_use_is_not_known_is_not_part_of_the_next_ones() {
-    let (session, _end) = session(&Arc::new(ManualClock::at(1000)));
+    let session = session(&Arc::new(ManualClock::at(1000)));
     let of_cell = |total_ms: Option<u64>, wall_ms: u64| {
         let figures = session.figures(&json!({"cpuMs": total_ms}), Duration::from_millis(wall_ms), 500);
         figures.cpu.map(|cpu| cpu.as_millis())
@@ -74,13 +73,22 @@ async fn cell_whose_use_is_not_known_is_not_part_of_the_next_ones() {
 async fn what_is_open_ages_while_the_machine_is_suspended() {
     let clock = Arc::new(ManualClock::at(1000));
     let (waits, age) = (waiting(&clock), Duration::from_hours(1));
-    let (session, _end) = session(&clock);
+    let session = session(&clock);
     let is_old = || (waits.is_old(clock.as_ref()), session.is_older(age, clock.as_ref()));
     assert_eq!(is_old(), (false, false));
     clock.suspend(30 * 60);
     assert_eq!(is_old(), (true, false));
     clock.suspend(30 * 60);
     assert_eq!(is_old(), (true, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn kernel_that_no_session_keeps_ends_also_where_its_sandbox_does_not() {
+    let Waiting { kernel, lease: _leased, .. } = waiting(&Arc::new(ManualClock::at(1000)));
+    let mut following = kernel.followers.add();
+    drop(kernel);
+    let next = timeout(WAITS_MAX, following.next()).await.expect("it ends");
+    assert!(next.is_none());
 }
 
 #[tokio::test]
