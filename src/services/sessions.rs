@@ -199,17 +199,20 @@ impl Sessions {
     }
 
     /// Interrupts the cell that runs, in the way that the kernel understands; the variables stay. Nothing happens when
-    /// none runs.
+    /// none runs. It goes on when its caller goes away.
     ///
     /// # Errors
     /// [`Code::SessionNotFound`], [`Code::SessionEnded`].
     pub async fn interrupt(&self, who: &Principal, id: SessionId) -> Result<(), Failure> {
         let session = self.0.find(who, id)?;
-        session.kernel.interrupt().await;
-        if session.is_busy() {
-            sleep(cell::WAKE_AFTER).await;
-            session.kernel.wake().await;
-        }
+        let interrupting = self.0.tasks.spawn(async move {
+            session.kernel.interrupt().await;
+            if session.is_busy() {
+                sleep(cell::WAKE_AFTER).await;
+                session.kernel.wake().await;
+            }
+        });
+        drop(interrupting.await);
         Ok(())
     }
 

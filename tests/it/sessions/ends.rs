@@ -152,6 +152,18 @@ async fn a_restart_goes_on_when_its_caller_goes_away_and_ends_with_the_server() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_interrupt_goes_on_when_its_caller_goes_away() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let (who, session) = (owner(), open(&server, "a").await);
+    let run = begin(&server, request("a", "await"));
+    until("it runs", async || run.view().state.word() == "running").await;
+    assert!(timeout(Duration::from_millis(10), server.sessions.interrupt(&who, session)).await.is_err());
+    let report = run.finished().await.expect("a report");
+    assert_eq!(report.outcome.ended, Ended::Exited { code: 1 });
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_that_is_given_up_keeps_its_memory_until_its_sandbox_is_started() {
     let memory = (1_u64 << 28).to_string();
     let server = FakeServer::with_kernel(&[("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", &memory)]).await;
