@@ -187,7 +187,7 @@ pub struct SandboxSecret {
 /// A header with the value in it, which nothing shows.
 pub struct Filled {
     pub header: Vec<u8>,
-    /// The credentials of HTTP Basic as they were sent, to be taken out of the answer.
+    /// The credentials of HTTP Basic as they were sent, from the value on, to be taken out of the answer.
     pub credentials: Option<Pattern>,
 }
 
@@ -226,9 +226,13 @@ impl SandboxSecret {
         }
         let (scheme, encoded) = header.split_at_checked("Basic ".len())?;
         let decoded = engine.decode(encoded.trim_ascii()).ok().filter(|_| scheme.eq_ignore_ascii_case(b"basic "))?;
-        let credentials = engine.encode(self.replaced(&decoded)?);
+        let (filled, value) = (self.replaced(&decoded)?, self.secret.value.expose_secret().as_bytes());
+        let credentials = engine.encode(&filled);
         let header = [scheme, credentials.as_bytes()].concat();
-        let text = credentials.trim_end_matches('=').as_bytes();
+        // From the group of characters on that begins the value. What is before it is the program's choice, and where
+        // that repeats itself, a search for it would begin again at each of its characters.
+        let begin = filled.windows(value.len()).position(|window| window == value)?;
+        let text = credentials[begin / 3 * 4..].trim_end_matches('=').as_bytes();
         Some(Filled { header, credentials: Some(Pattern::exact(text, &self.placeholder)) })
     }
 
@@ -307,25 +311,33 @@ mod tests {
         let bearer = filled(&format!("Bearer {placeholder},{placeholder}"));
         assert_eq!(bearer, Some(format!("Bearer {VALUE},{VALUE}").into_bytes()));
         let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-        for basic in [encode(&format!("me:{placeholder}")), encode(&format!("{placeholder}:x")).replace('=', "")] {
-            let filled = secret.fill(format!("bAsIc {basic}").as_bytes()).expect("filled");
+        let credentials = [format!("me:{placeholder}"), format!("{placeholder}:x"), format!("user:{placeholder}:")];
+        for (text, before) in credentials.iter().zip(["bWU6", "", "dXNl"]) {
+            let filled = secret.fill(format!("bAsIc {}", encode(text).replace('=', "")).as_bytes()).expect("filled");
             let sent = String::from_utf8(filled.header).expect("text");
-            assert!(
-                [
-                    format!("bAsIc {}", encode(&format!("me:{VALUE}"))),
-                    format!("bAsIc {}", encode(&format!("{VALUE}:x")))
-                ]
-                .contains(&sent)
-            );
+            assert_eq!(sent, format!("bAsIc {}", encode(&text.replace(placeholder, VALUE))));
             let patterns = [secret.patterns(), filled.credentials.into_iter().collect()].concat();
             let echo = Redactor::new(patterns).whole(sent.as_bytes()).expect("it was there");
-            assert!(String::from_utf8_lossy(&echo).starts_with(&format!("bAsIc {placeholder}")), "{echo:?}");
+            let echo = String::from_utf8_lossy(&echo);
+            assert_eq!(echo.trim_end_matches('='), format!("bAsIc {before}{placeholder}"), "{text}");
         }
         for other in ["Bearer x", "Basic !!!", "Basic bWU6eA==", "Basic", "", &placeholder[1..]] {
             assert_eq!(filled(other), None, "{other}");
         }
         let shown = format!("{secret:?} {:?}", secret.patterns());
         assert!(!shown.contains("0123456789") && shown.contains(placeholder), "{shown}");
+    }
+
+    #[test]
+    fn an_answer_is_not_searched_for_what_is_before_the_value_in_basic_credentials() {
+        let secret = secret(&text(&["api.example.com"])).for_sandbox(&[&policy("api", &["api.example.com"])]);
+        let secret = secret.expect("it is there");
+        let before = "A".repeat(30_000);
+        let sent = base64::engine::general_purpose::STANDARD.encode(format!("{before}:{}", secret.variable().1));
+        let filled = secret.fill(format!("Basic {sent}").as_bytes()).expect("filled");
+        let patterns = [secret.patterns(), filled.credentials.into_iter().collect()].concat();
+        let passed = Redactor::new(patterns).push("QUFB".repeat(5_000).as_bytes());
+        assert!(passed.len() > 19_900, "{} bytes of 20000 are no beginning of the value", passed.len());
     }
 
     #[test]
