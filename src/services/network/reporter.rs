@@ -3,7 +3,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
 };
 
 use parking_lot::Mutex;
@@ -13,11 +13,13 @@ use crate::{
     domain::{
         EventKind, Principal,
         network::{Decision, NetworkUse, Refusal},
+        tools::ApprovalId,
     },
     services::waits::Waits,
 };
 
-/// Connections of one run or cell that are events, calls of tools that are, and sentences about refusals in its output.
+/// Connections of one run or cell that are events, as many calls of tools and as many questions about them, and
+/// sentences about refusals in its output.
 pub(super) const EVENTS_MAX: usize = 200;
 pub(super) const SENTENCES_MAX: usize = 10;
 /// Connections that are kept of one owner, and owners.
@@ -37,6 +39,7 @@ struct Listener {
     sink: Option<Sink>,
     connections: usize,
     tool_calls: usize,
+    questions: HashSet<ApprovalId>,
     /// Calls that rules let pass, by what counts them.
     calls: HashMap<String, u32>,
     /// Each once.
@@ -104,7 +107,13 @@ impl Listener {
         let count = match &event {
             EventKind::Network(_) => &mut self.connections,
             EventKind::Tool(_) => &mut self.tool_calls,
-            // A question is never left out: its program waits, and few may be open.
+            // Each once, since it has the arguments: a program may give up a call and make it again.
+            EventKind::Approval(question) => {
+                if self.questions.len() < EVENTS_MAX && self.questions.insert(question.id) {
+                    sink(event);
+                }
+                return;
+            }
             _ => return sink(event),
         };
         *count += 1;
@@ -152,7 +161,7 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use super::*;
-    use crate::domain::tools::{CallEnd, ToolUse};
+    use crate::domain::tools::{Approval, CallEnd, ProposedCall, ToolUse};
 
     #[test]
     fn connections_that_are_no_events_are_counted_in_a_sentence_and_calls_of_tools_take_no_place_of_theirs() {
@@ -178,6 +187,32 @@ mod tests {
         assert_eq!((events.len(), events.iter().filter(is_connection).count()), (2 * EVENTS_MAX, EVENTS_MAX));
         reporter.to(Box::new(|_| {}));
         assert!(reporter.end().is_empty(), "it was about the run before");
+    }
+
+    #[test]
+    fn a_question_is_an_event_once_however_often_its_program_makes_the_call() {
+        let (reporter, events) = (ConnectionReporter::default(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&events);
+        reporter.to(Box::new(move |event| seen.lock().push(event)));
+        let question = |id| Approval {
+            id,
+            call: ProposedCall {
+                conversation: "c".parse().expect("a key"),
+                server: "a".to_owned(),
+                tool: "b".to_owned(),
+                definition: String::new(),
+                arguments: "{}".to_owned(),
+            },
+            asked_unix_ms: 0,
+            answered: None,
+            answered_by: None,
+            expires_unix_ms: 0,
+        };
+        let ids: Vec<_> = (0..=EVENTS_MAX).map(|_| ApprovalId::new()).collect();
+        for id in ids.iter().chain(&ids) {
+            reporter.event(EventKind::Approval(Box::new(question(*id))));
+        }
+        assert_eq!(events.lock().len(), EVENTS_MAX);
     }
 
     #[test]
