@@ -207,6 +207,10 @@ impl EventLog {
             EventKind::Display(display) => display.bytes(),
             EventKind::Error { name, value, traceback } => name.len() + value.len() + traceback.len(),
             EventKind::InputRequest { prompt, .. } => prompt.len(),
+            // The target is in its refusal too.
+            EventKind::Network(used) => size_of_val(&**used) + 2 * used.target.len(),
+            EventKind::Tool(used) => size_of_val(&**used) + used.why.as_ref().map_or(0, String::len),
+            EventKind::Approval(question) => size_of_val(&**question) + question.call.arguments.len(),
             _ => 0,
         };
         let list = if state.tail.is_empty() { &mut state.head } else { &mut state.tail };

@@ -3,6 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::{
+    network::NetworkUse,
+    tools::{Approval, ApprovalId, CallEnd, ProposedCall, ToolUse},
+};
 
 fn text(log: &EventLog, of: StreamKind) -> Vec<u8> {
     let mut all = Vec::new();
@@ -154,6 +158,43 @@ fn the_set_number_of_bytes_is_kept_and_little_memory_beside() {
         assert!(piece > 5000 || read == total, "{piece}: a live reader reads all, once: {read}");
         let memory = log.facts().kept_bytes;
         assert!(memory >= kept && memory < 100_000 * 7, "{piece}: {memory}");
+    }
+}
+
+#[test]
+fn connections_calls_and_questions_count_with_their_texts() {
+    let filler = "x".repeat(4000);
+    let call = ToolUse {
+        server: String::new(),
+        tool: String::new(),
+        end: CallEnd::Failed,
+        why: Some(filler.clone()),
+        arguments_sha256: String::new(),
+        arguments_bytes: 0,
+        took: Duration::ZERO,
+    };
+    let question = Approval {
+        id: ApprovalId::new(),
+        call: ProposedCall {
+            conversation: "c".parse().expect("a key"),
+            server: String::new(),
+            tool: String::new(),
+            definition: String::new(),
+            arguments: filler.clone(),
+        },
+        asked_unix_ms: 0,
+        answered: None,
+        answered_by: None,
+        expires_unix_ms: 0,
+    };
+    for kind in [
+        EventKind::Network(Box::new(NetworkUse::of(filler, None))),
+        EventKind::Tool(Box::new(call)),
+        EventKind::Approval(Box::new(question)),
+    ] {
+        let log = EventLog::new(1000);
+        log.add(kind);
+        assert!(log.facts().kept_bytes > 4000, "{:?}", log.range(0, 1));
     }
 }
 
