@@ -229,8 +229,9 @@ impl Decoder {
         if self.pending.len() < HEAD_BYTES + length {
             return Ok(None);
         }
-        self.pending.advance(HEAD_BYTES);
-        let payload = self.pending.split_to(length).freeze();
+        // A copy, since a slice would keep what was read before and after it: a name of a few bytes several MiB.
+        let payload = Bytes::copy_from_slice(&self.pending[HEAD_BYTES..HEAD_BYTES + length]);
+        self.pending.advance(HEAD_BYTES + length);
         message(kind, payload).map(Some)
     }
 }
@@ -304,6 +305,23 @@ mod tests {
         ));
         for piece in 1..bytes.len() {
             assert_eq!(all(&bytes, piece).as_ref(), Ok(&whole), "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn message_keeps_nothing_of_what_was_read_with_it() {
+        let long = frame(READY, format!("{{\"later\":\"{}\"}}", "x".repeat(PAYLOAD_BYTES_MAX / 2)).as_bytes());
+        let mut decoder = Decoder::default();
+        decoder.push(&[long, frame(FILES_OUT, b"\x03a"), frame(STDOUT, b"out")].concat());
+        let read = decoder.pending.as_ptr_range();
+        assert!(matches!(decoder.next(), Ok(Some(RunnerMessage::Ready(_)))));
+        for _ in 0..2 {
+            let (RunnerMessage::Files(FileMessage::Gone(kept)) | RunnerMessage::Output(_, kept)) =
+                decoder.next().expect("right").expect("a message")
+            else {
+                panic!("another message")
+            };
+            assert!(!read.contains(&kept.as_ptr()), "it has memory of its own");
         }
     }
 
