@@ -100,11 +100,15 @@ impl Rule {
         Ok(Self { text: text.clone(), when: text.when.as_ref().map(condition).transpose()? })
     }
 
-    /// Whether it is for this call of an owner.
+    /// Whether it is for this call of an owner. Arguments that cannot be checked get what is safe: no rule allows them
+    /// by its condition, and those that deny or ask are for them.
     pub fn matches(&self, owner: &str, tool: &Tool, arguments: &Value) -> bool {
-        let RuleText { tool: name, owners, .. } = &self.text;
+        let RuleText { tool: name, owners, action, .. } = &self.text;
         let is_for = owners.is_empty() || owners.iter().any(|one| one == owner);
-        is_for && is_like(name, &tool.name) && self.when.as_ref().is_none_or(|when| when.check(arguments).is_ok())
+        let is_when = |when: &Schema| {
+            if when.can_check(arguments) { when.check(arguments).is_ok() } else { *action != Action::Allow }
+        };
+        is_for && is_like(name, &tool.name) && self.when.as_ref().is_none_or(is_when)
     }
 }
 
@@ -141,6 +145,31 @@ mod tests {
         assert!(!rules[0].matches("ann", &tool("delete_file"), &json!({"path": "/tmp/a"})));
         assert!(!rules[0].matches("ann", &tool("delete_file"), &json!({})));
         assert!(!rules[0].matches("ann", &tool("read_file"), &json!({"path": "/etc/passwd"})));
+    }
+
+    #[test]
+    fn arguments_that_cannot_be_checked_are_allowed_by_no_condition() {
+        let matches = |action: &str, when: &Value, arguments: &Value| {
+            let text = json!({"tool": "*", "action": action, "when": when});
+            let rules = Rule::parse_all(&[serde_json::from_value(text).expect("a rule")]).expect("rules");
+            rules[0].matches("ann", &tool("read_file"), arguments)
+        };
+        let inside = json!({"properties": {"path": {"pattern": "^/tmp/"}}, "required": ["path"]});
+        assert!(matches("allow", &inside, &json!({"path": "/tmp/a", "pad": vec![0; 100]})));
+        for pad in [100, 10_000] {
+            let arguments = json!({"path": "/etc/passwd", "pad": vec![0; pad]});
+            assert!(!matches("allow", &inside, &arguments), "{pad}");
+        }
+        let outside = json!({"properties": {"path": {"pattern": "^/etc/"}}, "required": ["path"]});
+        let nested = |levels: usize| (0..levels).fold(json!("/etc/"), |inner, _| json!({"path": inner}));
+        let anywhere =
+            json!({"anyOf": [{"pattern": "^/etc/"}, {"type": "null"}], "properties": {"path": {"$ref": "#"}}});
+        for action in ["ask", "deny"] {
+            assert!(matches(action, &outside, &json!({"path": "/etc/passwd", "pad": vec![0; 10_000]})), "{action}");
+            assert!(!matches(action, &outside, &json!({"path": "/tmp/a"})), "{action}");
+            assert!(matches(action, &anywhere, &nested(1000)), "{action}");
+        }
+        assert!(!matches("allow", &anywhere, &nested(1000)));
     }
 
     #[test]

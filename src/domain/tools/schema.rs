@@ -72,19 +72,33 @@ impl Schema {
         self.weight.parts
     }
 
+    /// Whether [`Self::check`] says what the value is, and not only that it is too deep or too large to be checked.
+    pub fn can_check(&self, value: &Value) -> bool {
+        !self.is_too_deep(value) && self.steps(value) <= STEPS_MAX
+    }
+
+    fn is_too_deep(&self, value: &Value) -> bool {
+        let Weight { depth: levels, is_recursive, .. } = self.weight;
+        is_recursive && depth(value).saturating_mul(levels) > LEVELS_MAX
+    }
+
+    fn steps(&self, value: &Value) -> u64 {
+        size(value).saturating_mul(self.weight.parts)
+    }
+
     /// A value that is too large for the schema to be checked in short time passes: the tool's server checks it.
     ///
     /// # Errors
     /// What is wrong, and where.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        let Weight { parts, depth: levels, is_recursive } = self.weight;
-        if is_recursive && depth(value).saturating_mul(levels) > LEVELS_MAX {
+        if self.is_too_deep(value) {
             return Err("it is nested too deeply to be checked".to_owned());
         }
-        let steps = size(value).saturating_mul(parts);
+        let steps = self.steps(value);
         if steps > STEPS_MAX {
             return Ok(());
         }
+        let is_recursive = self.weight.is_recursive;
         // Errors of all alternatives are collected, and each level of recursion can multiply them.
         if is_recursive || steps > EXPLAINED_STEPS_MAX {
             let kind = if is_recursive { "recursive" } else { "large" };
