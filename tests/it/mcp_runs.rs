@@ -192,6 +192,21 @@ async fn disconnect_follows_the_setting_and_the_detach_argument() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_fails_also_says_what_it_had_printed() {
+    let server = FakeServer::start().await;
+    for (id, code, printed) in [("a", "print out\nstderr err", "out\n[standard error]\nerr\n"), ("b", "sleep 1ms", "")]
+    {
+        server.engine.faults().exits_to_lose += 1;
+        let answer = server.run(id, code).await;
+        assert_eq!(answer["isError"], true, "{answer}");
+        let text = answer["content"][0]["text"].as_str().expect("text");
+        let sentence = text.strip_prefix(printed).expect("what was printed");
+        assert!(sentence.starts_with("The container engine lost"), "{text}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cancelled_notification_stops_a_detached_run() {
     let server = FakeServer::start().await;
     let (session, other) = (server.open_session().await, server.open_session().await);

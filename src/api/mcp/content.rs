@@ -73,6 +73,12 @@ impl RunAnswer<'_> {
         answer(self.caller, blocks, report, failed(report))
     }
 
+    /// A failure of the run, behind what was printed before it.
+    pub(super) fn failed(&self, failure: &Failure) -> CallToolResult {
+        let (stdout, stderr) = self.shown();
+        failure_after(self.caller, printed(&stdout, &last_drawings(&stderr)), failure)
+    }
+
     /// What is shown of both streams. A mark in each says how to get what is left out.
     fn shown(&self) -> (String, String) {
         let (stdout, stderr) = (self.output.0.text.as_str(), self.output.1.text.as_str());
@@ -344,9 +350,14 @@ pub(super) fn written(caller: &Caller, done: &str, file: &File) -> CallToolResul
 
 /// A server error or invalid arguments: the sentence for the model, the code for programs.
 pub(super) fn failure(caller: &Caller, failure: &Failure) -> CallToolResult {
+    failure_after(caller, String::new(), failure)
+}
+
+fn failure_after(caller: &Caller, mut text: String, failure: &Failure) -> CallToolResult {
     let message = caller.sentence(failure);
-    let structured = ErrorResult::from((failure.code, message.clone(), caller.request));
-    answer(caller, vec![ContentBlock::text(message)], &structured, true)
+    section(&mut text, &message);
+    let structured = ErrorResult::from((failure.code, message, caller.request));
+    answer(caller, vec![ContentBlock::text(text)], &structured, true)
 }
 
 pub(super) fn answer(

@@ -137,7 +137,7 @@ impl McpParts {
             run.detach();
             return Ok(CallToolResponse::Task(CreateTaskResult::new(task_of(&view))));
         }
-        let answer = self.answer(call.caller, &run, &view, OutputPart::default()).await;
+        let answer = self.answer_or_failure(call.caller, &run, &view, OutputPart::default()).await;
         if view.state != RunState::Finished {
             // The client can return to the run, so its disconnecting must not cancel it.
             run.detach();
@@ -156,7 +156,7 @@ impl McpParts {
             // Cancelling the call does not stop the run.
             () = call.entry.left() => run.view(),
         };
-        self.answer(call.caller, &run, &view, shown).await
+        self.answer_or_failure(call.caller, &run, &view, shown).await
     }
 
     pub(super) async fn cancel_run(&self, caller: &Caller, CancelRun { run_id }: CancelRun) -> ToolResult {
@@ -171,6 +171,13 @@ impl McpParts {
     async fn watch(&self, run: &Run, after_event: u64, wait: Option<Wait>, context: &Context) -> RunView {
         let over = run.wait(wait.map_or(self.options.wait_default, |wait| wait.0));
         Progress::of(context, run.events(after_event.saturating_add(1))).until(over).await
+    }
+
+    /// As [`Self::answer`]; a run that failed also says what it had printed.
+    async fn answer_or_failure(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
+        let Some(Err(failure)) = &view.result else { return self.answer(caller, run, view, shown).await };
+        let (stdout, stderr) = run.output(shown.after_event, view.newest);
+        Ok(RunAnswer { caller, view, output: (&stdout, &stderr), offset: None }.failed(failure))
     }
 
     async fn answer(&self, caller: &Caller, run: &Run, view: &RunView, shown: OutputPart) -> ToolResult {
