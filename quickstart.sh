@@ -102,9 +102,9 @@ TEXT
     [ "$socket" = "$SOCKET_DEFAULT" ] ||
       printf '\n# Read by docker-compose.yml only: the socket of the engine.\nDOCKER_SOCKET=%s\n' "$socket"
   } >"$fresh"
-  # A link fails where a file is, so that of two at once only one writes.
-  ln "$fresh" .env 2>/dev/null || { rm -f "$fresh"; die ".env appeared meanwhile; run this again."; }
-  rm -f "$fresh"
+  # Of two at once only one writes. Shared folders of virtual machines have no hard links, which would do it too.
+  mv -n "$fresh" .env || true
+  [ ! -e "$fresh" ] || { rm -f "$fresh"; die ".env appeared meanwhile; run this again."; }
   say "wrote .env with fresh secrets"
 }
 

@@ -134,7 +134,7 @@ main() {
   [ $# -gt 0 ] || { usage >&2; exit 2; }
   # sudo has a PATH of its own; the toolchain is found by this user's.
   is_root || {
-    has sudo && exec sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" "$0" "${arguments[@]}"
+    has sudo && exec sudo --preserve-env env "PATH=$PATH" "HOME=$HOME" scripts/clean-room.sh "${arguments[@]}"
     die "needs root."
   }
   has_rust || die "needs Rust 1.95 or newer, which the room borrows; install it and run this again."
