@@ -15,7 +15,7 @@ readonly TOOLS=$PWD/target/test-tools
 # shellcheck source=scripts/test/clients.sh
 . scripts/test/clients.sh
 # Tests that mount file systems, or look into what a server leaves that is root.
-readonly OF_ROOT='test(/^(own_disk|compose|quickstart)::/) or test(/sqlite_on_a_full_disk/)
+readonly OF_ROOT='test(/^(own_disk|compose|quickstart)::/) or test(/sqlite_on_a_full_disk|^history_api::read_only::/)
   or test(/nothing_that_a_program_does_to_its_packages|^network::resolver::/)'
 # The status of a step that was skipped.
 readonly SKIPPED=77
