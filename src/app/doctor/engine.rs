@@ -152,6 +152,8 @@ async fn isolation(
     if let Some(check) = check {
         drop(check.await);
     }
+    // The probe of folders may have been given up while its sandbox starts.
+    parts.shared.standbys.stop().await;
     parts.shared.sandboxes.janitor.drain(DRAIN_MAX).await;
 }
 

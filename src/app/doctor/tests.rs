@@ -121,6 +121,13 @@ async fn doctor_names_the_languages_whose_check_does_not_end() {
     assert!(!text.contains("the check of ruby"), "{text}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn doctor_leaves_no_sandbox_whose_start_outlasts_the_probe_of_folders() {
+    let engine = honest();
+    engine.faults().start_delay = Duration::from_secs(21);
+    assert!(line(&of_engine(&engine).await, "standby", Level::Warn).contains("renamed"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_the_runtime_and_the_reason() {
     let told = async |behaviour: Option<Offered>| {
