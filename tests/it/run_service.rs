@@ -275,10 +275,12 @@ async fn cancel_ends_a_run_that_waits_for_a_starting_standby() {
     let report = waiting.finished().await.expect("a report");
     assert_eq!((report.outcome.ended, server.engine.attempts()), (Ended::Cancelled, 2));
     assert!(cancelled.elapsed() < Duration::from_secs(1), "{:?}", cancelled.elapsed());
+    assert_eq!(runs.load().slots_taken, 1);
     // The start goes on to its end, and its sandbox is destroyed.
     let late = server.engine.started()[1];
     sleep(start).await;
     until("the late sandbox is gone", async || !server.engine.live().contains(&late)).await;
+    assert_eq!(runs.load().slots_taken, 0);
     server.stop().await;
 }
 

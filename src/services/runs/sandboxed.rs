@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
@@ -49,10 +50,14 @@ impl RunTask {
         let conversation = self.request.conversation.clone();
         let _foreground = parts.standbys.foreground(&conversation);
         let when_warm = self.runner.preloads_for(&self.request.program);
-        // A standby may still be starting. Dropping the wait drops its lease; the start ends by itself, and then the
-        // janitor destroys the sandbox.
-        let standby = parts.standbys.take(&conversation, &self.runner, &self.limits, when_warm);
-        let Some(standby) = unless_cancelled(&self.run.cancel, standby).await else { return Ok(self.cancelled()) };
+        let (standbys, of, runner, limits) =
+            (parts.standbys.clone(), conversation.clone(), self.runner.clone(), self.limits);
+        let mut standby = Box::pin(async move { standbys.take(&of, &runner, &limits, when_warm).await });
+        let Some(standby) = unless_cancelled(&self.run.cancel, &mut standby).await else {
+            // It may still be starting.
+            self.starting = Some(service.tasks.spawn(standby.map(drop)));
+            return Ok(self.cancelled());
+        };
         self.stages.stood_by = standby.is_some();
         let (mut started, lease, mark) = match standby {
             Some(ClaimedStandby { started, lease, mark }) => {
@@ -121,7 +126,7 @@ impl RunTask {
         let mut starting = self.service.tasks.spawn(async move { sandboxes.start(&spec, leased).await });
         match unless_cancelled(&self.run.cancel, &mut starting).await {
             None => {
-                self.starting = Some(starting);
+                self.starting = Some(self.service.tasks.spawn(starting.map(drop)));
                 Ok(None)
             }
             Some(Ok(Ok(started))) => Ok(Some((started, lease, mark))),

@@ -13,7 +13,6 @@ use super::{Inner, Report, Run, RunRequest, internal, output::CapturedOutput, st
 use crate::{
     domain::{Ended, EventKind, Failure, Figures, Limits, Outcome, SandboxId, StreamKind, TraceContext, text},
     ports::{
-        engine::EngineError,
         observer::{BeginFacts, ProgramFacts, RunFacts, Stages},
         runner::Runner,
         storage::{Mark, Usage},
@@ -23,7 +22,6 @@ use crate::{
         carrier::left_out_note,
         files::{FileList, Returned},
         network::{Access, Sink},
-        sandbox::Started,
         sessions, tokens,
     },
 };
@@ -52,7 +50,7 @@ pub(super) struct RunTask {
     /// The sandbox whose program is not known to be dead.
     pub possibly_alive: Option<SandboxId>,
     /// The start of its sandbox, where that was under way when the run was cancelled.
-    pub starting: Option<JoinHandle<Result<Started, EngineError>>>,
+    pub starting: Option<JoinHandle<()>>,
 }
 
 impl RunTask {
