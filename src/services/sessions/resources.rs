@@ -138,7 +138,11 @@ impl Inner {
             self.opened(runner);
             return Ok(waiting);
         }
-        let (started, lease) = self.sandbox(conversation, runner, &self.lasting(*limits), reserved).await?;
+        let (inner, of, with, limits) = (Arc::clone(self), conversation.clone(), runner.clone(), self.lasting(*limits));
+        let reserved = Arc::clone(reserved);
+        // It goes on when the caller has gone, and so its memory is no other session's.
+        let starting = self.tasks.spawn(async move { (inner.sandbox(&of, &with, &limits).await, reserved) });
+        let (started, lease) = starting.await.map_err(|_| kernel::internal())?.0?;
         let name = runner.kernel.as_deref().unwrap_or_default();
         let channels = access.map(|access| self.parts.network.open(access, conversation, &runner.language));
         let kernel = Kernel::begin(started, name, &setup.env, self.options.age_max, channels, &self.tasks);
@@ -156,13 +160,13 @@ impl Inner {
         Limits { wall_ms: u64::try_from(self.options.age_max.as_millis()).unwrap_or(u64::MAX), ..limits }
     }
 
-    /// A sandbox for a session: one that stands by, or a new one.
-    pub(super) async fn sandbox(
+    /// A sandbox for a session: one that stands by, or a new one. To be called in a task that is never aborted: the
+    /// engine could finish a start after the janitor looked for the sandbox.
+    async fn sandbox(
         &self,
         conversation: &ConversationKey,
         runner: &Runner,
         limits: &Limits,
-        reserved: &Arc<Reserved>,
     ) -> Result<(Started, Arc<Lease>), Failure> {
         let parts = &self.parts;
         let _foreground = parts.standbys.foreground(conversation);
@@ -179,15 +183,7 @@ impl Inner {
         })?;
         let mounts = parts.sandboxes.mounts_of(Some(&conversation.owner)).await;
         let (lease, spec) = parts.sandboxes.lease(runner, (data, mounts), *limits, self.options.age_max);
-        let (sandboxes, leased, reserved) = (parts.sandboxes.clone(), Arc::clone(&lease), Arc::clone(reserved));
-        // A start is never aborted: the engine could finish it after the janitor looked for the sandbox. Its memory is
-        // no other session's meanwhile, also where the caller has gone.
-        let starting = self.tasks.spawn(async move {
-            let _reserved = reserved;
-            sandboxes.start(&spec, leased).await
-        });
-        let started = starting.await.map_err(|_| kernel::internal())?;
-        let started = started.map_err(|error| {
+        let started = parts.sandboxes.start(&spec, Arc::clone(&lease)).await.map_err(|error| {
             error!(error = %chain(&error), image = %runner.image.0, "the sandbox of a session was not started");
             error.failure()
         })?;

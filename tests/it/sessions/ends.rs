@@ -180,6 +180,28 @@ async fn a_session_that_is_given_up_keeps_its_memory_until_its_sandbox_is_starte
     server.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_given_up_keeps_its_memory_until_its_standby_is_started() {
+    let memory = (1_u64 << 28).to_string();
+    let settings = [
+        ("SANDBOX_SESSIONS__MEMORY_BYTES_MAX", memory.as_str()),
+        ("SANDBOX_STANDBY__TOTAL_MAX", "1"),
+        ("SANDBOX_STANDBY__NAMELESS_MAX", "0"),
+    ];
+    let server = FakeServer::with_kernel(&settings).await;
+    let run = begin(&server, RunRequest { session: None, ..request("a", "sleep 1s") });
+    until("the program runs", async || run.view().state.word() == "running").await;
+    server.engine.faults().start_delay = Duration::from_secs(5);
+    run.finished().await.expect("a report");
+    until("its standby is starting", async || server.engine.attempts() == 2).await;
+    let ([left, next], language) = (["a", "b"].map(conversation), python());
+    assert!(timeout(Duration::from_secs(1), server.sessions.open(&left, &language)).await.is_err());
+    let refused = server.sessions.open(&next, &language).await.expect_err("its memory is taken");
+    assert_eq!((refused.code, server.engine.attempts()), (Code::SessionsFull, 2));
+    until("its memory is free", async || server.sessions.open(&next, &language).await.is_ok()).await;
+    server.stop().await;
+}
+
 /// Each is opened or refused, and no more sandboxes are there than have room.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_sessions_asked_for_at_once_stay_within_their_memory() {
