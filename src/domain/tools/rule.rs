@@ -105,9 +105,7 @@ impl Rule {
     pub fn matches(&self, owner: &str, tool: &Tool, arguments: &Value) -> bool {
         let RuleText { tool: name, owners, action, .. } = &self.text;
         let is_for = owners.is_empty() || owners.iter().any(|one| one == owner);
-        let is_when = |when: &Schema| {
-            if when.can_check(arguments) { when.check(arguments).is_ok() } else { *action != Action::Allow }
-        };
+        let is_when = |when: &Schema| when.is_valid(arguments).unwrap_or(*action != Action::Allow);
         is_for && is_like(name, &tool.name) && self.when.as_ref().is_none_or(is_when)
     }
 }

@@ -72,9 +72,10 @@ impl Schema {
         self.weight.parts
     }
 
-    /// Whether [`Self::check`] says what the value is, and not only that it is too deep or too large to be checked.
-    pub fn can_check(&self, value: &Value) -> bool {
-        !self.is_too_deep(value) && self.steps(value) <= STEPS_MAX
+    /// Whether the value is valid; `None` where it is too deep or too large to be checked.
+    pub fn is_valid(&self, value: &Value) -> Option<bool> {
+        let can_check = !self.is_too_deep(value) && self.steps(value) <= STEPS_MAX;
+        can_check.then(|| self.validator.is_valid(value))
     }
 
     fn is_too_deep(&self, value: &Value) -> bool {
