@@ -18,11 +18,15 @@
 mod requests;
 mod work;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -52,6 +56,8 @@ use crate::{
 const WAITING_MAX: usize = 16;
 /// Installations of all owners at once.
 const AT_ONCE_MAX: usize = 2;
+/// How often an installation uses its conversation: more often than one that is idle is given back to other servers.
+const USE_EVERY: Duration = Duration::from_secs(20);
 /// How often trees are looked for that were not used for long.
 const TRIM_EVERY: Duration = Duration::from_hours(1);
 /// Changes when the same requirements lead to another tree.
@@ -201,7 +207,14 @@ impl Packages {
         let inner = Arc::clone(&self.0);
         let task = self.0.tasks.spawn(async move {
             let conversation = job.wanted.conversation.clone();
-            let done = inner.run(job, &tell).await;
+            let mut installing = pin!(inner.run(job, &tell));
+            let done = loop {
+                if let Ok(done) = timeout(USE_EVERY, installing.as_mut()).await {
+                    break done;
+                }
+                // Counts as a use.
+                drop(inner.parts.peers.check(&conversation));
+            };
             match &done {
                 Ok(Installed { tool, packages, reused, .. }) => {
                     let (tool, count) = (tool.word(), packages.len());

@@ -1,7 +1,7 @@
 //! Several servers behind one address: which of them has a conversation. A conversation's programs, sessions, lock and
 //! standbys are at one server; the others send it the requests for them. The shared database stores which one it is.
 //!
-//! A conversation is taken when a run or session is about to begin in it, and given back when it has had none for
+//! A conversation is taken when something is about to begin in it, and given back when nothing was in it for
 //! [`IDLE_MAX`], or the server stops. While it is held, nothing waits for the database. A conversation whose id this
 //! server has just made is held at once and stored in the background, since no other server can know the id before the
 //! answer has named it. While the database is away, each server answers for every conversation: two may then have the
