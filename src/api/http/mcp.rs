@@ -217,7 +217,7 @@ impl Mount {
         }
         if let Some(peer) = self.elsewhere(&head, session, &body).await {
             let refused = |failure| failed_call(failure, envelope.id.as_ref());
-            return self.sent_on(peer.map_err(refused)?, &head, body).await.map_err(refused);
+            return self.sent_on(peer.map_err(refused)?, &head, session, body).await.map_err(refused);
         }
         // Held until there is an answer: a session that is being opened is not closed for another.
         let (service, _opening) = self.choose(&mut head, &envelope).await?;

@@ -27,7 +27,8 @@ async fn messages_of_a_batch_are_answered_where_their_conversations_are() {
     assert_eq!(ask(b, Method::POST, "/v1/runs", Some(run("of-b", "print 1"))).await.0, 200);
     let before = pair.started();
     let call = |id: u64, conversation: &str| {
-        let arguments = json!({"conversationId": conversation, "language": "python", "code": format!("print {id}")});
+        let code = format!("write f {id}\nprint {id}");
+        let arguments = json!({"conversationId": conversation, "language": "python", "code": code});
         json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
                "params": {"name": "sandbox_run_code", "arguments": arguments}})
     };
@@ -37,8 +38,11 @@ async fn messages_of_a_batch_are_answered_where_their_conversations_are() {
     let answers = messages(answered).await;
     let answer = |id: u64| &answers.iter().find(|answer| answer["id"] == id).expect("an answer")["result"];
     for id in [1, 2] {
-        let text = answer(id)["content"][0]["text"].as_str().unwrap_or_default();
+        let blocks = answer(id)["content"].as_array().expect("blocks");
+        let text = blocks[0]["text"].as_str().unwrap_or_default();
         assert!(text.starts_with(&format!("{id}\n")), "{answers:?}");
+        let is_link = |block: &Value| block["type"] == "resource_link";
+        assert!(!blocks.iter().any(is_link), "this revision has none: {answers:?}");
     }
     assert!(answer(3).is_object(), "{answers:?}");
     assert_eq!(pair.started(), (before.0 + 1, before.1 + 1));

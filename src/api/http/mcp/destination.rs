@@ -4,6 +4,7 @@
 
 use axum::{http::request::Parts, response::Response};
 use bytes::Bytes;
+use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -73,9 +74,10 @@ impl Mount {
         &self,
         peer: Peer,
         head: &Parts,
+        session: Option<&Session>,
         message: Bytes,
     ) -> impl Future<Output = Result<Response, Failure>> + Send + use<> {
-        let (relay, head) = (self.relay.clone(), without_session(head));
+        let (relay, head) = (self.relay.clone(), without_session(head, session));
         async move { relay.send(&peer, &head, message).await }
     }
 
@@ -112,10 +114,15 @@ fn about(body: &[u8]) -> Option<About> {
 }
 
 /// The same request by a client that has no session.
-fn without_session(head: &Parts) -> Parts {
+fn without_session(head: &Parts, session: Option<&Session>) -> Parts {
     let mut head = head.clone();
     head.headers.remove("mcp-session-id");
     head.headers.remove("last-event-id");
+    // The other server does not see that the client's revision has no link blocks.
+    if session.is_some_and(|session| session.version < ProtocolVersion::V_2025_06_18) {
+        let query = head.uri.query().unwrap_or_default();
+        head.uri = format!("{}?{query}&links=off", head.uri.path()).parse().unwrap_or(head.uri);
+    }
     head
 }
 

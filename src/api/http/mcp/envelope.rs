@@ -225,7 +225,7 @@ async fn answer_one(
         let peer = peer.map_err(&refused)?;
         // Whole, since a piece of another server's stream may be a part of an event.
         head.headers.insert(header::ACCEPT, JSON);
-        let answer = mount.sent_on(peer, &head, message);
+        let answer = mount.sent_on(peer, &head, Some(session), message);
         let event = stream::once(async move {
             let answer = answer.await.unwrap_or_else(|failure| refused(failure).into_response());
             events(rendered(answer, request)).await
