@@ -110,8 +110,11 @@ impl ListFiles {
         let (mut place, mut folder) = ("folder", named(&self.folder));
         let mut prefix = self.prefix.unwrap_or_default();
         if let Some((inner, names)) = prefix.rsplit_once('/') {
-            let outer = folder.as_deref().map(|outer| outer.strip_suffix('/').unwrap_or(outer));
-            folder = Some(outer.map_or_else(|| inner.to_owned(), |outer| format!("{outer}/{inner}")));
+            folder = match folder.as_deref() {
+                Some(outer) => Some(format!("{}/{inner}", outer.strip_suffix('/').unwrap_or(outer))),
+                // What programs call the top.
+                None => Some(inner.to_owned()).filter(|inner| !matches!(inner.as_str(), "/data" | ".")),
+            };
             (place, prefix) = ("prefix", names.to_owned());
         }
         let filter = file_filter((place, folder.as_deref()), ("after", named(&self.after).as_deref()))?;
