@@ -38,7 +38,7 @@ impl Sandbox {
         let has_input = !self.inbox.is_over();
         if let (Some(successor), Some(child)) = (self.successor.take(), &self.child) {
             // It is not warm, and a program does not wait for that. Once it is killed it makes no keeper any more, and
-            // one that it has not announced would hold its memory while the program runs.
+            // one that it has not announced would hold its memory while the program runs. The spare has no children.
             process_tree::kill(successor.pid);
             process_tree::kill_others(child.pid);
         }

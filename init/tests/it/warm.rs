@@ -94,12 +94,12 @@ fn with_spare(gate: &std::path::Path, interpreter: &str) -> Init {
     Init::start(&["--warm", "--spare"], &["bash", "-c", &format!("{LOADS}{REPORTS}{interpreter}"), gate])
 }
 
-/// Only the loading child reports `w` at the end; a spare reports only `u`.
+/// Only the loading child reports `w` at the end; a spare reports only `u` and waits without a child, as an interpreter
+/// does: what is not the spare itself is killed with the loading child.
 const REPORTS: &str = r#"
 if [ "$WHO" ]; then
   printf u >&"$SANDBOX_CONTROL_FD"
-  length=$(head -c 4 <&"$SANDBOX_CONTROL_FD" | od -An -tu1 | awk '{print $3 * 256 + $4}')
-  head -c "$length" <&"$SANDBOX_CONTROL_FD" >/dev/null
+  while read -r -N 1 -u "$SANDBOX_CONTROL_FD"; do :; done
   exec bash "$1"
 fi
 "#;
