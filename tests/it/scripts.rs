@@ -27,6 +27,7 @@ ln -s checkout link && cd link
 . ./functions.sh
 dist/mcp-sandbox-server 60 &
 echo $! >"$PID_FILE"
+until own_process_runs; do :; done
 engine_answers() { return 1; }
 stop
 kill $! 2>/dev/null || true
@@ -51,6 +52,7 @@ chmod +x build.sh
 dist/mcp-sandbox-server 60 &
 echo $! >"$PID_FILE"
 echo 9090 >"$PORT_FILE"
+until own_process_runs; do :; done
 check_machine() { :; }; install_tools() { :; }; ensure_engine() { :; }; install_compose() { :; }; check_builder() { :; }
 write_env() { :; }; check_start() { :; }; make_root() { :; }; harden_root() { :; }
 has_compose() { return 0; }
