@@ -60,7 +60,8 @@ own_port() {
   if own_process_runs; then
     cat "$PORT_FILE"
   elif own_container_runs; then
-    docker port "$(own_container)" 8080/tcp | sed -n '1s/.*://p'
+    # A server behind a tunnel publishes none, which docker reports as an error.
+    docker port "$(own_container)" 8080/tcp 2>/dev/null | sed -n '1s/.*://p'
   fi
 }
 

@@ -311,7 +311,9 @@ cd two/sandbox && . ./functions.sh
 engine_answers() { return 0; }
 compose() { [ "$1" != ps ] || echo of-sandbox; }
 docker() {
-  case $* in *config_files*) echo "$files" ;; inspect*) echo "$started_in" ;; version*) echo "$engine" ;; esac
+  case $* in *config_files*) echo "$files" ;; inspect*) echo "$started_in" ;; version*) echo "$engine" ;;
+    port*) echo no public port >&2; return 1 ;;
+  esac
 }
 files=docker-compose.yml engine='Server: Docker Engine - Community' started_in=$PWD/../../one/sandbox
 (check_start) || echo "status $?, own: $(own_container)"
@@ -319,6 +321,7 @@ stop 2>&1
 for started_in in "$PWD" "$PWD/../gone" ''; do check_start && own_container; done
 files=$PWD/docker-compose-cloudflare.yml
 (check_start) || echo behind a tunnel
+(own_container_runs() { return 0; }; own_port || echo no port)
 engine='Client: Podman Engine'
 has_compose || echo no Compose
 has_rust() { return 1; }
@@ -333,9 +336,10 @@ fn a_checkout_leaves_the_server_of_another_one_alone() {
     let output = bash(&functions_of("quickstart.sh"), CHECKOUTS);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "status 1, own: \nquickstart: the server was not running\n\
-                  of-sandbox\nof-sandbox\nof-sandbox\nbehind a tunnel\nno Compose\nstatus 1\n";
+                  of-sandbox\nof-sandbox\nof-sandbox\nbehind a tunnel\nno port\nno Compose\nstatus 1\n";
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
     for part in ["one/sandbox runs", "docker-compose-cloudflare.yml runs", "this needs Rust"] {
         assert!(err.contains(part), "{part}: {err}");
     }
+    assert!(!err.contains("no public port"), "{err}");
 }
