@@ -206,7 +206,7 @@ async fn variables_reach_programs_and_sessions_and_no_answer_shows_them() {
     for (language, code) in [
         ("python", "from os import environ as env; print(env['API_KEY'][:6], env['TZ'], env['first'])"),
         ("bash", "echo ${API_KEY:0:6} $TZ $first"),
-        ("javascript", "const { API_KEY, TZ, first } = process.env; console.log(API_KEY.slice(0, 6), TZ, first)"),
+        ("javascript", "console.log(process.env.API_KEY.slice(0, 6), process.env.TZ, process.env.first)"),
     ] {
         // Twice: once in a fresh sandbox, once in one that stood by.
         for _ in 0..2 {
