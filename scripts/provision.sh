@@ -77,8 +77,8 @@ install_packages() {
   say "installing ${names[*]}"
   local log
   log=$(mktemp)
-  # A new machine installs its own updates meanwhile, so dpkg's lock is waited for. Packages that conflict stay: Debian's
-  # docker.io would remove those of Docker's own repository, and containerd.io with what runs on it.
+  # A new machine installs its own updates meanwhile, so dpkg's lock is waited for. Packages that conflict stay:
+  # Debian's docker.io would remove those of Docker's own repository, and containerd.io with what runs on it.
   if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 \
     install -y -qq --no-remove --no-install-recommends "${names[@]}" >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2

@@ -94,8 +94,8 @@ fn stop_does_not_say_that_nothing_runs_where_it_cannot_know() {
     assert!(err.contains("no Docker engine answers") && !err.contains("not running"), "{err}");
 }
 
-/// Prints where the server is asked whether it is ready, what curl gets, and the prefix of links on another port than the
-/// default, which no setting names.
+/// Prints where the server is asked whether it is ready, what curl gets, and the prefix of links on another port than
+/// the default, which no setting names.
 const ADDRESSES: &str = r#"
 . ./functions.sh
 unset MCP_PUBLISH
@@ -302,8 +302,8 @@ fn an_old_cargo_counts_as_none() {
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
 
-/// A second checkout in a folder of the same name, its own server, one whose folder was moved here, one behind a tunnel;
-/// and Podman, where the server is a process.
+/// A second checkout in a folder of the same name, its own server, one whose folder was moved here, one behind a
+/// tunnel; and Podman, where the server is a process.
 const CHECKOUTS: &str = r#"
 mkdir -p one/sandbox two/sandbox && cp -r functions.sh scripts two/sandbox
 touch one/sandbox/.env two/sandbox/.env
