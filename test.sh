@@ -14,9 +14,9 @@ readonly TOOLS=$PWD/target/test-tools
 . scripts/test/machine.sh
 # shellcheck source=scripts/test/clients.sh
 . scripts/test/clients.sh
-# Tests that mount file systems, or look into what a server leaves that is root.
-readonly OF_ROOT='test(/^(own_disk|compose|quickstart)::/) or test(/sqlite_on_a_full_disk|^history_api::read_only::/)
-  or test(/nothing_that_a_program_does_to_its_packages|^network::resolver::/)'
+# Tests that mount file systems, or of a server that is root.
+readonly OF_ROOT='test(/^(own_disk|compose|quickstart|users|history_api::read_only)::/)
+  or test(/sqlite_on_a_full_disk|nothing_that_a_program_does_to_its_packages|^network::resolver::/)'
 # The status of a step that was skipped.
 readonly SKIPPED=77
 

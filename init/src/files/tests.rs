@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::FileType;
+use rustix::{fs::FileType, process::geteuid};
 use tempfile::TempDir;
 
 use super::*;
@@ -75,21 +75,31 @@ impl Scene {
     /// Every path with its mode and text.
     fn tree(root: &Path) -> Vec<(String, u32, Option<Vec<u8>>)> {
         let mut all = Vec::new();
-        let mut folders = vec![root.to_path_buf()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).expect("a folder") {
-                let path = entry.expect("an entry").path();
-                let about = path.symlink_metadata().expect("metadata");
-                let text = about.is_file().then(|| fs::read(&path).expect("a file"));
-                if about.is_dir() {
-                    folders.push(path.clone());
-                }
-                let name = path.strip_prefix(root).expect("below").to_string_lossy().into_owned();
-                all.push((name, about.mode() & 0o7777, text));
-            }
-        }
+        Self::add_below(root, root, &mut all);
         all.sort();
         all
+    }
+
+    fn add_below(root: &Path, folder: &Path, all: &mut Vec<(String, u32, Option<Vec<u8>>)>) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let about = path.symlink_metadata().expect("metadata");
+            let needed = if about.is_dir() { 0o500 } else { 0o400 };
+            let is_closed = !about.is_symlink() && about.mode() & needed != needed && !geteuid().is_root();
+            let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+            if is_closed {
+                set(0o700);
+            }
+            let text = about.is_file().then(|| fs::read(&path).expect("a file"));
+            if about.is_dir() {
+                Self::add_below(root, &path, all);
+            }
+            if is_closed {
+                set(about.mode() & 0o7777);
+            }
+            let name = path.strip_prefix(root).expect("below").to_string_lossy().into_owned();
+            all.push((name, about.mode() & 0o7777, text));
+        }
     }
 
     fn assert_same(&self) {
@@ -225,7 +235,7 @@ fn folder_that_is_gone_does_not_keep_others_from_their_modes() {
 #[test]
 fn what_was_not_written_whole_does_not_go_back() {
     let mut scene = Scene::new();
-    let entry = |path: &[u8]| [&[ENTRY], &S_IFREG.to_be_bytes()[..], &[0; 8], path].concat();
+    let entry = |path: &[u8]| [&[ENTRY], &(S_IFREG | 0o600).to_be_bytes()[..], &[0; 8], path].concat();
     let mut take = |payload: &[u8]| scene.receiver.take(payload, false).expect("a frame");
     for payload in [&entry(b"half"), &[&[BYTES], &b"old"[..]].concat(), &entry(b"never"), &vec![END]] {
         take(payload);

@@ -3,10 +3,12 @@
 
 use std::{io, iter, ops::Range, os::fd::OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 
 use super::{
-    Errno, Folder, look, next_if_there, open_beneath, unless,
+    Errno, Folder,
+    delete::set_mode,
+    look, next_if_there, open_beneath, unless,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
@@ -64,7 +66,7 @@ impl Walk<'_> {
 
     /// The opened file decides what it is: a program may have replaced it.
     fn file(&mut self, folder: &OwnedFd, name: &[u8], path: SafePath) -> io::Result<()> {
-        let handle = match open_beneath(folder, name, OFlags::RDONLY) {
+        let handle = match open_unreadable(folder, name) {
             Err(Errno::ACCESS | Errno::PERM | Errno::AGAIN) => return self.skip(SkipKind::Unreadable),
             other => there(other)?,
         };
@@ -82,6 +84,24 @@ impl Walk<'_> {
         *self.left_out.entry(kind).or_default() += 1;
         Ok(())
     }
+}
+
+/// Opens a file in a folder, also when the program took the right to read it from its owner, who has it meanwhile.
+fn open_unreadable(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let open = || open_beneath(folder, name, OFlags::RDONLY);
+    let refused = match open() {
+        Err(Errno::ACCESS) => open_beneath(folder, name, OFlags::PATH)?,
+        other => return other,
+    };
+    let mode = rustix::fs::fstat(&refused)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+        return Err(Errno::ACCESS);
+    }
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    set_mode(&refused, mode | Mode::RUSR)?;
+    let opened = open();
+    set_mode(&refused, mode)?;
+    opened
 }
 
 fn visited(path: SafePath, stat: &Statx, file: Option<(std::fs::File, u64)>) -> Visited {

@@ -88,9 +88,9 @@ impl<'a> Observer<'a> {
         let mut all: Vec<String> = Vec::new();
         for line in new.lines() {
             if let Some((_, statement)) = line.split_once("LOG:  execute ") {
-                // The name of a prepared statement counts up.
+                // The name of a prepared statement counts up. From PostgreSQL 16 on, parameters have a capital letter.
                 all.push(statement.split_once(": ").map_or(statement, |(_, text)| text).to_owned());
-            } else if let (Some((_, values)), Some(last)) = (line.split_once("DETAIL:  parameters: "), all.last_mut()) {
+            } else if let (Some((_, values)), Some(last)) = (line.split_once("arameters: "), all.last_mut()) {
                 last.push_str(" -- ");
                 last.push_str(values);
             }

@@ -34,6 +34,28 @@ fn files_in_closed_folders_count() {
     rerun_unprivileged("hold::files_in_closed_folders_count");
 }
 
+#[test]
+fn walk_reads_files_that_a_program_closed_to_itself() {
+    let place = place();
+    let (folder, file) = (place.data().join("d"), place.data().join("d/f"));
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(&file, "kept").expect("a file");
+    for path in [&file, &folder] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o000)).expect("rights");
+    }
+    let mut seen = Vec::new();
+    let mut visit = |Visited { path, mode, file, .. }: Visited| {
+        let text = file.map(|(file, _)| std::io::read_to_string(file)).transpose()?;
+        seen.push((path.display(), mode, text));
+        Ok(())
+    };
+    let left_out = place.conversation.walk(&mut visit).expect("a walk");
+    assert!(left_out.is_empty(), "{left_out:?}");
+    assert_eq!(seen, [("d".to_owned(), 0, None), ("d/f".to_owned(), 0, Some("kept".to_owned()))]);
+    assert_eq!(fs::metadata(&file).expect("a file").mode() & 0o777, 0, "it is closed again");
+    rerun_unprivileged("hold::walk_reads_files_that_a_program_closed_to_itself");
+}
+
 /// A server that is neither root nor the program's user cannot open what the program closed.
 #[test]
 fn usage_is_refused_when_a_closed_folder_belongs_to_another_user() {
