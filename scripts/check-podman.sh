@@ -42,16 +42,19 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Podman always requests more processes than a machine allows that cannot raise limits. $1: a runtime. Prints a wrapper
-# that leaves that limit unchanged.
+# Podman always requests more processes than a machine allows that cannot raise limits, and from 5 on more open files in
+# a build. $1: a runtime. Prints a wrapper that leaves the first limit unchanged and requests no more files than allowed.
 tamed() {
-  local front=$FOLDER/$1
+  local front=$FOLDER/$1 files_max
+  files_max=$(ulimit -Hn)
   cat >"$front" <<TEXT
 #!/bin/bash
 for ((i = 1; i < \$#; i++)); do
   [ "\${!i}" = --bundle ] || continue
   j=\$((i + 1)) file=\${!j}/config.json
-  text=\$(jq '.process.rlimits |= map(select(.type != "RLIMIT_NPROC"))' "\$file") && printf '%s' "\$text" >"\$file"
+  text=\$(jq '.process.rlimits |= map(select(.type != "RLIMIT_NPROC")
+    | if .type == "RLIMIT_NOFILE" then (.hard, .soft) |= ([., $files_max] | min) else . end)' "\$file") &&
+    printf '%s' "\$text" >"\$file"
 done
 exec $(command -v "$1") "\$@"
 TEXT
