@@ -43,7 +43,7 @@ clean_up() {
 trap clean_up EXIT
 
 # Podman always requests more processes than a machine allows that cannot raise limits, and from 5 on more open files in
-# a build. $1: a runtime. Prints a wrapper that leaves the first limit unchanged and requests no more files than allowed.
+# a build. $1: a runtime. Prints a wrapper that does not set the first limit and requests no more files than allowed.
 tamed() {
   local front=$FOLDER/$1 files_max
   files_max=$(ulimit -Hn)
