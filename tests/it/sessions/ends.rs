@@ -155,7 +155,7 @@ async fn a_restart_goes_on_when_its_caller_goes_away_and_ends_with_the_server() 
 async fn an_interrupt_goes_on_when_its_caller_goes_away() {
     let server = FakeServer::with_kernel(&[]).await;
     let (who, session) = (owner(), open(&server, "a").await);
-    let run = begin(&server, request("a", "await"));
+    let run = begin(&server, request("a", "wake"));
     until("it runs", async || run.view().state.word() == "running").await;
     assert!(timeout(Duration::from_millis(10), server.sessions.interrupt(&who, session)).await.is_err());
     let report = run.finished().await.expect("a report");

@@ -20,7 +20,7 @@
 //! | `drop BYTES` | says that so much of what was printed was left out |
 //! | `stubborn` | interrupts are ignored from here on |
 //! | `linger 1500ms` | an interrupted step ends so long after its interrupt, from here on |
-//! | `await` | ends once an interrupt has come and another message after it |
+//! | `wake` | ends once an interrupt has come and another message after it |
 //! | `deaf` | nothing is read any more, as by a bridge that is stopped |
 //! | `forge` | output, a reply and an idle status for a request that is not this one |
 //! | `broken` | messages of this cell whose content is no JSON, nested too deeply, or of other types |
@@ -344,7 +344,7 @@ impl Kernel<'_> {
                 return CellEnd::Dead;
             }
             "deaf" => pending().await,
-            "await" => {
+            "wake" => {
                 while let Some(message) = self.next().await {
                     if message.header["msg_type"] == "interrupt" {
                         // The next message wakes it.
