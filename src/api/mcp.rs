@@ -149,9 +149,9 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(format!("name: there is no tool `{name}`: see tools/list"), None));
         };
         let mut caller = self.caller(&context.extensions)?;
-        // A client of an earlier revision may refuse an answer with a link. A bare call names no revision.
-        let knows_links = context.protocol_version().is_none_or(|version| version >= ProtocolVersion::V_2025_06_18);
-        caller.view.links &= knows_links || caller.session.is_none();
+        // A bare call names no revision.
+        let has_links = context.protocol_version().is_none_or(|version| knows_links(&version));
+        caller.view.links &= has_links || caller.session.is_none();
         let returned = match caller.check_scope(tool.scope()).and_then(|()| Returned::of(&request)) {
             Ok(returned) => returned,
             Err(failure) => return Ok(content::failure(&caller, &failure).into()),
@@ -309,6 +309,11 @@ impl ServerHandler for McpServer {
 fn one_page(request: PageRequest) -> McpResult<()> {
     let refused = |_| ErrorData::invalid_params("cursor: the list is one page, so there is none: leave it out", None);
     request.and_then(|request| request.cursor).map(refused).map_or(Ok(()), Err)
+}
+
+/// Whether revisions like this one have link blocks. A client of an earlier one may refuse an answer that has some.
+pub fn knows_links(version: &ProtocolVersion) -> bool {
+    *version >= ProtocolVersion::V_2025_06_18
 }
 
 /// Why a request is refused whose parameters do not fit its method, or whose method is unknown.

@@ -4,14 +4,13 @@
 
 use axum::{http::request::Parts, response::Response};
 use bytes::Bytes;
-use rmcp::model::ProtocolVersion;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{Mount, accepts, session_id, sessions::Session};
 use crate::{
     api::{
-        mcp::{ToolName, shared_conversation},
+        mcp::{ToolName, knows_links, shared_conversation},
         schema::parse::by_size,
     },
     domain::{ConversationKey, Failure, Principal, RunId, Scope},
@@ -119,7 +118,7 @@ fn without_session(head: &Parts, session: Option<&Session>) -> Parts {
     head.headers.remove("mcp-session-id");
     head.headers.remove("last-event-id");
     // The other server does not see that the client's revision has no link blocks.
-    if session.is_some_and(|session| session.version < ProtocolVersion::V_2025_06_18) {
+    if session.is_some_and(|session| !knows_links(&session.version)) {
         let query = head.uri.query().unwrap_or_default();
         head.uri = format!("{}?{query}&links=off", head.uri.path()).parse().unwrap_or(head.uri);
     }
