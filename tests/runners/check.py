@@ -1,5 +1,5 @@
 """Runs every program here in several ways: by the plain entrypoint, whose result a case may state; and by protocol 1 at
-once, after the interpreter said that it is warm, and for Python also while it loads the rest or when it has loaded it.
+once or after the interpreter said that it is warm, and for Python also while it loads the rest or when it has loaded it.
 The same output, status and files are wanted in all ways, byte for byte.
 
 The programs are the cases beside this file (README.md) and those in `awkward/`, which state no result. `--time`
@@ -118,11 +118,16 @@ def moment_of(program):
     return zlib.crc32(program.name.encode()) / 0xFFFFFFFF
 
 
-def ways_of(program):
+def ways_of(program, every_way):
     """Python is warm when it has what most programs import, and loads the rest when no program comes. Each program is
-    also run in one of the two later states, and not in both, since each run starts a container."""
-    rest = ["loading" if moment_of(program) < 0.5 else "loaded"] if program.language == "python" else []
-    return ["at once", "warm", *rest]
+    run in one of the two first states and, in Python, in one of the two later ones, since each run starts a container;
+    in every one with LONG=1."""
+    groups = [["at once", "warm"]] + ([["loading", "loaded"]] if program.language == "python" else [])
+    return [way for group in groups for way in (group if every_way else [chosen(program, group)])]
+
+
+def chosen(program, ways):
+    return ways[zlib.crc32(f"{program.name} {ways[0]}".encode()) % len(ways)]
 
 
 def prepare(sandbox, way, program):
@@ -153,12 +158,13 @@ def outcome(way, image, program):
 
 
 def check(prefix, program, only_plain):
+    every_way = os.environ.get("LONG") == "1"
     image = prefix + program.language
     try:
         plain = outcome("plain", image, program)
         for fault in plain.faults(program.stated):
             yield f"  plain\n    {fault}\n    standard error was {shown(plain.stderr)}"
-        for way in [] if only_plain else ways_of(program):
+        for way in [] if only_plain else ways_of(program, every_way):
             for difference in plain.differences(outcome(way, image, program)):
                 yield f"  {way}\n    {difference}"
     except Exception as error:
