@@ -274,5 +274,6 @@ async fn page_shows_tables_plots_and_interactive_plots() {
     assert_eq!(traceback.matches("Traceback (most recent call last)").count(), 1, "{traceback}");
     let has_colours = sheet.browser.script("return document.querySelector('#terminal .fg1') !== null").await;
     assert_eq!(has_colours, true, "{traceback}");
+    sheet.browser.close().await;
     server.stop().await;
 }

@@ -76,6 +76,7 @@ async fn skills_are_read_uploaded_replaced_and_deleted_on_the_page() {
     sheet.click("confirm-yes").await;
     until("it is gone", async || rows(browser).await.len() == 2).await;
     assert_eq!(scene.listed(crate::support::server::TOKEN).await, ["public/danger", "public/report"]);
+    sheet.browser.close().await;
     scene.server.stop().await;
 }
 
@@ -89,5 +90,6 @@ async fn without_skills_the_page_does_not_offer_any() {
     let facts = sheet.browser.script("return document.getElementById('runner-facts').innerText").await;
     let facts = facts.as_str().expect("text");
     assert!(facts.contains("Memory") && facts.contains("of a core"), "a runner's limits are shown: {facts}");
+    sheet.browser.close().await;
     server.stop().await;
 }
