@@ -62,7 +62,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("services::network", &["shares", "tokens", "waits"]),
     ("services::sandbox", &["frames", "janitor", "network", "skills"]),
     ("services::skills", &[]),
-    ("services::standby", &["frames", "janitor", "isolation_check", "sandbox", "waits"]),
+    ("services::standby", &["frames", "janitor", "isolation_check", "sandbox", "tasks", "waits"]),
     (
         "services::sessions",
         &["carrier", "files", "frames", "janitor", "network", "sandbox", "shared_parts", "shares", "standby", "tasks"],
@@ -83,6 +83,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
             "shared_parts",
             "shares",
             "standby",
+            "tasks",
             "tokens",
         ],
     ),
