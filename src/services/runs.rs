@@ -29,7 +29,7 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span, warn};
 
 pub(super) use self::{
@@ -49,6 +49,7 @@ use super::{
     peers::Peers,
     sessions::Sessions,
     shared_parts::SharedParts,
+    tasks::Tasks,
 };
 use crate::{
     domain::{
@@ -89,8 +90,7 @@ struct Inner {
     options: RunsOptions,
     registry: Registry,
     feed: Feed,
-    tasks: TaskTracker,
-    stopping: CancellationToken,
+    tasks: Tasks,
     cancel_all: CancellationToken,
 }
 
@@ -104,8 +104,7 @@ impl Runs {
             options,
             registry: Registry::new(options),
             feed: Feed::default(),
-            tasks: TaskTracker::new(),
-            stopping: CancellationToken::new(),
+            tasks: Tasks::default(),
             cancel_all: CancellationToken::new(),
         }))
     }
@@ -116,7 +115,7 @@ impl Runs {
     /// A full queue, an exceeded rate, a server that is stopping.
     pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
         let parts = &self.0.parts;
-        let checked = self.0.check_running().and_then(|()| self.0.admission.check_capacity(who));
+        let checked = self.0.tasks.check_running().and_then(|()| self.0.admission.check_capacity(who));
         checked.inspect_err(|failure| parts.observer.refused(failure.code))
     }
 
@@ -138,7 +137,7 @@ impl Runs {
 
     fn admit(&self, request: RunRequest) -> Result<RunHandle, Failure> {
         let inner = &self.0;
-        inner.check_running()?;
+        inner.tasks.check_running()?;
         let runner = inner.runner(&request)?;
         inner.parts.variables.check(&request.env)?;
         inner.parts.peers.check(&request.conversation)?;
@@ -365,24 +364,19 @@ impl Runs {
     /// Admits nothing more, leaves conversations without runs to the other servers, lets runs end within `grace`, then
     /// cancels them, detached ones too, and waits until each has cleaned up; then ends every feed.
     pub async fn stop(&self, grace: Duration) {
-        self.0.stopping.cancel();
+        self.0.tasks.stop.cancel();
         self.0.sessions.expect_stop();
         self.0.parts.peers.leave();
-        self.0.tasks.close();
-        if timeout(grace, self.0.tasks.wait()).await.is_err() {
+        if timeout(grace, self.0.tasks.end()).await.is_err() {
             warn!(runs = self.under_way(), "the server stops: running programs are cancelled");
             self.0.cancel_all.cancel();
-            self.0.tasks.wait().await;
+            self.0.tasks.end().await;
         }
         self.0.feed.close();
     }
 }
 
 impl Inner {
-    fn check_running(&self) -> Result<(), Failure> {
-        if self.stopping.is_cancelled() { Err(Failure::stopping()) } else { Ok(()) }
-    }
-
     /// The runner of a request, which keeps the rules of that runner.
     fn runner(&self, request: &RunRequest) -> Result<Runner, Failure> {
         let runner = self.parts.catalog.get(&request.language)?;

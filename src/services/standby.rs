@@ -30,7 +30,6 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, oneshot};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 #[cfg(test)]
@@ -43,6 +42,7 @@ use super::{
     isolation_check::IsolationState,
     janitor::Lease,
     sandbox::{ExtraMounts, Sandboxes, Started},
+    tasks::Tasks,
     waits::WAITS_MAX,
 };
 use crate::{
@@ -97,8 +97,7 @@ struct Inner {
     wake: Notify,
     taken: AtomicU64,
     rounds: AtomicU64,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    tasks: Tasks,
 }
 
 /// A standby that was taken by a run.
@@ -137,14 +136,13 @@ impl Standbys {
             wake: Notify::new(),
             taken: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks: Tasks::default(),
         }))
     }
 
     /// Starts refilling, for the languages that were in use when an earlier process ended too.
     pub fn start(&self) {
-        if self.0.options.total_max > 0 {
+        if self.is_on() {
             self.0.tasks.spawn(refill::refill(Arc::clone(&self.0)));
         }
     }
@@ -167,7 +165,7 @@ impl Standbys {
         // The engine fixed these limits when it created the sandbox; the server enforces the others.
         let Limits { wall_ms, output_bytes_max, output_kept_bytes, .. } = *limits;
         let fixed = Limits { wall_ms, output_bytes_max, output_kept_bytes, ..self.0.parts.sandboxes.limits_of(runner) };
-        let usable = self.0.options.total_max > 0 && *limits == fixed;
+        let usable = self.is_on() && *limits == fixed;
         let (own, starting) = {
             let mut pool = self.0.pool.lock();
             // One of another image is stale, or of another language.
@@ -260,12 +258,11 @@ impl Standbys {
 
     /// Ends the tasks and releases every standby to the janitor.
     pub async fn stop(&self) {
-        self.0.stop.cancel();
-        self.0.tasks.close();
+        self.0.tasks.stop.cancel();
         // Dropping a standby ends its watcher; the lease is not dropped under the lock.
         let standbys = std::mem::take(&mut self.0.pool.lock().standbys);
         drop(standbys);
-        self.0.tasks.wait().await;
+        self.0.tasks.end().await;
         // Those that were begun meanwhile.
         let standbys = std::mem::take(&mut self.0.pool.lock().standbys);
         drop(standbys);
@@ -312,11 +309,12 @@ impl Inner {
     fn remember(self: &Arc<Self>) {
         let languages: Vec<String> = self.pool.lock().languages.keys().map(Language::to_string).collect();
         let store = Arc::clone(&self.parts.store);
-        self.tasks.spawn_blocking(move || {
+        let storing = tokio::task::spawn_blocking(move || {
             if let Err(error) = store.remember_languages(&languages) {
                 debug!(%error, "the languages in use were not stored");
             }
         });
+        self.tasks.spawn(storing);
     }
 
     fn lease(&self, runner: &Runner, data: DataFolder, mounts: ExtraMounts) -> (Arc<Lease>, SandboxSpec) {

@@ -139,7 +139,7 @@ impl Runs {
     ) -> Result<ConversationTurn, Failure> {
         let service = Arc::clone(&self.0);
         let parts = &service.parts;
-        let entered = service.check_running().and_then(|()| parts.peers.check(conversation));
+        let entered = service.tasks.check_running().and_then(|()| parts.peers.check(conversation));
         let count = || parts.tokens.begin(&conversation.owner, language);
         let entered = entered.and_then(|()| service.admission.enter(conversation, 0, count));
         let (ticket, by) = entered.inspect_err(|failure| parts.observer.refused(failure.code))?;

@@ -45,13 +45,13 @@ struct Demand {
 pub(super) async fn refill(inner: Arc<Inner>) {
     inner.recall().await;
     // No program runs before then, and the check may select another configuration of the engine.
-    if inner.stop.run_until_cancelled(inner.parts.isolation.verified()).await.is_none() {
+    if inner.tasks.stop.run_until_cancelled(inner.parts.isolation.verified()).await.is_none() {
         return;
     }
     let mut rounds = every(ROUND);
     loop {
         tokio::select! {
-            () = inner.stop.cancelled() => return,
+            () = inner.tasks.stop.cancelled() => return,
             () = inner.wake.notified() => {}
             () = inner.pause() => {}
             _ = rounds.tick() => {
@@ -60,7 +60,7 @@ pub(super) async fn refill(inner: Arc<Inner>) {
         }
         inner.retire();
         while let Some(demand) = inner.demand().await {
-            if inner.stop.is_cancelled() || !inner.begin(demand).await {
+            if inner.tasks.stop.is_cancelled() || !inner.begin(demand).await {
                 break;
             }
         }

@@ -89,7 +89,7 @@ pub(super) async fn watch(
             }
             () = sleep_until(until), if waiting.is_some() => is_warm = true,
             // Nothing takes a standby that was begun while the service stopped.
-            () = inner.stop.cancelled() => return,
+            () = inner.tasks.stop.cancelled() => return,
             () = sleep_until(fast_until), if is_fast => {
                 if !inner.limit_cpu(&spec, &mut is_fast).await {
                     return inner.forget(id);
