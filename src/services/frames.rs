@@ -173,11 +173,6 @@ pub(crate) fn request(program: &[u8], start: &Start<'_>, stdin: &[u8], open: boo
     out.freeze()
 }
 
-/// The frames that start the kernel of a session; its input stays open.
-pub(crate) fn session(start: &Start<'_>) -> Bytes {
-    [frame(CONFIG, &start.config()), frame(GO, &[])].concat().into()
-}
-
 fn frame(kind: u8, payload: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(HEAD_BYTES + payload.len());
     put(&mut out, kind, payload);
@@ -376,7 +371,8 @@ mod tests {
         assert_eq!(bytes, expected.concat());
         let some: Environment = serde_json::from_str(r#"{"K":"v"}"#).expect("an environment");
         let (kernel, authority) = (Some("python3"), Some("PEM"));
-        let session = session(&Start { args: &[], env: &some, kernel, channels: true, authority, ..start });
+        let of_session = Start { args: &[], env: &some, kernel, channels: true, authority, ..start };
+        let session = request(&[], &of_session, &[], true);
         let config = concat!(
             r#"{"args":[],"env":{"K":"v"},"wallMs":1000,"graceMs":2000,"kernel":"python3","#,
             r#""channels":true,"authority":"PEM"}"#

@@ -104,12 +104,13 @@ impl Kernel {
         let followers = Arc::new(Followers::default());
         let (close, stuck) = (CancellationToken::new(), CancellationToken::new());
         let env = &Network::environment(env, channels.as_ref());
-        let request = frames::session(&Start {
+        let start = Start {
             kernel: Some(name),
             channels: channels.is_some(),
             authority: channels.as_ref().and_then(Channels::authority_pem),
             ..Start::new(&[], env, age_max, GRACE)
-        });
+        };
+        let request = frames::request(&[], &start, &[], true);
         let (stdin, mut sandbox) = attach(started);
         let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
         let reporter = Arc::clone(&link.reporter);
