@@ -41,7 +41,10 @@ mod waits;
 
 use tracing::warn;
 
-use crate::{domain::Failure, ports::database::DatabaseError};
+use crate::{
+    domain::{Code, Failure},
+    ports::database::DatabaseError,
+};
 
 /// Cuts a page to its length: what the next one begins after, where more items than `limit` were found.
 fn cut<T, A>(items: &mut Vec<T>, limit: usize, place: impl FnOnce(&T) -> A) -> Option<A> {
@@ -54,6 +57,6 @@ fn cut<T, A>(items: &mut Vec<T>, limit: usize, place: impl FnOnce(&T) -> A) -> O
 impl From<DatabaseError> for Failure {
     fn from(error: DatabaseError) -> Self {
         warn!(%error, "the database did not answer");
-        error.failure()
+        Failure::new(Code::DatabaseUnavailable, "The server's database does not answer: try again in a moment.")
     }
 }

@@ -19,13 +19,6 @@ pub struct DatabaseError(pub String);
 
 pub type DbResult<T> = Result<T, DatabaseError>;
 
-impl DatabaseError {
-    /// The failure for a client, without the driver's words.
-    pub fn failure(&self) -> Failure {
-        Failure::new(Code::DatabaseUnavailable, "The server's database does not answer: try again in a moment.")
-    }
-}
-
 /// The failure where the settings name no database.
 pub fn no_database() -> Failure {
     Failure::new(Code::DatabaseUnavailable, "This server has no database: set DATABASE_URL.")
