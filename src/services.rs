@@ -53,6 +53,16 @@ fn cut<T, A>(items: &mut Vec<T>, limit: usize, place: impl FnOnce(&T) -> A) -> O
     items.last().filter(|_| more).map(place)
 }
 
+/// How many of the items, from the first one on, fit into so many bytes together: at least one.
+fn fitting(bytes: impl Iterator<Item = u64>, bytes_max: u64) -> usize {
+    let mut sum = 0_u64;
+    let fits = |bytes: &u64| {
+        sum = sum.saturating_add(*bytes);
+        sum <= bytes_max
+    };
+    bytes.take_while(fits).count().max(1)
+}
+
 /// Logs the cause, which clients must not see.
 impl From<DatabaseError> for Failure {
     fn from(error: DatabaseError) -> Self {

@@ -6,6 +6,7 @@ use super::{Files, FilesOptions};
 use crate::{
     domain::{Change, ConversationKey, Failure, FileEntry, SafePath, text::json_bytes},
     ports::storage::{FileFilter, ListBounds, Listing, Mark, Skipped, Storage},
+    services::fitting,
 };
 
 /// The files in one answer, in bytes of JSON, and the skipped things. A tool's answer shows a file up to three times
@@ -143,12 +144,8 @@ impl Files {
 
 /// As many items as fit into these bytes, at least one, and whether some were left out.
 fn within<T>(mut items: Vec<T>, bytes_max: usize, bytes: impl Fn(&T) -> usize) -> (Vec<T>, bool) {
-    let mut sum = 0;
-    let fits = items.iter().take_while(|item| {
-        sum += bytes(item);
-        sum <= bytes_max
-    });
-    let (all, fits) = (items.len(), fits.count().max(1));
+    let (all, bytes) = (items.len(), items.iter().map(|item| bytes(item) as u64));
+    let fits = fitting(bytes, bytes_max as u64);
     items.truncate(fits);
     (items, fits < all)
 }

@@ -12,6 +12,7 @@ use crate::{
         database::{DbResult, within},
         history::{HistoryLine, LineEnd, LineFilter, Notable, PartLine, UsageFilter, UsageLine},
     },
+    services::fitting,
 };
 
 /// How long a caller waits for an answer.
@@ -73,7 +74,7 @@ impl History {
         let (has_more, lines) = answer(async {
             // One more than requested shows whether there is another page.
             let bytes = store.page_bytes(filter, limit.saturating_add(1)).await?;
-            let limit = limit.min(fitting(&bytes));
+            let limit = limit.min(fitting(bytes.iter().copied(), PAGE_BYTES_MAX));
             let has_more = bytes.len() > limit;
             // A line that has come meanwhile takes the place of the last one.
             let mut lines = store.page(filter, limit + usize::from(!has_more)).await?;
@@ -123,16 +124,6 @@ impl History {
     fn stored(&self) -> Result<&dyn Store, Failure> {
         self.store.as_deref().ok_or_else(unavailable)
     }
-}
-
-/// How many lines of these lengths, from the first one on, are a page: at least one.
-fn fitting(bytes: &[u64]) -> usize {
-    let mut sum = 0_u64;
-    let fits = |bytes: &&u64| {
-        sum = sum.saturating_add(**bytes);
-        sum <= PAGE_BYTES_MAX
-    };
-    bytes.iter().take_while(fits).count().max(1)
 }
 
 async fn answer<T>(call: impl Future<Output = DbResult<T>>) -> Result<T, Failure> {
