@@ -37,11 +37,13 @@ impl Observability {
         Ok(Self { metrics: Arc::default(), audit, traces })
     }
 
-    pub(super) fn observers(&self) -> Observers {
+    /// Those of here, and two that belong to services.
+    pub(super) fn observers(&self, others: [Arc<dyn Observer>; 2]) -> Arc<dyn Observer> {
         let mut all: Vec<Arc<dyn Observer>> = vec![Arc::clone(&self.metrics) as _];
         all.extend(self.audit.clone().map(|audit| audit as _));
         all.extend(self.traces.clone().map(|traces| traces as _));
-        Observers(all)
+        all.extend(others);
+        Arc::new(Observers(all))
     }
 
     pub(super) fn exposition(

@@ -129,7 +129,7 @@ impl Parts {
         let (stop, clock, bodies) = (CancellationToken::new(), Arc::new(SystemClock), options::bodies(config));
         let (history, keys) = recorders(config, store.instance(), database.as_ref());
         let refusals = Arc::new(Refusals::new(clock.clone()));
-        let observer = observers(observability, &history, &refusals);
+        let observer = observability.observers([history.clone(), refusals.clone()]);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
         let (shared, discovery) = shared(config, signer, store, engine, probe, database.as_ref(), observer).await?;
         let sign_in = sign_in::parts(config, database.as_ref(), &shared.tokens, &shared.observer, bodies.clone())?;
@@ -237,10 +237,6 @@ async fn shared(
         observer,
     };
     Ok((shared, discovery))
-}
-
-fn observers(all: &Observability, history: &Arc<History>, refusals: &Arc<Refusals>) -> Arc<dyn Observer> {
-    Arc::new(all.observers().with(Arc::clone(history) as _).with(Arc::clone(refusals) as _))
 }
 
 /// Signs links with the first secret of the settings.

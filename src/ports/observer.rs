@@ -298,12 +298,3 @@ pub struct TraceCounts {
 /// Several observers as one, called in this order.
 #[derive(Clone, Default)]
 pub struct Observers(pub Vec<Arc<dyn Observer>>);
-
-impl Observers {
-    /// These and one more.
-    #[must_use]
-    pub fn with(mut self, another: Arc<dyn Observer>) -> Self {
-        self.0.push(another);
-        self
-    }
-}
