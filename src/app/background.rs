@@ -14,8 +14,8 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _};
-use tokio::{task::JoinHandle, time::timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::{StartError, listen, listen_on, parts::Parts};
@@ -31,7 +31,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(20);
 const DATABASE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Background {
-    tasks: Vec<JoinHandle<()>>,
+    tasks: TaskTracker,
 }
 
 impl Background {
@@ -49,9 +49,10 @@ impl Background {
         recover(&parts.shared.store).await;
         parts.shared.standbys.start();
         parts.api.sessions.start();
-        let stop = || parts.stop.clone();
-        let mut tasks = vec![Arc::clone(&parts.discovery).follow(stop()), Arc::clone(&parts.retention).start(stop())];
-        tasks.push(parts.api.packages.start(stop()));
+        let (stop, tasks) = (|| parts.stop.clone(), TaskTracker::new());
+        tasks.spawn(Arc::clone(&parts.discovery).follow(stop()));
+        tasks.spawn(Arc::clone(&parts.retention).run(stop()));
+        tasks.spawn(parts.api.packages.clone().run(stop()));
         if let Some(database) = parts.database.clone() {
             // So that the first request finds them, where the database answers.
             let first = async {
@@ -63,10 +64,12 @@ impl Background {
                 }
             };
             let _ = timeout(DATABASE_MAX, first).await;
-            tasks.push(tokio::spawn(keep(database, parts.api.clone(), stop())));
-            tasks.push(parts.api.tools.start(stop()));
-            tasks.extend(parts.sign_in.clone().map(|sign_in| tokio::spawn(sign_in.keep(stop()))));
-            tasks.push(tokio::spawn(end_what_tokens_opened(parts.shared.tokens.ends(), parts.api.clone(), stop())));
+            tasks.spawn(keep(database, parts.api.clone(), stop()));
+            tasks.spawn(parts.api.tools.clone().follow(stop()));
+            if let Some(sign_in) = parts.sign_in.clone() {
+                tasks.spawn(sign_in.keep(stop()));
+            }
+            tasks.spawn(end_what_tokens_opened(parts.shared.tokens.ends(), parts.api.clone(), stop()));
         }
         if let Some(listener) = metrics {
             let surface = parts.surface(&parts.metrics_router);
@@ -76,8 +79,10 @@ impl Background {
     }
 
     /// Starts to test whether the engine isolates; `parts.shared.isolation` has the result. A second call does nothing.
-    pub(super) fn test_isolation(&mut self, parts: &mut Parts) {
-        self.tasks.extend(parts.check.take().map(|check| check.start(parts.stop.clone())));
+    pub(super) fn test_isolation(&self, parts: &mut Parts) {
+        if let Some(check) = parts.check.take() {
+            self.tasks.spawn(check.run(parts.stop.clone()));
+        }
     }
 
     /// Ends every run and every task, so that no sandbox is left: runs first, then sessions and standbys, then the
@@ -92,9 +97,8 @@ impl Background {
         parts.api.sessions.stop().await;
         parts.shared.standbys.stop().await;
         parts.shared.sandboxes.janitor.drain(DRAIN_MAX).await;
-        for task in self.tasks {
-            drop(task.await);
-        }
+        self.tasks.close();
+        self.tasks.wait().await;
         parts.shared.files.close().await;
     }
 }

@@ -1,7 +1,7 @@
 //! Keeps the catalog of runners up to date: lists the runners at the start and whenever the engine reports a change.
 //!
 //! ```text
-//! Discovery::start ── follow: one task; ended by `stop`
+//! Discovery::follow ── one task; ended by `stop`
 //! ```
 
 use std::{
@@ -11,7 +11,6 @@ use std::{
 
 use futures_util::StreamExt;
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -79,18 +78,16 @@ impl Discovery {
     }
 
     /// Follows the engine until `stop`.
-    pub fn follow(self: Arc<Self>, stop: CancellationToken) -> JoinHandle<()> {
-        tokio::spawn(async move {
-            let mut changes = self.engine.changes();
-            loop {
-                tokio::select! {
-                    change = changes.next() => if change.is_none() { return },
-                    () = stop.cancelled() => return,
-                }
-                if let Err(error) = self.refresh().await {
-                    warn!(error = %chain(&error), "the runners were not listed; the known ones stay");
-                }
+    pub async fn follow(self: Arc<Self>, stop: CancellationToken) {
+        let mut changes = self.engine.changes();
+        loop {
+            tokio::select! {
+                change = changes.next() => if change.is_none() { return },
+                () = stop.cancelled() => return,
             }
-        })
+            if let Err(error) = self.refresh().await {
+                warn!(error = %chain(&error), "the runners were not listed; the known ones stay");
+            }
+        }
     }
 }

@@ -10,9 +10,9 @@
 //! template.
 //!
 //! ```text
-//! IsolationCheck::start ── one task: tries one runner after another until the result is final; waits for runners and
-//!                          for an engine that does not answer; ended by `stop`
-//!                          where runners differ: checks each that has not passed, a few at once, until `stop`
+//! IsolationCheck::run ── one task: tries one runner after another until the result is final; waits for runners and for
+//!                        an engine that does not answer; ended by `stop`
+//!                        where runners differ: checks each that has not passed, a few at once, until `stop`
 //! ```
 
 pub(crate) mod inspection;
@@ -23,7 +23,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
+use tokio::{sync::Semaphore, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{field::display, info, warn};
 
@@ -77,17 +77,15 @@ struct Inconclusive {
 
 impl IsolationCheck {
     /// Checks until the result is final; where runners differ, until `stop`.
-    pub fn start(self, stop: CancellationToken) -> JoinHandle<()> {
-        tokio::spawn(async move {
-            let check = async {
-                if self.differs_by_runner() {
-                    self.check_each().await;
-                } else {
-                    self.check().await;
-                }
-            };
-            let _ = stop.run_until_cancelled(check).await;
-        })
+    pub async fn run(self, stop: CancellationToken) {
+        let check = async {
+            if self.differs_by_runner() {
+                self.check_each().await;
+            } else {
+                self.check().await;
+            }
+        };
+        let _ = stop.run_until_cancelled(check).await;
     }
 
     async fn check(&self) {

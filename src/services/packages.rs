@@ -9,7 +9,7 @@
 //! ```text
 //! Packages::install ── one tracked task an installation; goes on when its caller goes away; ended by `stop`,
 //!                      and with its token
-//! Packages::start   ── one task: deletes trees that were not used for long
+//! Packages::run     ── one task: deletes trees that were not used for long
 //! ```
 //!
 //! [`requests`] decides which may begin, and for which token each counts. Knows neither formats of packages nor the
@@ -24,7 +24,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Semaphore,
-    task::JoinHandle,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -166,17 +165,14 @@ impl Packages {
         made
     }
 
-    /// Starts to delete what was not used for long.
-    pub fn start(&self, stop: CancellationToken) -> JoinHandle<()> {
-        let inner = Arc::clone(&self.0);
-        tokio::spawn(async move {
-            while inner.options.is_some() {
-                inner.trim().await;
-                if stop.run_until_cancelled(sleep(TRIM_EVERY)).await.is_none() {
-                    return;
-                }
+    /// Deletes what was not used for long, until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        while self.0.options.is_some() {
+            self.0.trim().await;
+            if stop.run_until_cancelled(sleep(TRIM_EVERY)).await.is_none() {
+                return;
             }
-        })
+        }
     }
 
     /// Whether packages can be installed for some language that there is.

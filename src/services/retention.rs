@@ -2,7 +2,7 @@
 //! while all together exceed the limit. A conversation in use is never deleted.
 //!
 //! ```text
-//! Retention::start ── one task: a round at once, then one a minute; ended by `stop`
+//! Retention::run ── one task: a round at once, then one a minute; ended by `stop`
 //! ```
 //!
 //! If conversations have disks of their own, those that were not used lately are unmounted.
@@ -16,7 +16,7 @@
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -67,20 +67,18 @@ impl Retention {
     }
 
     /// Runs rounds until `stop`. Does nothing when no limit is set.
-    pub fn start(self: Arc<Self>, stop: CancellationToken) -> JoinHandle<()> {
-        tokio::spawn(async move {
-            let kept = self.options.unused_max.is_none() && self.options.total_bytes_max.is_none();
-            if kept && !self.options.own_disks && !self.files.quota().is_by_owner() {
-                return;
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let kept = self.options.unused_max.is_none() && self.options.total_bytes_max.is_none();
+        if kept && !self.options.own_disks && !self.files.quota().is_by_owner() {
+            return;
+        }
+        let begun = Instant::now();
+        let mut rounds = every(ROUND);
+        while stop.run_until_cancelled(rounds.tick()).await.is_some() {
+            if let Some(Err(failure)) = stop.run_until_cancelled(self.round_after(begun.elapsed())).await {
+                warn!(%failure, "a round of retention failed");
             }
-            let begun = Instant::now();
-            let mut rounds = every(ROUND);
-            while stop.run_until_cancelled(rounds.tick()).await.is_some() {
-                if let Some(Err(failure)) = stop.run_until_cancelled(self.round_after(begun.elapsed())).await {
-                    warn!(%failure, "a round of retention failed");
-                }
-            }
-        })
+        }
     }
 
     /// One round long after the start; returns the number of deleted conversations.

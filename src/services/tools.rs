@@ -6,7 +6,7 @@
 //! failure.
 //!
 //! ```text
-//! Tools::start ── one task: follows what other servers changed, deletes what has expired, ends unused sandboxes
+//! Tools::follow ── one task: follows what other servers changed, deletes what has expired, ends unused sandboxes
 //! search ── one task a server whose tools are read; it ends with the read, which has a time limit
 //! modules ── one tracked task a server whose modules are made; goes on when its caller goes away; ended by `stop`
 //! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
@@ -23,7 +23,6 @@ mod talk;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -89,24 +88,22 @@ impl Tools {
     }
 
     /// Follows what other servers changed, until this one stops.
-    pub fn start(&self, stop: CancellationToken) -> JoinHandle<()> {
-        let inner = Arc::clone(&self.0);
-        tokio::spawn(async move {
-            let mut ticks = every(FOLLOW_EVERY);
-            let (mut was_away, mut count) = (false, 0_u32);
-            while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-                let Some(read) = stop.run_until_cancelled(inner.parts.directory.load()).await else { return };
-                if let (Err(error), false) = (&read, was_away) {
-                    warn!(%error, "tool servers are not read from the database; those that are known go on");
-                }
-                was_away = read.is_err();
-                inner.parts.directory.rest();
-                if count.is_multiple_of(FORGET_EVERY) {
-                    stop.run_until_cancelled(inner.parts.approvals.forget()).await;
-                }
-                count = count.wrapping_add(1);
+    pub async fn follow(self, stop: CancellationToken) {
+        let ToolsParts { directory, approvals, .. } = &self.0.parts;
+        let mut ticks = every(FOLLOW_EVERY);
+        let (mut was_away, mut count) = (false, 0_u32);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            let Some(read) = stop.run_until_cancelled(directory.load()).await else { return };
+            if let (Err(error), false) = (&read, was_away) {
+                warn!(%error, "tool servers are not read from the database; those that are known go on");
             }
-        })
+            was_away = read.is_err();
+            directory.rest();
+            if count.is_multiple_of(FORGET_EVERY) {
+                stop.run_until_cancelled(approvals.forget()).await;
+            }
+            count = count.wrapping_add(1);
+        }
     }
 
     /// Ends what it has in sandboxes.

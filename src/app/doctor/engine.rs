@@ -121,7 +121,7 @@ async fn isolation(
         }
     };
     parts.shared.sandboxes.janitor.start();
-    let check = parts.check.take().map(|check| check.start(parts.stop.clone()));
+    let check = parts.check.take().map(|check| tokio::spawn(check.run(parts.stop.clone())));
     match timeout(TEST_MAX, parts.shared.isolation.tried()).await {
         Ok(Isolation::Verified { notes, rejected }) => {
             findings.ok("isolation", "a sandbox has the required user, limits and isolation");
