@@ -2,7 +2,7 @@
 
 use axum::{Router, http::header, routing::get};
 use utoipa::{
-    OpenApi as _, ToSchema,
+    OpenApi as _,
     openapi::{
         Content, OpenApi, Ref, RefOr, Response, ResponseBuilder,
         path::Operation,
@@ -33,6 +33,8 @@ use crate::{
     ),
     servers((url = "/", description = "This server.")),
     security(("token" = [])),
+    // What no operation names as its body: refusals, the JSON inside an event's data, a word of a query.
+    components(schemas(Problem, PistonRefusal, RunEvent, NotableWord)),
     tags(
         (name = "runs", description = "Programs that run, ran or wait."),
         (name = "sessions", description = "Sandboxes that keep an interpreter between the cells of a conversation."),
@@ -106,13 +108,6 @@ pub fn document() -> OpenApi {
     document.merge(v1::document());
     document.merge(piston::document());
     let components = document.components.get_or_insert_default();
-    // What no operation names as its body: refusals, the JSON inside an event's data, a word of a query.
-    let mut schemas = Vec::new();
-    with_parts::<Problem>(&mut schemas);
-    with_parts::<PistonRefusal>(&mut schemas);
-    with_parts::<RunEvent>(&mut schemas);
-    with_parts::<NotableWord>(&mut schemas);
-    components.schemas.extend(schemas);
     for (name, schema) in &mut components.schemas {
         if let RefOr::T(Schema::Object(object)) = schema
             && !WITH_NULLS.contains(&name.as_str())
@@ -134,11 +129,6 @@ pub fn document() -> OpenApi {
         }
     }
     document
-}
-
-fn with_parts<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-    schemas.push((T::name().into_owned(), T::schema()));
-    T::schemas(schemas);
 }
 
 /// The document as it is served and checked in.
