@@ -43,8 +43,9 @@ pub enum Source {
     Lenient,
 }
 
-/// What is wrong with a member, or within it.
-#[derive(Debug)]
+/// What is wrong with a member, or within it. Each surface has its own sentences about it.
+#[derive(Debug, thiserror::Error)]
+#[error("a member is wrong")]
 pub enum Wrong {
     Unknown { name: String, known: &'static [&'static str] },
     Missing { name: &'static str },
@@ -318,14 +319,6 @@ impl<'de> Deserializer<'de> for Json {
         tuple_struct identifier ignored_any
     }
 }
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::error::Error for Wrong {}
 
 impl Error for Wrong {
     fn custom<T: fmt::Display>(why: T) -> Self {
