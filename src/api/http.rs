@@ -86,7 +86,6 @@ pub struct HttpParts {
 pub fn router(parts: HttpParts) -> Router {
     let HttpParts { relay, mcp, api, sign_in, readiness, metrics, observer, names, proxies } = parts;
     let ApiParts { tokens, bodies, .. } = api.clone();
-    let base: sign_in::Challenge = sign_in.as_ref().map(|parts| Arc::clone(&parts.base));
     let recognize = || middleware::from_fn_with_state(sign_in.clone(), sign_in::recognize);
     // Behind the token, but not behind the check of names: scrapers address machines by number.
     let measured =
@@ -105,7 +104,7 @@ pub fn router(parts: HttpParts) -> Router {
         .layer(middleware::from_fn_with_state(tokens, auth::bearer))
         .layer(middleware::from_fn_with_state(bodies, coderunner::key_from_body))
         .layer(recognize())
-        .layer(middleware::from_fn_with_state(base, sign_in::challenge));
+        .layer(middleware::from_fn_with_state(sign_in.clone(), sign_in::challenge));
     let cors = names.cors();
     let router = Router::new()
         .merge(page::router())

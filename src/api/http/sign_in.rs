@@ -21,7 +21,7 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
-pub use self::middleware::{Challenge, assertion, challenge, recognize};
+pub use self::middleware::{assertion, challenge, recognize};
 use super::{auth::ClientAddress, body::Bodies, error};
 use crate::{
     domain::Failure,

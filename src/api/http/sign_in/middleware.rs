@@ -1,8 +1,6 @@
 //! What sign-in adds before the token check, and to its answer: tokens of another issuer, each of which is verified and
 //! registered, and the challenge of a 401 of `/mcp`, which says where a client finds how to sign in.
 
-use std::sync::Arc;
-
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
@@ -23,14 +21,10 @@ const ASSERTION: HeaderName = HeaderName::from_static("cf-access-jwt-assertion")
 const KNOWN: [&str; 5] = ["tools", "names", "structured", "links", "images"];
 const VALUE_BYTES_MAX: usize = 100;
 
-/// The address of the server, without a slash at its end; `None` when sign-in is off.
-pub type Challenge = Option<Arc<str>>;
-
 /// Names the metadata in each 401 of `/mcp`, and the scope that is missing in a 403.
-pub async fn challenge(State(issuer): State<Challenge>, request: Request, next: Next) -> Response {
-    let Some(issuer) = issuer.filter(|_| matches!(request.uri().path(), "/mcp" | "/mcp/" | "/mcp/events")) else {
-        return next.run(request).await;
-    };
+pub async fn challenge(State(parts): State<Option<SignInParts>>, request: Request, next: Next) -> Response {
+    let of_mcp = parts.filter(|_| matches!(request.uri().path(), "/mcp" | "/mcp/" | "/mcp/events"));
+    let Some(SignInParts { base, .. }) = of_mcp else { return next.run(request).await };
     let query = known_query(request.uri().query());
     let has_token = request.headers().contains_key(header::AUTHORIZATION);
     let mut response = next.run(request).await;
@@ -42,7 +36,7 @@ pub async fn challenge(State(issuer): State<Challenge>, request: Request, next: 
         }
         _ => return response,
     };
-    let value = format!("Bearer {error}resource_metadata=\"{issuer}{RESOURCE}/mcp{query}\", scope=\"run files\"");
+    let value = format!("Bearer {error}resource_metadata=\"{base}{RESOURCE}/mcp{query}\", scope=\"run files\"");
     if let Ok(value) = HeaderValue::from_str(&value) {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
     }
