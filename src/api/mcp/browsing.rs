@@ -2,8 +2,6 @@
 //! text, its screenshots as pictures, its downloads as links, as every run's files are. What is left out of a page's
 //! texts is in the run's output, which is one line of JSON.
 
-use std::fmt::Write as _;
-
 use rmcp::model::ContentBlock;
 
 use super::{
@@ -21,7 +19,7 @@ use crate::{
     },
     domain::ConversationId,
     services::{
-        browser::{self, Part},
+        browser::{self, Control, Part},
         runs::Report,
     },
 };
@@ -81,19 +79,15 @@ fn page_text(page: &PageResult, is_new: bool, rest: &dyn Fn(usize, usize) -> Str
     }
     section(&mut text, &shorten(&heading(&page.title, &page.url, page.status), LIST_BYTES_MAX, rest));
     section(&mut text, &visible(&page.text, page.text_truncated, rest));
-    let mut links = String::new();
-    for link in &page.links {
-        // Writing to a text does not fail.
-        let _ = writeln!(links, "- {}: {}", link.text, link.url);
-    }
+    let links: Vec<_> = page.links.iter().map(|link| format!("- {}: {}", link.text, link.url)).collect();
     list(&mut text, "Links", &links, page.links_more, rest);
-    let mut controls = String::new();
-    for one in &page.controls {
+    let control = |one: &Control| {
         let value = one.value.as_ref().map(|value| format!(" = \"{value}\"")).unwrap_or_default();
         let options = if one.options.is_empty() { String::new() } else { format!(" of {:?}", one.options) };
         let disabled = if one.disabled { " (disabled)" } else { "" };
-        let _ = writeln!(controls, "- {} \"{}\"{value}{options}{disabled}: {}", one.role, one.name, one.selector);
-    }
+        format!("- {} \"{}\"{value}{options}{disabled}: {}", one.role, one.name, one.selector)
+    };
+    let controls: Vec<_> = page.controls.iter().map(control).collect();
     list(&mut text, "Controls, with their selectors", &controls, page.controls_more, rest);
     for note in &page.notes {
         section(&mut text, &format!("[{note}]"));
@@ -118,12 +112,12 @@ fn heading(title: &str, url: &str, status: Option<u16>) -> String {
     format!("[{title} ({url}{status})]")
 }
 
-fn list(text: &mut String, name: &str, lines: &str, more: u64, rest: &dyn Fn(usize, usize) -> String) {
+fn list(text: &mut String, name: &str, lines: &[String], more: u64, rest: &dyn Fn(usize, usize) -> String) {
     if lines.is_empty() && more == 0 {
         return;
     }
     section(text, &format!("[{name}:]"));
-    section(text, &shorten(lines.trim_end(), LIST_BYTES_MAX, rest));
+    section(text, &shorten(lines.join("\n").trim_end(), LIST_BYTES_MAX, rest));
     if more > 0 {
         section(text, &format!("[{more} more are not listed.]"));
     }
