@@ -13,10 +13,13 @@ use super::{
     words::words,
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StreamKind {
-    Stdout,
-    Stderr,
+words! {
+    /// Where a program prints.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum StreamKind: word {
+        Stdout = "stdout",
+        Stderr = "stderr",
+    }
 }
 
 words! {

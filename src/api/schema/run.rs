@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Event, EventKind, Failure, StreamKind,
+        Event, EventKind, Failure,
         text::{ms, sha256},
     },
     ports::history::HistoryLine,
@@ -231,13 +231,10 @@ impl From<&Event> for RunEvent {
         match &event.kind {
             EventKind::Queued { position } => Self { position: Some(*position), ..of("queued") },
             EventKind::Started => of("started"),
-            EventKind::Output(stream, bytes) => {
-                let event = of(if *stream == StreamKind::Stdout { "stdout" } else { "stderr" });
-                match std::str::from_utf8(bytes) {
-                    Ok(text) => Self { text: Some(text.to_owned()), ..event },
-                    Err(_) => Self { base64: Some(BASE64_STANDARD.encode(bytes)), ..event },
-                }
-            }
+            EventKind::Output(stream, bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Self { text: Some(text.to_owned()), ..of(stream.word()) },
+                Err(_) => Self { base64: Some(BASE64_STANDARD.encode(bytes)), ..of(stream.word()) },
+            },
             EventKind::Cut { stdout_bytes, stderr_bytes } => {
                 Self { stdout_bytes: Some(*stdout_bytes), stderr_bytes: Some(*stderr_bytes), ..of("cut") }
             }

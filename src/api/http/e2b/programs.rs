@@ -120,15 +120,12 @@ impl Lines {
         let at = i64::try_from(event.at.as_nanos()).unwrap_or(i64::MAX);
         let at = self.begun_unix_ms.saturating_mul(1_000_000).saturating_add(at);
         match &event.kind {
-            EventKind::Output(StreamKind::Stdout, bytes) => {
-                vec![json!({"type": "stdout", "text": String::from_utf8_lossy(bytes), "timestamp": at})]
-            }
-            EventKind::Output(StreamKind::Stderr, bytes) => {
+            EventKind::Output(stream, bytes) => {
                 let text = String::from_utf8_lossy(bytes);
-                if self.stderr.len() + text.len() <= TRACEBACK_BYTES_MAX {
+                if *stream == StreamKind::Stderr && self.stderr.len() + text.len() <= TRACEBACK_BYTES_MAX {
                     self.stderr.push_str(&text);
                 }
-                vec![json!({"type": "stderr", "text": text, "timestamp": at})]
+                vec![json!({"type": stream.word(), "text": text, "timestamp": at})]
             }
             EventKind::Cut { stdout_bytes, stderr_bytes } => marks(*stdout_bytes, *stderr_bytes)
                 .map(|(stream, mark)| json!({"type": stream, "text": mark, "timestamp": at}))
@@ -268,9 +265,7 @@ pub(super) async fn start(sandbox: InSandbox, body: RequestBody) -> Reply {
         // The command lives as long as its answer.
         let _ = &run;
         match &event.kind {
-            EventKind::Output(kind, bytes) => {
-                data(if *kind == StreamKind::Stdout { "stdout" } else { "stderr" }, bytes)
-            }
+            EventKind::Output(stream, bytes) => data(stream.word(), bytes),
             EventKind::Cut { stdout_bytes, stderr_bytes } => {
                 marks(*stdout_bytes, *stderr_bytes).flat_map(|(stream, mark)| data(stream, mark.as_bytes())).collect()
             }
