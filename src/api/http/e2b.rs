@@ -21,13 +21,10 @@ use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::{
-    Answer, ApiCall, ApiError, ApiParts, Path, Reply, RequestBody, Room,
-    coderunner::KEY,
-    listed, no_content,
-    parts::{check_rules, idempotency_key},
+    Answer, ApiCall, ApiError, ApiParts, Path, Reply, RequestBody, Room, coderunner::KEY, listed, no_content,
+    parts::check_rules,
 };
 use crate::{
     api::schema::parse::{Source, parse},
@@ -167,12 +164,7 @@ fn is_rule(name: &str, value: &Value) -> bool {
 /// Makes a sandbox. With the header `Idempotency-Key` the same request makes one however often it is sent.
 async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Value>)> {
     let ApiCall { parts, who, headers, .. } = &call;
-    let key = idempotency_key(headers)?;
-    if key.as_ref().is_none_or(|key| !parts.keys.knows(who, key)) {
-        parts.runs.check_capacity(who)?;
-    }
-    let (members, bytes) = body.at_most(BODY_BYTES_MAX).members().await?;
-    let digest = Sha256::new().chain_update("e2b/sandboxes").chain_update(&bytes).finalize().into();
+    let (members, key) = call.repeatable("e2b/sandboxes", body.at_most(BODY_BYTES_MAX)).await?;
     let Create { template, timeout, metadata, env, allow_internet_access, network } = parse(members, Source::Lenient)?;
     let labels = metadata.unwrap_or_default();
     let is_long = |text: &String| text.chars().count() > TEXT_CHARS_MAX;
@@ -197,7 +189,7 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
     };
     let begun = match key {
         None => Once::New(make(RunId::new())?),
-        Some(key) => parts.keys.once(who, None, (key, digest), make).await?,
+        Some(key) => parts.keys.once(who, None, key, make).await?,
     };
     let container = match begun {
         Once::New(container) => container,

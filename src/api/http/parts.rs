@@ -12,6 +12,7 @@ use futures_util::Stream;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Reply,
@@ -21,7 +22,7 @@ use super::{
     peers::MayBeElsewhere,
 };
 use crate::{
-    api::schema::parse::{Source, parse},
+    api::schema::parse::{Source, by_size, parse},
     domain::{Code, ConversationId, ConversationKey, Failure, Principal, SafePath, TraceContext},
     services::{
         admin::Admin,
@@ -29,7 +30,7 @@ use crate::{
         containers::Containers,
         files::Files,
         history::History,
-        idempotency::Idempotency,
+        idempotency::{Digest, Idempotency},
         kernels::Kernels,
         network::Network,
         packages::Packages,
@@ -199,7 +200,7 @@ pub(super) fn check_rules<const N: usize>(rules: [(&str, bool, &str); N]) -> Res
 }
 
 /// The key by which a repeated request is known.
-pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     let repeated = |_| Failure::argument("Idempotency-Key", "it is there twice: send it once");
     let key = single(headers, &HeaderName::from_static("idempotency-key")).map_err(repeated)?;
     let Some(key) = key else { return Ok(None) };
@@ -217,6 +218,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
         who.ok_or_else(|| ApiError::new(Code::Internal, "The request has no principal."))
     }
 }
+
+/// The key of a request, and the digest by which it is the same.
+type Keyed = Option<(String, Digest)>;
 
 /// A request without its body, and the services.
 pub struct ApiCall {
@@ -254,6 +258,23 @@ impl ApiCall {
     /// Begins a program; a client that disconnects cancels it.
     pub fn begin(&self, request: RunRequest) -> Result<RunHandle, Failure> {
         self.parts.runs.begin(RunRequest { detach: Some(false), within: self.trace, ..request })
+    }
+
+    /// The members of a request that begins something, and its key with the digest of what is sent, where it has a key.
+    /// `place` is what the request means beside its body. Without capacity the body is not read; what exists already
+    /// needs none.
+    pub async fn repeatable(&self, place: &str, body: RequestBody) -> Result<(Map<String, Value>, Keyed), Failure> {
+        let ApiParts { runs, keys, .. } = &self.parts;
+        let key = idempotency_key(&self.headers)?;
+        if key.as_ref().is_none_or(|key| !keys.knows(&self.who, key)) {
+            runs.check_capacity(&self.who)?;
+        }
+        // The memory of the bytes is for others while a run is waited for; admission counts what the run keeps.
+        let (members, bytes) = body.members().await?;
+        let Some(key) = key else { return Ok((members, None)) };
+        let hasher = Sha256::new().chain_update(place);
+        let digest = by_size(bytes.len(), move || hasher.chain_update(&bytes).finalize().into()).await;
+        Ok((members, Some((key, digest))))
     }
 
     /// Runs a program to its end, as [`Self::begin`].

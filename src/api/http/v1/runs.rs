@@ -19,7 +19,6 @@ use futures_util::StreamExt as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 use utoipa::IntoParams;
 
 use super::{
@@ -28,12 +27,12 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, Reply, RequestBody, parts::idempotency_key, sse},
+        http::{Answer, Reply, RequestBody, sse},
         schema::{
             Binary,
             arguments::{WAIT_S_MAX, Wait},
             create_run::CreateRun,
-            parse::{self, Source, by_size},
+            parse::{self, Source},
             run::{RunEvent, RunEventStream, RunList, RunStatus},
         },
     },
@@ -95,27 +94,13 @@ pub(super) async fn begin<'a>(
     read: impl FnOnce(Map<String, Value>) -> Result<PendingRequest<'a>, Failure>,
 ) -> Reply {
     let ApiParts { runs, keys, .. } = &call.parts;
-    let key = idempotency_key(&call.headers)?;
-    // Without capacity the body is not read; a run that exists already needs none.
-    let again = key.as_ref().is_some_and(|key| keys.knows(&call.who, key));
-    if !again {
-        runs.check_capacity(&call.who)?;
-    }
-    let (members, bytes) = body.members().await?;
-    let digest = if key.is_some() {
-        let hasher = Sha256::new().chain_update(place);
-        Some(by_size(bytes.len(), move || hasher.chain_update(&bytes).finalize().into()).await)
-    } else {
-        // Its memory is for others while the run is waited for; admission counts what the run keeps.
-        drop(bytes);
-        None
-    };
+    let (members, key) = call.repeatable(place, body).await?;
     let PendingRequest { conversation, wait, detach, request } = read(members)?;
     let wait = wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);
     let detach = if leaves { Some(true) } else { detach };
     let start = |id| runs.begin(RunRequest { id, detach, ..request()? });
-    let begun = match key.zip(digest) {
+    let begun = match key {
         None => Once::New(start(None)?),
         Some(key) => keys.once(&call.who, conversation.as_ref(), key, |run| start(Some(run))).await?,
     };
