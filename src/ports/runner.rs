@@ -174,6 +174,12 @@ impl Runner {
         }
         Ok(())
     }
+
+    /// The runner for a language or an alias. A language's own name wins over another's alias.
+    pub fn find<'a>(all: &'a [Self], language: &Language) -> Option<&'a Self> {
+        let named = all.iter().find(|runner| runner.language == *language);
+        named.or_else(|| all.iter().find(|runner| runner.aliases.contains(language)))
+    }
 }
 
 /// The runners that exist now. Reading never waits; `services::discovery` replaces the whole list.
@@ -201,13 +207,9 @@ impl Catalog {
         self.0.subscribe()
     }
 
-    /// The runner for a language or an alias. A language's own name wins over another's alias.
+    /// As [`Runner::find`].
     pub fn find(&self, language: &Language) -> Option<Runner> {
-        let all = self.all();
-        all.iter()
-            .find(|runner| runner.language == *language)
-            .or_else(|| all.iter().find(|runner| runner.aliases.contains(language)))
-            .cloned()
+        Runner::find(&self.all(), language).cloned()
     }
 
     /// As [`Self::find`].

@@ -129,9 +129,7 @@ impl Execute {
     /// [`Code::RunnerNotFound`].
     pub(super) fn runtime(&self, runners: &[Runner]) -> Result<Runner, Failure> {
         let language = self.language.parse::<Language>().ok();
-        let named = |runner: &&Runner| language.as_ref() == Some(&runner.language);
-        let known_as = |runner: &&Runner| language.as_ref().is_some_and(|language| runner.aliases.contains(language));
-        let found = runners.iter().find(named).or_else(|| runners.iter().find(known_as));
+        let found = language.and_then(|language| Runner::find(runners, &language));
         let found = found.filter(|runner| takes(self.version.trim(), &version(runner)) == Some(true));
         found.cloned().ok_or_else(|| {
             let shown = |text: &str| text.escape_debug().take(SHOWN_CHARS_MAX).collect::<String>();
