@@ -190,10 +190,9 @@ fn find<'a>(runners: &'a [Runner], wanted: Option<&str>) -> Result<&'a Runner, F
     let why = "No installed runner has a kernel: the operator builds them with ./build.sh.";
     let default = default(runners).ok_or_else(|| Failure::new(Code::RunnerNotFound, why))?;
     let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(default) };
-    let language = wanted.parse::<Language>().ok();
-    let speaks = |runner: &&Runner| language.iter().any(|one| *one == runner.language || runner.aliases.contains(one));
-    let found = runners.iter().find(|runner| name(runners, runner) == wanted);
-    found.or_else(|| runners.iter().find(speaks)).ok_or_else(|| {
+    let named = runners.iter().find(|runner| name(runners, runner) == wanted);
+    let found = named.or_else(|| Runner::find(runners, &wanted.parse::<Language>().ok()?));
+    found.ok_or_else(|| {
         let known: Vec<_> = runners.iter().map(|runner| name(runners, runner)).collect();
         Failure::new(Code::RunnerNotFound, format!("There is no kernel of that name; there are {}.", known.join(", ")))
     })
@@ -234,12 +233,36 @@ fn kernel_shown(runners: &[Runner], kernel: &KernelView) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::{
+        engine::ImageId,
+        runner::{self, RunnerImage},
+    };
 
     #[test]
     fn server_without_kernels_says_so_whatever_is_asked_for() {
         for wanted in [None, Some(""), Some("python3")] {
             let why = find(&[], wanted).expect_err("no kernel").message;
             assert!(why.contains("./build.sh"), "{wanted:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn language_is_found_by_its_own_name_before_an_alias_of_another() {
+        let runners = [("pypy", "python", "pypy3"), ("python", "py", "python3")].map(|(language, alias, kernel)| {
+            let labels = [
+                (runner::LABEL_RUNNER, "true"),
+                (runner::LABEL_LANGUAGE, language),
+                (runner::LABEL_ALIASES, alias),
+                (runner::LABEL_PROTOCOL, "2"),
+                (runner::LABEL_KERNEL, kernel),
+            ];
+            let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            let id = ImageId(language.to_owned());
+            Runner::from_image(&RunnerImage { id, reference: None, created_unix_s: 0, labels, flaw: None })
+                .expect("a runner")
+        });
+        for (wanted, language) in [("python", "python"), ("py", "python"), ("python3", "python"), ("pypy3", "pypy")] {
+            assert_eq!(find(&runners, Some(wanted)).expect("a kernel").language.as_str(), language, "{wanted}");
         }
     }
 }

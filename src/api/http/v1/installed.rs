@@ -23,6 +23,7 @@ use crate::{
         Code, ConversationId, Ended, Failure, Language,
         skills::{SKILL_BYTES_MAX, SkillName},
     },
+    ports::runner::Runner,
     services::{
         check::Checker,
         runs::{RunRequest, Runs},
@@ -67,7 +68,7 @@ pub(super) async fn module(State(runs): State<Runs>, call: Call) -> Answer<Modul
     let (language, name): (Language, String) = (call.name(3, "language")?, call.name(5, "name")?);
     let none = || Failure::new(Code::NotFound, "There is no module of that name whose source could be read.");
     let runners = runs.runners();
-    let runner = runners.iter().find(|runner| runner.language == language || runner.aliases.contains(&language));
+    let runner = Runner::find(&runners, &language);
     if runner.is_none_or(|runner| runner.language != Language::default()) || !is_module_name(&name) {
         return Err(none().into());
     }
