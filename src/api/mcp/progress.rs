@@ -151,8 +151,7 @@ impl UnsentOutput {
     }
 
     fn trim(&mut self) {
-        let wanted = self.text.len().saturating_sub(OUTPUT_BYTES_MAX);
-        let start = (wanted..=self.text.len()).find(|at| self.text.is_char_boundary(*at)).unwrap_or(wanted);
+        let start = self.text.ceil_char_boundary(self.text.len().saturating_sub(OUTPUT_BYTES_MAX));
         self.text.drain(..start);
         self.undrawn = self.undrawn.map(|begin| begin.saturating_sub(start));
         self.cut |= start > 0;
