@@ -28,6 +28,12 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct ClientAddress(pub IpAddr);
 
+impl ClientAddress {
+    pub fn of(request: &Request) -> IpAddr {
+        request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |Self(address)| *address)
+    }
+}
+
 /// Proxies whose word about the address of a client counts.
 pub type Proxies = Arc<[IpNet]>;
 
@@ -184,8 +190,7 @@ fn has_key(headers: &HeaderMap) -> bool {
 
 /// Where a request with a wrong token comes from; `None` for one without a token.
 pub(super) fn tried(request: &Request) -> Option<IpAddr> {
-    let from = || request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address);
-    has_key(request.headers()).then(from)
+    has_key(request.headers()).then(|| ClientAddress::of(request))
 }
 
 async fn refuse(tokens: &Tokens, tried: Option<IpAddr>) -> ApiError {

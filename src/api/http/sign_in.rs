@@ -7,7 +7,7 @@ mod authorize;
 mod consent;
 mod middleware;
 
-use std::{net::IpAddr, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -146,7 +146,7 @@ async fn server(State(sign_in): State<Arc<SignIn>>) -> Json<Value> {
 
 /// RFC 7591. What is not known of the request is ignored.
 async fn register(State(parts): State<ServerParts>, request: Request) -> Result<Response, ProtocolError> {
-    let from = address(&request);
+    let from = ClientAddress::of(&request);
     let (head, body) = request.into_parts();
     let sent = parts.bodies.json(&head.headers, body).await;
     let (sent, _) = sent.map_err(|failure| ProtocolError::unreadable(failure, "invalid_client_metadata"))?;
@@ -177,7 +177,7 @@ async fn register(State(parts): State<ServerParts>, request: Request) -> Result<
 }
 
 async fn token(State(parts): State<ServerParts>, request: Request) -> Result<Response, ProtocolError> {
-    let from = address(&request);
+    let from = ClientAddress::of(&request);
     let form = form_of(&parts.bodies, request).await?;
     let request = TokenRequest {
         grant_type: form.text("grant_type"),
@@ -245,10 +245,6 @@ impl IntoResponse for ProtocolError {
         let retry = retry_after_s.map(|seconds| [(header::RETRY_AFTER, HeaderValue::from(seconds))]);
         (status, [NO_STORE], retry, Json(json!({"error": word, "error_description": description}))).into_response()
     }
-}
-
-fn address(request: &Request) -> IpAddr {
-    request.extensions().get().map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientAddress(address)| *address)
 }
 
 /// The form of a request to the endpoints for tokens.

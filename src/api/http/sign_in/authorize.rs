@@ -19,7 +19,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
-use super::{BODY_BYTES_MAX, Form, NO_STORE, ServerParts, address, consent};
+use super::{BODY_BYTES_MAX, ClientAddress, Form, NO_STORE, ServerParts, consent};
 use crate::{
     domain::text,
     services::sign_in::{self, Consent, Refusal, SignIn},
@@ -43,7 +43,7 @@ struct AuthorizeRequest {
 }
 
 pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, request: Request) -> Result<Response, Refusal> {
-    let (from, headers) = (address(&request), request.headers());
+    let (from, headers) = (ClientAddress::of(&request), request.headers());
     let query = request.uri().query().unwrap_or_default();
     let asked = read(&sign_in, query, from).await?;
     match &asked.consent {
@@ -56,7 +56,7 @@ pub(super) async fn show(State(sign_in): State<Arc<SignIn>>, request: Request) -
 }
 
 pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -> Result<Response, Refusal> {
-    let (sign_in, from) = (parts.sign_in, address(&request));
+    let (sign_in, from) = (parts.sign_in, ClientAddress::of(&request));
     let (head, body) = request.into_parts();
     let unread = |_| Refusal::InvalidRequest("the form could not be read");
     let form = Form::receive(&parts.bodies, &head.headers, body).await.map_err(unread)?;
@@ -162,7 +162,7 @@ pub(super) async fn back_from_provider(
     State(sign_in): State<Arc<SignIn>>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let from = address(&request);
+    let from = ClientAddress::of(&request);
     let form = Form::read(request.uri().query().unwrap_or_default().as_bytes());
     let state = form.text("state");
     let Some(browser) = cookie(&sign_in, request.headers()) else { return Ok(consent::foreign()) };
