@@ -61,9 +61,9 @@ pub struct Header {
 pub enum MessageError {
     #[error("a message of {0} bytes is longer than the longest")]
     TooLong(usize),
-    #[error("the offsets of a message are wrong")]
+    #[error("the offsets of the message are wrong")]
     Offsets,
-    #[error("a message is for an unknown channel")]
+    #[error("the message is for an unknown channel")]
     Channel,
 }
 

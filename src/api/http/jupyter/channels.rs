@@ -22,7 +22,7 @@ use crate::{
     domain::{Code, clock::every},
     services::{
         kernels::{Connection, ConnectionEnd, MessageRefused},
-        sessions::message::{KernelMessage, MESSAGE_BYTES_MAX},
+        sessions::message::{KernelMessage, MESSAGE_BYTES_MAX, MessageError},
     },
 };
 
@@ -183,7 +183,7 @@ fn read(wire: Wire, frame: Message) -> Result<Option<KernelMessage>, Close> {
         Message::Ping(_) | Message::Pong(_) | Message::Close(_) => return Ok(None),
     };
     message.map(Some).map_err(|why| match why {
-        WireError::TooLong => too_long(),
+        WireError::Message(MessageError::TooLong(_)) => too_long(),
         why => Close(close_code::INVALID, why.to_string()),
     })
 }

@@ -31,24 +31,10 @@ pub(super) enum Wire {
 pub(super) enum WireError {
     #[error("the message is not one JSON object with a header")]
     Json,
-    #[error("the offsets of the message are wrong")]
-    Offsets,
-    #[error("the message is for an unknown channel")]
-    Channel,
     #[error("messages of this form are binary")]
     Text,
-    #[error("the message is too long")]
-    TooLong,
-}
-
-impl From<MessageError> for WireError {
-    fn from(error: MessageError) -> Self {
-        match error {
-            MessageError::TooLong(_) => Self::TooLong,
-            MessageError::Offsets => Self::Offsets,
-            MessageError::Channel => Self::Channel,
-        }
-    }
+    #[error(transparent)]
+    Message(#[from] MessageError),
 }
 
 #[derive(Deserialize)]
@@ -73,7 +59,7 @@ impl Wire {
 
     /// The message of a binary frame.
     pub(super) fn read_binary(self, bytes: &Bytes) -> Result<KernelMessage, WireError> {
-        if self == Self::V1 { KernelMessage::decode(bytes).map_err(WireError::from) } else { read_parts(bytes) }
+        if self == Self::V1 { Ok(KernelMessage::decode(bytes)?) } else { read_parts(bytes) }
     }
 
     /// A message as a frame; nothing when the sandbox sent what is not JSON.
@@ -93,7 +79,7 @@ fn read_json(text: &Bytes, buffers: Vec<Bytes>) -> Result<KernelMessage, WireErr
     let part =
         |part: Option<&RawValue>| part.map_or(Bytes::from_static(b"{}"), |part| text.slice_ref(part.get().as_bytes()));
     Ok(KernelMessage {
-        channel: channel.ok_or(WireError::Channel)?,
+        channel: channel.ok_or(MessageError::Channel)?,
         header: part(Some(read.header)),
         parent_header: part(read.parent_header),
         metadata: part(read.metadata),
@@ -107,10 +93,10 @@ fn read_parts(bytes: &Bytes) -> Result<KernelMessage, WireError> {
         let word = bytes.get(4 * index..)?.first_chunk()?;
         usize::try_from(u32::from_be_bytes(*word)).ok()
     };
-    let count = number(0).filter(|count| (1..=OFFSETS_MAX).contains(count)).ok_or(WireError::Offsets)?;
+    let count = number(0).filter(|count| (1..=OFFSETS_MAX).contains(count)).ok_or(MessageError::Offsets)?;
     let offsets = (1..=count).map(number).chain([Some(bytes.len())]).collect::<Option<Vec<_>>>();
     let parts = offsets.and_then(|offsets| message::parts(bytes, 4 * (1 + count), &offsets));
-    let mut parts = parts.ok_or(WireError::Offsets)?;
+    let mut parts = parts.ok_or(MessageError::Offsets)?;
     let text = parts.remove(0);
     read_json(&text, parts)
 }
@@ -184,9 +170,9 @@ mod tests {
             ("", WireError::Json),
             ("[]", WireError::Json),
             ("{}", WireError::Json),
-            (r#"{"header":{}} "#, WireError::Channel),
+            (r#"{"header":{}} "#, MessageError::Channel.into()),
             (r#"{"header":{},"header":{}}"#, WireError::Json),
-            (r#"{"header":{},"channel":"other"}"#, WireError::Channel),
+            (r#"{"header":{},"channel":"other"}"#, MessageError::Channel.into()),
         ] {
             let read = Wire::Default.read_text(&Bytes::from_static(text.as_bytes()));
             if text.contains("}} ") {
