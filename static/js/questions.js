@@ -13,6 +13,8 @@ const ANSWERS = [
 
 export class Questions {
   #box = byId("questions");
+  /** `{id, name, digest, row}` of the questions whose calls are not over, in order; the row of one may be removed. */
+  #asked = [];
   #answer;
   #onFailure;
 
@@ -23,40 +25,47 @@ export class Questions {
   }
 
   clear() {
+    this.#asked = [];
     this.#box.replaceChildren();
     this.#box.hidden = true;
   }
 
   /** Adds a question in the form of `/v1`; one that was answered before is not shown. */
-  add({ id, server, tool, arguments: given, answer }) {
-    if (answer || this.#box.querySelector(`[data-question="${CSS.escape(id)}"]`)) return;
+  add({ id, server, tool, arguments: given, askedAt, answer }) {
+    if (answer || this.#asked.some((asked) => asked.id === id)) return;
     const name = visibleName(`${server}/${tool}`);
+    // Tells questions about equal calls apart.
+    const time = new Date(askedAt).toLocaleTimeString();
     const complaint = el("p", { class: "field-error", role: "alert", hidden: true });
     const buttons = ANSWERS.map(([word, label, title]) => {
       const kind = word === "no" ? "button danger" : "button";
       return el("button", { class: kind, type: "button", title, "data-answer": word }, label);
     });
+    const label = `May ${name} be called? Asked at ${time}`;
     const row = el(
       "section",
-      { class: "question", "data-question": id, "data-testid": "question", "aria-label": `May ${name} be called?` },
-      el("p", {}, "The program waits to call ", el("code", {}, name), " with"),
+      { class: "question", "data-testid": "question", "aria-label": label },
+      el("p", {}, "The program waits to call ", el("code", {}, name), `, asked at ${time}, with`),
       el("pre", { "data-testid": "question-arguments", tabindex: 0 }, pretty(given)),
       el("div", { class: "question-actions" }, ...buttons),
       complaint,
     );
-    row.digest = sha256(given);
     for (const button of buttons) button.addEventListener("click", () => this.#send(row, button, complaint, id));
+    this.#asked.push({ id, name, digest: sha256(given), row });
     this.#box.append(row);
     this.#box.hidden = false;
     announce(`The program waits to call ${name}. Allow it?`);
   }
 
-  /** A call is over: the question about it was answered, here or elsewhere. Others of its tool may still wait. */
+  /** A call is over: the question about it was answered, here or elsewhere. Others about equal calls may still wait. */
   async over({ server, tool, argumentsSha256 }) {
-    const label = `May ${visibleName(`${server}/${tool}`)} be called?`;
-    for (const row of [...this.#box.children]) {
-      const isOfTool = row.getAttribute("aria-label") === label;
-      if (isOfTool && [null, argumentsSha256].includes(await row.digest)) return this.#remove(row);
+    const name = visibleName(`${server}/${tool}`);
+    for (const asked of [...this.#asked]) {
+      const isSame = asked.name === name && [null, argumentsSha256].includes(await asked.digest);
+      // Another call may have ended meanwhile.
+      if (!isSame || !this.#asked.includes(asked)) continue;
+      this.#asked = this.#asked.filter((other) => other !== asked);
+      return this.#remove(asked.row);
     }
   }
 

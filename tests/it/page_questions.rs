@@ -34,33 +34,79 @@ async fn asked(sheet: &Sheet) -> Value {
     sheet.browser.script(script).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_over_leaves_the_questions_about_other_calls_of_its_tool() {
-    let server = FakeServer::start().await;
-    let sheet = open(&server).await;
+/// A program runs, and its events are those that the test says.
+async fn scripted(server: &FakeServer) -> Sheet {
+    let sheet = open(server).await;
     sheet.browser.script(SCRIPTED).await;
     sheet.write("python", "print x").await;
     sheet.start().await;
     is_true(&sheet, "hasEvents").await;
     say(&sheet, json!({"number": 1, "kind": "started"})).await;
+    sheet
+}
+
+/// A question about a call with `n`, asked as many seconds after noon as its event's number.
+fn question(number: u32, n: u32) -> Value {
+    let (id, at) = (number.to_string().repeat(32), format!("2026-01-01T12:00:0{number}Z"));
+    let arguments = json!({"n": n}).to_string();
+    let approval = json!({"id": id, "server": "files", "tool": "delete", "arguments": arguments, "askedAt": at});
+    json!({"number": number, "kind": "approval", "approval": approval})
+}
+
+/// A call with the arguments of this digest is over.
+fn over(number: u32, digest: &str) -> Value {
+    let tool = json!({"server": "files", "tool": "delete", "ended": "answered", "argumentsSha256": digest, "ms": 1});
+    json!({"number": number, "kind": "tool", "tool": tool})
+}
+
+async fn allow_once(sheet: &Sheet) {
+    sheet.browser.script("document.querySelector('[data-answer=once]').click(); return null").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_over_leaves_the_questions_about_other_calls_of_its_tool() {
+    let server = FakeServer::start().await;
+    let sheet = scripted(&server).await;
     for n in [1, 2] {
-        let (id, arguments) = (n.to_string().repeat(32), json!({"n": n}).to_string());
-        let approval = json!({"id": id, "server": "files", "tool": "delete", "arguments": arguments});
-        say(&sheet, json!({"number": n + 1, "kind": "approval", "approval": approval})).await;
+        say(&sheet, question(n + 1, n)).await;
     }
     until("both are asked about", async || asked(&sheet).await == json!([1, 2])).await;
-    sheet.browser.script("document.querySelector('[data-answer=once]').click(); return null").await;
+    allow_once(&sheet).await;
     until("the first is answered", async || asked(&sheet).await == json!([2])).await;
-    let over = |number: u32, digest: &str| {
-        let tool =
-            json!({"server": "files", "tool": "delete", "ended": "answered", "argumentsSha256": digest, "ms": 1});
-        json!({"number": number, "kind": "tool", "tool": tool})
-    };
     say(&sheet, over(4, FIRST)).await;
     sheet.says("connections-summary", |text| text == "Tools: 1 call").await;
     assert_eq!(asked(&sheet).await, json!([2]), "it still waits");
     // Answered elsewhere.
     say(&sheet, over(5, SECOND)).await;
+    until("none is asked about", async || asked(&sheet).await == json!([])).await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_over_leaves_the_question_about_an_equal_call() {
+    let server = FakeServer::start().await;
+    let sheet = scripted(&server).await;
+    // Two equal calls wait for one answer, which allows one of them; the other one asks again.
+    say(&sheet, question(2, 1)).await;
+    until("it is asked about", async || asked(&sheet).await == json!([1])).await;
+    allow_once(&sheet).await;
+    until("it is answered", async || asked(&sheet).await == json!([])).await;
+    say(&sheet, question(3, 1)).await;
+    until("it is asked about again", async || asked(&sheet).await == json!([1])).await;
+    say(&sheet, over(4, FIRST)).await;
+    sheet.says("connections-summary", |text| text == "Tools: 1 call").await;
+    assert_eq!(asked(&sheet).await, json!([1]), "it still waits");
+
+    // The person sees when each was asked, as after a reload, where the answer is not known. Both end at once.
+    say(&sheet, question(5, 1)).await;
+    until("both are asked about", async || asked(&sheet).await == json!([1, 1])).await;
+    let times = "return [3, 5].map((second, at) => document.querySelectorAll('[data-testid=question] p')[2 * at] \
+                 .textContent.includes(new Date(`2026-01-01T12:00:0${second}Z`).toLocaleTimeString()))";
+    assert_eq!(sheet.browser.script(times).await, json!([true, true]));
+    let both = "arguments[0].forEach((event) => window.say(event)); return null";
+    let ends = json!([over(6, FIRST), over(7, FIRST)]);
+    sheet.browser.driver.execute(both, vec![ends]).await.expect("said");
     until("none is asked about", async || asked(&sheet).await == json!([])).await;
     sheet.browser.close().await;
     server.stop().await;
