@@ -27,8 +27,8 @@ export class InputLine {
   #keyAt = -Infinity;
 
   /**
-   * `onTyped(runId, text)` shows what is sent and returns a function that removes it, called when the server refuses
-   * it.
+   * `onTyped(runId, text)` shows what is sent and returns null or `{keep, remove}`, called when the server has it or
+   * refuses it.
    */
   constructor({ client, onTyped, onFailure }) {
     this.#client = client;
@@ -113,20 +113,21 @@ export class InputLine {
     line.ended = last;
     const secret = this.#field.classList.contains("secret");
     const drawn = secret ? text.replace(/[^\n]/g, "") : text;
-    line.pieces.push({ text, last, secret, remove: drawn ? this.#onTyped(line.runId, drawn) : () => {} });
+    line.pieces.push({ text, last, secret, typed: drawn ? this.#onTyped(line.runId, drawn) : null });
     this.#ask({});
     if (line.pieces.length === 1) this.#send(line);
   }
 
   async #send(line) {
     while (line.pieces.length) {
-      const { text, last, secret } = line.pieces[0];
+      const { text, last, secret, typed } = line.pieces[0];
       try {
         await this.#client.sendInput(line.runId, text, last);
       } catch (error) {
         return this.#refused(line, error);
       }
       line.pieces.shift();
+      typed?.keep();
       announce(last ? "The input has ended." : secret ? "Sent." : sent(text));
       if (last && line === this.#line) this.close();
     }
@@ -134,7 +135,7 @@ export class InputLine {
 
   #refused(line, error) {
     const pieces = line.pieces.splice(0);
-    for (const piece of pieces) piece.remove();
+    for (const piece of pieces) piece.typed?.remove();
     // The run finished, or its input was ended elsewhere: not an error.
     const over = error.status === 404 || error.status === 409;
     line.ended = over;

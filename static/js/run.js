@@ -130,11 +130,11 @@ export class Run {
     }
   }
 
-  /** Shows input sent to a run; returns a function that removes it. */
+  /** Shows input sent to a run; returns how to keep and to remove it, where the run is shown. */
   typed(runId, text) {
     const watch = this.#shown;
     if (watch?.run.runId === runId) watch.asks = false;
-    return watch?.run.runId === runId ? watch.typed.add(text, this.#output) : () => {};
+    return watch?.run.runId === runId ? watch.typed.add(text, this.#output) : null;
   }
 
   /** Opens a conversation: follows its running run, or else shows its newest one. */
@@ -211,7 +211,7 @@ export class Run {
   // Shows a run from its first event on. `wanted`: the user started or chose it on this page.
   #watch(run, { live, wanted = false }) {
     this.#leave();
-    const typed = this.#typed.get(run.runId) ?? new TypedLines();
+    const typed = this.#typed.get(run.runId) ?? new TypedLines(run.runId);
     this.#typed.set(run.runId, typed);
     typed.rewind();
     const watch = { run, wanted, abort: new AbortController(), started: run.state !== "queued", files: [], typed };

@@ -1,12 +1,15 @@
-// Owns what this browser remembers. Token, conversations, runs elsewhere, draft and programs are in sessionStorage, so
-// that closing the tab deletes them; the token also beyond that when the user asked for it. Choices about the look are
-// in localStorage. Where storage is disabled, memory replaces it.
+// Owns what this browser remembers. Token, conversations, runs elsewhere, draft, programs and input typed for them are
+// in sessionStorage, so that closing the tab deletes them; the token also beyond that when the user asked for it.
+// Choices about the look are in localStorage. Where storage is disabled, memory replaces it.
 
 const PREFIX = "sandbox.";
 // Together below the usual limit of a page: five million characters.
 const PROGRAMS_MAX = 40;
 const PROGRAM_CHARS_MAX = 50_000;
 const SESSIONS_MAX = 100;
+const TYPED_MAX = 200;
+// One more than the terminal shows.
+const TYPED_CHARS_MAX = 4097;
 
 class Area {
   #storage;
@@ -119,5 +122,14 @@ export const store = {
     const kept = tab.readJson("programs");
     const older = Array.isArray(kept) ? kept.slice(0, PROGRAMS_MAX - 1) : [];
     tab.writeJson("programs", [{ runId, language, code, args, stdin }, ...older]);
+  },
+  /** The pieces of input `{runId, text, after}` that this tab sent, the newest ones; `after` is the event before. */
+  get typed() {
+    const kept = tab.readJson("typed");
+    return Array.isArray(kept) ? kept.filter((piece) => typeof piece?.text === "string") : [];
+  },
+  keepTyped(runId, { text, after }) {
+    const piece = { runId, text: text.slice(0, TYPED_CHARS_MAX), after };
+    tab.writeJson("typed", [...this.typed, piece].slice(-TYPED_MAX));
   },
 };

@@ -1,16 +1,27 @@
 // Owns the input sent to one run, and after which event each line was sent, so that lines appear in their place
-// whenever the run is shown again in this tab.
+// whenever the run is shown again in this tab, over a reload too.
+import { store } from "./store.js";
+
 export class TypedLines {
-  #lines = [];
+  #runId;
+  #lines;
   #newestEvent = 0;
 
-  /** Draws a line now; returns a function that removes it. */
+  constructor(runId) {
+    this.#runId = runId;
+    this.#lines = store.typed.filter((line) => line.runId === runId);
+  }
+
+  /** Draws a line now; `keep()` is to be called when the server has it, `remove()` when the server refuses it. */
   add(text, output) {
     const line = { text, after: this.#newestEvent, erase: output.typed(text) };
     this.#lines.push(line);
-    return () => {
-      this.#lines = this.#lines.filter((other) => other !== line);
-      line.erase?.();
+    return {
+      keep: () => store.keepTyped(this.#runId, line),
+      remove: () => {
+        this.#lines = this.#lines.filter((other) => other !== line);
+        line.erase?.();
+      },
     };
   }
 

@@ -149,6 +149,7 @@ async fn line_returns_after_reload_and_selection(sheet: &Sheet) {
     wait_for_line(sheet, true).await;
     type_input(sheet, "one" + Key::Enter).await;
     sheet.says("terminal", |text| text == "up\none\ngot one\n").await;
+    sheet.says("live", |text| text == "Sent: one").await;
     type_input(sheet, "not sent").await;
     until("it is listed", async || sheet.history().await[0] == "running").await;
     // A finished run has no line; selecting the running one restores line and text.
@@ -162,7 +163,7 @@ async fn line_returns_after_reload_and_selection(sheet: &Sheet) {
 
     sheet.reload("running").await;
     wait_for_line(sheet, true).await;
-    sheet.says("terminal", |text| text == "up\ngot one\n").await;
+    sheet.says("terminal", |text| text == "up\none\ngot one\n").await;
     // Faster than the server answers.
     type_input(sheet, "two\nthree\nfour\n").await;
     sheet.says("terminal", |text| text.ends_with("\ngot four\n")).await;

@@ -128,11 +128,15 @@ async fn a_question_for_a_line_that_was_answered_is_not_asked_again_when_its_cel
     }
     assert_eq!(sheet.attribute("input-line", "hidden").await, Value::Null);
     sheet.browser.element("input-field").await.send_keys("Ada" + Key::Enter).await.expect("typed");
+    sheet.says("live", |text| text == "Sent: Ada").await;
     // What is typed, and what the kernel makes of it.
     for (chosen, shown) in [(0, "name?Ada\nAda\n"), (1, "before\n"), (0, "name?Ada\nAda\n")] {
         sheet.choose(chosen).await;
         sheet.says("terminal", |text| text == shown).await;
     }
+    assert_ne!(sheet.attribute("input-line", "hidden").await, Value::Null);
+    sheet.reload("running").await;
+    sheet.says("terminal", |text| text == "name?Ada\nAda\n").await;
     assert_ne!(sheet.attribute("input-line", "hidden").await, Value::Null);
     sheet.click("stop").await;
     assert_eq!(sheet.ended().await, "cancelled");
