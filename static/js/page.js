@@ -1,4 +1,4 @@
-// Owns the page's state, the banner, the toast, the live region, the questions and copying. The state is written to
+// Owns the page's state, the banner, the toast, the live regions, the questions and copying. The state is written to
 // <html data-state="loading|ready|running|needs-token|error">, where style sheets and tests read it:
 // `error` means that the page cannot work at all; a run that fails leaves it `ready`.
 import { byId, el } from "./dom.js";
@@ -20,9 +20,15 @@ export const page = {
   },
 };
 
+// A modal dialog makes everything outside it inert, so each has a live region of its own.
+for (const dialog of document.querySelectorAll("dialog")) {
+  const region = dialog.appendChild(el("div", { class: "sr-only", role: "status" }));
+  dialog.addEventListener("close", () => (region.textContent = ""));
+}
+
 /** Announces a text to users of a screen reader. */
 export function announce(text) {
-  byId("live").textContent = text;
+  for (const region of document.querySelectorAll("#live, dialog[open] > [role=status]")) region.textContent = text;
 }
 
 /** A line across the page that stays until `hideBanner`, with one action. */

@@ -63,6 +63,28 @@ pub(crate) async fn look_as(sheet: &Sheet, phone: bool, theme: &str) {
     sheet.reload("ready").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_behind_a_dialog_is_announced_in_it() {
+    let server = FakeServer::with(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
+    let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
+    sheet.write("python", "print up\nhang").await;
+    sheet.start().await;
+    sheet.says("terminal", |text| text == "up\n").await;
+    sheet.click("conversations").await;
+    sheet.until_open("conversations-dialog", true).await;
+    // Everything outside the dialog is inert, the other live region too.
+    sheet.browser.script("document.getElementById('stop').click(); return null").await;
+    let said = "return document.querySelector('#conversations-dialog > [role=status]')?.textContent ?? ''";
+    let heard = async || sheet.browser.script(said).await.as_str().is_some_and(|text| text.starts_with("Cancelled"));
+    until("the end is announced", heard).await;
+    // It is not read again when the dialog is opened again.
+    sheet.press(Key::Escape + "").await;
+    sheet.until_open("conversations-dialog", false).await;
+    until("the dialog's region is empty", async || sheet.browser.script(said).await == "").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
 struct Tour<'a> {
     sheet: &'a Sheet,
     what: &'a str,

@@ -290,6 +290,7 @@ export class Viewer {
       }
     });
     this.#say("");
+    announce(why);
     this.#body.replaceChildren(el("div", { class: "refusal" }, el("p", {}, why), button));
   }
 
