@@ -61,7 +61,13 @@ const questions = new Questions({
   onFailure,
 });
 const output = new Output(questions, async (file) => (await client.readFile(conversation.id, file)).blob);
-const files = new Files({ client, conversation: () => conversation.id, onOpen: openFile, onFailure });
+const files = new Files({
+  client,
+  conversation: () => conversation.id,
+  onOpen: openFile,
+  onListed: (conversationId, listed) => viewer?.listed(conversationId, listed),
+  onFailure,
+});
 const uploads = new Uploads({
   client,
   conversation: () => conversation.id,

@@ -12,17 +12,22 @@ export class Files {
   #client;
   #conversation;
   #onOpen;
+  #onListed;
   #onFailure;
   #changes = new Map();
   #files = [];
   #closed = new Set();
   #asked = 0;
 
-  /** `onOpen(file, conversationId)` shows a file; `{path}` alone is one that does not exist yet. */
-  constructor({ client, conversation, onOpen, onFailure }) {
+  /**
+   * `onOpen(file, conversationId)` shows a file; `{path}` alone is one that does not exist yet.
+   * `onListed(conversationId, files)` gets the files when the server has listed all of them.
+   */
+  constructor({ client, conversation, onOpen, onListed, onFailure }) {
     this.#client = client;
     this.#conversation = conversation;
     this.#onOpen = onOpen;
+    this.#onListed = onListed;
     this.#onFailure = onFailure;
     byId("files-refresh").addEventListener("click", async () => {
       if (await this.refresh()) announce(`${byId("files-count").textContent || "No"} files.`);
@@ -85,6 +90,7 @@ export class Files {
         files.map((file) => ({ ...file, change: this.#changes.get(keyOf(file)) ?? file.change })),
         more !== null,
       );
+      if (more === null) this.#onListed(conversation, files);
       return true;
     } catch (error) {
       if (asked === this.#asked) this.#failed("The files could not be listed", error);

@@ -1,13 +1,14 @@
 //! Programs and files on the page: one becomes the other; what other tabs do to files, and what is asked about them.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use reqwest::Method;
 use serde_json::Value;
 use thirtyfour::prelude::*;
 
 use crate::{
     page_program::undo,
     page_state::{PNG, open},
-    support::{FakeServer, server::TOKEN, sheet::Sheet, until},
+    support::{FakeServer, calls, server::TOKEN, sheet::Sheet, until},
 };
 
 /// Answers the question for a name.
@@ -114,6 +115,40 @@ async fn what_another_tab_did_to_files_is_seen_in_front() {
     put(&server, &sheet.conversation().await, "data.json", "{}".to_owned()).await;
     sheet.browser.script("document.dispatchEvent(new Event('visibilitychange')); return null").await;
     view(&sheet, "data.json").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_deleted_while_it_is_open_is_told() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    let conversation = sheet.conversation().await;
+    let list_again = "document.dispatchEvent(new Event('visibilitychange')); return null";
+    put(&server, &conversation, "a.txt", "old").await;
+    sheet.browser.script(list_again).await;
+    view(&sheet, "a.txt").await;
+    until("its text", async || sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
+    // The file is there in the next list.
+    put(&server, &conversation, "b.txt", "other").await;
+    sheet.browser.script(list_again).await;
+    sheet.says("files", |text| text.contains("b.txt")).await;
+    assert_eq!(sheet.text("viewer-note").await, "");
+    let path = format!("/v1/conversations/{conversation}/files/a.txt");
+    let (status, answer) = calls::ask(&server, Method::DELETE, &path, None).await;
+    assert!((200..300).contains(&status), "{answer}");
+    sheet.browser.script(list_again).await;
+    sheet.says("viewer-note", |note| note == "The file was deleted.").await;
+    let write = "document.getElementById('viewer-body').cmView.dispatch({changes: {from: 0, insert: 'new and '}})";
+    sheet.browser.script(&format!("{write}; return null")).await;
+    sheet.click("viewer-save").await;
+    sheet.until_open("confirm-dialog", true).await;
+    let title = "return document.getElementById('confirm-title').textContent";
+    assert_eq!(sheet.browser.script(title).await, "The file was deleted");
+    sheet.click("confirm-yes").await;
+    sheet.says("viewer-note", |note| note == "Saved").await;
+    let file = server.root.join(&conversation).join("files/a.txt");
+    assert_eq!(std::fs::read_to_string(file).expect("it is there again"), "new and old");
     sheet.browser.close().await;
     server.stop().await;
 }

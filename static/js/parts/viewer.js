@@ -5,6 +5,7 @@ import { EditorState } from "@codemirror/state";
 import { EditorView } from "@codemirror/view";
 import { CodeView } from "../code-view.js";
 import { byId, el } from "../dom.js";
+import { keyOf } from "../file-view.js";
 import { save as download } from "../files.js";
 import { languageOf } from "../languages.js";
 import { announce, closesBy, confirmAction } from "../page.js";
@@ -15,6 +16,7 @@ const SHOWN_BYTES_MAX = 64 << 20;
 const PICTURE = /^image\/(png|jpeg|gif|webp|avif|bmp|svg\+xml)$/;
 /** Highlighted as a language, but no program in it. */
 const DATA = /\.(json|jsx)$/i;
+const GONE = "The file was deleted";
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** What can be shown of a file, best first. */
@@ -108,6 +110,13 @@ export class Viewer {
       this.#refuse(visibleName(error.message));
       this.#onFailure(error);
     }
+  }
+
+  /** All files of a conversation were listed: says so where the open one, which came from a list, is not among them. */
+  listed(conversationId, files) {
+    const open = this.#open;
+    if (!open?.etag || open.file.size === undefined || open.conversationId !== conversationId) return;
+    if (!files.some((file) => keyOf(file) === keyOf(open.file))) this.#say(`${GONE}.`);
   }
 
   /** Whether the open file has changes that are not saved. */
@@ -233,7 +242,7 @@ export class Viewer {
     try {
       const now = await this.#client.etagOf(conversationId, file);
       const changed = open.isNew ? now !== null : open.etag !== null && now !== open.etag;
-      const written = await this.#write(open, text, changed);
+      const written = await this.#write(open, text, changed, now === null);
       if (written !== undefined) {
         const etag = written ?? (await this.#client.etagOf(conversationId, file));
         Object.assign(open, { etag, isNew: false });
@@ -258,7 +267,7 @@ export class Viewer {
   }
 
   // Resolves to the new version, or undefined when the user keeps the other one.
-  async #write(open, text, changed) {
+  async #write(open, text, changed, isGone) {
     const { file, conversationId, isNew, etag } = open;
     const blob = asWritten(text, open);
     const write = (options) => this.#client.writeFile(conversationId, file, blob, options);
@@ -269,11 +278,16 @@ export class Viewer {
         if (error.status !== 412) throw error;
       }
     }
-    const sure = await confirmAction({
-      title: "The file has changed",
-      text: `${visibleName(file.path)}\nIt was changed after you opened it. Replace that version with yours?`,
-      yes: "Replace it",
-    });
+    const name = visibleName(file.path);
+    const sure = await confirmAction(
+      changed && isGone
+        ? { title: GONE, text: `${name}\nIt was deleted after you opened it. Save it again?`, yes: "Save" }
+        : {
+            title: "The file has changed",
+            text: `${name}\nIt was changed after you opened it. Replace that version with yours?`,
+            yes: "Replace it",
+          },
+    );
     return sure ? ((await write({})) ?? null) : undefined;
   }
 
