@@ -329,8 +329,10 @@ export class Viewer {
   }
 
   #say(text) {
-    byId("viewer-note").textContent = text;
-    if (text) announce(text);
+    const note = byId("viewer-note");
+    // The same text again would be read out at each key.
+    if (text && text !== note.textContent) announce(text);
+    note.textContent = text;
   }
 
   #url(blob, type) {
