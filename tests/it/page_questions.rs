@@ -113,6 +113,20 @@ async fn a_call_that_is_over_leaves_the_question_about_an_equal_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_long_name_of_a_tool_is_wrapped() {
+    let server = FakeServer::start().await;
+    let sheet = scripted(&server).await;
+    let mut event = question(2, 1);
+    event["approval"]["tool"] = json!("t".repeat(128));
+    say(&sheet, event).await;
+    until("it is asked about", async || asked(&sheet).await == json!([1])).await;
+    let wide = "const box = document.getElementById('questions'); return box.scrollWidth - box.clientWidth";
+    assert_eq!(sheet.browser.script(wide).await, 0, "it scrolls sideways");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_question_for_a_line_that_was_answered_is_not_asked_again_when_its_cell_is_shown_again() {
     let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "300000")]).await;
     let sheet = with_session(&server).await;

@@ -283,6 +283,21 @@ async fn what_is_written_is_kept_when_another_view_is_opened_or_the_browser_clos
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_long_name_in_a_question_is_wrapped() {
+    let server = FakeServer::start().await;
+    let sheet = open(&server).await;
+    put(&server, &sheet.conversation().await, &"x".repeat(255), "x").await;
+    sheet.browser.script("document.getElementById('files-refresh').click(); return null").await;
+    sheet.says("files", |text| text.contains("xxx")).await;
+    sheet.browser.script("document.querySelector('[data-testid=file-rename]').click(); return null").await;
+    sheet.until_open("ask-dialog", true).await;
+    let wide = "const dialog = document.getElementById('ask-dialog'); return dialog.scrollWidth - dialog.clientWidth";
+    assert_eq!(sheet.browser.script(wide).await, 0, "it scrolls sideways");
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_name_to_change_is_selected_without_its_folders_and_its_ending() {
     let server = FakeServer::start().await;
     let sheet = open(&server).await;
