@@ -85,6 +85,35 @@ async fn what_happens_behind_a_dialog_is_announced_in_it() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_phone_with_text_of_twice_the_size_has_every_button() {
+    let server = FakeServer::start().await;
+    let sheet = Sheet::open(&format!("http://{}/", server.address)).await;
+    put(&server, &sheet.conversation().await, "measurements.py", "print x").await;
+    let tools = ChromeDevTools::new(sheet.browser.driver.handle.clone());
+    let size = json!({"width": 195, "height": 422, "deviceScaleFactor": 4, "mobile": true});
+    tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", size).await.expect("a size");
+    sheet.reload("ready").await;
+    sheet.says("files", |text| text.contains("measurements.py")).await;
+    let holds = async |what: &str, condition: &str| {
+        let script = format!(
+            "const box = (found) => document.querySelector(found).getBoundingClientRect(); \
+             const ends = (inner, outer) => box(inner).right <= box(outer).right; return {condition}"
+        );
+        assert_eq!(sheet.browser.script(&script).await, true, "{what}");
+    };
+    holds("Run is within its card", "ends('#run', '#program-card')").await;
+    holds("Vim keys is within its card", "ends('#vim', '#program-card')").await;
+    let free = "['rename', 'download', 'delete'].every((act) => \
+                box(`[data-testid=file-${act}]`).top >= box('.file-open .file-size').bottom)";
+    holds("the buttons of a file are below its name", free).await;
+    sheet.browser.script("document.querySelector('[data-testid=file-open]').click(); return null").await;
+    until("its text", async || sheet.attribute("viewer-save", "hidden").await == Value::Null).await;
+    holds("Save is within its dialog", "ends('#viewer-save', '#viewer')").await;
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
 struct Tour<'a> {
     sheet: &'a Sheet,
     what: &'a str,
