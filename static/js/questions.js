@@ -104,12 +104,16 @@ async function sha256(text) {
   return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** JSON on several lines, where it is some; what would hide text is visible. */
+/** JSON on several lines; what would hide text is visible. It is not parsed, because long numbers would be others. */
 function pretty(text) {
-  const line = (all) => all.replace(/^( *)(.*)$/u, (_, indent, rest) => indent + visibleName(rest));
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2).split("\n").map(line).join("\n");
-  } catch {
-    return visibleName(text);
-  }
+  let depth = 0;
+  const newline = (by) => `\n${"  ".repeat((depth += by))}`;
+  const laidOut = text.replace(/"(?:[^"\\]|\\.)*"|[{[][}\]]|[{}[\],:]/g, (token) => {
+    if (token === "{" || token === "[") return token + newline(1);
+    if (token === "}" || token === "]") return newline(-1) + token;
+    if (token === ",") return token + newline(0);
+    return token === ":" ? ": " : token;
+  });
+  const visible = (line) => line.replace(/^( *)(.*)$/su, (_, indent, rest) => indent + visibleName(rest));
+  return laidOut.split("\n").map(visible).join("\n");
 }

@@ -113,6 +113,24 @@ async fn a_call_that_is_over_leaves_the_question_about_an_equal_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn arguments_are_shown_as_they_are_sent() {
+    let server = FakeServer::start().await;
+    let sheet = scripted(&server).await;
+    let mut event = question(2, 1);
+    // A number that JavaScript has no equal of, and a line end of Unicode before a turned direction.
+    let sent = "{\"id\":9007199254740993,\"list\":[{},\"a: {\\\",\u{2028}\u{202e}b\"]}";
+    event["approval"]["arguments"] = json!(sent);
+    say(&sheet, event).await;
+    let wanted = "{\n  \"id\": 9007199254740993,\n  \"list\": [\n    {},\n    \
+                  \"a: {\\\",\u{27e8}U+2028\u{27e9}\u{27e8}U+202E\u{27e9}b\"\n  ]\n}";
+    let shown = "return document.querySelector('[data-testid=question-arguments]')?.textContent ?? ''";
+    until("it is asked about", async || sheet.browser.script(shown).await != "").await;
+    assert_eq!(sheet.browser.script(shown).await, wanted);
+    sheet.browser.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_long_name_of_a_tool_is_wrapped() {
     let server = FakeServer::start().await;
     let sheet = scripted(&server).await;
