@@ -29,7 +29,7 @@ const token = new Token({
 const api = {
   get: (path) => client.get(path),
   post: (path, body) => client.post(path, body),
-  put: (path, value) => client.put(path, value),
+  put: (path, json) => client.put(path, json),
   remove: (path) => client.remove(path),
   failed(error) {
     if (error.needsToken) needToken("The server no longer accepts the token.");

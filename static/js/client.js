@@ -55,10 +55,10 @@ export class Client {
     return response.status === 204 ? null : this.#body(response, "json");
   }
 
-  /** Stores JSON at a path of `/v1`. */
-  async put(path, value) {
+  /** Stores JSON, given as its text, at a path of `/v1`. */
+  async put(path, body) {
     const headers = { "Content-Type": "application/json" };
-    await this.#fetch(path, { method: "PUT", headers, body: JSON.stringify(value) });
+    await this.#fetch(path, { method: "PUT", headers, body });
   }
 
   /** What is at a path of `/v1`, as it is. */

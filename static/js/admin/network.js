@@ -98,7 +98,7 @@ export class Network {
     for (const number of NUMBERS) wanted[number] = Number(byId(`policy-${number}`).value);
     wanted.everyToken = byId("policy-every").checked;
     const policyName = byId("policy-name").value.trim().toLowerCase();
-    await this.#api.put(`v1/admin/network/${encodeURIComponent(policyName)}`, wanted);
+    await this.#api.put(`v1/admin/network/${encodeURIComponent(policyName)}`, JSON.stringify(wanted));
     this.#dialog.close();
     toast(`${visibleName(policyName)} holds from the next connection on.`);
     await this.#api.run(() => this.load(), "load");

@@ -109,13 +109,16 @@ export class Tools {
       const scheme = header.toLowerCase() === "authorization" ? "Bearer " : "";
       if (text("secret")) server.headers = { [header]: `${scheme}{secret}` };
     }
+    const rules = text("rules") || "[]";
     try {
-      server.rules = text("rules") ? JSON.parse(text("rules")) : [];
+      JSON.parse(rules);
     } catch (error) {
       throw new Error(`The rules are not valid JSON: ${error.message}`);
     }
-    const body = text("secret") ? { server, secret: text("secret") } : { server };
-    await this.#api.put(`v1/tool-servers/${encodeURIComponent(text("name"))}`, body);
+    // The rules are sent as they are written: numbers in their conditions may be longer than JavaScript keeps them.
+    const written = `${JSON.stringify(server).slice(0, -1)},"rules":${rules}}`;
+    const secret = text("secret") ? `,"secret":${JSON.stringify(text("secret"))}` : "";
+    await this.#api.put(`v1/tool-servers/${encodeURIComponent(text("name"))}`, `{"server":${written}${secret}}`);
     this.#dialog.close();
     toast(`${visibleName(text("name"))} holds from the next call on.`);
     await this.#api.run(() => this.load(), "load");

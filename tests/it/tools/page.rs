@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{Sdk, server};
-use crate::support::{server::Server, sheet::Sheet, until};
+use crate::support::{calls, server::Server, sheet::Sheet, until};
 
 const DELETE: &str = r"
 import mcptools
@@ -44,12 +44,17 @@ async fn an_operator_connects_a_server_and_people_answer_questions() {
     }
     sheet.click("server-yes").await;
     sheet.says("server-error", |text| text.contains("not valid JSON")).await;
-    let rules = json!([{"tool": "echo", "action": "allow"}]).to_string();
+    // A number that JavaScript has no equal of.
+    let id = 9_007_199_254_740_993_u64;
+    let when = json!({"properties": {"id": {"const": id}}});
+    let rules = json!([{"tool": "echo", "action": "allow", "when": when}]).to_string();
     browser.element("server-rules").await.clear().await.expect("empty");
     browser.element("server-rules").await.send_keys(rules).await.expect("typed");
     screenshot(&sheet, "tools-dialog.png").await;
     sheet.click("server-yes").await;
     sheet.says("tool-servers", |text| text.contains("files") && text.contains("allow echo")).await;
+    let made = calls::get(&server, "/v1/tool-servers").await;
+    assert_eq!(made["servers"][0]["server"]["rules"][0]["when"]["properties"]["id"]["const"], id, "{made}");
     sheet.click("server-new").await;
     sheet.click("server-sandbox").await;
     for (field, text) in [("server-name", "box"), ("server-image", "python"), ("server-command", "python3\n/data/a.py")]
