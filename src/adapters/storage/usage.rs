@@ -47,17 +47,15 @@ impl Tally {
 impl Folder {
     /// A concurrent change may be counted or not. Unlinked open files are not counted. A folder that the program closed
     /// is opened again; where this process may not do that, the usage is unknown. A disk of its own counts everything;
-    /// there a file with several names is one entry. The walk takes set-user-id from files that a listing did not
-    /// reach.
+    /// there a file with several names is one entry.
     pub(super) fn try_usage(&self, ceiling: &Usage) -> Result<Usage, Errno> {
-        let walk = Walk { top: &self.files, tally: Tally::default(), levels: Vec::new(), clears: true };
-        self.disk_usage()?.map_or_else(|| walk.run(ceiling), Ok)
+        self.disk_usage()?.map_or_else(|| usage_below(&self.files, ceiling), Ok)
     }
 }
 
-/// As [`Folder::try_usage`], of any folder.
+/// As [`Folder::try_usage`], of any folder of programs. Takes set-user-id from files that a listing did not reach.
 pub(super) fn usage_below(top: &OwnedFd, ceiling: &Usage) -> Result<Usage, Errno> {
-    Walk { top, tally: Tally::default(), levels: Vec::new(), clears: false }.run(ceiling)
+    Walk { top, tally: Tally::default(), levels: Vec::new() }.run(ceiling)
 }
 
 /// Takes set-user-id and set-group-id from a plain file that a program made: outside of a sandbox they would act.
@@ -88,8 +86,6 @@ struct Walk<'a> {
     top: &'a OwnedFd,
     tally: Tally,
     levels: Vec<Level>,
-    /// Takes set-user-id from the files on its way.
-    clears: bool,
 }
 
 impl Walk<'_> {
@@ -126,9 +122,7 @@ impl Walk<'_> {
             // An entry that is not there was removed.
             let Some(stat) = gone(stat)? else { continue };
             self.tally.add(&stat);
-            if self.clears {
-                clear_set_id(folder.as_fd(), name, &stat);
-            }
+            clear_set_id(folder.as_fd(), name, &stat);
             if !self.tally.usage.fits(ceiling) {
                 break;
             }
