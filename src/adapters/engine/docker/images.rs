@@ -20,7 +20,7 @@ use super::{
     call, convert,
 };
 use crate::{
-    domain::text::is_like,
+    domain::text::{is_like, items},
     ports::{
         engine::{EngineError, PullProgress},
         runner::RunnerImage,
@@ -38,7 +38,7 @@ pub struct AllowedImages(Vec<String>);
 impl From<&str> for AllowedImages {
     /// Patterns, separated by commas; `*` stands for any text. None: every image is allowed.
     fn from(text: &str) -> Self {
-        Self(text.split(',').map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()).collect())
+        Self(items(text).map(str::to_owned).collect())
     }
 }
 
