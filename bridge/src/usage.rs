@@ -32,15 +32,10 @@ impl Usage {
         let cpu_ms = counters.cpu_micros.map(|micros| micros.div_ceil(1000)).or_else(processes_cpu_ms);
         json!({
             "cpuMs": cpu_ms,
-            "memoryBytes": self.memory_bytes(),
+            "memoryBytes": self.meter.memory_bytes(),
             "memoryPeakBytes": counters.memory_peak_bytes,
             "oomKills": counters.oom_kills.zip(self.oom_kills_before).map(|(now, then)| now.saturating_sub(then)),
         })
-    }
-
-    /// What the sandbox holds now.
-    pub fn memory_bytes(&self) -> Option<u64> {
-        self.meter.memory_bytes()
     }
 }
 
