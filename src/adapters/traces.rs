@@ -79,8 +79,8 @@ impl Traces {
     fn with_queue(collector: Collector, instance: InstanceId, clock: Arc<dyn Clock>, spans_max: usize) -> Self {
         let (queue, spans) = mpsc::channel(spans_max);
         let counts = Arc::<Mutex<Counts>>::default();
-        let sender = Sender { collector, instance, spans, counts: Arc::clone(&counts), loss_log: LossLog::default() };
-        let sender = tokio::spawn(sender.run());
+        let sender = Sender { collector, instance, counts: Arc::clone(&counts), loss_log: LossLog::default() };
+        let sender = tokio::spawn(sender.run(spans));
         let (queue, sender) = (Mutex::new(Some(queue)), Mutex::new(Some(sender)));
         Self { clock, queue, sender, held: Mutex::default(), counts }
     }

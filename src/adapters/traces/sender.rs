@@ -6,7 +6,7 @@
 //! post ── one task for the connection: ends with the exchange, or is aborted when the caller gives up
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -25,8 +25,9 @@ use tokio::{
     net::TcpStream,
     sync::mpsc::Receiver,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tracing::{info, warn};
 
 use super::{Counts, text};
@@ -49,30 +50,16 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 pub(super) struct Sender {
     pub collector: Collector,
     pub instance: InstanceId,
-    pub spans: Receiver<Span>,
     pub counts: Arc<Mutex<Counts>>,
     pub loss_log: LossLog,
 }
 
 impl Sender {
     /// Sends until the queue is closed and empty.
-    pub(super) async fn run(mut self) {
-        let mut batch = Vec::new();
-        while self.spans.recv_many(&mut batch, BATCH_MAX).await > 0 {
-            self.gather(&mut batch).await;
-            self.send(std::mem::take(&mut batch)).await;
-        }
-    }
-
-    async fn gather(&mut self, batch: &mut Vec<Span>) {
-        let deadline = sleep(GATHER);
-        tokio::pin!(deadline);
-        while batch.len() < BATCH_MAX {
-            let room = BATCH_MAX - batch.len();
-            tokio::select! {
-                () = &mut deadline => return,
-                more = self.spans.recv_many(batch, room) => if more == 0 { return },
-            }
+    pub(super) async fn run(mut self, queue: Receiver<Span>) {
+        let mut batches = pin!(ReceiverStream::new(queue).chunks_timeout(BATCH_MAX, GATHER));
+        while let Some(batch) = batches.next().await {
+            self.send(batch).await;
         }
     }
 
