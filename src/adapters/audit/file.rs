@@ -95,9 +95,7 @@ pub(super) struct LogFile {
 
 /// The file beside a log that holds the end of its chain.
 pub(super) fn head_path(log: &Path) -> PathBuf {
-    let mut name = log.as_os_str().to_owned();
-    name.push(".head");
-    name.into()
+    log.with_added_extension("head")
 }
 
 impl LogFile {
