@@ -1,7 +1,10 @@
 //! Forwards requests of programs: each is parsed, decided and rewritten, so no byte of its head is copied. Where the
 //! server opens TLS, the values of secrets are inserted here, and their echoes removed from the answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt as _;
@@ -23,7 +26,7 @@ use tracing::debug;
 use super::{
     HEAD_BYTES_MAX, Sandbox,
     answer::{self, Answer},
-    upstream::{Activity, Awaited, ProgramEnd, Upstream},
+    upstream::{Activity, ProgramEnd, Upstream},
 };
 use crate::domain::network::{Host, Pattern, Refusal, RequestLine, SandboxSecret, Target};
 
@@ -71,8 +74,8 @@ impl Scheme {
     }
 }
 
-/// A connection to a host, for its next request.
-type Connected = (SendRequest<Incoming>, Activity);
+/// A connection to a host, for its next request. It is recorded when it ends before that.
+type Connected = (SendRequest<Incoming>, Weak<Activity>);
 
 /// Forwards the requests of one connection of a client, to one host at a time.
 pub(super) struct Forwarder {
@@ -152,11 +155,11 @@ impl Forwarder {
         patterns.extend(fill(request.headers_mut(), &secrets));
         let mut host = self.host.lock().await;
         let kept = host.take().filter(|(last, (sender, _))| *last == target && !sender.is_closed());
-        let mut kept = kept.map(|(_, connected)| connected);
+        let mut kept = kept.and_then(|(_, (sender, activity))| Some((sender, activity.upgrade()?)));
         let (answer, connected) = loop {
             let is_kept = kept.is_some();
             let (mut sender, awaited) = match kept.take() {
-                Some((sender, activity)) => (sender, activity.awaited()),
+                Some(connected) => connected,
                 None => self.connect(&target).await?,
             };
             let sent = match sender.ready().await {
@@ -164,7 +167,7 @@ impl Forwarder {
                 Err(_) => Err(Some(request)),
             };
             match sent {
-                Ok(answer) => break (answer, (sender, awaited.activity())),
+                Ok(answer) => break (answer, (sender, Arc::downgrade(&awaited))),
                 // The host has closed the connection, and nothing of the request was sent.
                 Err(Some(unsent)) if is_kept => request = unsent,
                 Err(_) => return Err(awaited.fail()),
@@ -197,14 +200,14 @@ impl Forwarder {
     }
 
     /// A new connection, already awaited: a host may end it before the request is sent.
-    async fn connect(&self, target: &Target) -> Result<(SendRequest<Incoming>, Awaited), Refusal> {
+    async fn connect(&self, target: &Target) -> Result<(SendRequest<Incoming>, Arc<Activity>), Refusal> {
         // Before there is a connection, which would be listed as allowed.
         let name = match self.scheme {
             Scheme::Http => None,
             Scheme::Opened => Some(self.tls_name(target)?),
         };
         let upstream = Upstream::connect(target, &self.sandbox.gate, &self.program_ended).await?;
-        let awaited = upstream.activity().awaited();
+        let awaited = Arc::clone(upstream.activity());
         match name {
             None => self.begin(upstream, awaited).await,
             Some(name) => {
@@ -236,11 +239,11 @@ impl Forwarder {
     async fn begin(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        awaited: Awaited,
-    ) -> Result<(SendRequest<Incoming>, Awaited), Refusal> {
+        awaited: Arc<Activity>,
+    ) -> Result<(SendRequest<Incoming>, Arc<Activity>), Refusal> {
         let handshake = Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
         let Ok((sender, connection)) = handshake else { return Err(awaited.fail()) };
-        let idle = awaited.activity().idle();
+        let idle = Activity::idle(Arc::downgrade(&awaited));
         self.spawn(async move {
             tokio::select! {
                 ended = connection => {

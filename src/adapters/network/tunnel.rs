@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     PIECE_BYTES, READ_BYTES, Sandbox, http,
-    upstream::{ProgramEnd, Upstream},
+    upstream::{Activity, ProgramEnd, Upstream},
 };
 use crate::domain::network::{Host, Refusal, Target};
 
@@ -74,7 +74,7 @@ async fn both_ways(
     mut upstream: Upstream,
     target: &Target,
 ) -> Result<(), (Upstream, Refusal)> {
-    let activity = upstream.activity();
+    let activity = Arc::downgrade(upstream.activity());
     let (from_client, mut to_client) = io::split(client);
     let mut from_client = BufReader::with_capacity(READ_BYTES, from_client);
     let (checked, speaks_tls) = oneshot::channel();
@@ -104,7 +104,7 @@ async fn both_ways(
                 Err(Some(refusal)) => refusal,
             },
             // Its drop records that.
-            () = activity.idle() => return Ok(()),
+            () = Activity::idle(activity) => return Ok(()),
         }
     };
     Err((upstream, refusal))

@@ -35,30 +35,26 @@ pub(super) type ProgramEnd = Arc<OnceLock<Instant>>;
 /// A connection to a host.
 pub(super) struct Upstream {
     // Dropped first: a connection is recorded before it is closed.
-    recorder: Arc<Recorder>,
+    activity: Arc<Activity>,
     stream: TcpStream,
     pace: Option<Pace>,
     /// Until the bytes that have passed are allowed, no more do. Both directions are polled by one task.
     paying: Option<BoxFuture<'static, ()>>,
 }
 
-/// Records a connection when it is over and nothing waits for its host: what waits may record why it failed.
-struct Recorder(Activity);
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        self.0.record(None);
-    }
-}
-
-/// What has passed over a connection: it decides when that was nothing for too long, and is recorded once.
-#[derive(Clone)]
+/// What has passed over a connection: it decides when that was nothing for too long, and is recorded once, when the
+/// connection is over and nothing waits for its host: what waits holds this, and may record why it failed.
 pub(super) struct Activity {
     target: Target,
     gate: Arc<dyn Gate>,
     since: Instant,
-    state: Arc<Mutex<State>>,
-    recorder: Weak<Recorder>,
+    state: Mutex<State>,
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        self.record(None);
+    }
 }
 
 struct State {
@@ -71,31 +67,13 @@ struct State {
     program_ended: ProgramEnd,
 }
 
-/// Held while a request waits for its answer, so that one record describes both the connection and its failure.
-pub(super) struct Awaited {
-    activity: Activity,
-    /// `None` where the connection was recorded before.
-    _recorder: Option<Arc<Recorder>>,
-}
-
-impl Awaited {
-    pub(super) fn activity(&self) -> Activity {
-        self.activity.clone()
-    }
-
-    /// The host has not answered. It is recorded.
-    pub(super) fn fail(self) -> Refusal {
-        let target = self.activity.target.clone();
-        let why = if self.activity.is_over() { Refusal::Idle(target) } else { Refusal::Unreachable(target) };
-        self.activity.record(Some(why.clone()));
-        why
-    }
-}
-
 impl Activity {
-    /// From now on something waits for the host.
-    pub(super) fn awaited(&self) -> Awaited {
-        Awaited { activity: self.clone(), _recorder: self.recorder.upgrade() }
+    /// The host has not answered. It is recorded.
+    pub(super) fn fail(&self) -> Refusal {
+        let target = self.target.clone();
+        let why = if self.is_over() { Refusal::Idle(target) } else { Refusal::Unreachable(target) };
+        self.record(Some(why.clone()));
+        why
     }
 
     /// Records the connection, unless that was done.
@@ -118,11 +96,13 @@ impl Activity {
         self.over_at() <= Instant::now()
     }
 
-    /// Returns when it has carried nothing for too long, though it was allowed to.
-    pub(super) async fn idle(self) {
-        while !self.is_over() {
+    /// Returns when it has carried nothing for too long, though it was allowed to, or is recorded.
+    pub(super) async fn idle(this: Weak<Self>) {
+        while let Some(over_at) = this.upgrade().map(|this| this.over_at())
+            && over_at > Instant::now()
+        {
             // A half may end meanwhile.
-            sleep_until(self.over_at().min(Instant::now() + HALF_CLOSED_MAX)).await;
+            sleep_until(over_at.min(Instant::now() + HALF_CLOSED_MAX)).await;
         }
     }
 
@@ -166,24 +146,21 @@ impl Upstream {
             });
             return Err(refusal);
         };
-        let state = Arc::new(Mutex::new(State {
+        let state = Mutex::new(State {
             used: Some(NetworkUse::of(target.to_string(), None)),
             passed_at: Some(Instant::now()),
             half_ended_at: None,
             program_ended: Arc::clone(program_ended),
-        }));
-        let (target, gate) = (target.clone(), Arc::clone(gate));
-        let recorder = Arc::new_cyclic(|recorder| {
-            Recorder(Activity { target, gate, since, state, recorder: Weak::clone(recorder) })
         });
-        Ok(Self { recorder, stream, pace, paying: None })
+        let activity = Arc::new(Activity { target: target.clone(), gate: Arc::clone(gate), since, state });
+        Ok(Self { activity, stream, pace, paying: None })
     }
 
     /// Ready when what has passed is allowed.
     fn poll_paid(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(paying) = &mut self.paying {
             let paid = paying.as_mut().poll(cx);
-            self.recorder.0.passed(paid.is_ready().then(Instant::now));
+            self.activity.passed(paid.is_ready().then(Instant::now));
             ready!(paid);
             self.paying = None;
         }
@@ -192,19 +169,19 @@ impl Upstream {
 
     fn passed(&mut self, bytes: usize) {
         if bytes > 0 {
-            self.recorder.0.passed(Some(Instant::now()));
+            self.activity.passed(Some(Instant::now()));
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             self.paying = self.pace.as_ref().map(|pace| pace(bytes));
         }
     }
 
-    pub(super) fn activity(&self) -> Activity {
-        self.recorder.0.clone()
+    pub(super) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     /// Ends it because of what the program sent, or did not.
     pub(super) fn refuse(self, refusal: Refusal) {
-        self.recorder.0.record(Some(refusal));
+        self.activity.record(Some(refusal));
     }
 }
 
@@ -237,9 +214,9 @@ impl AsyncRead for Upstream {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let count = buffer.filled().len() - before;
-        self.recorder.0.count(|used| used.received_bytes += count as u64);
+        self.activity.count(|used| used.received_bytes += count as u64);
         if read.is_ready() && count == 0 && buffer.remaining() > 0 {
-            self.recorder.0.half_ended();
+            self.activity.half_ended();
         }
         self.passed(count);
         read
@@ -251,7 +228,7 @@ impl AsyncWrite for Upstream {
         ready!(self.poll_paid(cx));
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
-            self.recorder.0.count(|used| used.sent_bytes += count as u64);
+            self.activity.count(|used| used.sent_bytes += count as u64);
             self.passed(count);
         }
         written
@@ -262,7 +239,7 @@ impl AsyncWrite for Upstream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.recorder.0.half_ended();
+        self.activity.half_ended();
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
@@ -351,7 +328,7 @@ mod tests {
         upstream.write_all(b"0123").await.expect("the first piece passes");
         assert!(upstream.write(b"4").now_or_never().is_none(), "it is not allowed yet");
         tokio::time::pause();
-        let mut idle = pin!(upstream.activity().idle());
+        let mut idle = pin!(Activity::idle(Arc::downgrade(upstream.activity())));
         assert!(timeout(3 * IDLE_MAX, idle.as_mut()).await.is_err(), "the program does not keep it from passing");
         allowed.add_permits(4);
         upstream.write_all(b"4").await.expect("it is allowed");
