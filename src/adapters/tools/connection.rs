@@ -90,11 +90,10 @@ impl Connection {
 
     /// Sends a request once. When this is dropped before the answer, the server gets a cancellation.
     async fn ask(&self, request: ClientRequest, progress: ProgressSink) -> Result<ServerResult, UpstreamError> {
-        let starting = self.sinks.starting();
         let options = PeerRequestOptions::no_options();
         let sent = self.service.peer().send_cancellable_request(request, options).await;
         let sent = sent.map_err(|error| self.failure(&error))?;
-        let _progress = starting.register(sent.progress_token.clone(), progress);
+        let _progress = self.sinks.register(sent.progress_token.clone(), progress);
         let mut unanswered = Unanswered { peer: self.service.peer(), id: Some(sent.id.clone()) };
         let answer = sent.await_response().await;
         unanswered.id = None;

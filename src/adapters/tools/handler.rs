@@ -15,7 +15,7 @@ use rmcp::{
 use super::failure::Secrets;
 use crate::ports::tools::{Progress, ProgressSink};
 
-/// Progress that is kept for a call that has just been sent and is not registered yet.
+/// Progress that is kept for calls that may have just been sent and are not registered yet.
 const EARLY_MAX: usize = 64;
 
 pub(super) struct Handler {
@@ -68,8 +68,7 @@ pub(super) struct Sinks(Mutex<State>);
 #[derive(Default)]
 struct State {
     open: HashMap<ProgressToken, Open>,
-    /// Calls that are being sent.
-    starting: usize,
+    /// The newest for no open call: one is being sent, or was answered. No token is used twice.
     early: Vec<(ProgressToken, Progress)>,
 }
 
@@ -79,10 +78,20 @@ struct Open {
 }
 
 impl Sinks {
-    /// Keeps progress of unknown calls until the call that is being sent is registered.
-    pub(super) fn starting(self: &Arc<Self>) -> Starting {
-        self.0.lock().starting += 1;
-        Starting(Arc::clone(self))
+    /// From now on the progress of a call goes to `sink`, until the answer is dropped.
+    pub(super) fn register(self: &Arc<Self>, token: ProgressToken, sink: ProgressSink) -> Registered {
+        let own = {
+            let mut state = self.0.lock();
+            state.open.insert(token.clone(), Open { sink, last: f64::NEG_INFINITY });
+            let early = std::mem::take(&mut state.early).into_iter();
+            let (own, others): (Vec<_>, _) = early.partition(|(of, _)| *of == token);
+            state.early = others;
+            own
+        };
+        for (token, progress) in own {
+            self.report(&token, progress);
+        }
+        Registered { sinks: Arc::clone(self), token }
     }
 
     fn report(&self, token: &ProgressToken, progress: Progress) {
@@ -95,46 +104,15 @@ impl Sinks {
             }
             Some(_) => return,
             None => {
-                if state.starting > 0 && state.early.len() < EARLY_MAX {
-                    state.early.push((token.clone(), progress));
+                if state.early.len() == EARLY_MAX {
+                    state.early.remove(0);
                 }
+                state.early.push((token.clone(), progress));
                 return;
             }
         };
         drop(state);
         sink(progress);
-    }
-}
-
-/// A call that is being sent.
-pub(super) struct Starting(Arc<Sinks>);
-
-impl Starting {
-    /// From now on its progress goes to `sink`, until the answer is dropped.
-    pub(super) fn register(self, token: ProgressToken, sink: ProgressSink) -> Registered {
-        let sinks = Arc::clone(&self.0);
-        let own = {
-            let mut state = sinks.0.lock();
-            state.open.insert(token.clone(), Open { sink, last: f64::NEG_INFINITY });
-            let early = std::mem::take(&mut state.early).into_iter();
-            let (own, others): (Vec<_>, _) = early.partition(|(of, _)| *of == token);
-            state.early = others;
-            own
-        };
-        for (token, progress) in own {
-            sinks.report(&token, progress);
-        }
-        Registered { sinks, token }
-    }
-}
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        let mut state = self.0.0.lock();
-        state.starting -= 1;
-        if state.starting == 0 {
-            state.early.clear();
-        }
     }
 }
 
@@ -165,17 +143,18 @@ mod tests {
             let seen = Arc::clone(&seen);
             Arc::new(move |progress| seen.lock().push(progress.progress))
         };
-        sinks.report(&token(1), progress(0.5));
-        let starting = sinks.starting();
         sinks.report(&token(1), progress(1.0));
         sinks.report(&token(2), progress(9.0));
-        let registered = starting.register(token(1), sink());
+        let registered = sinks.register(token(1), sink());
         for of in [(1, 3.0), (1, 2.0), (2, 4.0), (1, 5.0)] {
             sinks.report(&token(of.0), progress(of.1));
         }
         drop(registered);
         sinks.report(&token(1), progress(6.0));
         assert_eq!(*seen.lock(), [1.0, 3.0, 5.0]);
-        assert!(sinks.0.lock().open.is_empty() && sinks.0.lock().early.is_empty());
+        for number in 0..100 {
+            sinks.report(&token(number), progress(1.0));
+        }
+        assert!(sinks.0.lock().open.is_empty() && sinks.0.lock().early.len() == EARLY_MAX);
     }
 }
