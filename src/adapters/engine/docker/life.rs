@@ -7,7 +7,7 @@
 //! The end of a stream is never treated as the end of a program. When both the wait and the streams have ended, the
 //! engine was away and the sandbox cannot be observed any more.
 
-use std::{path::PathBuf, task::Poll, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use bollard::{
     Docker,
@@ -16,15 +16,11 @@ use bollard::{
     models::{ContainerState, ContainerWaitResponse},
     query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, WaitContainerOptionsBuilder},
 };
-use futures_util::{
-    FutureExt, StreamExt, TryStreamExt,
-    future::ready,
-    stream::{self, BoxStream},
-};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, future::ready, stream::BoxStream};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{DockerEngine, TimeLimits, call, convert, forks::Refusals};
+use super::{super::reported, DockerEngine, TimeLimits, call, convert, forks::Refusals};
 use crate::{
     domain::{SandboxId, StreamKind, skills::SkillFolders},
     ports::engine::{EngineError, Exit, Output, Sandbox, SandboxSpec, Volume},
@@ -109,9 +105,7 @@ fn demultiplexed(
     limit: Duration,
     over: CancellationToken,
 ) -> BoxStream<'static, Result<Output, EngineError>> {
-    let mut broken = false;
-    let (at_error, at_end) = (over.clone(), over);
-    frames
+    let outputs = frames
         .map(move |frame| match frame {
             Ok(LogOutput::StdOut { message }) => Ok(Output { stream: StreamKind::Stdout, bytes: message }),
             Ok(LogOutput::StdErr { message }) => Ok(Output { stream: StreamKind::Stderr, bytes: message }),
@@ -119,20 +113,8 @@ fn demultiplexed(
             Ok(LogOutput::StdIn { .. } | LogOutput::Console { .. }) => Err(EngineError::Lost { id }),
             Err(error) => Err(call::map_error("read", limit, error)),
         })
-        .filter(|output| ready(!matches!(output, Ok(output) if output.bytes.is_empty())))
-        .take_while(move |output| {
-            let go_on = !broken;
-            broken |= output.is_err();
-            if broken {
-                at_error.cancel();
-            }
-            ready(go_on)
-        })
-        .chain(stream::poll_fn(move |_| {
-            at_end.cancel();
-            Poll::Ready(None)
-        }))
-        .boxed()
+        .filter(|output| ready(!matches!(output, Ok(output) if output.bytes.is_empty())));
+    reported(outputs.boxed(), move |_| over.cancel())
 }
 
 /// Follows a started sandbox to its end.
@@ -263,6 +245,7 @@ mod tests {
     };
 
     use bytes::Bytes;
+    use futures_util::stream;
     use serde_json::json;
 
     use super::{
