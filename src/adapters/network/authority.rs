@@ -3,9 +3,8 @@
 //! key stays in the server. The trusted roots for TLS with hosts on behalf of a program: those of Mozilla, which are
 //! part of the binary, those of the system (`SSL_CERT_FILE`) and those of the operator.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256, SanType,
@@ -24,8 +23,6 @@ use crate::{domain::network::Host, ports::network::Authority};
 const LIFE: Duration = Duration::days(8);
 /// Clocks differ.
 const EARLIER: Duration = Duration::hours(1);
-/// Certificates that are kept; below a wildcard there are any number of hosts.
-const LEAVES_MAX: usize = 64;
 const NAME: &str = "Sandbox";
 /// The only protocol that is spoken where TLS is opened.
 const ALPN: &[u8] = b"http/1.1";
@@ -112,7 +109,7 @@ fn constraints(hosts: &[Host]) -> NameConstraints {
     NameConstraints { permitted_subtrees: permitted, excluded_subtrees: excluded }
 }
 
-/// Certificates of hosts, made when they are needed.
+/// Certificates of hosts, made for each connection: signing one costs as little as the handshake that shows it.
 pub(super) struct LeafCertificates {
     /// What the authority can certify.
     hosts: Vec<Host>,
@@ -121,7 +118,6 @@ pub(super) struct LeafCertificates {
     root: CertificateDer<'static>,
     /// Of all leaves.
     key: KeyPair,
-    made: Mutex<HashMap<Host, Arc<ServerConfig>>>,
 }
 
 impl LeafCertificates {
@@ -130,17 +126,13 @@ impl LeafCertificates {
         let issuer = Issuer::new(params_of_authority(), key);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
         let root = CertificateDer::from_pem_slice(authority.certificate_pem.as_bytes()).ok()?;
-        Some(Self { hosts: authority.hosts.clone(), issuer, root, key, made: Mutex::default() })
+        Some(Self { hosts: authority.hosts.clone(), issuer, root, key })
     }
 
     /// TLS as the host; `None` where no certificate can be made that the sandbox trusts.
     pub(super) fn server(&self, host: &Host) -> Option<Arc<ServerConfig>> {
         if !self.hosts.iter().any(|root| host.is_within(root)) {
             return None;
-        }
-        let mut made = self.made.lock();
-        if let Some(known) = made.get(host) {
-            return Some(Arc::clone(known));
         }
         let certificate = self.leaf(host).ok()?;
         let key = PrivatePkcs8KeyDer::from(self.key.serialize_der());
@@ -151,12 +143,7 @@ impl LeafCertificates {
         // Nothing is kept between connections.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        let config = Arc::new(config);
-        if made.len() >= LEAVES_MAX {
-            made.clear();
-        }
-        made.insert(host.clone(), Arc::clone(&config));
-        Some(config)
+        Some(Arc::new(config))
     }
 
     fn leaf(&self, host: &Host) -> Result<CertificateDer<'static>, rcgen::Error> {
@@ -219,16 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_kept_in_bounded_number() {
+    fn certificates_are_made_for_the_hosts_of_the_authority_alone() {
         let leaves = LeafCertificates::new(&make(&[host("example.com")]).expect("an authority")).expect("leaves");
-        let first = leaves.server(&host("a.example.com")).expect("TLS");
-        assert!(Arc::ptr_eq(&first, &leaves.server(&host("a.example.com")).expect("TLS")));
+        assert!(leaves.server(&host("a.example.com")).is_some());
         for other in ["example.org", "evilexample.com", "com", "127.0.0.1"] {
             assert!(leaves.server(&host(other)).is_none(), "{other}");
-        }
-        for number in 0..200 {
-            leaves.server(&host(&format!("{number}.example.com"))).expect("TLS");
-            assert!(leaves.made.lock().len() <= LEAVES_MAX);
         }
     }
 
