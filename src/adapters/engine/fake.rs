@@ -25,7 +25,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::{
-    FutureExt, StreamExt,
+    StreamExt,
     stream::{self, BoxStream},
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -350,15 +350,6 @@ impl Engine for FakeEngine {
             ..record.listed.clone()
         };
         Ok(self.state().sandboxes.values().map(listed).collect())
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let state = self.state.get_mut();
-        for life in state.sandboxes.values().filter_map(|record| record.life.as_ref()) {
-            life.kill(Duration::ZERO).now_or_never();
-        }
     }
 }
 

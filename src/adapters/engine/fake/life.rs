@@ -23,7 +23,7 @@ use tokio::{
     time::sleep,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     kernel,
@@ -70,6 +70,8 @@ pub(super) type Answers = Vec<(String, Option<String>)>;
 #[derive(Debug)]
 pub(super) struct Life {
     kill: CancellationToken,
+    /// The program ends with the engine.
+    _end: DropGuard,
     exit: watch::Receiver<Option<Exit>>,
     output: mpsc::WeakSender<Piece>,
     cpu_millis: Arc<AtomicU32>,
@@ -83,7 +85,8 @@ impl Life {
         let kill = CancellationToken::new();
         let cpu_millis = Arc::new(AtomicU32::new(spec.loading_cpu_millis.unwrap_or(spec.limits.cpu_millis)));
         let (output_too, cpu_too) = (output.downgrade(), Arc::clone(&cpu_millis));
-        let life = Self { kill: kill.clone(), exit: exit.clone(), output: output_too, cpu_millis: cpu_too };
+        let (end, exit_too) = (kill.clone().drop_guard(), exit.clone());
+        let life = Self { kill: kill.clone(), _end: end, exit: exit_too, output: output_too, cpu_millis: cpu_too };
         // Without a folder of this host, scripts must not touch files.
         let data = match &spec.data {
             Volume::HostFolder(folder) => folder.clone(),

@@ -1,6 +1,6 @@
 //! The fake's own promises; what it shares with every engine is in the contract suite.
 
-use futures_util::TryStreamExt;
+use futures_util::{FutureExt, TryStreamExt};
 use tokio::{io::AsyncWriteExt, time::Instant};
 
 use super::*;
