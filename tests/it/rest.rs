@@ -119,6 +119,26 @@ async fn idempotency_key_creates_one_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn problem_names_the_run_that_failed_and_none_where_none_was_begun() {
+    let server = FakeServer::start().await;
+    server.engine.faults().exits_to_lose += 1;
+    let create = async |language: &str| -> Value {
+        let body = json!({"language": language, "code": "print before"});
+        let call = call(&server, Method::POST, "/v1/runs").header("idempotency-key", language).json(&body);
+        call.send().await.expect("an answer").json().await.expect("JSON")
+    };
+    let lost = create("python").await;
+    assert_eq!(lost["code"], "engine_lost", "{lost}");
+    let path = format!("/v1/runs/{}/events", lost["runId"].as_str().expect("an id"));
+    let events = call(&server, Method::GET, &path).send().await.expect("a stream").text().await.expect("text");
+    assert!(events.contains(r#""text":"before\n""#) && events.contains("event: failed"), "{events}");
+    assert_eq!(create("python").await["runId"], lost["runId"], "of the same key");
+    let refused = create("cobol").await;
+    assert_eq!((&refused["code"], refused.get("runId")), (&json!("runner_not_found"), None), "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn events_are_streamed_live_and_resumed_from_any_number() {
     let server = FakeServer::start().await;
     let code = "print one\nwait-file go\nbytes ff\nprint two";

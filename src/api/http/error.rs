@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use super::{coderunner, e2b, is_below, jupyter, librechat, openai};
 use crate::{
     api::schema::{ErrorCode, ErrorResult},
-    domain::{Code, Failure, error::Operation, id::RequestId},
+    domain::{Code, Failure, RunId, error::Operation, id::RequestId},
 };
 
 /// How long a refused client should wait when nothing better is known, in seconds.
@@ -43,6 +43,8 @@ pub struct ApiError {
     pub status: Option<StatusCode>,
     /// Makes it a JSON-RPC error.
     pub rpc: Option<RpcError>,
+    /// The run that was begun and failed. Boxed, since errors travel in results.
+    pub run: Option<Box<RunId>>,
 }
 
 /// What a JSON-RPC error has beside the failure.
@@ -74,6 +76,9 @@ pub struct Problem {
     /// The invalid argument, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub param: Option<String>,
+    /// The run that was begun and failed, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
 }
 
 /// Why a request to `/api/v2` is refused.
@@ -104,7 +109,7 @@ enum Surface {
 
 impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
-        Self { failure, status: None, rpc: None }
+        Self { failure, status: None, rpc: None, run: None }
     }
 }
 
@@ -113,8 +118,13 @@ impl ApiError {
         Failure::new(code, message).into()
     }
 
+    /// Why a run failed that was begun.
+    pub fn of_run(run: RunId, failure: Failure) -> Self {
+        Self { run: Some(Box::new(run)), ..failure.into() }
+    }
+
     fn into_answer(self, surface: Surface, request: RequestId) -> Response {
-        let Self { failure, status, rpc } = self;
+        let Self { failure, status, rpc, run } = self;
         let status = status.unwrap_or_else(|| surface.status(failure.code));
         let (code, message) = (failure.code.as_str(), failure.sentence(|operation| surface.name(operation)));
         let request_id = request.to_string();
@@ -127,7 +137,8 @@ impl ApiError {
             Surface::V1 => {
                 let title = status.canonical_reason().unwrap_or("Error");
                 let (kind, status, param) = ("about:blank", status.as_u16(), failure.argument);
-                json!(Problem { kind, title, status, detail: message, code, request_id, param })
+                let run_id = run.map(|run| run.to_string());
+                json!(Problem { kind, title, status, detail: message, code, request_id, param, run_id })
             }
             Surface::Piston => {
                 let (code, request_id) = (Some(code.to_owned()), Some(request_id));

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     api::{
-        http::{Answer, Reply, RequestBody, sse},
+        http::{Answer, Reply, RequestBody, error::ApiError, sse},
         schema::{
             Binary,
             arguments::{WAIT_S_MAX, Wait},
@@ -141,16 +141,16 @@ fn request(call: &Call, create: CreateRun, limits: Option<Limits>) -> RunRequest
     }
 }
 
-async fn waited(run: &Run, wait: Option<Duration>) -> Result<RunView, Failure> {
+async fn waited(run: &Run, wait: Option<Duration>) -> Reply<RunView> {
     let view = run.wait(wait.unwrap_or(Duration::from_secs(WAIT_S_MAX))).await;
     match &view.result {
-        Some(Err(failure)) => Err(failure.clone()),
+        Some(Err(failure)) => Err(ApiError::of_run(view.run, failure.clone())),
         _ => Ok(view),
     }
 }
 
 /// The run of a key from the history. One that is not there may have begun nevertheless.
-async fn recorded(recorder: &History, who: &Principal, run: RunId) -> Result<Response, Failure> {
+async fn recorded(recorder: &History, who: &Principal, run: RunId) -> Reply {
     let line = recorder.run(who, run).await.map_err(|failure| match failure.code {
         Code::RunNotFound => {
             let why = "The server ended before it recorded what came of the run of this key; it was not run again.";
@@ -158,7 +158,8 @@ async fn recorded(recorder: &History, who: &Principal, run: RunId) -> Result<Res
         }
         _ => failure,
     })?;
-    line.end.as_ref().and_then(history::failure).map_or_else(|| Ok(shown(&RunStatus::recorded(&line))), Err)
+    let failure = line.end.as_ref().and_then(history::failure);
+    failure.map_or_else(|| Ok(shown(&RunStatus::recorded(&line))), |failure| Err(ApiError::of_run(run, failure)))
 }
 
 fn shown(run: &RunStatus) -> Response {
