@@ -10,17 +10,15 @@
 //! its conversations, but stops no program: a running one can exceed it by at most its own conversation's quota. In it
 //! an entry counts as a block at least, since empty files use up the inodes of all owners.
 //!
-//! What clients write is reserved first, and uploads in progress as they arrive (`writing`).
+//! What clients write is reserved first, and uploads in progress as they arrive (`writing`). `upkeep` bounds what is
+//! cached.
 
 mod between;
+mod upkeep;
 mod watch;
 mod writing;
 
-use std::{
-    collections::{HashMap, HashSet},
-    mem,
-    sync::Arc,
-};
+use std::{collections::HashMap, mem, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
@@ -272,15 +270,6 @@ impl Quota {
     /// A conversation was deleted.
     pub(super) fn forget(&self, id: &ConversationKey) {
         self.known.lock().forget(id);
-    }
-
-    /// Forgets deleted conversations: other processes on the same root delete some too.
-    pub(super) fn keep(&self, still: &HashSet<&ConversationKey>) {
-        let mut known = self.known.lock();
-        let gone: Vec<_> = known.conversations.keys().filter(|id| !still.contains(id)).cloned().collect();
-        for id in &gone {
-            known.forget(id);
-        }
     }
 
     /// The usage of a conversation as far as it is known without a measurement.

@@ -66,16 +66,18 @@ impl Retention {
         Self { files, runs, clock, steps: StepWatch::default(), options }
     }
 
-    /// Runs rounds until `stop`. Does nothing when no limit is set.
+    /// Runs rounds until `stop`. Without a limit they only bound what is known of conversations.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let kept = self.options.unused_max.is_none() && self.options.total_bytes_max.is_none();
-        if kept && !self.options.own_disks && !self.files.quota().is_by_owner() {
-            return;
-        }
+        let RetentionOptions { unused_max, total_bytes_max, own_disks, .. } = self.options;
+        let measures_all = total_bytes_max.is_some() || self.files.quota().is_by_owner();
+        let has_work = measures_all || unused_max.is_some() || own_disks;
         let begun = Instant::now();
         let mut rounds = every(ROUND);
         while stop.run_until_cancelled(rounds.tick()).await.is_some() {
-            if let Some(Err(failure)) = stop.run_until_cancelled(self.round_after(begun.elapsed())).await {
+            if !measures_all {
+                self.files.quota().trim();
+            }
+            if has_work && let Some(Err(failure)) = stop.run_until_cancelled(self.round_after(begun.elapsed())).await {
                 warn!(%failure, "a round of retention failed");
             }
         }

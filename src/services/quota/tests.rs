@@ -1,6 +1,6 @@
 //! Quotas on a real folder.
 
-use std::{fs::File, os::fd::AsRawFd as _, path::Path, time::Duration};
+use std::{collections::HashSet, fs::File, os::fd::AsRawFd as _, path::Path, time::Duration};
 
 use rustix::{
     fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags},

@@ -1,0 +1,69 @@
+//! Forgets what is known of conversations, so that memory does not grow with each one that was ever used.
+
+use std::collections::HashSet;
+
+use super::{Conversation, Known, Quota};
+use crate::domain::ConversationKey;
+
+/// Conversations that are known at most where no limit is on all of them together: about 20 MiB.
+const KNOWN_MAX: usize = 65_536;
+
+impl Known {
+    fn retain(&mut self, is_kept: impl Fn(&ConversationKey, &Conversation) -> bool) {
+        let gone = self.conversations.iter().filter(|(id, one)| !is_kept(id, one));
+        let gone: Vec<_> = gone.map(|(id, _)| id.clone()).collect();
+        for id in &gone {
+            self.forget(id);
+        }
+    }
+}
+
+impl Quota {
+    /// Forgets deleted conversations: other processes on the same root delete some too.
+    pub(in super::super) fn keep(&self, still: &HashSet<&ConversationKey>) {
+        self.known.lock().retain(|id, _| still.contains(id));
+    }
+
+    /// Forgets measurements where there are too many: the next use of a conversation repeats its own. What no
+    /// measurement shows is kept.
+    pub(in super::super) fn trim(&self) {
+        let mut known = self.known.lock();
+        if known.conversations.len() > KNOWN_MAX {
+            known.retain(|_, one| one.begun.is_some() || one.closed_bytes > 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{
+        super::{QuotaOptions, watch::Watch},
+        *,
+    };
+    use crate::{adapters::storage::DiskStorage, domain::RunnerUsers, ports::storage::Usage};
+
+    #[tokio::test]
+    async fn measurements_beyond_the_bound_are_forgotten_and_what_none_shows_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let uid = rustix::process::geteuid().as_raw();
+        let store = DiskStorage::at(&folder.path().join("root"), RunnerUsers::one(uid)).expect("a store");
+        let id = |name: &str| name.parse::<ConversationKey>().expect("an id");
+        let options = QuotaOptions { bytes_max: 1 << 20, entries_max: 10, free_bytes_min: 0, owner_bytes_max: None };
+        let quota = Arc::new(Quota::new(Arc::new(store), options));
+        let usage = Usage { bytes: 1, entries: 1 };
+        for number in 0..KNOWN_MAX {
+            quota.measured(&id(&format!("c{number}")), Some(usage));
+        }
+        quota.trim();
+        assert_eq!(quota.cached(&id("c0")), Some(usage), "there are not too many");
+        quota.known.lock().add_closed(&id("closed"), &usage);
+        let _watch = Watch::begin(Arc::clone(&quota), id("watched"));
+        quota.trim();
+        let mut left: Vec<_> = quota.known.lock().conversations.keys().map(|key| key.id.to_string()).collect();
+        left.sort();
+        assert_eq!(left, ["closed", "watched"]);
+        assert_eq!(quota.usage(&id("c0")).expect("measured"), Usage::default());
+    }
+}
