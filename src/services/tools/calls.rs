@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     domain::{
-        EventKind, Failure, SafePath,
+        Code, EventKind, Failure, SafePath,
         text::{self, json_bytes},
         tools::{Action, CallEnd, ProposedCall, RuleText, ToolUse, canonical, without_rule},
     },
@@ -111,7 +111,7 @@ struct Wish<'a> {
     program: &'a Program,
     server: &'a str,
     tool: &'a str,
-    arguments: &'a Value,
+    arguments: &'a Arc<Value>,
     /// The canonical text of the arguments.
     text: &'a str,
 }
@@ -147,7 +147,7 @@ impl Inner {
         progress: ProgressSink,
     ) -> Result<(Answered, OwnedSemaphorePermit), CallFailure> {
         let RequestedCall { server, tool, arguments } = requested;
-        let arguments = Value::Object(arguments);
+        let arguments = Arc::new(Value::Object(arguments));
         let text = canonical(&arguments);
         let short = |name: &str| name.chars().take(NAME_CHARS_MAX).collect();
         let mut report = CallReport {
@@ -168,7 +168,9 @@ impl Inner {
         let called = async {
             let wish = Wish { program, server: &server, tool: &tool, arguments: &arguments, text: &text };
             let (live, defined) = self.permitted(&wish).await?;
-            let Value::Object(arguments) = arguments else { unreachable!("it was made of an object") };
+            let Value::Object(arguments) = Arc::unwrap_or_clone(arguments) else {
+                unreachable!("it was made of an object")
+            };
             let name = &defined.tool.name;
             let (answer, room) = live.call(&program.conversation.owner, name, arguments, progress).await?;
             self.answered(program, name, answer).await.map(|answered| (answered, room))
@@ -184,7 +186,7 @@ impl Inner {
     /// The tool, where the call may be made now. After each question everything is looked up again: the server may be
     /// gone, the rules and the tool may be others.
     async fn permitted(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
-        let &Wish { program, server, arguments, text, .. } = wish;
+        let &Wish { program, server, text, .. } = wish;
         if !program.reporter.count(ALL, self.calls_per_run_max) {
             let why = format!("More than {} calls of tools in one run or cell.", self.calls_per_run_max);
             return Err(CallFailure::refused("tool_limit", why));
@@ -192,9 +194,7 @@ impl Inner {
         let mut is_counted = false;
         loop {
             let (live, defined) = self.find_tool(wish).await?;
-            let owner = program.conversation.owner.name();
-            let mut rules = live.server.rules.iter().enumerate();
-            let rule = rules.find(|(_, rule)| rule.matches(owner, &defined.tool, arguments));
+            let rule = rule_for(wish, &live, &defined).await?.map(|at| (at, &live.server.rules[at]));
             let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
             let name = &defined.tool.name;
             let shown = name.escape_debug();
@@ -227,17 +227,13 @@ impl Inner {
     }
 
     async fn find_tool(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
-        let &Wish { program, server, tool, arguments, .. } = wish;
+        let &Wish { program, server, tool, .. } = wish;
         let live = self.server(&program.conversation.owner, server)?;
         let definitions = live.definitions().await?;
         let Some(defined) = definitions.find(tool) else {
             let why = format!("{server} has no tool `{}`; search for one.", text::shown(tool));
             return Err(CallFailure::refused("not_found", why));
         };
-        defined.check(arguments).map_err(|why| {
-            let why = format!("The arguments of {} are not valid: {why}", defined.tool.name.escape_debug());
-            CallFailure::refused("invalid_arguments", why)
-        })?;
         Ok((live, Arc::clone(defined)))
     }
 
@@ -282,6 +278,22 @@ impl Inner {
         self.parts.shared.files.write(&program.conversation, &path, bytes).await?;
         Ok(format!("/data/{name}"))
     }
+}
+
+/// The number of the rule for a call whose arguments are valid. On a blocking thread: a schema, and each condition, may
+/// take a second for them.
+async fn rule_for(wish: &Wish<'_>, live: &Arc<Live>, defined: &Arc<Defined>) -> Result<Option<usize>, CallFailure> {
+    let (live, defined, arguments) = (Arc::clone(live), Arc::clone(defined), Arc::clone(wish.arguments));
+    let owner = wish.program.conversation.owner.clone();
+    let judge = move || -> Result<_, CallFailure> {
+        defined.check(&arguments).map_err(|why| {
+            let why = format!("The arguments of {} are not valid: {why}", defined.tool.name.escape_debug());
+            CallFailure::refused("invalid_arguments", why)
+        })?;
+        Ok(live.server.rules.iter().position(|rule| rule.matches(owner.name(), &defined.tool, &arguments)))
+    };
+    let internal = |_| Failure::new(Code::Internal, "The server could not check the arguments: its log says why.");
+    tokio::task::spawn_blocking(judge).await.map_err(internal)?
 }
 
 /// Counts a call for the rule of this number, which lets it pass. One that is refused counts for neither limit.
@@ -345,7 +357,7 @@ mod tests {
 
     /// Why a call of this run does not pass under a rule of the server `up`.
     fn refused(rates: &Limiters, program: &Program, rule: &RuleText) -> Option<String> {
-        let wish = Wish { program, server: "up", tool: "echo", arguments: &json!({}), text: "{}" };
+        let wish = Wish { program, server: "up", tool: "echo", arguments: &Arc::default(), text: "{}" };
         count(rates, &wish, 0, rule).err().map(|refusal| refusal.why)
     }
 

@@ -4,15 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{
     Tools,
     modules::ModuleLanguage,
-    server::{Defined, ServerState},
+    server::{Defined, Definitions, Live, ServerState},
 };
 use crate::domain::{
-    Failure, Principal,
+    Code, Failure, Principal,
     tools::{Hints, Tool},
 };
 
@@ -60,6 +60,9 @@ pub struct Found {
     pub may_destroy: bool,
 }
 
+/// A tool that matches, with its server.
+type Match = (Arc<Live>, Arc<Definitions>, Arc<Defined>);
+
 impl Tools {
     /// Tools for some words, of the servers that answer in time.
     ///
@@ -74,41 +77,50 @@ impl Tools {
         let live = self.0.parts.directory.of(who);
         let listed = live.iter().map(|live| async move { (live, live.definitions_within(ANSWER_MAX).await) });
         let listed = join_all(listed).await;
-        let (mut found, mut unanswered) = (Vec::new(), Vec::new());
-        for (live, definitions) in &listed {
+        let (mut answered, mut unanswered) = (Vec::new(), Vec::new());
+        for (live, definitions) in listed {
             match definitions {
-                Ok(definitions) => found.extend(definitions.tools.iter().filter_map(|defined| {
-                    let score = score(&words, live.name().as_str(), &defined.tool);
-                    (score > 0 || words.is_empty()).then_some((score, *live, definitions, defined))
-                })),
-                Err(why) => unanswered.push(live.with_tools(Err(why.clone()))),
+                Ok(definitions) => answered.push((Arc::clone(live), definitions)),
+                Err(why) => unanswered.push(live.with_tools(Err(why))),
             }
         }
-        // Equal ones in the order of their servers.
-        found.sort_by_key(|(score, ..)| std::cmp::Reverse(*score));
-        found.truncate(limit);
-        let one = |(_, live, definitions, defined): (u32, &Arc<_>, &Arc<_>, &Arc<Defined>)| {
-            let (live, definitions, defined) = (Arc::clone(live), Arc::clone(definitions), Arc::clone(defined));
-            async move {
-                let live: Arc<super::server::Live> = live;
-                let made = self.0.made(&live.server, &definitions, ModuleLanguage::Python);
-                let made = timeout(ANSWER_MAX, made).await.ok().and_then(Result::ok);
-                let signature = made.and_then(|made| Some(made.get(&defined.module)?.signature.clone()));
-                let server = live.name().to_string();
-                let tool = &defined.tool;
-                let first = tool.description.lines().next().unwrap_or_default();
-                Found {
-                    module: format!("mcptools.{server}.{}", defined.module),
-                    server,
-                    tool: tool.name.clone(),
-                    about: first.chars().filter(|c| !c.is_control()).take(LINE_CHARS_MAX).collect(),
-                    signature: signature.unwrap_or_default(),
-                    may_destroy: Hints::may_destroy(&tool.hints),
-                }
+        let found = spawn_blocking(move || best(&words, answered, limit))
+            .await
+            .map_err(|_| Failure::new(Code::Internal, "The server could not search its tools: its log says why."))?;
+        let one = |(live, definitions, defined): Match| async move {
+            let made = self.0.made(&live.server, &definitions, ModuleLanguage::Python);
+            let made = timeout(ANSWER_MAX, made).await.ok().and_then(Result::ok);
+            let signature = made.and_then(|made| Some(made.get(&defined.module)?.signature.clone()));
+            let server = live.name().to_string();
+            let tool = &defined.tool;
+            let first = tool.description.lines().next().unwrap_or_default();
+            Found {
+                module: format!("mcptools.{server}.{}", defined.module),
+                server,
+                tool: tool.name.clone(),
+                about: first.chars().filter(|c| !c.is_control()).take(LINE_CHARS_MAX).collect(),
+                signature: signature.unwrap_or_default(),
+                may_destroy: Hints::may_destroy(&tool.hints),
             }
         };
         Ok(SearchResult { tools: join_all(found.into_iter().map(one)).await, unanswered })
     }
+}
+
+/// The tools with the highest scores. Blocks for up to a second, where there are many long descriptions.
+fn best(words: &[String], answered: Vec<(Arc<Live>, Arc<Definitions>)>, limit: usize) -> Vec<Match> {
+    let mut found = Vec::new();
+    for (live, definitions) in answered {
+        found.extend(definitions.tools.iter().filter_map(|defined| {
+            let score = score(words, live.name().as_str(), &defined.tool);
+            let matched = || (score, (Arc::clone(&live), Arc::clone(&definitions), Arc::clone(defined)));
+            (score > 0 || words.is_empty()).then(matched)
+        }));
+    }
+    // Equal ones in the order of their servers.
+    found.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
+    found.truncate(limit);
+    found.into_iter().map(|(_, found)| found).collect()
 }
 
 /// The words of a text: split at what is no letter or digit, and where a capital follows a small letter.
