@@ -104,6 +104,7 @@ impl Redactor {
     fn search(&mut self, is_end: bool) -> Vec<u8> {
         let bytes = std::mem::take(&mut self.held);
         let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+        let mut ends = Ends::default();
         loop {
             let rest = &bytes[at..];
             let other = rest.iter().position(|byte| self.begins[usize::from(*byte)]).unwrap_or(rest.len());
@@ -112,7 +113,7 @@ impl Redactor {
             if at == bytes.len() {
                 return out;
             }
-            match self.fit(&bytes[at..], is_end) {
+            match self.fit(&bytes[at..], is_end, &mut ends) {
                 (Match::Whole(length), instead) => {
                     out.extend_from_slice(instead.as_bytes());
                     at += length;
@@ -130,10 +131,10 @@ impl Redactor {
     }
 
     /// The longest text that begins here, and what comes in its place.
-    fn fit(&self, bytes: &[u8], is_end: bool) -> (Match, &str) {
+    fn fit(&self, bytes: &[u8], is_end: bool, ends: &mut Ends) -> (Match, &str) {
         let mut best = (Match::No, "");
         for pattern in &self.patterns {
-            match (fit(&pattern.text, bytes), &best.0) {
+            match (fit(&pattern.text, bytes, ends), &best.0) {
                 // It may turn out longer than one that is whole, whose rest would pass.
                 (Match::Begins, _) if !is_end => return (Match::Begins, ""),
                 (Match::Whole(length), Match::Whole(longest)) if length <= *longest => {}
@@ -145,15 +146,21 @@ impl Redactor {
     }
 }
 
+/// Where what was found so far may end, and where with the next byte of the text: at more than one place only where the
+/// text itself has a `%`, `&` or backslash. A search has one: where each of its bytes may begin a text, two allocations
+/// for each text would be most of its work.
+type Ends = [Vec<usize>; 2];
+
 /// Each byte of the text may stand for itself, as `%2F`, as `\u002f`, as `&#x2F;`, or after a backslash.
-fn fit(text: &[u8], bytes: &[u8]) -> Match {
+fn fit(text: &[u8], bytes: &[u8], [ends, next]: &mut Ends) -> Match {
     if bytes.first().is_none_or(|first| ![text[0], b'%', b'\\', b'&'].contains(first)) {
         return Match::No;
     }
-    // Where what was found so far may end. More than one only where the text itself has a `%`, `&` or backslash.
-    let (mut ends, mut next, mut begins) = (vec![0], Vec::with_capacity(1), false);
+    ends.clear();
+    ends.push(0);
+    let mut begins = false;
     for &byte in text {
-        for &end in &ends {
+        for &end in ends.iter() {
             let rest = &bytes[end..];
             let mut add = |length| {
                 if !next.contains(&(end + length)) {
@@ -184,7 +191,7 @@ fn fit(text: &[u8], bytes: &[u8]) -> Match {
                 add(1);
             }
         }
-        std::mem::swap(&mut ends, &mut next);
+        std::mem::swap(ends, next);
         next.clear();
         if ends.is_empty() {
             return if begins { Match::Begins } else { Match::No };
