@@ -74,14 +74,18 @@ impl Share {
     }
 }
 
-/// The rates of all principals, which are bounded by the number of tokens: the generic cell rate algorithm of
-/// `governor`.
+/// Principals up to which those that count nothing any more are not looked for. An issuer may name any number of them.
+const OWNERS_MIN: usize = 64;
+
+/// The rates of all principals: the generic cell rate algorithm of `governor`.
 #[derive(Debug)]
 pub(super) struct Rate<C: Clock = DefaultClock> {
     limiter: RateLimiter<Principal, HashMapStateStore<Principal>, C, NoOpMiddleware<C::Instant>>,
     clock: C,
     /// Until when a principal is refused.
     refused: Mutex<HashMap<Principal, C::Instant>>,
+    /// Above so many principals, those that count nothing any more are removed.
+    owners_max: Mutex<usize>,
 }
 
 impl Rate {
@@ -96,16 +100,27 @@ impl<C: Clock + Clone> Rate<C> {
         let quota = Quota::per_minute(NonZeroU32::new(a_minute)?);
         let quota = quota.allow_burst(NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN));
         let limiter = RateLimiter::new(quota, HashMapStateStore::default(), clock.clone());
-        Some(Self { limiter, clock, refused: Mutex::default() })
+        Some(Self { limiter, clock, refused: Mutex::default(), owners_max: Mutex::new(OWNERS_MIN) })
     }
 
     /// Counts one run.
     pub(super) fn take(&self, who: &Principal) -> Result<(), Failure> {
+        self.forget();
         self.limiter.check_key(who).map_err(|until| {
             let until = until.earliest_possible();
             self.refused.lock().insert(who.clone(), until);
             self.refusal(until).unwrap_or_else(|| refusal(Duration::ZERO))
         })
+    }
+
+    fn forget(&self) {
+        let mut owners_max = self.owners_max.lock();
+        if self.limiter.len() > *owners_max {
+            self.limiter.retain_recent();
+            let now = self.clock.now();
+            self.refused.lock().retain(|_, until| *until > now);
+            *owners_max = OWNERS_MIN.max(2 * self.limiter.len());
+        }
     }
 
     /// Whether the next run is known to be refused. Counts nothing.
@@ -234,6 +249,19 @@ mod tests {
             clock.advance(Duration::from_millis(1));
             assert!(rate.check_capacity(&who).is_ok() && rate.take(&who).is_ok());
         }
+    }
+
+    #[test]
+    fn owners_whose_runs_count_no_more_are_forgotten() {
+        let clock = FakeRelativeClock::default();
+        let rate = Rate::at(clock.clone(), 60, 1).expect("a rate");
+        for number in 0..10_000 {
+            let who: Principal = format!("owner-{number}").parse().expect("an owner");
+            assert!(rate.take(&who).is_ok() && rate.take(&who).is_err() && rate.check_capacity(&who).is_err());
+            clock.advance(Duration::from_millis(100));
+        }
+        let kept = [rate.limiter.len(), rate.refused.lock().len()];
+        assert!(kept.iter().all(|kept| *kept <= 2 * OWNERS_MIN), "{kept:?} owners, few of whom count");
     }
 
     #[test]
