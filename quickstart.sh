@@ -25,7 +25,7 @@ done is not done again.
 
   --port N     the port to serve on; by default $PORT_DEFAULT, or the next free one
   --no-start   install, build and write .env only
-  --stop       stop the server; files and settings stay
+  --stop       stop the server, also one behind a tunnel; files, .env, images and the container engine stay
   --help       this text
 
 Packages are installed with apt-get, which takes root or sudo. The server is started with Docker Compose, and as a
@@ -144,7 +144,7 @@ check_start() {
     die "a server of $other runs, and Compose tells checkouts apart by the names of their folders only; stop it" \
       "there, rename this folder, or set COMPOSE_PROJECT_NAME in .env."
   # And a server behind a tunnel by one that the tunnel does not reach.
-  case $(docker inspect -f '{{index .Config.Labels "com.docker.compose.project.config_files"}}' "$id" 2>/dev/null) in
+  case $(project_label "$id" config_files) in
     *docker-compose-cloudflare.yml*)
       die "the server of docker-compose-cloudflare.yml runs; build by --no-start and start it with that file again."
       ;;
@@ -226,23 +226,31 @@ stop_process() {
   die "the server (process $pid) does not stop; end it with 'kill -9 $pid'."
 }
 
+# $1: a container of the server. Stops all that the files name by which it was started, those of a tunnel for example;
+# the folder may have been moved since. What the files require of .env does not matter then.
+stop_containers() {
+  local folder files
+  folder=$(project_label "$1" working_dir)
+  files=$(project_label "$1" config_files)
+  COMPOSE_FILE=${files//"$folder/"/} COMPOSE_PATH_SEPARATOR=, TUNNEL_TOKEN=none PUBLIC_BASE_URL=none \
+    compose down >/dev/null 2>&1 || die "Docker Compose could not stop the server; 'docker ps' shows what runs."
+}
+
 stop() {
-  local stopped=no
+  local stopped=no id
   if own_process_runs; then stop_process; stopped=yes; fi
   if engine_answers; then
-    if [ -n "$(own_container)" ]; then
-      compose down >/dev/null 2>&1 || die "Docker Compose could not stop the server; 'docker ps' shows what runs."
-      stopped=yes
-    fi
+    if id=$(own_container -a); then stop_containers "$id"; stopped=yes; fi
   elif [ $stopped = no ] && [ -e .env ] && has docker; then
     ! engine_refuses || join_or_leave "$PWD/quickstart.sh" --stop
     die "no Docker engine answers, so a server in a container cannot be stopped; start the engine and run this again."
   fi
-  if [ $stopped = yes ]; then say "stopped"; else say "the server was not running"; fi
+  if [ $stopped = no ]; then say "the server was not running"; return; fi
+  say "stopped; files, .env, images and the container engine stay"
 }
 
 show_server_log() {
-  if own_container_runs || [ -n "$(own_container)" ]; then
+  if own_container -a >/dev/null; then
     compose logs --tail=15 sandbox >&2 2>&1 || true
   elif [ -r "$LOG_FILE" ]; then
     tail -n 15 "$LOG_FILE" >&2

@@ -26,20 +26,23 @@ setting() {
   printf '%s\n' "${value:-$2}"
 }
 
-# The server's container in the project that Compose names by this folder.
-project_container() { has_compose && [ -e .env ] && compose ps -q sandbox 2>/dev/null | head -n 1; }
+# The server's container in the project that Compose names by this folder. $1: -a for one that has stopped, too.
+project_container() { has_compose && [ -e .env ] && compose ps -q "$@" sandbox 2>/dev/null | head -n 1; }
+
+# What Compose noted of the project in the container $1. $2: working_dir or config_files.
+project_label() { docker inspect -f "{{index .Config.Labels \"com.docker.compose.project.$2\"}}" "$1" 2>/dev/null; }
 
 # The checkout that started the container $1, where it is another one: a folder of the same name is the same project.
 other_checkout() {
   local folder
-  folder=$(docker inspect -f '{{index .Config.Labels "com.docker.compose.project.working_dir"}}' "$1" 2>/dev/null) ||
-    return 0
+  folder=$(project_label "$1" working_dir) || return 0
   [ ! -e "$folder/.env" ] || [ "$folder" -ef . ] || printf '%s\n' "$folder"
 }
 
+# $1: as of project_container
 own_container() {
   local id
-  id=$(project_container) && [ -n "$id" ] && [ -z "$(other_checkout "$id")" ] && printf '%s\n' "$id"
+  id=$(project_container "$@") && [ -n "$id" ] && [ -z "$(other_checkout "$id")" ] && printf '%s\n' "$id"
 }
 
 own_container_runs() {

@@ -343,3 +343,33 @@ fn a_checkout_leaves_the_server_of_another_one_alone() {
     }
     assert!(!err.contains("no public port"), "{err}");
 }
+
+/// A server behind a tunnel that was stopped by itself, in a folder that was moved since: what Compose is told to end.
+const TUNNEL: &str = r#"
+. ./functions.sh
+touch .env
+engine_answers() { return 0; }
+compose() {
+  case $* in
+    'ps -q -a sandbox') echo of-sandbox ;;
+    down) echo "$COMPOSE_FILE by $COMPOSE_PATH_SEPARATOR" >ended ;;
+  esac
+}
+docker() {
+  case $* in
+    *config_files*) echo /gone/here/docker-compose-cloudflare.yml,/gone/here/own.yml ;;
+    inspect*) echo /gone/here ;;
+  esac
+}
+stop 2>&1
+cat ended
+"#;
+
+#[test]
+fn stop_ends_the_containers_of_a_tunnel_too() {
+    let output = bash(&functions_of("quickstart.sh"), TUNNEL);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let wanted = "quickstart: stopped; files, .env, images and the container engine stay\n\
+                  docker-compose-cloudflare.yml,own.yml by ,\n";
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+}
