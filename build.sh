@@ -10,8 +10,6 @@ readonly LOCAL_BASE=sandbox-base:trixie
 # scripts/pin.sh adds its digest.
 readonly PUBLIC_BASE=debian:trixie-slim
 readonly PREFIX=${RUNNER_PREFIX:-runner-}
-# The base image has 30 MB. Where no registry can be reached, the engine gives up earlier.
-readonly PULL_SECONDS=120
 
 usage() {
   cat <<TEXT
@@ -62,18 +60,13 @@ pick_base() {
     printf '%s\n' "$BASE"
   elif is_here "$LOCAL_BASE"; then
     printf '%s\n' "$LOCAL_BASE"
-  elif was_pulled "$PUBLIC_BASE" || { ! is_here "$PUBLIC_BASE" && pull_public_base; }; then
+  elif was_pulled "$PUBLIC_BASE" || { ! is_here "$PUBLIC_BASE" && pull "$PUBLIC_BASE"; }; then
     printf '%s\n' "$PUBLIC_BASE"
   else
     say "no registry answers; making a base image from Debian packages"
     scripts/make-base.sh >&2 || die "there is no base image; set BASE to a Debian 13 image you have and run this again."
     printf '%s\n' "$LOCAL_BASE"
   fi
-}
-
-pull_public_base() {
-  say "pulling $PUBLIC_BASE"
-  timeout "$PULL_SECONDS" docker pull -q "$PUBLIC_BASE" >/dev/null 2>&1
 }
 
 proxy_arguments() {

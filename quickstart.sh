@@ -56,8 +56,7 @@ check_builder() {
     has cc || install_packages gcc libc6-dev
   elif has_binaries; then
     say "taking the server's binary from dist/"
-  elif ! docker image inspect "$RUST_IMAGE" >/dev/null 2>&1 &&
-    ! timeout 300 docker pull -q "$RUST_IMAGE" >/dev/null 2>&1; then
+  elif ! docker image inspect "$RUST_IMAGE" >/dev/null 2>&1 && ! pull "$RUST_IMAGE"; then
     die "there is no cargo of Rust $RUST_MIN or newer, and $RUST_IMAGE cannot be pulled; install Rust, or copy dist/" \
       "(docs/operations.md), and run this again."
   fi

@@ -125,6 +125,18 @@ package_name() {
   printf '%s\n' "${names[0]}"
 }
 
+# $1: image. A registry has to answer within a minute, which the first line says; a slow line then has any time.
+pull() {
+  local lines pid
+  say "pulling $1"
+  exec {lines}< <(docker pull "$1" 2>&1)
+  pid=$!
+  read -r -t 60 -u "$lines" || end_tree "$pid"
+  cat <&"$lines" >/dev/null
+  exec {lines}<&-
+  wait "$pid"
+}
+
 # The docker command does not imply an engine: it may be only a client.
 engine_answers() { has docker && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 

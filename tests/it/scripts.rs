@@ -373,3 +373,22 @@ fn stop_ends_the_containers_of_a_tunnel_too() {
                   docker-compose-cloudflare.yml,own.yml by ,\n";
     assert!(output.status.success() && out == wanted, "{out}\n{err}");
 }
+
+/// A registry that answers, one that refuses, and none, where the time that `read` has is over at once.
+const PULL: &str = r"
+. ./functions.sh
+docker() { echo Pulling from a slow registry; echo done >pulled; }
+pull one && cat pulled
+docker() { echo no such host >&2; return 1; }
+pull two || echo refused
+docker() { exec sleep infinity; }
+read() { return 142; }
+pull three || echo none
+";
+
+#[test]
+fn a_pull_ends_where_no_registry_answers() {
+    let output = bash(&functions_of("quickstart.sh"), PULL);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == "done\nrefused\nnone\n", "{out}\n{err}");
+}
