@@ -14,6 +14,14 @@ fn bash(folder: &TempDir, script: &str) -> Output {
     Command::new("bash").args(["-c", script]).current_dir(folder.path()).output().expect("bash")
 }
 
+/// Runs a script that must succeed and print this; its messages.
+fn prints(folder: &TempDir, script: &str, wanted: &str) -> String {
+    let output = bash(folder, script);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    err.into_owned()
+}
+
 fn add_example(folder: &TempDir) {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(".env.example");
     fs::copy(example, folder.path().join(".env.example")).expect("copied");
@@ -65,9 +73,7 @@ kill $! 2>/dev/null || true
 #[test]
 fn a_process_of_the_server_ends_before_its_container_starts_on_the_same_port() {
     let folder = functions_of("quickstart.sh");
-    let output = bash(&folder, COMPOSE_CAME);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out == "container on 9090\n", "{out}\n{err}");
+    prints(&folder, COMPOSE_CAME, "container on 9090\n");
 }
 
 /// The login is from before the script made the user a member of the engine's group; and an engine that is down.
@@ -111,13 +117,11 @@ PUBLIC_BASE_URL=http://localhost:8080 base_url_at 9090
 #[test]
 fn a_server_that_is_published_for_one_address_is_asked_there() {
     let folder = functions_of("quickstart.sh");
-    let output = bash(&folder, ADDRESSES);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n127.0.0.1:9090\n[::1]:9090\n192.0.2.7:9090\n\
                   [2001:db8::7]:9090\n\
                   -sS --noproxy * --connect-to localhost:9090:192.0.2.7:9090 -f http://localhost:9090/readyz\n\
                   http://localhost:9090\n";
-    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    prints(&folder, ADDRESSES, wanted);
 }
 
 /// Writes .env with a root whose name has spaces, and reads that and values with quotes and comments back.
@@ -140,10 +144,8 @@ setting PUBLIC_BASE_URL none
 fn settings_with_spaces_quotes_and_comments_are_read_as_the_server_reads_them() {
     let folder = functions_of("quickstart.sh");
     add_example(&folder);
-    let output = bash(&folder, QUOTED);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "/srv/my files\na #token\n127.0.0.1:9090\na#b\nhttp://localhost:8080\n";
-    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    prints(&folder, QUOTED, wanted);
     // The server's own reader of such files.
     let read = dotenvy::from_path_iter(folder.path().join(".env")).expect("a file");
     let read: Vec<_> = read.map(|line| line.expect("a line")).collect();
@@ -201,9 +203,7 @@ bash -c 'echo "$BUILDX_BUILDER"'
 #[test]
 fn images_are_built_by_the_engine_that_starts_them() {
     let folder = functions_of("build.sh");
-    let output = bash(&folder, BUILDER);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out == "desktop\n\n", "{out}\n{err}");
+    prints(&folder, BUILDER, "desktop\n\n");
 }
 
 /// The base image is made as root, for the engine of the user's context.
@@ -246,10 +246,9 @@ update_lists || echo failed
 
 #[test]
 fn lists_are_updated_once_their_lock_is_free_and_words_reach_any_shell() {
-    let output = bash(&functions_of("quickstart.sh"), PROVISION);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "[/home/josé/a b]\n[it's]\n[$x `y` \\n &]\n[]\nslept\nslept\nfailed\n";
-    assert!(output.status.success() && out == wanted && err.contains("no network"), "{out}\n{err}");
+    let err = prints(&functions_of("quickstart.sh"), PROVISION, wanted);
+    assert!(err.contains("no network"), "{err}");
 }
 
 /// An engine on a machine whose containerd is of another origin, as that of a cluster's node; apt-get asks nothing.
@@ -296,10 +295,8 @@ build_init
 
 #[test]
 fn an_old_cargo_counts_as_none() {
-    let output = bash(&functions_of("build.sh"), CARGO);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "1.95.0\n1.100.2\n1.96.0-nightly (0123456 2026-01-01)\nnone\nimage sandbox-init\nimage sandbox-init\n";
-    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    prints(&functions_of("build.sh"), CARGO, wanted);
 }
 
 /// A second checkout in a folder of the same name, its own server, one whose folder was moved here, one behind a
@@ -333,11 +330,9 @@ check_start
 
 #[test]
 fn a_checkout_leaves_the_server_of_another_one_alone() {
-    let output = bash(&functions_of("quickstart.sh"), CHECKOUTS);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "status 1, own: \nquickstart: the server was not running\n\
                   of-sandbox\nof-sandbox\nof-sandbox\nbehind a tunnel\nno port\nno Compose\nstatus 1\n";
-    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    let err = prints(&functions_of("quickstart.sh"), CHECKOUTS, wanted);
     for part in ["one/sandbox runs", "docker-compose-cloudflare.yml runs", "this needs Rust"] {
         assert!(err.contains(part), "{part}: {err}");
     }
@@ -367,11 +362,9 @@ cat ended
 
 #[test]
 fn stop_ends_the_containers_of_a_tunnel_too() {
-    let output = bash(&functions_of("quickstart.sh"), TUNNEL);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let wanted = "quickstart: stopped; files, .env, images and the container engine stay\n\
                   docker-compose-cloudflare.yml,own.yml by ,\n";
-    assert!(output.status.success() && out == wanted, "{out}\n{err}");
+    prints(&functions_of("quickstart.sh"), TUNNEL, wanted);
 }
 
 /// A registry that answers, one that refuses, and none, where the time that `read` has is over at once.
@@ -388,7 +381,5 @@ pull three || echo none
 
 #[test]
 fn a_pull_ends_where_no_registry_answers() {
-    let output = bash(&functions_of("quickstart.sh"), PULL);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && out == "done\nrefused\nnone\n", "{out}\n{err}");
+    prints(&functions_of("quickstart.sh"), PULL, "done\nrefused\nnone\n");
 }
