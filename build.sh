@@ -169,6 +169,14 @@ build_runner_images() {
   (build_each "$base" "${linked[@]}") || failed=yes
   wait "$beside" || failed=yes
   [ $failed = no ] || die "a runner image was not built; the reason is above."
+  say_former
+}
+
+# The engine keeps an image whose name a newer one has taken.
+say_former() {
+  local sizes
+  sizes=$(docker images -f dangling=true -f label=sandbox.runner=true --format '{{.Size}}' | xargs)
+  [ -z "$sizes" ] || say "former runner images stay ($sizes, partly shared); remove them: docker image prune"
 }
 
 # $1: the base image, then names.

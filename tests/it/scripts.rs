@@ -383,3 +383,18 @@ pull three || echo none
 fn a_pull_ends_where_no_registry_answers() {
     prints(&functions_of("quickstart.sh"), PULL, "done\nrefused\nnone\n");
 }
+
+/// Two former images, then none.
+const FORMER: &str = r"
+. ./functions.sh
+docker() { [[ $* = 'images -f dangling=true -f label=sandbox.runner=true '* ]] && printf '3GB\n1.2GB\n'; }
+say_former 2>&1
+docker() { :; }
+say_former 2>&1
+";
+
+#[test]
+fn former_runner_images_are_named_with_their_sizes() {
+    let wanted = "build: former runner images stay (3GB 1.2GB, partly shared); remove them: docker image prune\n";
+    prints(&functions_of("build.sh"), FORMER, wanted);
+}
