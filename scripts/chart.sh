@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes the manifests of deploy/kubernetes from its chart, and checks them. Where helm is installed it renders;
-# elsewhere scripts/chart/render.go does, which has Helm's template engine and functions from Debian's packages.
+# Makes the manifests of deploy/kubernetes from its chart, and checks them. scripts/chart/render.go renders, which has
+# Helm's template engine and functions from Debian's packages.
 #   scripts/chart.sh render    writes the manifests
 #   scripts/chart.sh check     fails when they are not current; tries values that must be refused
 #   scripts/chart.sh server    has the API server of KUBECONFIG check them; changes nothing there
-# Ends with 77 where nothing can render.
+# Ends with 77 where these packages are missing.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,36 +18,20 @@ readonly WORK
 trap 'rm -rf "$WORK"' EXIT
 
 prepare() {
-  ! has helm || return 0
   if [ "${CI:-}" = true ]; then
     install_packages golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev \
       golang-github-xeipuuv-gojsonschema-dev
   fi
   if ! has go || [ ! -d /usr/share/gocode/src/github.com/Masterminds/sprig ]; then
-    say "neither helm nor Debian's golang-go, golang-github-masterminds-sprig-dev, golang-k8s-sigs-yaml-dev and" \
-      "golang-github-xeipuuv-gojsonschema-dev are installed, so the chart was not rendered."
+    say "Debian's golang-go, golang-github-masterminds-sprig-dev, golang-k8s-sigs-yaml-dev and" \
+      "golang-github-xeipuuv-gojsonschema-dev are not all installed, so the chart was not rendered."
     exit $SKIPPED
   fi
   GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$WORK/cache go build -o "$WORK/render" scripts/chart/render.go
 }
 
 # $@: -f VALUES, -s TEMPLATE and -a API, any number of times.
-render() {
-  if [ -x "$WORK/render" ]; then
-    "$WORK/render" "$CHART" -n $NAMESPACE "$@"
-    return
-  fi
-  local words=()
-  while [ $# -gt 0 ]; do
-    case $1 in
-      -f) words+=(--values "$2") ;;
-      -s) words+=(--show-only "templates/$2") ;;
-      -a) words+=(--api-versions "$2") ;;
-    esac
-    shift 2
-  done
-  helm template mcp-sandbox-server "$CHART" --namespace $NAMESPACE "${words[@]}"
-}
+render() { "$WORK/render" "$CHART" -n $NAMESPACE "$@"; }
 
 # What the chart's files are, so that a test without a renderer sees that they have changed. $1: a folder
 manifests() {
