@@ -30,7 +30,7 @@ prepare() {
   GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$WORK/cache go build -o "$WORK/render" scripts/chart/render.go
 }
 
-# $@: -f VALUES, -s TEMPLATE and -a API, any number of times.
+# $@: -f VALUES and -s TEMPLATE, any number of times, and -k VERSION, that of Kubernetes; default 1.30.
 render() { "$WORK/render" "$CHART" -n $NAMESPACE "$@"; }
 
 # What the chart's files are, so that a test without a renderer sees that they have changed. $1: a folder
@@ -90,19 +90,22 @@ check() {
   printf '%s\n' 'replicas: 1' 'monitoring: {enabled: true}' >"$WORK/one.yaml"
   render -f "$WORK/one.yaml" >"$WORK/one"
   grep -q 'strategy: {type: Recreate}' "$WORK/one" || die "one server is not replaced before its successor starts."
-  for text in PodDisruptionBudget podAntiAffinity PEER_URL maxSurge; do
+  for text in PodDisruptionBudget podAntiAffinity PEER_URL maxSurge preStop; do
     ! grep -q "$text" "$WORK/one" || die "one server alone has what several have: $text."
   done
+  render -k v1.20.2 >"$WORK/old"
+  grep -q 'apiVersion: policy/v1beta1' "$WORK/old" || die "Kubernetes 1.20 gets an API that it does not have."
+  ! grep -q preStop "$WORK/old" || die "Kubernetes 1.20 gets an action that it does not have."
 }
 
 # The API server need not be of the version that the manifests are for.
 server() {
-  local apis=() api
-  while read -r api; do apis+=(-a "$api"); done < <(kubectl api-versions)
+  local version
+  version=$(kubectl version -o yaml | sed -n '/^serverVersion:/,$s/^  gitVersion: //p')
   kubectl get namespace $NAMESPACE >/dev/null
   # A claim cannot be applied over another one of the same name.
   printf '%s\n' 'autoscaling: {enabled: true}' 'files: {claim: sandbox-chart}' >"$WORK/values.yaml"
-  render -f "$WORK/values.yaml" "${apis[@]}" | kubectl apply --dry-run=server --validate=true -f -
+  render -f "$WORK/values.yaml" -k "$version" | kubectl apply --dry-run=server --validate=true -f -
 }
 
 prepare

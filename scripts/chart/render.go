@@ -1,7 +1,7 @@
 // Renders a Helm chart without Helm: the same template engine and functions (text/template, sprig), the same check of
 // the values against their schema. It knows no charts inside charts, hooks, `lookup` and `tpl`.
 //
-//	render CHART [-f VALUES]... [-n NAMESPACE] [-a API]... [-s TEMPLATE]...
+//	render CHART [-f VALUES]... [-n NAMESPACE] [-k VERSION] [-s TEMPLATE]...
 package main
 
 import (
@@ -34,17 +34,6 @@ func (f files) Get(name string) (string, error) {
 	return string(text), err
 }
 
-type versions []string
-
-func (v versions) Has(name string) bool {
-	for _, known := range v {
-		if known == name {
-			return true
-		}
-	}
-	return false
-}
-
 type object = map[string]interface{}
 
 type manifest struct {
@@ -62,11 +51,10 @@ func main() {
 
 func run(arguments []string) error {
 	if len(arguments) == 0 || len(arguments)%2 == 0 {
-		return errors.New("usage: render CHART [-f VALUES]... [-n NAMESPACE] [-a API]... [-s TEMPLATE]...")
+		return errors.New("usage: render CHART [-f VALUES]... [-n NAMESPACE] [-k VERSION] [-s TEMPLATE]...")
 	}
 	root := arguments[0]
-	values, namespace := object{}, "sandbox"
-	var apis versions
+	values, namespace, kubernetes := object{}, "sandbox", "v1.30.0"
 	only := map[string]bool{}
 	if err := merge(values, filepath.Join(root, "values.yaml")); err != nil {
 		return err
@@ -80,8 +68,8 @@ func run(arguments []string) error {
 			}
 		case "-n":
 			namespace = value
-		case "-a":
-			apis = append(apis, value)
+		case "-k":
+			kubernetes = value
 		case "-s":
 			only[value] = true
 		default:
@@ -99,7 +87,7 @@ func run(arguments []string) error {
 		"Values":       values,
 		"Chart":        object{"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
 		"Release":      object{"Name": chart["name"], "Namespace": namespace, "Service": "Helm"},
-		"Capabilities": object{"APIVersions": apis},
+		"Capabilities": object{"KubeVersion": object{"Version": kubernetes}},
 		"Files":        files{root},
 	}
 	manifests, err := render(root, context, only)

@@ -131,7 +131,7 @@ fn one_server_ends_before_its_successor_starts() {
         let parts = text.split("{{- if include \"sandbox.several\" . }}\n").skip(1);
         parts.map(|part| part.split("{{- e").next().unwrap_or_default()).collect()
     };
-    for only in ["maxSurge", "podAntiAffinity", "PEER_URL"] {
+    for only in ["maxSurge", "podAntiAffinity", "PEER_URL", "preStop"] {
         assert!(several(&server).contains(only), "{only}");
         assert_eq!(server.matches(only).count(), 1, "{only}");
     }
@@ -190,6 +190,18 @@ fn every_runner_is_fetched_on_every_node_and_a_server_is_kept_and_monitored() {
     assert!(monitor.ends_with(&format!("spec: selector: matchLabels: {SERVER} {endpoints}")), "{monitor}");
     let named = made("monitoring", "Service").into_iter().filter(|service| service.contains("- {name: metrics, "));
     assert_eq!(named.count(), 1);
+}
+
+/// Nodes send connections to a pod until they have learned that it is leaving.
+#[test]
+fn a_server_that_leaves_serves_for_some_seconds_before_its_time_to_stop_begins() {
+    for manifest in ["sandbox", "monitoring"] {
+        let [server] = &made(manifest, "Deployment")[..] else { panic!("one Deployment") };
+        assert!(server.contains("lifecycle: preStop: {sleep: {seconds: 5}}"), "{server}");
+        // With those 5 s, and 30 s after the programs' time, in which it deletes its pods.
+        assert!(server.contains(r#"{name: SANDBOX_SERVER__SHUTDOWN_GRACE_MS, value: "30000"}"#), "{server}");
+        assert!(server.contains("terminationGracePeriodSeconds: 65"), "{server}");
+    }
 }
 
 /// They need no token, and the server's own Service may be reached from outside of the cluster.
