@@ -196,20 +196,17 @@ fn output(
     life: Arc<Life>,
 ) -> Stdout {
     // Both are over when one is; the messages are not polled again after their end.
-    let start = (Box::pin(messages), false, false);
-    let items = stream::unfold(start, move |(mut messages, mut complete, over)| {
+    let start = Some((Box::pin(messages), false));
+    let items = stream::unfold(start, move |state| {
         let life = Arc::clone(&life);
         async move {
-            if over {
-                return None;
-            }
-            let ended = |complete: bool, error: EngineError| (!complete && !life.is_ended_by_us()).then_some(error);
+            let (mut messages, mut complete) = state?;
             loop {
                 let error = match messages.next().await {
                     Some(Ok(Message::Close(_))) | None => EngineError::Lost { id },
                     Some(Err(error)) => EngineError::unavailable("read", error),
                     Some(Ok(message)) => match read(&message) {
-                        Item::Output(output) => return Some((Ok(output), (messages, complete, false))),
+                        Item::Output(output) => return Some((Ok(output), Some((messages, complete)))),
                         Item::Status(None) => {
                             complete = true;
                             continue;
@@ -218,8 +215,7 @@ fn output(
                         Item::Nothing => continue,
                     },
                 };
-                let error = ended(complete, error)?;
-                return Some((Err(error), (messages, complete, true)));
+                return (!complete && !life.is_ended_by_us()).then_some((Err(error), None));
             }
         }
     });

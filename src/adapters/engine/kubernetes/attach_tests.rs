@@ -58,7 +58,7 @@ where
     let request = http::Request::get("/attach").body(Vec::new()).expect("a request");
     let connection = client.connect(request).await.expect("attached");
     let (id, lives) = (SandboxId::new(), OwnEndings::default());
-    let (stdin, output) = streams(connection, id, lives.begin(id), silence_max).await;
+    let (stdin, output) = streams(connection, id, lives.of(id), silence_max).await;
     Attached { stdin, output, lives, id }
 }
 

@@ -11,7 +11,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -57,7 +57,7 @@ pub(super) const REPORT_MAX: Duration = Duration::from_secs(8);
 pub(super) async fn start(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<Sandbox, EngineError> {
     let until = Instant::now() + engine.options.time.start;
     let version = create(engine, spec).await?;
-    let life = engine.lives.begin(spec.id);
+    let life = engine.lives.of(spec.id);
     let mut watch = engine.watch(spec.id, version);
     let running = until_running(engine, spec, &mut watch, until);
     let late = |_| EngineError::Timeout { act: "start", limit: engine.options.time.start };
@@ -67,8 +67,7 @@ pub(super) async fn start(engine: &KubernetesEngine, spec: &SandboxSpec) -> Resu
     if spec.own_init {
         greet(&mut stdin, engine.options.time.answer).await?;
     }
-    let exit = ExitWatch { id: spec.id, watch, life }.exit();
-    Ok(Sandbox { id: spec.id, stdin, output, exit: exit.boxed() })
+    Ok(Sandbox { id: spec.id, stdin, output, exit: until_ended(spec.id, watch, life).boxed() })
 }
 
 /// Creates the pod and returns its version; `None` when an attempt made it whose answer was lost.
@@ -165,94 +164,77 @@ pub(super) async fn greet(stdin: &mut Stdin, limit: Duration) -> Result<(), Engi
     greeted.map_err(|error| EngineError::unavailable("attach", error))
 }
 
-/// Which sandboxes this process ended itself. A pod that was deleted leaves no state behind.
+/// What this process did to each sandbox that it has not destroyed. A pod that was deleted leaves no state behind.
 #[derive(Debug, Default)]
-pub(super) struct OwnEndings {
-    lives: Mutex<HashMap<SandboxId, Weak<Life>>>,
-    /// When those were killed that are not destroyed yet.
-    killed: Mutex<HashMap<SandboxId, Instant>>,
-}
+pub(super) struct OwnEndings(Mutex<HashMap<SandboxId, Arc<Life>>>);
 
 #[derive(Debug, Default)]
-pub(super) struct Life(AtomicBool);
+pub(super) struct Life {
+    ended: AtomicBool,
+    killed: OnceLock<Instant>,
+}
 
 impl Life {
     pub(super) fn is_ended_by_us(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.ended.load(Ordering::Acquire)
     }
 }
 
 impl OwnEndings {
-    pub(super) fn begin(&self, id: SandboxId) -> Arc<Life> {
-        let life = Arc::new(Life::default());
-        let mut all = self.lives.lock();
-        // Those of dropped sandboxes go when the map would grow.
-        if all.len() == all.capacity() {
-            all.retain(|_, life| life.strong_count() > 0);
-        }
-        all.insert(id, Arc::downgrade(&life));
-        life
+    pub(super) fn of(&self, id: SandboxId) -> Arc<Life> {
+        Arc::clone(self.0.lock().entry(id).or_default())
     }
 
     /// Called before the pod is deleted.
     pub(super) fn ending(&self, id: SandboxId) {
-        let all = self.lives.lock();
-        if let Some(life) = all.get(&id).and_then(Weak::upgrade) {
-            life.0.store(true, Ordering::Release);
+        if let Some(life) = self.0.lock().get(&id) {
+            life.ended.store(true, Ordering::Release);
         }
     }
 
     /// Called before a sandbox is killed.
     pub(super) fn killing(&self, id: SandboxId) {
-        self.killed.lock().entry(id).or_insert_with(Instant::now);
+        self.of(id).killed.get_or_init(Instant::now);
     }
 
     pub(super) fn killed_at(&self, id: SandboxId) -> Option<Instant> {
-        self.killed.lock().get(&id).copied()
+        self.0.lock().get(&id)?.killed.get().copied()
     }
 
-    /// Called when a sandbox is destroyed.
+    /// Called when a sandbox is destroyed, after which nothing more is done to it.
     pub(super) fn forget(&self, id: SandboxId) {
-        self.killed.lock().remove(&id);
+        self.0.lock().remove(&id);
     }
 }
 
 /// Follows a started sandbox to its end.
-pub(super) struct ExitWatch {
-    pub id: SandboxId,
-    pub watch: PodWatch,
-    pub life: Arc<Life>,
-}
-
-impl ExitWatch {
-    pub(super) async fn exit(mut self) -> Result<Exit, EngineError> {
-        loop {
-            let (pod, is_gone) = match self.watch.next().await {
-                Ok(PodState::Pod(pod)) => (Some(pod), false),
-                Ok(PodState::Gone(pod)) => (pod, true),
-                Err(error) => {
-                    warn!(sandbox = %self.id, %error, "the end of a sandbox cannot be observed");
-                    return Err(EngineError::Lost { id: self.id });
-                }
-            };
-            let by_us = self.life.is_ended_by_us();
-            // By the cluster or an operator: how the container ends then is not how the program ended.
-            let is_deleted = is_gone || pod.as_ref().is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
-            let state = pod.as_deref().map(watch::read);
-            let is_over = is_gone || matches!(state, Some(State::Ended(_)));
-            let why = match state {
-                Some(State::Ended(ContainerExit { status, oom_killed, unknown: None })) if by_us || !is_deleted => {
-                    return Ok(exit(status, oom_killed));
-                }
-                _ if by_us && is_over => return Ok(exit(KILLED, false)),
-                _ if by_us => continue,
-                Some(State::Ended(ContainerExit { unknown: Some(why), .. }) | State::Evicted(why)) => why,
-                _ if is_deleted => "its pod was deleted".to_owned(),
-                _ => continue,
-            };
-            warn!(sandbox = %self.id, why, "a sandbox was taken away");
-            return Err(EngineError::Lost { id: self.id });
-        }
+pub(super) async fn until_ended(id: SandboxId, mut watch: PodWatch, life: Arc<Life>) -> Result<Exit, EngineError> {
+    loop {
+        let (pod, is_gone) = match watch.next().await {
+            Ok(PodState::Pod(pod)) => (Some(pod), false),
+            Ok(PodState::Gone(pod)) => (pod, true),
+            Err(error) => {
+                warn!(sandbox = %id, %error, "the end of a sandbox cannot be observed");
+                return Err(EngineError::Lost { id });
+            }
+        };
+        let by_us = life.is_ended_by_us();
+        // By the cluster or an operator: how the container ends then is not how the program ended.
+        let is_deleted = is_gone || pod.as_ref().is_some_and(|pod| pod.metadata.deletion_timestamp.is_some());
+        let state = pod.as_deref().map(watch::read);
+        let is_over = is_gone || matches!(state, Some(State::Ended(_)));
+        let why = match state {
+            Some(State::Ended(ContainerExit { status, oom_killed, unknown: None })) if by_us || !is_deleted => {
+                return Ok(exit(status, oom_killed));
+            }
+            _ if by_us && is_over => return Ok(exit(KILLED, false)),
+            _ if by_us => continue,
+            Some(State::Ended(ContainerExit { unknown: Some(why), .. }) | State::Evicted(why)) => why,
+            _ if is_deleted => "its pod was deleted".to_owned(),
+            _ => continue,
+        };
+        warn!(sandbox = %id, why, "a sandbox was taken away");
+        return Err(EngineError::Lost { id });
     }
 }
 

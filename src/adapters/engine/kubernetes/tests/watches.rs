@@ -5,7 +5,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::time::timeout;
 
-use super::{life::ExitWatch, watch::PodState, *};
+use super::{watch::PodState, *};
 
 /// The watch of the templates.
 const CHANGES: &str = "/api/v1/namespaces/boxes/podtemplates?&watch=true&timeoutSeconds=290\
@@ -165,7 +165,7 @@ async fn the_end_of_a_pod_that_another_deleted_or_no_kubelet_saw_is_not_its_prog
         let (engine, server) = scene();
         let mut server = pin!(server);
         let id = SandboxId::new();
-        let life = engine.lives.begin(id);
+        let life = engine.lives.of(id);
         if by_us {
             engine.lives.ending(id);
         }
@@ -175,10 +175,10 @@ async fn the_end_of_a_pod_that_another_deleted_or_no_kubelet_saw_is_not_its_prog
         if is_deleted {
             seen["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:06Z");
         }
-        let exit_watch = ExitWatch { id, watch: engine.watch(id, Some("10".to_owned())), life };
+        let until_ended = life::until_ended(id, engine.watch(id, Some("10".to_owned())), life);
         let (path, event) = (watch_path(id, "10"), json!({"type": "MODIFIED", "object": seen}));
         let answered = answer(&mut server, Method::GET, &path, 200, &event);
-        let (exit, _) = tokio::join!(exit_watch.exit(), answered);
+        let (exit, _) = tokio::join!(until_ended, answered);
         let case = format!("{state} {is_deleted} {by_us}: {exit:?}");
         assert_eq!(exit.is_ok_and(|exit| exit.status == 137), is_known, "{case}");
     }
