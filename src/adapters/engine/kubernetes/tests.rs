@@ -106,6 +106,14 @@ fn watch_path(id: SandboxId, version: &str) -> String {
     )
 }
 
+fn list_path(id: SandboxId) -> String {
+    format!("/api/v1/namespaces/boxes/pods?&fieldSelector=metadata.name%3D{id}")
+}
+
+fn list_of(pod: &Value, version: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": version}, "items": [pod]})
+}
+
 /// The error of a start whose calls are answered so: the creation, then a watch.
 async fn failed_start(created: (u16, Value), events: impl FnOnce(SandboxId) -> Vec<Value>) -> EngineError {
     let (engine, server) = scene();

@@ -1,6 +1,6 @@
 //! The states of one pod, one after another, over watches that may break, and what the status of each says about its
 //! container. A watch that the API server ends is opened again where it stopped; when its version is too old the pod is
-//! read anew. Spawns nothing; ends when it is dropped.
+//! listed anew. Spawns nothing; ends when it is dropped.
 //!
 //! A status is judged by its phases and reasons, which are the API's words; messages are passed on for the operator.
 
@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::{
     Api, Error,
-    api::{WatchEvent, WatchParams},
+    api::{ListParams, WatchEvent, WatchParams},
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -36,8 +36,9 @@ pub(super) enum PodState {
 
 pub(super) struct PodWatch {
     pods: Api<Pod>,
-    name: String,
-    /// Where the next watch begins; `None`: the pod is read first.
+    /// Selects the pod by its name.
+    fields: String,
+    /// Where the next watch begins; `None`: the pod is listed first.
     version: Option<String>,
     events: Option<BoxStream<'static, Result<WatchEvent<Pod>, Error>>>,
     time: TimeLimits,
@@ -52,8 +53,8 @@ pub(super) struct PodWatch {
 impl PodWatch {
     /// Watches from the version at which the pod was created.
     pub(super) fn new(pods: Api<Pod>, id: SandboxId, created: Option<String>, time: TimeLimits) -> Self {
-        let (name, events, opened, failing) = (id.to_string(), None, None, None);
-        Self { pods, name, version: created, events, time, opened, was_allowed: false, failing }
+        let (fields, events, opened, failing) = (format!("metadata.name={id}"), None, None, None);
+        Self { pods, fields, version: created, events, time, opened, was_allowed: false, failing }
     }
 
     /// The next state.
@@ -77,7 +78,7 @@ impl PodWatch {
                 Some(Ok(WatchEvent::Bookmark(mark))) => {
                     self.version = Some(mark.metadata.resource_version);
                 }
-                // The version is too old, or the watch cannot go on: read the pod.
+                // The version is too old, or the watch cannot go on: list the pod.
                 Some(Ok(WatchEvent::Error(_))) => {
                     (self.events, self.version) = (None, None);
                 }
@@ -86,11 +87,11 @@ impl PodWatch {
         }
     }
 
-    /// Opens a watch; a state where the pod was read for it.
+    /// Opens a watch; a state where the pod was listed for it.
     async fn open(&mut self) -> Result<Option<PodState>, EngineError> {
         let answer = self.time.answer;
         if let Some(version) = &self.version {
-            let params = WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_S);
+            let params = WatchParams::default().fields(&self.fields).timeout(WATCH_S);
             if let Some(opened) = self.opened {
                 sleep_until(opened + WATCH_PAUSE).await;
             }
@@ -105,13 +106,15 @@ impl PodWatch {
             }
             return Ok(None);
         }
-        match call::within("read", answer, self.pods.get(&self.name)).await {
-            Ok(pod) => {
+        let params = ListParams::default().fields(&self.fields);
+        match call::within("read", answer, self.pods.list(&params)).await {
+            Ok(mut list) => {
                 (self.failing, self.was_allowed) = (None, true);
-                self.version.clone_from(&pod.metadata.resource_version);
-                Ok(Some(PodState::Pod(Box::new(pod))))
+                // The pod's own is of its last change, which may be too old again.
+                self.version = list.metadata.resource_version;
+                let pod = list.items.pop().map(Box::new);
+                Ok(Some(pod.map_or(PodState::Gone(None), PodState::Pod)))
             }
-            Err(error) if call::status(&error) == Some(404) => Ok(Some(PodState::Gone(None))),
             Err(error) => self.pause(error).await.map(|()| None),
         }
     }

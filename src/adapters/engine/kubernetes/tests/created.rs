@@ -4,11 +4,10 @@ use super::*;
 
 const PODS: &str = "/api/v1/namespaces/boxes/pods?";
 
-/// The error of a start whose creations are answered so; then the pod is read, which waits.
+/// The error of a start whose creations are answered so; then the pod is listed, which waits.
 async fn failed_creation(reasons: &[&str]) -> EngineError {
     let (engine, server) = scene();
     let spec = spec("ruby@7");
-    let path = format!("/api/v1/namespaces/boxes/pods/{}", spec.id);
     let mut server = pin!(server);
     let answers = async {
         answer(&mut server, Method::GET, TEMPLATES, 200, &templates()).await;
@@ -16,7 +15,7 @@ async fn failed_creation(reasons: &[&str]) -> EngineError {
             answer(&mut server, Method::POST, PODS, 409, &refusal(409, reason, "the quota was modified")).await;
         }
         let waits = pod(spec.id, "10", &waiting("ErrImageNeverPull"));
-        answer(&mut server, Method::GET, &path, 200, &waits).await;
+        answer(&mut server, Method::GET, &list_path(spec.id), 200, &list_of(&waits, "12")).await;
         std::future::pending::<()>().await;
     };
     tokio::select! {

@@ -12,7 +12,7 @@ const CHANGES: &str = "/api/v1/namespaces/boxes/podtemplates?&watch=true&timeout
                        &labelSelector=sandbox.runner%3Dtrue&allowWatchBookmarks=true&resourceVersion=0";
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old() {
+async fn a_watch_goes_on_where_it_broke_and_lists_the_pod_when_that_is_too_old() {
     let (engine, server) = scene();
     let mut server = pin!(server);
     let id = SandboxId::new();
@@ -27,8 +27,9 @@ async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old()
         answer(&mut server, Method::GET, &watch_path(id, "15"), 503, &refusal(503, "ServiceUnavailable", "away")).await;
         let old = json!({"type": "ERROR", "object": refusal(410, "Expired", "too old")});
         answer(&mut server, Method::GET, &watch_path(id, "15"), 200, &old).await;
-        let path = format!("/api/v1/namespaces/boxes/pods/{id}");
-        answer(&mut server, Method::GET, &path, 200, &pod(id, "90", &running)).await;
+        // The pod has not changed since, and its own version is as old.
+        let listed = list_of(&pod(id, "11", &running), "90");
+        answer(&mut server, Method::GET, &list_path(id), 200, &listed).await;
         let deleted = json!({"type": "DELETED", "object": pod(id, "91", &running)});
         answer(&mut server, Method::GET, &watch_path(id, "90"), 200, &deleted).await;
     };
@@ -42,7 +43,14 @@ async fn a_watch_goes_on_where_it_broke_and_reads_the_pod_when_that_is_too_old()
         }
     };
     let ((versions, with_last), ()) = tokio::join!(seen, answers);
-    assert_eq!((versions, with_last), (vec!["11".to_owned(), "90".to_owned()], true));
+    assert_eq!((versions, with_last), (vec!["11".to_owned(), "11".to_owned()], true));
+
+    // One that went meanwhile is not in the list.
+    let mut watch = engine.watch(id, None);
+    let none = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "92"}, "items": []});
+    let path = list_path(id);
+    let (seen, _) = tokio::join!(watch.next(), answer(&mut server, Method::GET, &path, 200, &none));
+    assert!(matches!(seen, Ok(PodState::Gone(None))), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,8 +88,7 @@ async fn a_sandbox_is_lost_only_after_the_api_server_was_away_for_long() {
     let begun = tokio::time::Instant::now();
     let away = async {
         loop {
-            let path = format!("/api/v1/namespaces/boxes/pods/{id}");
-            answer(&mut server, Method::GET, &path, 503, &refusal(503, "ServiceUnavailable", "away")).await;
+            answer(&mut server, Method::GET, &list_path(id), 503, &refusal(503, "ServiceUnavailable", "away")).await;
         }
     };
     let error = tokio::select! {
