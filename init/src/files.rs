@@ -101,8 +101,9 @@ pub struct Files {
     /// The changes of the last round to the server, each with its new kind; 0 where the kind has changed.
     last_round: BTreeMap<Vec<u8>, u32>,
     open: Option<Open>,
-    /// Folders get their modes last: one may be closed to writes.
-    modes: Vec<(Vec<u8>, u32)>,
+    /// Folders get their modes last: one may be closed to writes. Those for which this is `false` were closed by a
+    /// program and are open until then.
+    modes: BTreeMap<Vec<u8>, (u32, bool)>,
     failed: u64,
 }
 
@@ -111,7 +112,7 @@ impl Files {
     pub fn open(root: &Path) -> io::Result<Self> {
         let root = rustix::fs::openat(CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let (known, last_round) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { root, known, last_round, open: None, modes: Vec::new(), failed: 0 })
+        Ok(Self { root, known, last_round, open: None, modes: BTreeMap::new(), failed: 0 })
     }
 
     /// Takes one frame. With `strict`, the first entry that cannot be written is an error; otherwise it is counted.
@@ -152,11 +153,12 @@ impl Files {
         let (mode, rest) = bytes.split_first_chunk().ok_or_else(malformed)?;
         let (modified_s, path) = rest.split_first_chunk().ok_or_else(malformed)?;
         let (mode, modified_s, path) = (u32::from_be_bytes(*mode), i64::from_be_bytes(*modified_s), checked(path)?);
-        let (parent, name) = self.parent(path)?;
+        let (parent, name) = self.parent(path, true)?;
         match mode & S_IFMT {
             S_IFDIR => {
                 unless(Errno::EXIST, rustix::fs::mkdirat(&parent, name, Mode::RWXU))?;
-                self.modes.push((path.to_vec(), mode));
+                self.opened(&parent, path)?;
+                self.modes.insert(path.to_vec(), (mode, true));
             }
             S_IFREG => {
                 // A new one: the old one may be open, or be a link.
@@ -201,15 +203,14 @@ impl Files {
         self.close()?;
         let path = checked(path)?;
         self.forget(path);
-        let (above, name) = split(path);
-        let remove = |flags| {
-            let parent = beneath(&self.root, above, OFlags::PATH | OFlags::DIRECTORY)?;
-            rustix::fs::unlinkat(&parent, name, flags)
-        };
-        match remove(AtFlags::empty()).or_else(|errno| match errno {
-            Errno::ISDIR | Errno::PERM => remove(AtFlags::REMOVEDIR),
-            errno => Err(errno),
-        }) {
+        let removed = self.parent(path, false).and_then(|(parent, name)| {
+            let remove = |flags| rustix::fs::unlinkat(&parent, name, flags);
+            remove(AtFlags::empty()).or_else(|errno| match errno {
+                Errno::ISDIR | Errno::PERM => remove(AtFlags::REMOVEDIR),
+                errno => Err(errno),
+            })
+        });
+        match removed {
             // A folder in which a program has put something stays.
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -219,31 +220,47 @@ impl Files {
     fn set_modes(&mut self) -> io::Result<()> {
         // What is inside a folder comes before the folder. One that is gone does not keep others from their modes.
         let mut done = Ok(());
-        for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
-            done = done.and(self.set_mode(path, mode));
+        for (path, (mode, is_sent)) in std::mem::take(&mut self.modes).into_iter().rev() {
+            let set = self.set_mode(path, mode, is_sent);
+            done = done.and(if is_sent { set } else { Ok(()) });
         }
         done
     }
 
-    fn set_mode(&mut self, path: Vec<u8>, mode: u32) -> io::Result<()> {
+    fn set_mode(&mut self, path: Vec<u8>, mode: u32, is_sent: bool) -> io::Result<()> {
         let folder = beneath(&self.root, &path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode & 0o1777))?;
-        self.know(path, &rustix::fs::fstat(&folder)?);
+        if is_sent {
+            self.know(path, &rustix::fs::fstat(&folder)?);
+        }
         Ok(())
     }
 
-    /// The folder of a path, made with those above it where they are missing, and the last name.
-    fn parent<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
-        let mut folder = self.root.try_clone()?;
-        let mut names = path.split(|byte| *byte == b'/').peekable();
-        while let Some(name) = names.next() {
-            if names.peek().is_none() {
-                return Ok((folder, name));
+    /// The folder of a path, and the last name. With `makes`, folders above it that are missing are made.
+    fn parent<'a>(&mut self, path: &'a [u8], makes: bool) -> Result<(OwnedFd, &'a [u8]), Errno> {
+        let mut folder = beneath(&self.root, b".", OFlags::PATH | OFlags::DIRECTORY)?;
+        for (end, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            let above = &path[..end];
+            if makes {
+                let made = rustix::fs::mkdirat(&folder, split(above).1, Mode::from_raw_mode(0o755));
+                unless(Errno::EXIST, made)?;
             }
-            unless(Errno::EXIST, rustix::fs::mkdirat(&folder, name, Mode::from_raw_mode(0o755)))?;
-            folder = beneath(&folder, name, OFlags::PATH | OFlags::DIRECTORY)?;
+            folder = self.opened(&folder, above)?;
         }
-        Err(malformed())
+        Ok((folder, split(path).1))
+    }
+
+    /// A folder of `parent`. One that a program closed to itself is open until the modes are set.
+    fn opened(&mut self, parent: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let name = split(path).1;
+        let folder = beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)?;
+        let mode = rustix::fs::fstat(&folder)?.st_mode & 0o1777;
+        let open = Mode::from_raw_mode(mode) | Mode::RWXU;
+        // A folder of another user stays as it is.
+        if open.as_raw_mode() != mode && rustix::fs::chmodat(parent, name, open, AtFlags::empty()).is_ok() {
+            self.modes.entry(path.to_vec()).or_insert((mode, false));
+        }
+        Ok(folder)
     }
 
     /// The server did not store all of the last round: it is sent again, also entries that are gone since.
@@ -310,7 +327,7 @@ fn beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Err
     rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// The folder of a path, and its last name.
+/// The path of the folder of a path, and its last name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let at = path.iter().rposition(|byte| *byte == b'/');
     at.map_or((&b"."[..], path), |at| (&path[..at], &path[at + 1..]))

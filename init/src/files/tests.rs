@@ -7,7 +7,10 @@ use std::{
     path::Path,
 };
 
-use rustix::{fs::FileType, process::geteuid};
+use rustix::{
+    fs::FileType,
+    thread::{CapabilitySet, capabilities, set_capabilities},
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -85,7 +88,7 @@ impl Scene {
             let path = entry.expect("an entry").path();
             let about = path.symlink_metadata().expect("metadata");
             let needed = if about.is_dir() { 0o500 } else { 0o400 };
-            let is_closed = !about.is_symlink() && about.mode() & needed != needed && !geteuid().is_root();
+            let is_closed = !about.is_symlink() && about.mode() & needed != needed;
             let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
             if is_closed {
                 set(0o700);
@@ -287,6 +290,14 @@ fn round_that_was_not_stored_is_told_again() {
 #[test]
 fn what_a_program_closed_to_itself_travels() {
     let mut scene = Scene::new();
+    // Another thread has root's right to remove what is closed.
+    std::thread::scope(|scope| scope.spawn(|| send_what_is_closed(&mut scene)).join().expect("it passes"));
+}
+
+fn send_what_is_closed(scene: &mut Scene) {
+    let mut sets = capabilities(None).expect("its capabilities");
+    sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+    set_capabilities(None, sets).expect("fewer capabilities");
     scene.write("d/e/a", "one");
     let from = scene.from.path().to_path_buf();
     let close =
@@ -299,11 +310,24 @@ fn what_a_program_closed_to_itself_travels() {
     let modes: Vec<_> = tree.iter().map(|(name, mode, _)| (name.as_str(), *mode)).collect();
     assert_eq!(modes, [("d", 0), ("d/e", 0o400), ("d/e/a", 0)]);
     assert_eq!(scene.collected(), [[&[END], &[0; 8][..]].concat()], "that they were opened is no change");
+    // Into folders that are closed where it arrives, and out of them.
+    close("d/e/a", 0o600);
+    fs::write(from.join("d/e/a"), "two").expect("a file");
+    for path in ["d/b", "d/f/a"] {
+        scene.write(path, "new");
+    }
+    assert_eq!(scene.round(), (0, 0));
+    fs::remove_file(from.join("d/b")).expect("removed");
+    fs::remove_dir_all(from.join("d/f")).expect("removed");
+    assert_eq!(scene.round(), (0, 0));
+    let text = Some(b"two".to_vec());
+    let expected = [("d", 0, None), ("d/e", 0o400, None), ("d/e/a", 0o600, text)];
+    assert_eq!(Scene::tree(scene.to.path()), expected.map(|(name, mode, text)| (name.to_owned(), mode, text)));
     close("d", 0o500);
-    // Only root sets the mode of a folder that is closed where it arrives.
-    fs::set_permissions(scene.to.path().join("d"), fs::Permissions::from_mode(0o700)).expect("a mode");
     assert_eq!(scene.round(), (0, 0));
     assert_eq!(Scene::tree(scene.to.path())[0].1, 0o500);
+    std::mem::swap(&mut scene.sender, &mut scene.receiver);
+    assert_eq!(scene.collected(), [[&[END], &[0; 8][..]].concat()], "that they were opened here is no change");
 }
 
 #[test]
