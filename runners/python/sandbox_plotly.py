@@ -20,11 +20,17 @@ def prepare(chooser):
             page = to_html(figure, include_plotlyjs=True, validate=False)
             for number in itertools.count(1):
                 name = f"figure-{number}.html"
+                path = os.path.join(_FOLDER, name)
                 try:
-                    with open(os.path.join(_FOLDER, name), "x", encoding="utf-8") as file:
-                        file.write(page)
+                    file = open(path, "x", encoding="utf-8")
                 except FileExistsError:
                     continue
+                try:
+                    with file:
+                        file.write(page)
+                except BaseException:
+                    os.unlink(path)  # a page that cannot be written whole leaves no part
+                    raise
                 print(f"The figure is {name}.")
                 return
 
