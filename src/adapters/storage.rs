@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! {root}/.instance          which server this is; locked while it runs
-//! {root}/.incoming/         files being written, moved into place when complete; emptied at start
+//! {root}/.incoming/         files being written, moved into place when complete: a folder for each server, which it
+//!                           empties at its start
 //! {root}/.trash/            folders being deleted, which are moved here first
 //! {root}/.nameless/         folders of sandboxes that belong to no conversation yet, a folder for each server
 //! {root}/.packages/         installed packages (`packages`)

@@ -19,7 +19,7 @@ use super::{
     claim::{Claim, Claiming, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
-    own::{assign, discard, discard_all, make_folder, open_own, own_folder},
+    own::{assign, discard, discard_all, make_folder, names, open_own, own_folder},
     own_disk::OwnDisks,
 };
 use crate::domain::{ConversationKey, InstanceId, Principal, RunnerUsers};
@@ -33,6 +33,7 @@ const ROOT_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags:
 #[derive(Debug)]
 pub struct DiskStorage {
     pub(super) root: OwnedFd,
+    /// `{root}/.incoming/{instance}`: files of this server that are being written.
     incoming: Arc<OwnedFd>,
     pub(super) trash: Arc<OwnedFd>,
     /// `{root}/.nameless/{instance}`: folders of sandboxes that belong to no conversation yet.
@@ -85,16 +86,22 @@ impl DiskStorage {
             .map_err(|source| RootError::NoOpenat2 { source: source.into() })?;
         let Claim { lock, instance, alone } = claim(root, &path)?;
         let own = |name| own_folder(&handle, name).map_err(unwritable);
-        let (incoming, trash) = (own(".incoming")?, Arc::new(own(".trash")?));
-        let nameless = own(".nameless")?;
-        let unassigned = own_folder(&nameless, &instance.to_string()).map_err(unwritable)?;
+        let (all_incoming, trash, nameless) = (own(".incoming")?, Arc::new(own(".trash")?), own(".nameless")?);
+        let name = instance.to_string();
+        let of_this = |all: &OwnedFd| own_folder(all, &name).map_err(unwritable);
+        let (incoming, unassigned) = (of_this(&all_incoming)?, of_this(&nameless)?);
         let checks = own(CHECKS)?;
-        let folders = [&incoming, &*trash, &nameless, &unassigned, &checks];
+        let folders = [&all_incoming, &incoming, &*trash, &nameless, &unassigned, &checks];
         give_to_owner(&handle, folders.map(OwnedFd::as_fd).into_iter().chain([lock.as_fd()]));
         let background = Background::start().map_err(unopened)?;
-        // What a killed process left. Another server beside this one may be writing there now.
-        for left in [&incoming, &checks].into_iter().filter(|_| alone) {
-            discard_all(left, &trash, &background).map_err(unwritable)?;
+        // What a killed process left.
+        discard_all(&incoming, &trash, &background).map_err(unwritable)?;
+        if alone {
+            // Also of servers that did not start again, and of versions in which all wrote to one folder.
+            for left in names(&all_incoming).map_err(unwritable)?.iter().filter(|left| **left != name) {
+                discard(&all_incoming, left, &trash, &background).map_err(unwritable)?;
+            }
+            discard_all(&checks, &trash, &background).map_err(unwritable)?;
         }
         let (method, users) = Self::users_of(users);
         Ok(Self {

@@ -117,9 +117,14 @@ fn read_returns_what_write_stored_until_delete() {
     assert!(storage.remove(&id("c")).expect("removed"));
     assert!(!storage.remove(&id("c")).expect("removed"));
     assert!(storage.open(&id("c")).expect("opened").is_none());
-    for folder in ["root/.trash", "root/.incoming"] {
-        assert_eq!(fs::read_dir(root.path().join(folder)).expect("a folder").count(), 0, "{folder}");
+    for folder in [".trash".to_owned(), incoming(&storage)] {
+        assert_eq!(fs::read_dir(root.path().join("root").join(&folder)).expect("a folder").count(), 0, "{folder}");
     }
+}
+
+/// Where a server writes files.
+fn incoming(storage: &DiskStorage) -> String {
+    format!(".incoming/{}", storage.instance())
 }
 
 #[test]
@@ -137,21 +142,24 @@ fn each_server_on_a_root_keeps_its_own_identity() {
     let identities: std::collections::HashSet<_> = beside.iter().map(DiskStorage::instance).chain([instance]).collect();
     assert_eq!(identities.len(), 16);
     assert!(matches!(refused(&root), RootError::InUse { .. }));
-    fs::write(root.join(".incoming/under-way"), "x").expect("a file");
+    let own = root.join(incoming(&store));
+    fs::write(own.join("file"), "x").expect("a file");
+    fs::create_dir(own.join("folder")).expect("a folder");
     drop(beside);
     drop(DiskStorage::at(&root, users()).expect("a store beside it"));
-    assert!(root.join(".incoming/under-way").exists(), "what another server writes is not taken away");
-    fs::write(root.join(".incoming/left-over"), "x").expect("a file");
-    fs::create_dir(root.join(".incoming/left-over-too")).expect("a folder");
+    assert!(own.join("file").exists(), "what another server writes is not taken away");
+    fs::write(root.join(".incoming/of-an-older-version"), "x").expect("a file");
     fs::create_dir_all(root.join(".trash/begun/deep")).expect("a folder");
     let beside = DiskStorage::at(&root, users()).expect("a store beside it");
     drop(store);
     let store = DiskStorage::at(&root, users()).expect("a store");
-    assert!(root.join(".incoming/left-over").exists(), "the other server may be writing it");
+    assert_eq!(fs::read_dir(&own).expect("a folder").count(), 0, "what the last server of this identity left is gone");
+    assert!(root.join(".incoming/of-an-older-version").exists(), "the other server may be writing it");
     drop((store, beside));
     let store = DiskStorage::at(&root, users()).expect("a store");
     assert_eq!(store.instance(), instance);
-    assert_eq!(fs::read_dir(root.join(".incoming")).expect("a folder").count(), 0);
+    let left = fs::read_dir(root.join(".incoming")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    assert_eq!(left.collect::<Vec<_>>(), [own]);
     store.recover().expect("recovered");
     store.drain();
     assert_eq!(fs::read_dir(root.join(".trash")).expect("a folder").count(), 0);

@@ -20,7 +20,8 @@ async fn put(server: &FakeServer, path: &str, condition: Option<(&str, &str)>, b
 
 /// What uploads that were refused or broken off left on the disk.
 fn left(root: &Path) -> usize {
-    fs::read_dir(root.join(".incoming")).expect("a folder").count()
+    let servers = fs::read_dir(root.join(".incoming")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    servers.map(|server| fs::read_dir(server).expect("a folder").count()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

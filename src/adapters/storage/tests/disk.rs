@@ -245,15 +245,16 @@ fn unfinished_files_on_a_full_disk_are_gone_at_the_start() {
     }
     let disk = Ext4::mount();
     let Place { root, storage, conversation } = place_in(&disk.at());
+    let folders = [incoming(&storage), ".trash".to_owned()];
     drop((storage, conversation));
     let at = root.path().join("root");
     for number in 0..300 {
-        fs::write(at.join(".incoming").join(number.to_string()), "").expect("a file");
+        fs::write(at.join(&folders[0]).join(number.to_string()), "").expect("a file");
     }
     fill(root.path());
     let _storage = DiskStorage::at(&at, users()).expect("a root");
-    for folder in [".incoming", ".trash"] {
-        assert_eq!(fs::read_dir(at.join(folder)).expect("a folder").count(), 0, "{folder}");
+    for folder in folders {
+        assert_eq!(fs::read_dir(at.join(&folder)).expect("a folder").count(), 0, "{folder}");
     }
 }
 

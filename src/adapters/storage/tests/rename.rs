@@ -43,7 +43,8 @@ fn rename_keeps_bytes_mode_and_time_across_folders() {
     assert_eq!(bytes(place.conversation.read(&path(&deepest))), b"one");
     assert_eq!(rename("d", &"m".repeat(255)), None);
     assert_eq!(place.descriptors(), descriptors);
-    assert_eq!(fs::read_dir(place.root.path().join("root/.incoming")).expect("a folder").count(), 0);
+    let own = place.root.path().join("root").join(incoming(&place.storage));
+    assert_eq!(fs::read_dir(own).expect("a folder").count(), 0);
     rerun_unprivileged("rename::rename_keeps_bytes_mode_and_time_across_folders");
 }
 
