@@ -56,7 +56,7 @@ impl Runs {
         };
         let removed = self.parts().files.remove(conversation).await;
         if removed.is_ok() {
-            self.sessions().forget(conversation);
+            self.sessions().forget(conversation).await;
         }
         drop(lock);
         if removed? {

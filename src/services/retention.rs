@@ -233,7 +233,7 @@ impl Retention {
         }
         self.runs.sessions().close_all(id);
         let removed = self.files.remove(id).await?;
-        self.runs.sessions().forget(id);
+        self.runs.sessions().forget(id).await;
         Ok(removed)
     }
 }

@@ -179,7 +179,11 @@ async fn session_that_another_server_left_is_told_once_by_the_one_that_goes_on()
     }
     cell(&a, "c", "set x 41").await;
     assert!(cell(&b, "c", "get x").await.contains("41\\n"), "it is sent to the one that has it");
+    cell(&a, "deleted", "write f text").await;
     a.stop().await;
+    assert_eq!(ask(&b, Method::DELETE, "/v1/conversations/deleted", None).await.0, 204);
+    let new = cell(&b, "deleted", "print here").await;
+    assert!(new.contains("here") && !new.contains("The session ended"), "{new}");
     let told = cell(&b, "c", "get x").await;
     assert!(told.contains(STOPPED) && told.contains("NameError"), "{told}");
     assert!(!cell(&b, "c", "get x").await.contains("The session ended"));

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
@@ -65,10 +66,12 @@ impl Sessions {
         self.end_all_in(conversation, SessionEnd::Server);
     }
 
-    /// A conversation was deleted: the ends of its sessions are no longer reported. Those that were opened since they
-    /// were closed end, since their files are gone.
-    pub fn forget(&self, conversation: &ConversationKey) {
+    /// A conversation was deleted: the ends of its sessions are no longer reported, nor those of sessions that other
+    /// servers left. Those that were opened since they were closed end, since their files are gone.
+    pub async fn forget(&self, conversation: &ConversationKey) {
         self.close_all(conversation);
+        let runners = self.0.parts.catalog.all();
+        join_all(runners.iter().map(|runner| self.0.learn(conversation, &runner.language))).await;
         self.0.take_news_where(|(there, _)| there == conversation);
     }
 

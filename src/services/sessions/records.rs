@@ -182,7 +182,7 @@ impl Sessions {
 }
 
 impl Inner {
-    /// Learns which sessions other servers left in the place of a new one. No longer than a kernel takes to start.
+    /// Learns which sessions other servers left in a place. No longer than a kernel takes to start.
     pub(super) async fn learn(&self, conversation: &ConversationKey, language: &Language) {
         let Some(store) = self.records.store.as_ref().filter(|_| !self.parts.peers.is_alone()) else { return };
         let taken = timeout(TAKE_MAX, store.take(conversation, language, self.records.process)).await;
