@@ -85,6 +85,7 @@ async fn a_refusal_names_the_member_of_the_request() {
         (rename, json!({"source": "/etc/a", "destination": "a"}), "source"),
         (rename, json!({"source": "a", "destination": "/etc/a"}), "destination"),
         (rename, json!({"source": "a", "destination": "a/b"}), "destination"),
+        (start, json!({"process": {}}), "process.cmd"),
         (start, json!({"process": {"cmd": "ls", "cwd": "/etc"}}), "process.cwd"),
         (start, json!({"process": {"cmd": "ls", "envs": {"A": "b"}}}), "process.envs"),
         (start, json!({"process": {"cmd": "bash", "args": ["-c", "x".repeat(2 << 20)]}}), "process.args"),

@@ -60,7 +60,7 @@ pub enum Wrong {
 pub fn parse<T: DeserializeOwned + JsonSchema>(members: Map<String, Value>, source: Source) -> Result<T, Failure> {
     read(members, source).map_err(|(path, wrong)| match wrong {
         Wrong::Unknown { name, known } => Failure::argument(&path, unknown(&name, known)),
-        Wrong::Missing { name } => missing::<T>(name),
+        Wrong::Missing { .. } => missing::<T>(&path),
         Wrong::Type { found, expected, .. } => Failure::argument(&path, format!("it is {found}: give {expected}")),
         Wrong::Rule { why } => Failure::argument(&path, why),
     })
@@ -109,13 +109,13 @@ pub fn item_limit(wanted: Option<u64>, default: u64, max: u64) -> Result<usize, 
     fits.ok_or_else(|| Failure::argument("limit", format!("it must be a whole number from 1 to {max}")))
 }
 
-fn missing<T: JsonSchema>(name: &str) -> Failure {
+fn missing<T: JsonSchema>(path: &str) -> Failure {
     let schema = json_schema::of::<T>(false);
-    let about = schema["properties"][name]["description"].as_str().unwrap_or_default();
-    let about = about.replace('@', "");
+    let about = schema["properties"][path]["description"].as_str().unwrap_or_default().replace('@', "");
     let about = about.split_once(". ").map_or(about.trim_end_matches('.'), |(first, _)| first);
-    let failure = Failure::argument(name, format!("it is missing: give it. {about}."));
-    match name {
+    let about = if about.is_empty() { String::new() } else { format!(". {about}.") };
+    let failure = Failure::argument(path, format!("it is missing: give it{about}"));
+    match path {
         "language" => failure.see(Operation::ListRunners),
         _ => failure,
     }
@@ -346,7 +346,7 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        super::{arguments::RunCode, network::PolicyBody},
+        super::{arguments::RunCode, network::PolicyBody, tools},
         *,
     };
 
@@ -379,6 +379,15 @@ mod tests {
         let ports = Map::from_iter([("ports".to_owned(), json!([secret]))]);
         let why = parse::<PolicyBody>(ports, Source::Json).expect_err("refused").message;
         assert_eq!(why, "ports[0]: invalid type: string, expected u16");
+    }
+
+    #[test]
+    fn missing_member_is_named_by_its_path_also_where_it_is_not_described() {
+        let why = parse::<tools::GetToolSource>(Map::new(), Source::Json).expect_err("refused").message;
+        assert_eq!(why, "server: it is missing: give it");
+        let rule = Map::from_iter([("server".to_owned(), json!({"rules": [{}]}))]);
+        let why = parse::<tools::ToolServerBody>(rule, Source::Json).expect_err("refused").message;
+        assert_eq!(why, "server.rules[0].tool: it is missing: give it");
     }
 
     #[tokio::test]
