@@ -93,9 +93,14 @@ check() {
   for text in PodDisruptionBudget podAntiAffinity PEER_URL maxSurge preStop; do
     ! grep -q "$text" "$WORK/one" || die "one server alone has what several have: $text."
   done
-  render -k v1.20.2 >"$WORK/old"
-  grep -q 'apiVersion: policy/v1beta1' "$WORK/old" || die "Kubernetes 1.20 gets an API that it does not have."
+  render -k v1.20.2 -f "$WORK/monitoring.yaml" >"$WORK/old"
+  for text in policy/v1beta1 autoscaling/v2beta2; do
+    grep -q "apiVersion: $text$" "$WORK/old" || die "Kubernetes 1.20 does not get the API that it has: $text."
+  done
   ! grep -q preStop "$WORK/old" || die "Kubernetes 1.20 gets an action that it does not have."
+  # As providers name their versions, which are prereleases to `semverCompare`.
+  render -k v1.30.0-eks-036c24b >"$WORK/provider"
+  grep -q preStop "$WORK/provider" || die "a provider's Kubernetes 1.30 counts as older."
 }
 
 # The API server need not be of the version that the manifests are for.
