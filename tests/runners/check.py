@@ -1,6 +1,6 @@
 """Runs every program here in several ways: by the plain entrypoint, whose result a case may state; and by protocol 1 at
-once or after the interpreter said that it is warm, and for Python also while it loads the rest or when it has loaded it.
-The same output, status and files are wanted in all ways, byte for byte.
+once or after the interpreter said that it is warm, and for Python also while it loads the rest or when it has loaded
+it. The same output, status and files are wanted in all ways, byte for byte.
 
 The programs are the cases beside this file (README.md) and those in `awkward/`, which state no result. `--time`
 measures instead: GO to EXIT of a short program, and memory at rest.
