@@ -16,6 +16,7 @@ use rustls::{
     server::NoServerSessionStorage,
 };
 use time::{Duration, OffsetDateTime};
+use uuid::Uuid;
 
 use crate::{domain::network::Host, ports::network::Authority};
 
@@ -148,6 +149,8 @@ impl LeafCertificates {
 
     fn leaf(&self, host: &Host) -> Result<CertificateDer<'static>, rcgen::Error> {
         let mut params = new_params();
+        // rcgen would derive it from the key, which all leaves share; NSS refuses two of an issuer with one number.
+        params.serial_number = Some(Uuid::new_v4().into_bytes().to_vec().into());
         params.subject_alt_names = vec![match host {
             Host::Name(name) => SanType::DnsName(name.clone().try_into()?),
             Host::Address(address) => SanType::IpAddress(*address),
@@ -212,6 +215,20 @@ mod tests {
         for other in ["example.org", "evilexample.com", "com", "127.0.0.1"] {
             assert!(leaves.server(&host(other)).is_none(), "{other}");
         }
+    }
+
+    #[test]
+    fn certificates_of_an_authority_have_serial_numbers_of_their_own() {
+        let leaves = LeafCertificates::new(&make(&[host("example.com")]).expect("an authority")).expect("leaves");
+        let serials = ["a.example.com", "b.example.com", "a.example.com"].map(|text| {
+            let leaf = leaves.leaf(&host(text)).expect("a leaf");
+            // It follows the version, and is an integer of at most 20 bytes (RFC 5280, section 4.1.2.2).
+            let version = [0xa0_u8, 3, 2, 1, 2];
+            let at = leaf.windows(version.len()).position(|bytes| bytes == version).expect("a version");
+            let [2, length @ ..=20, serial @ ..] = &leaf[at + version.len()..] else { panic!("no serial number") };
+            serial[..usize::from(*length)].to_vec()
+        });
+        assert!(serials[0] != serials[1] && serials[1] != serials[2] && serials[2] != serials[0], "{serials:?}");
     }
 
     #[test]
