@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use rmcp::{
     ClientHandler, ErrorData, RoleClient,
     model::{
-        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ErrorCode, Implementation,
+        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ErrorCode, Implementation, NumberOrString,
         ProgressNotificationParam, ProgressToken, ProtocolVersion,
     },
     service::{NotificationContext, RequestContext},
@@ -15,8 +15,9 @@ use rmcp::{
 use super::failure::Secrets;
 use crate::ports::tools::{Progress, ProgressSink};
 
-/// Progress that is kept for calls that may have just been sent and are not registered yet.
+/// Progress that is kept for calls that may have just been sent and are not registered yet, and its longest message.
 const EARLY_MAX: usize = 64;
+const EARLY_BYTES_MAX: usize = 4 << 10;
 
 pub(super) struct Handler {
     pub(super) changed: Arc<dyn Fn() + Send + Sync>,
@@ -104,6 +105,11 @@ impl Sinks {
             }
             Some(_) => return,
             None => {
+                // What is kept may stay as long as the connection. The tokens of rmcp are numbers.
+                let is_long = progress.message.as_ref().is_some_and(|message| message.len() > EARLY_BYTES_MAX);
+                if is_long || !matches!(token.0, NumberOrString::Number(_)) {
+                    return;
+                }
                 if state.early.len() == EARLY_MAX {
                     state.early.remove(0);
                 }
@@ -129,8 +135,6 @@ impl Drop for Registered {
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::NumberOrString;
-
     use super::*;
 
     #[test]
@@ -152,6 +156,11 @@ mod tests {
         drop(registered);
         sinks.report(&token(1), progress(6.0));
         assert_eq!(*seen.lock(), [1.0, 3.0, 5.0]);
+        let long = Some("x".repeat(EARLY_BYTES_MAX + 1));
+        sinks.report(&token(3), Progress { message: long, ..progress(1.0) });
+        sinks.report(&ProgressToken(NumberOrString::String("3".into())), progress(1.0));
+        let of: Vec<_> = sinks.0.lock().early.iter().map(|(of, _)| of.clone()).collect();
+        assert_eq!(of, [2, 2, 1].map(token));
         for number in 0..100 {
             sinks.report(&token(number), progress(1.0));
         }
