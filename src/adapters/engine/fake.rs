@@ -233,7 +233,7 @@ impl FakeEngine {
 
     async fn end(&self, act: &'static str, id: SandboxId) -> Result<(), EngineError> {
         let Some(life) = self.life(id) else { return Ok(()) };
-        if life.kill(STALL_MAX).await {
+        if life.kill().await {
             return Ok(());
         }
         self.state().violations.push(format!("{id} was killed while its output was held and not read"));

@@ -26,7 +26,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    kernel,
+    STALL_MAX, kernel,
     script::{self, Step},
     unavailable,
 };
@@ -110,13 +110,13 @@ impl Life {
     }
 
     /// Ends it; false when a reader that is there and does not read held that up for too long.
-    pub(super) async fn kill(&self, stall_max: Duration) -> bool {
+    pub(super) async fn kill(&self) -> bool {
         let Some(output) = self.output.upgrade().filter(|_| !self.kill.is_cancelled()) else { return true };
         let free = tokio::select! {
             biased;
             _ = output.reserve() => true,
             () = output.closed() => true,
-            () = sleep(stall_max) => false,
+            () = sleep(STALL_MAX) => false,
         };
         self.kill.cancel();
         drop(output);

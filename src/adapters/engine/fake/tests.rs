@@ -134,6 +134,19 @@ async fn misuse_of_the_port_is_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn program_whose_output_is_full_ends_with_the_engine() {
+    let scene = scene();
+    let mut held = scene.engine.start(&scene.spec()).await.expect("started");
+    held.stdin.write_all(b"flood 10000000").await.expect("written");
+    held.stdin.shutdown().await.expect("closed");
+    // Time passes only when every task is blocked, so the pipe is full after this.
+    sleep(Duration::from_millis(1)).await;
+    drop(scene);
+    let exit = tokio::time::timeout(STALL_MAX, held.exit).await.expect("it ends").expect("an exit");
+    assert_eq!(exit.status, 137);
+}
+
+#[tokio::test(start_paused = true)]
 async fn destroy_ends_a_slow_start_that_list_reports() {
     let scene = scene();
     scene.engine.faults().start_delay = Duration::from_secs(3);
