@@ -239,7 +239,7 @@ stop() {
   local stopped=no id
   if own_process_runs; then stop_process; stopped=yes; fi
   if engine_answers; then
-    if id=$(own_container -a); then stop_containers "$id"; stopped=yes; fi
+    if id=$(own_container); then stop_containers "$id"; stopped=yes; fi
   elif [ $stopped = no ] && [ -e .env ] && has docker; then
     ! engine_refuses || join_or_leave "$PWD/quickstart.sh" --stop
     die "no Docker engine answers, so a server in a container cannot be stopped; start the engine and run this again."
@@ -249,7 +249,7 @@ stop() {
 }
 
 show_server_log() {
-  if own_container -a >/dev/null; then
+  if own_container >/dev/null; then
     compose logs --tail=15 sandbox >&2 2>&1 || true
   elif [ -r "$LOG_FILE" ]; then
     tail -n 15 "$LOG_FILE" >&2

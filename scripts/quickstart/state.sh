@@ -39,10 +39,10 @@ other_checkout() {
   [ ! -e "$folder/.env" ] || [ "$folder" -ef . ] || printf '%s\n' "$folder"
 }
 
-# $1: as of project_container
+# Also one that has stopped.
 own_container() {
   local id
-  id=$(project_container "$@") && [ -n "$id" ] && [ -z "$(other_checkout "$id")" ] && printf '%s\n' "$id"
+  id=$(project_container -a) && [ -n "$id" ] && [ -z "$(other_checkout "$id")" ] && printf '%s\n' "$id"
 }
 
 own_container_runs() {
