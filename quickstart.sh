@@ -225,13 +225,17 @@ stop_process() {
   die "the server (process $pid) does not stop; end it with 'kill -9 $pid'."
 }
 
-# $1: a container of the server. Stops all that the files name by which it was started, those of a tunnel for example;
-# the folder may have been moved since. What the files require of .env does not matter then.
+# $1: a container of the server. Stops all that the files name by which it was started, those of a tunnel for example.
+# They are noted with the path that the first one had for that command: it ran elsewhere, or the folder was moved since.
+# What the files require of .env does not matter then.
 stop_containers() {
-  local folder files
-  folder=$(project_label "$1" working_dir)
+  local files folder
   files=$(project_label "$1" config_files)
-  COMPOSE_FILE=${files//"$folder/"/} COMPOSE_PATH_SEPARATOR=, TUNNEL_TOKEN=none PUBLIC_BASE_URL=none \
+  folder=${files%%,*}
+  folder=${folder%"${folder##*/}"}
+  files=,$files
+  files=${files//",$folder"/,}
+  COMPOSE_FILE=${files#,} COMPOSE_PATH_SEPARATOR=, TUNNEL_TOKEN=none PUBLIC_BASE_URL=none \
     compose down >/dev/null 2>&1 || die "Docker Compose could not stop the server; 'docker ps' shows what runs."
 }
 

@@ -339,7 +339,8 @@ fn a_checkout_leaves_the_server_of_another_one_alone() {
     assert!(!err.contains("no public port"), "{err}");
 }
 
-/// A server behind a tunnel that was stopped by itself, in a folder that was moved since: what Compose is told to end.
+/// A server behind a tunnel that was stopped by itself, in a folder that was moved since; and one that docker-compose,
+/// which notes paths as it was given them, started from a folder below: what Compose is told to end.
 const TUNNEL: &str = r#"
 . ./functions.sh
 touch .env
@@ -352,10 +353,14 @@ compose() {
 }
 docker() {
   case $* in
-    *config_files*) echo /gone/here/docker-compose-cloudflare.yml,/gone/here/own.yml ;;
+    *config_files*) echo "$noted" ;;
     inspect*) echo /gone/here ;;
   esac
 }
+noted=/gone/here/docker-compose-cloudflare.yml,/gone/here/own.yml
+stop 2>&1
+cat ended
+noted=../docker-compose.yml,../../own.yml
 stop 2>&1
 cat ended
 "#;
@@ -363,7 +368,9 @@ cat ended
 #[test]
 fn stop_ends_the_containers_of_a_tunnel_too() {
     let wanted = "quickstart: stopped; files, .env, images and the container engine stay\n\
-                  docker-compose-cloudflare.yml,own.yml by ,\n";
+                  docker-compose-cloudflare.yml,own.yml by ,\n\
+                  quickstart: stopped; files, .env, images and the container engine stay\n\
+                  docker-compose.yml,../own.yml by ,\n";
     prints(&functions_of("quickstart.sh"), TUNNEL, wanted);
 }
 
