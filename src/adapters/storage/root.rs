@@ -97,9 +97,15 @@ impl DiskStorage {
         // What a killed process left.
         discard_all(&incoming, &trash, &background).map_err(unwritable)?;
         if alone {
-            // Also of servers that did not start again, and of versions in which all wrote to one folder.
-            for left in names(&all_incoming).map_err(unwritable)?.iter().filter(|left| **left != name) {
-                discard(&all_incoming, left, &trash, &background).map_err(unwritable)?;
+            // Also of servers that did not start again, and of versions in which all wrote to one folder. A server that
+            // starts at this moment has its folder open already, so that of an identity stays.
+            for left in names(&all_incoming).map_err(unwritable)? {
+                let emptied = if left.parse::<InstanceId>().is_ok() {
+                    open_own(&all_incoming, &left).and_then(|folder| discard_all(&folder, &trash, &background))
+                } else {
+                    discard(&all_incoming, &left, &trash, &background)
+                };
+                emptied.map_err(unwritable)?;
             }
             discard_all(&checks, &trash, &background).map_err(unwritable)?;
         }
