@@ -302,7 +302,7 @@ fn send_what_is_closed(scene: &mut Scene) {
     let from = scene.from.path().to_path_buf();
     let close =
         |path: &str, mode| fs::set_permissions(from.join(path), fs::Permissions::from_mode(mode)).expect("a mode");
-    for (path, mode) in [("d/e/a", 0), ("d/e", 0o400), ("d", 0), ("", 0)] {
+    for (path, mode) in [("d/e/a", 0), ("d/e", 0o2400), ("d", 0), ("", 0)] {
         close(path, mode);
     }
     assert_eq!(scene.round(), (0, 0));

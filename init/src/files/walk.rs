@@ -75,7 +75,7 @@ impl Walk {
 /// Opens a folder for reading. A folder that a program has closed to itself stays open from then on, since its entries
 /// are looked up again when they are sent; the server gets the mode that the program set.
 fn open_folder(folder: &OwnedFd, name: &[u8], stat: &Stat) -> Result<OwnedFd, Errno> {
-    let mode = Mode::from_raw_mode(stat.st_mode & 0o1777);
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
     if !mode.contains(Mode::RWXU) {
         rustix::fs::chmodat(folder, name, mode | Mode::RWXU, AtFlags::empty())?;
     }
