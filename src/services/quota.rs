@@ -133,11 +133,8 @@ impl Known {
 
     /// A conversation is gone.
     fn forget(&mut self, id: &ConversationKey) {
-        let Some(gone) = self.conversations.remove(id) else { return };
-        let Some(total) = self.totals.get_mut(&id.owner) else { return };
-        *total = total.saturating_sub(gone.found_bytes);
-        if *total == 0 {
-            self.totals.remove(&id.owner);
+        if let Some(gone) = self.conversations.remove(id) {
+            uncount(&mut self.totals, id, &gone);
         }
     }
 
@@ -361,6 +358,15 @@ impl Quota {
             return Some(DiskLimit::Bytes { max: bytes_max });
         }
         (usage.entries > entries_max).then_some(DiskLimit::Entries { max: entries_max })
+    }
+}
+
+/// What was found of a conversation counts for its owner no more.
+fn uncount(totals: &mut HashMap<Principal, u64>, id: &ConversationKey, gone: &Conversation) {
+    let Some(total) = totals.get_mut(&id.owner) else { return };
+    *total = total.saturating_sub(gone.found_bytes);
+    if *total == 0 {
+        totals.remove(&id.owner);
     }
 }
 

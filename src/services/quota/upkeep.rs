@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Conversation, Known, Quota};
+use super::{Conversation, Known, Quota, uncount};
 use crate::domain::ConversationKey;
 
 /// Conversations that are known at most where no limit is on all of them together: about 20 MiB.
@@ -10,10 +10,9 @@ const KNOWN_MAX: usize = 65_536;
 
 impl Known {
     fn retain(&mut self, is_kept: impl Fn(&ConversationKey, &Conversation) -> bool) {
-        let gone = self.conversations.iter().filter(|(id, one)| !is_kept(id, one));
-        let gone: Vec<_> = gone.map(|(id, _)| id.clone()).collect();
-        for id in &gone {
-            self.forget(id);
+        let Self { conversations, totals, .. } = self;
+        for (id, gone) in conversations.extract_if(|id, one| !is_kept(id, one)) {
+            uncount(totals, &id, &gone);
         }
     }
 }
@@ -25,11 +24,11 @@ impl Quota {
     }
 
     /// Forgets measurements where there are too many: the next use of a conversation repeats its own. What no
-    /// measurement shows is kept.
+    /// measurement shows is kept, as is what a client is writing and may not be on the disk yet.
     pub(in super::super) fn trim(&self) {
         let mut known = self.known.lock();
         if known.conversations.len() > KNOWN_MAX {
-            known.retain(|_, one| one.begun.is_some() || one.closed_bytes > 0);
+            known.retain(|id, one| one.begun.is_some() || one.closed_bytes > 0 || self.writing.has(id));
         }
     }
 }
@@ -60,10 +59,12 @@ mod tests {
         assert_eq!(quota.cached(&id("c0")), Some(usage), "there are not too many");
         quota.known.lock().add_closed(&id("closed"), &usage);
         let _watch = Watch::begin(Arc::clone(&quota), id("watched"));
+        let writer = quota.writer(&id("written")).await;
+        writer.reserve(&usage).expect("room");
         quota.trim();
         let mut left: Vec<_> = quota.known.lock().conversations.keys().map(|key| key.id.to_string()).collect();
         left.sort();
-        assert_eq!(left, ["closed", "watched"]);
+        assert_eq!(left, ["closed", "watched", "written"]);
         assert_eq!(quota.usage(&id("c0")).expect("measured"), Usage::default());
     }
 }
