@@ -9,6 +9,7 @@
 //! Tools::follow ── one task: follows what other servers changed, deletes what has expired, ends unused sandboxes
 //! search ── one task a server whose tools are read; it ends with the read, which has a time limit
 //! modules ── one tracked task a server whose modules are made; goes on when its caller goes away; ended by `stop`
+//! work ── blocking threads, a few for each owner; each goes on when its caller goes away, and ends with its work
 //! calls::answer ── one task a connection of a program, and one for each of its calls; they end with the connection
 //! ```
 
@@ -20,6 +21,7 @@ mod sandboxed;
 mod search;
 mod server;
 mod talk;
+mod work;
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,6 +40,7 @@ use self::{
     modules::Modules,
     server::{Definitions, Live},
     talk::Memory,
+    work::Work,
 };
 use super::{network::Limiters, shared_parts::SharedParts};
 use crate::{
@@ -75,6 +78,7 @@ struct Inner {
     rates: Limiters,
     modules: Modules,
     memory: Memory,
+    work: Work,
     /// Calls of one run or cell.
     calls_per_run_max: u32,
 }
@@ -82,7 +86,8 @@ struct Inner {
 impl Tools {
     pub fn new(parts: ToolsParts, calls_per_run_max: u32) -> Self {
         let (rates, modules, memory) = (Limiters::default(), Modules::default(), Memory::default());
-        let made = Self(Arc::new(Inner { parts, rates, modules, memory, calls_per_run_max }));
+        let work = Work::default();
+        let made = Self(Arc::new(Inner { parts, rates, modules, memory, work, calls_per_run_max }));
         made.0.parts.shared.network.call_by(&made.0);
         made
     }

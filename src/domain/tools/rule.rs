@@ -100,6 +100,11 @@ impl Rule {
         Ok(Self { text: text.clone(), when: text.when.as_ref().map(condition).transpose()? })
     }
 
+    /// Those of its condition, as [`Schema::parts`].
+    pub fn parts(&self) -> u64 {
+        self.when.as_ref().map_or(0, Schema::parts)
+    }
+
     /// Whether it is for this call of an owner. Arguments that cannot be checked get what is safe: no rule allows them
     /// by its condition, and those that deny or ask are for them.
     pub fn matches(&self, owner: &str, tool: &Tool, arguments: &Value) -> bool {

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     domain::{
-        Code, EventKind, Failure, SafePath,
+        EventKind, Failure, SafePath,
         text::{self, json_bytes},
         tools::{Action, CallEnd, ProposedCall, RuleText, ToolUse, canonical, without_rule},
     },
@@ -193,8 +193,8 @@ impl Inner {
         }
         let mut is_counted = false;
         loop {
-            let (live, defined) = self.find_tool(wish).await?;
-            let rule = rule_for(wish, &live, &defined).await?.map(|at| (at, &live.server.rules[at]));
+            let (live, defined, rule) = self.find_tool(wish).await?;
+            let rule = rule.map(|at| (at, &live.server.rules[at]));
             let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
             let name = &defined.tool.name;
             let shown = name.escape_debug();
@@ -226,15 +226,28 @@ impl Inner {
         }
     }
 
-    async fn find_tool(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
-        let &Wish { program, server, tool, .. } = wish;
-        let live = self.server(&program.conversation.owner, server)?;
+    /// The tool, for which the arguments are valid, and the number of the rule for the call.
+    async fn find_tool(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>, Option<usize>), CallFailure> {
+        let &Wish { program, server, tool, arguments, text } = wish;
+        let owner = &program.conversation.owner;
+        let live = self.server(owner, server)?;
         let definitions = live.definitions().await?;
         let Some(defined) = definitions.find(tool) else {
             let why = format!("{server} has no tool `{}`; search for one.", text::shown(tool));
             return Err(CallFailure::refused("not_found", why));
         };
-        Ok((live, Arc::clone(defined)))
+        let is_quick = defined.is_quick(&live.server.rules, text.len());
+        let (of, checked, arguments, who) =
+            (Arc::clone(&live.server), Arc::clone(defined), Arc::clone(arguments), owner.clone());
+        let judge = move || -> Result<_, CallFailure> {
+            checked.check(&arguments).map_err(|why| {
+                let why = format!("The arguments of {} are not valid: {why}", checked.tool.name.escape_debug());
+                CallFailure::refused("invalid_arguments", why)
+            })?;
+            Ok(of.rules.iter().position(|rule| rule.matches(who.name(), &checked.tool, &arguments)))
+        };
+        let rule = if is_quick { judge() } else { self.work.run(owner, judge).await? };
+        rule.map(|rule| (live, Arc::clone(defined), rule))
     }
 
     async fn answered(&self, program: &Program, tool: &str, answer: Answer) -> Result<Answered, CallFailure> {
@@ -278,22 +291,6 @@ impl Inner {
         self.parts.shared.files.write(&program.conversation, &path, bytes).await?;
         Ok(format!("/data/{name}"))
     }
-}
-
-/// The number of the rule for a call whose arguments are valid. On a blocking thread: a schema, and each condition, may
-/// take a second for them.
-async fn rule_for(wish: &Wish<'_>, live: &Arc<Live>, defined: &Arc<Defined>) -> Result<Option<usize>, CallFailure> {
-    let (live, defined, arguments) = (Arc::clone(live), Arc::clone(defined), Arc::clone(wish.arguments));
-    let owner = wish.program.conversation.owner.clone();
-    let judge = move || -> Result<_, CallFailure> {
-        defined.check(&arguments).map_err(|why| {
-            let why = format!("The arguments of {} are not valid: {why}", defined.tool.name.escape_debug());
-            CallFailure::refused("invalid_arguments", why)
-        })?;
-        Ok(live.server.rules.iter().position(|rule| rule.matches(owner.name(), &defined.tool, &arguments)))
-    };
-    let internal = |_| Failure::new(Code::Internal, "The server could not check the arguments: its log says why.");
-    tokio::task::spawn_blocking(judge).await.map_err(internal)?
 }
 
 /// Counts a call for the rule of this number, which lets it pass. One that is refused counts for neither limit.

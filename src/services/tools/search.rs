@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use serde::Serialize;
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     Tools,
@@ -12,7 +12,7 @@ use super::{
     server::{Defined, Definitions, Live, ServerState},
 };
 use crate::domain::{
-    Code, Failure, Principal,
+    Failure, Principal,
     tools::{Hints, Tool},
 };
 
@@ -84,9 +84,7 @@ impl Tools {
                 Err(why) => unanswered.push(live.with_tools(Err(why))),
             }
         }
-        let found = spawn_blocking(move || best(&words, answered, limit))
-            .await
-            .map_err(|_| Failure::new(Code::Internal, "The server could not search its tools: its log says why."))?;
+        let found = self.0.work.run(who, move || best(&words, answered, limit)).await?;
         let one = |(live, definitions, defined): Match| async move {
             let made = self.0.made(&live.server, &definitions, ModuleLanguage::Python);
             let made = timeout(ANSWER_MAX, made).await.ok().and_then(Result::ok);

@@ -26,7 +26,7 @@ use super::sandboxed::SandboxedServers;
 use crate::{
     domain::{
         Principal,
-        tools::{Endpoint, Schema, ServerName, ServerText, Tool, ToolServer, module_names},
+        tools::{Endpoint, Rule, Schema, ServerName, ServerText, Tool, ToolServer, module_names},
     },
     ports::tools::{Answer, ProgressSink, Transport, Upstream, UpstreamError, Upstreams},
     services::shares::Shares,
@@ -41,6 +41,8 @@ const IDLE_MAX: Duration = Duration::from_mins(15);
 const AWAY: Duration = Duration::from_secs(2);
 /// Parts of all schemas of a server that are kept ready. A schema beyond them is made for each call.
 const SCHEMA_PARTS_MAX: u64 = 200_000;
+/// What takes a few milliseconds at most, as the bytes of arguments times the parts of all schemas for them.
+const QUICK_STEPS_MAX: u64 = 10_000;
 /// How long its description of itself counts where the server does not say that it has changed.
 const FRESH: Duration = Duration::from_mins(5);
 /// How long a read that failed is not repeated, so that callers that waited for it do not wait for as many reads.
@@ -103,6 +105,13 @@ impl Defined {
             *kept += parts;
         }
         checked
+    }
+
+    /// Whether arguments of so many bytes are checked within a few milliseconds, by the conditions of the rules too.
+    pub(super) fn is_quick(&self, rules: &[Rule], bytes: usize) -> bool {
+        let Some(schema) = self.schema.get() else { return false };
+        let parts = schema.as_ref().map_or(0, Schema::parts) + rules.iter().map(Rule::parts).sum::<u64>();
+        parts.saturating_mul(bytes as u64) <= QUICK_STEPS_MAX
     }
 }
 

@@ -40,6 +40,19 @@ fn schemas_are_kept_up_to_a_number_of_parts_and_all_of_them_are_checked() {
 }
 
 #[test]
+fn short_arguments_are_quick_once_the_schema_is_ready() {
+    let definitions = definitions(["a"], &json!({"type": "object"}));
+    let tool = &definitions.tools[0];
+    assert!(!tool.is_quick(&[], 2), "its schema is not ready");
+    assert_eq!(tool.check(&json!({})), Ok(()));
+    assert!(tool.is_quick(&[], 30) && !tool.is_quick(&[], 1 << 20));
+    let when = json!({"properties": {"a": {"pattern": "^a"}}});
+    let rule = serde_json::from_value(json!({"tool": "*", "action": "deny", "when": when})).expect("a rule");
+    let rules = Rule::parse_all(&[rule]).expect("rules");
+    assert!(tool.is_quick(&rules, 2) && !tool.is_quick(&rules, 30), "a pattern counts as many parts");
+}
+
+#[test]
 fn imports_lead_to_the_tool_of_the_module() {
     let definitions = definitions(["a-b", "a_b", "A.B"], &json!({"type": "object"}));
     for defined in &definitions.tools {
