@@ -232,6 +232,26 @@ async fn coderunner_takes_a_program_from_whichever_member_holds_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn coderunner_answers_what_a_run_that_failed_had_printed() {
+    let server = FakeServer::start().await;
+    server.engine.faults().exits_to_lose += 2;
+    let check = |out: &Value, err: &Value| {
+        let is_after = err.as_str().is_some_and(|err| err.starts_with("err\nThe container engine lost"));
+        assert!(out == "out\n" && is_after, "{out} {err}");
+    };
+    let program = json!({"code": "print out\nstderr err"});
+    let (status, failed) = ask(&server, Method::POST, "/v1/execute", program.clone()).await;
+    assert!(status >= 500 && failed["code"] == "engine_lost", "{status} {failed}");
+    check(&failed["stdout"], &failed["stderr"]);
+    let (_, begun) = ask(&server, Method::POST, "/execute_async", program).await;
+    let id = begun["task_id"].as_str().expect("an id");
+    ask(&server, Method::GET, &format!("/v1/runs/{id}?wait=20"), None).await;
+    let (_, task) = ask(&server, Method::GET, &format!("/v1/executions/{id}"), None).await;
+    check(&task["serialized_stdout"], &task["serialized_stderr"]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn browser_session_of_coderunner_whose_viewport_is_not_set_is_closed() {
     let server = FakeServer::with_browser().await;
     let open = async |body: Value| ask(&server, Method::POST, "/v1/browser/sessions/", body).await;

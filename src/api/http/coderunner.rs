@@ -18,7 +18,7 @@ use axum::{
 };
 use serde_json::{Map, Value};
 
-pub(super) use self::sessions::stderr;
+pub(super) use self::sessions::{stderr, with_sentence};
 use super::{ApiParts, Reply, RequestBody, body::Bodies, json};
 use crate::domain::{Code, Failure};
 

@@ -44,7 +44,14 @@ pub struct ApiError {
     /// Makes it a JSON-RPC error.
     pub rpc: Option<RpcError>,
     /// The run that was begun and failed. Boxed, since errors travel in results.
-    pub run: Option<Box<RunId>>,
+    pub run: Option<Box<FailedRun>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FailedRun {
+    pub id: RunId,
+    /// What it had printed to standard output and standard error, for interfaces whose answers have it.
+    pub printed: [String; 2],
 }
 
 /// What a JSON-RPC error has beside the failure.
@@ -119,8 +126,8 @@ impl ApiError {
     }
 
     /// Why a run failed that was begun.
-    pub fn of_run(run: RunId, failure: Failure) -> Self {
-        Self { run: Some(Box::new(run)), ..failure.into() }
+    pub fn of_run(id: RunId, failure: Failure) -> Self {
+        Self { run: Some(Box::new(FailedRun { id, printed: <[String; 2]>::default() })), ..failure.into() }
     }
 
     fn into_answer(self, surface: Surface, request: RequestId) -> Response {
@@ -137,7 +144,7 @@ impl ApiError {
             Surface::V1 => {
                 let title = status.canonical_reason().unwrap_or("Error");
                 let (kind, status, param) = ("about:blank", status.as_u16(), failure.argument);
-                let run_id = run.map(|run| run.to_string());
+                let run_id = run.map(|run| run.id.to_string());
                 json!(Problem { kind, title, status, detail: message, code, request_id, param, run_id })
             }
             Surface::Piston => {
@@ -145,8 +152,12 @@ impl ApiError {
                 json!(PistonRefusal { message, code, request_id })
             }
             // The members of each of CodeRunner's answers, so that any of its clients finds what it reads.
-            Surface::CodeRunner => json!({"status": "error", "error": message, "detail": message, "code": code,
-                "requestId": request_id, "stdout": "", "stderr": message, "execution_time": 0.0, "cpu_time": 0.0}),
+            Surface::CodeRunner => {
+                let [stdout, stderr] = run.map(|run| run.printed).unwrap_or_default();
+                let stderr = coderunner::with_sentence(stderr, &message);
+                json!({"status": "error", "error": message, "detail": message, "code": code, "requestId": request_id,
+                    "stdout": stdout, "stderr": stderr, "execution_time": 0.0, "cpu_time": 0.0})
+            }
             Surface::Jupyter => json!({"message": message, "reason": null, "code": code, "requestId": request_id}),
             Surface::LibreChat if status == StatusCode::TOO_MANY_REQUESTS => {
                 // The word that its clients know; they show the wait to the model.

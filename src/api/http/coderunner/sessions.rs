@@ -16,6 +16,7 @@ use crate::{
     api::{
         http::{
             Answer, ApiCall, Form, Path, Query, RequestBody,
+            error::{ApiError, FailedRun},
             files::{NOT_WHOLE, WHOLE_BYTES_MAX},
             multipart,
         },
@@ -23,7 +24,7 @@ use crate::{
     },
     domain::{Code, ConversationId, Ended, Failure, Figures, Language, RunId, SafePath, SessionId, text::rfc3339},
     services::{
-        runs::{CellSession, Report, RunHandle, RunRequest, RunView},
+        runs::{CellSession, Report, Run, RunHandle, RunRequest},
         sessions::SessionView,
     },
 };
@@ -117,7 +118,11 @@ struct Execute {
 /// Runs a program and waits for its end. One that fails is a result.
 pub(super) async fn execute(call: ApiCall, body: RequestBody) -> Answer<Value> {
     let run = start(&call, body).await?;
-    let report = run.finished().await?;
+    let report = run.finished().await;
+    let report = report.map_err(|failure| {
+        let failed = FailedRun { id: run.id(), printed: printed(&run) };
+        ApiError { run: Some(Box::new(failed)), ..failure.into() }
+    })?;
     let (wall, cpu) = seconds(&report.outcome.figures);
     let (stdout, stderr) = (&report.stdout.text, stderr(&report));
     Ok(Json(json!({"stdout": stdout, "stderr": stderr, "execution_time": wall, "cpu_time": cpu})))
@@ -134,7 +139,8 @@ pub(super) async fn begin(call: ApiCall, body: RequestBody) -> Answer<Value> {
 /// A program that was begun.
 pub(super) async fn result(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
     let id: RunId = id.parse().map_err(|_| Failure::new(Code::RunNotFound, "There is no such task."))?;
-    Ok(Json(task(&call.parts.runs.get(&call.who, id)?.view())))
+    let run = call.parts.runs.get(&call.who, id)?;
+    Ok(Json(task(&run)))
 }
 
 async fn start(call: &ApiCall, body: RequestBody) -> Result<RunHandle, Failure> {
@@ -172,27 +178,39 @@ fn seconds(figures: &Figures) -> (f64, f64) {
 
 /// What the program printed to standard error, and what stopped it where that does not say so.
 pub(in crate::api::http) fn stderr(report: &Report) -> String {
-    let mut text = report.stderr.text.clone();
+    let text = report.stderr.text.clone();
     let is_said = match report.outcome.ended {
         Ended::Exited { code: 0 } => true,
         Ended::Exited { .. } => !text.is_empty(),
         _ => false,
     };
-    if !is_said {
-        if !text.is_empty() && !text.ends_with('\n') {
-            text.push('\n');
-        }
-        text.push_str(&report.outcome.sentence());
+    if is_said { text } else { with_sentence(text, &report.outcome.sentence()) }
+}
+
+/// What was printed, and a sentence on a line of its own.
+pub(in crate::api::http) fn with_sentence(mut text: String, sentence: &str) -> String {
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
     }
-    text
+    text + sentence
+}
+
+/// What a run that failed had printed to standard output and standard error.
+fn printed(run: &Run) -> [String; 2] {
+    let (stdout, stderr) = run.output(0, run.view().newest);
+    [stdout.text, stderr.text]
 }
 
 /// A task of `execute_async`.
-fn task(view: &RunView) -> Value {
+fn task(run: &Run) -> Value {
+    let view = run.view();
     let (stdout, stderr, times) = match &view.result {
         None => Default::default(),
         Some(Ok(report)) => (report.stdout.text.clone(), stderr(report), Some(seconds(&report.outcome.figures))),
-        Some(Err(Failure { message, .. })) => (String::new(), message.clone(), None),
+        Some(Err(Failure { message, .. })) => {
+            let [stdout, stderr] = printed(run);
+            (stdout, with_sentence(stderr, message), None)
+        }
     };
     let (wall, cpu) = times.unzip();
     json!({
