@@ -61,8 +61,9 @@ def test_coderunner_cancels_what_is_interrupted_and_raises_what_failed(script: S
     script.add(httpx.Response(200, json={"task_id": "run-2"}), interrupted, httpx.Response(200, json=status()))
     script.add(problem("not_found", 404))
     with CodeRunner("http://server", TOKEN, transport=script) as runner:
-        with pytest.raises(ServerFailed, match="It was lost"):
+        with pytest.raises(ServerFailed, match="It was lost") as lost:
             runner.execute("first")
+        assert lost.value.run_id == "run-1"
         with pytest.raises(KeyboardInterrupt):
             runner.execute("second")
         assert script.lines()[-1] == "POST /v1/runs/run-2/cancel"

@@ -223,11 +223,12 @@ def test_what_may_have_been_done_is_not_repeated(script: Script, sandbox: Sandbo
 def test_errors_have_their_family(
     script: Script, sandbox: Sandbox, code: str, status: int, family: type[SandboxError]
 ) -> None:
-    script.add(*(problem(code, status, {"retry-after": "99"}, param="code") for _ in range(1)))
+    script.add(*(problem(code, status, {"retry-after": "99"}, param="code", runId="run-1") for _ in range(1)))
     with pytest.raises(family) as caught:
         sandbox.cancel("run-1")
     error = caught.value
     assert (error.code, error.status, error.request_id, error.param) == (code, status, "req-7", "code")
+    assert error.run_id == "run-1"
     assert (error.message, str(error)) == (f"Not so: {code}.", f"Not so: {code}. ({code}, request req-7)")
 
 
@@ -258,7 +259,7 @@ def test_error_of_a_proxy_has_a_family(script: Script, sandbox: Sandbox) -> None
     script.add(httpx.Response(404, text="<html>no such page</html>", headers={"x-request-id": "proxy-1"}))
     with pytest.raises(NotFound) as caught:
         sandbox.runners()
-    assert (caught.value.code, caught.value.request_id) == ("unknown", "proxy-1")
+    assert (caught.value.code, caught.value.request_id, caught.value.run_id) == ("unknown", "proxy-1", None)
 
 
 def test_error_that_never_ends_is_bounded(script: Script, sandbox: Sandbox) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 
 class SandboxError(Exception):
-    """A request failed. `message` says what to do; report `request_id`, which is in the server's log."""
+    """A request failed. `message` says what to do; report `request_id`, which is in the server's log. `run_id` is that
+    of a run that was begun and failed: its events have what the program printed."""
 
     def __init__(
         self,
@@ -20,6 +21,7 @@ class SandboxError(Exception):
         request_id: str | None = None,
         param: str | None = None,
         retry_after: float | None = None,
+        run_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -28,6 +30,7 @@ class SandboxError(Exception):
         self.request_id = request_id
         self.param = param
         self.retry_after = retry_after
+        self.run_id = run_id
 
     def __str__(self) -> str:
         about = f"{self.code}, request {self.request_id}" if self.request_id else self.code
@@ -148,7 +151,7 @@ def family(code: str, status: int | None = None) -> type[SandboxError]:
 def of_problem(problem: Mapping[str, object], status: int, retry_after: float | None = None) -> SandboxError:
     """The error of a problem document (RFC 9457)."""
     code = str(problem.get("code", "unknown"))
-    request, param = problem.get("requestId"), problem.get("param")
+    request, param, run = problem.get("requestId"), problem.get("param"), problem.get("runId")
     return family(code, status)(
         str(problem.get("detail", f"The server answered with status {status}."))[:_MESSAGE_CHARS_MAX],
         code=code,
@@ -156,6 +159,7 @@ def of_problem(problem: Mapping[str, object], status: int, retry_after: float | 
         request_id=None if request is None else str(request),
         param=None if param is None else str(param),
         retry_after=retry_after,
+        run_id=None if run is None else str(run),
     )
 
 
@@ -163,4 +167,4 @@ def of_run(error: Mapping[str, object], run_id: str) -> SandboxError:
     """Why the server could not run a program."""
     code = str(error.get("code", "internal"))
     message = str(error.get("message", "The server could not run the program."))[:_MESSAGE_CHARS_MAX]
-    return family(code)(f"{message} [{run_id}]", code=code)
+    return family(code)(f"{message} [{run_id}]", code=code, run_id=run_id)
