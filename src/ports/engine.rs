@@ -246,8 +246,6 @@ pub struct Listed {
     pub id: SandboxId,
     /// The server that owns it.
     pub instance: InstanceId,
-    /// When it was created, in seconds since the Unix epoch.
-    pub created_unix_s: i64,
     /// When it is abandoned, in seconds since the Unix epoch.
     pub deadline_unix_s: i64,
     pub running: bool,

@@ -9,28 +9,33 @@
 //!
 //! The labels are the truth: after a crash the first round destroys what the dead process left. A sandbox of another
 //! server is left alone unless its server must be gone: it is long past the deadline on its label by a clock that was
-//! right for a while, or it does not run, and was left so from one round to the next. The janitor knows nothing of
-//! programs, conversations or files.
+//! right for a while, or this janitor has seen for longer than any start takes that it does not run. The janitor knows
+//! nothing of programs, conversations or files.
 
-use std::{collections::HashSet, mem, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tracing::{debug, info, warn};
 
 use super::tasks::Tasks;
 use crate::{
     domain::{Clock, InstanceId, SandboxId, StepWatch, clock::every, text::chain},
-    ports::engine::{Engine, EngineError, Listed, is_abandoned},
+    ports::engine::{Engine, EngineError, is_abandoned},
 };
 
 /// Calls of `destroy` at once: they compete with the runs for the engine.
 const DESTROY_AT_ONCE: usize = 4;
-/// Longer than a sandbox may take from its creation until it runs, in seconds.
-const START_MAX_S: i64 = 60;
+/// Longer than a sandbox may take from its creation until it runs, and than a living server takes to remove one.
+const START_MAX: Duration = Duration::from_mins(1);
 /// Sandboxes of other servers that one round releases.
 const ABANDONED_MAX: usize = 16;
 const ROUND: Duration = Duration::from_secs(30);
@@ -61,9 +66,8 @@ struct Inner {
 struct Registry {
     leased: HashSet<SandboxId>,
     released: HashSet<SandboxId>,
-    /// Sandboxes of other servers that did not run at the last round, though they are old enough to have run. A living
-    /// server removes them within seconds.
-    ended: HashSet<SandboxId>,
+    /// Sandboxes of other servers that did not run at the last round, and since when that is known.
+    idle: HashMap<SandboxId, Instant>,
     to_destroy: mpsc::UnboundedSender<SandboxId>,
 }
 
@@ -127,7 +131,7 @@ impl Janitor {
     /// A janitor that destroys nothing before [`Self::start`].
     pub fn new(engine: Arc<dyn Engine>, instance: InstanceId, clock: Arc<dyn Clock>) -> Self {
         let (to_destroy, released) = mpsc::unbounded_channel();
-        let registry = Registry { leased: HashSet::new(), released: HashSet::new(), ended: HashSet::new(), to_destroy };
+        let registry = Registry { leased: HashSet::new(), released: HashSet::new(), idle: HashMap::new(), to_destroy };
         Self(Arc::new(Inner {
             engine,
             instance,
@@ -161,21 +165,21 @@ impl Janitor {
     /// When the engine does not list.
     pub async fn reconcile(&self) -> Result<usize, EngineError> {
         let listed = self.0.engine.list().await?;
-        // After a step of the clock, no label shows whether a sandbox is abandoned.
-        let now_unix_s = self.0.steps.steady_ms(self.0.clock.as_ref()).map_or(i64::MIN, |now| now / 1000);
-        // By a clock that is far ahead when the machine starts, every sandbox is past its deadline.
+        // After a step of the clock, and by one that is far ahead when the machine starts, no label shows whether a
+        // sandbox is past its deadline.
         let settled_unix_s = self.0.steps.settled_ms(self.0.clock.as_ref()).map_or(i64::MIN, |now| now / 1000);
-        let is_ours = |one: &Listed| one.instance == self.0.instance;
-        let has_ended = |one: &&Listed| !one.running && one.created_unix_s < now_unix_s.saturating_sub(START_MAX_S);
         let mut registry = self.0.registry.lock();
-        let ended = listed.iter().filter(|one| !is_ours(one)).filter(has_ended).map(|one| one.id).collect();
-        let ended_before = mem::replace(&mut registry.ended, ended);
+        let (now, idle_before) = (Instant::now(), mem::take(&mut registry.idle));
         let (mut count, mut abandoned) = (0, 0);
         for one in &listed {
-            let is_left = is_abandoned(one.deadline_unix_s, settled_unix_s)
-                || (ended_before.contains(&one.id) && registry.ended.contains(&one.id));
+            let ours = one.instance == self.0.instance;
+            let mut is_left = is_abandoned(one.deadline_unix_s, settled_unix_s);
+            if !ours && !one.running {
+                let since = idle_before.get(&one.id).copied().unwrap_or(now);
+                registry.idle.insert(one.id, since);
+                is_left |= now - since > START_MAX;
+            }
             let is_known = registry.leased.contains(&one.id) || registry.released.contains(&one.id);
-            let ours = is_ours(one);
             if !is_known && (ours || (is_left && abandoned < ABANDONED_MAX)) {
                 self.0.release(&mut registry, one.id);
                 count += 1;

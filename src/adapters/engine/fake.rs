@@ -195,13 +195,8 @@ impl FakeEngine {
         if !known && !state.images.contains(&spec.image) {
             return Err(EngineError::ImageGone { image: spec.image.clone() });
         }
-        let listed = Listed {
-            id: spec.id,
-            instance: spec.instance,
-            created_unix_s: self.0.clock.unix_s(),
-            deadline_unix_s: spec.deadline_unix_s,
-            running: false,
-        };
+        let listed =
+            Listed { id: spec.id, instance: spec.instance, deadline_unix_s: spec.deadline_unix_s, running: false };
         state.sandboxes.insert(spec.id, Record { listed, life: None });
         Ok(())
     }

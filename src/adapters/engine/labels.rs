@@ -32,13 +32,11 @@ pub(super) fn of(spec: &SandboxSpec) -> [(String, String); 4] {
 pub(super) fn listed<'a>(
     label: impl Fn(&str) -> Option<&'a String>,
     is_named: impl Fn(&str) -> bool,
-    created_unix_s: i64,
     running: bool,
 ) -> Option<Listed> {
     Some(Listed {
         id: label(ID).filter(|id| is_named(id))?.parse().ok()?,
         instance: label(INSTANCE)?.parse().ok()?,
-        created_unix_s,
         deadline_unix_s: label(DEADLINE)?.parse().ok()?,
         running,
     })

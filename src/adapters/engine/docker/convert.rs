@@ -220,9 +220,8 @@ fn security(profile: &Profile) -> Vec<String> {
 pub(super) fn listed(container: &ContainerSummary) -> Option<Listed> {
     let is_named = |id: &str| container.names.iter().flatten().any(|name| name.strip_prefix('/') == Some(id));
     let running = container.state == Some(ContainerSummaryStateEnum::RUNNING);
-    let parsed = container.labels.as_ref().zip(container.created).and_then(|(labels, created_unix_s)| {
-        labels::listed(|name| labels.get(name), is_named, created_unix_s, running)
-    });
+    let labels = container.labels.as_ref();
+    let parsed = labels.and_then(|labels| labels::listed(|name| labels.get(name), is_named, running));
     if parsed.is_none() {
         tracing::debug!(container = ?container.id, "has our label and is not ours");
     }

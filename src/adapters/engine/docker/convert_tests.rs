@@ -193,7 +193,6 @@ fn our_labels_differ_from_runner_labels() {
 fn summary(name: &str) -> ContainerSummary {
     ContainerSummary {
         names: Some(vec![name.to_owned()]),
-        created: Some(7),
         labels: Some(labels::of(&spec()).into()),
         state: Some(ContainerSummaryStateEnum::RUNNING),
         ..ContainerSummary::default()
@@ -203,7 +202,7 @@ fn summary(name: &str) -> ContainerSummary {
 #[test]
 fn listed_requires_matching_name_and_labels() {
     let SandboxSpec { id, instance, deadline_unix_s, .. } = spec();
-    let expected = Listed { id, instance, created_unix_s: 7, deadline_unix_s, running: true };
+    let expected = Listed { id, instance, deadline_unix_s, running: true };
     assert_eq!(listed(&summary(&format!("/{id}"))), Some(expected));
     assert_eq!(listed(&summary("/someone-elses")), None, "an image committed from a sandbox carries our labels");
     let mut broken = summary(&format!("/{id}"));

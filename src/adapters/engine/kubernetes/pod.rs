@@ -292,10 +292,9 @@ fn with<const N: usize>(all: &Value, more: [Value; N]) -> Vec<Value> {
 pub(super) fn listed(pod: &Pod) -> Option<Listed> {
     let labels = pod.metadata.labels.as_ref()?;
     let is_named = |id: &str| pod.metadata.name.as_deref() == Some(id);
-    let created_unix_s = pod.metadata.creation_timestamp.as_ref()?.0.as_second();
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     let running = statuses.flat_map(|one| &one.state).any(|state| state.running.is_some());
-    labels::listed(|name| labels.get(name), is_named, created_unix_s, running)
+    labels::listed(|name| labels.get(name), is_named, running)
 }
 
 #[cfg(test)]
