@@ -123,6 +123,8 @@ async fn writer() {
             let (made, _) = tokens.create(new).await.expect("a token");
             // Told when it is stored, as an answer would.
             println!("\n{}", made.id);
+            tokens.revoke(made.id).await.expect("its end");
+            println!("\nended {}", made.id);
         }
     };
     let recording = async {
@@ -149,7 +151,8 @@ async fn writer() {
 pub async fn lines_of_a_killed_writer_are_whole(base: Base) {
     let (instance, mut dice) = (InstanceId::new(), Dice::new(9));
     let test = std::env::current_exe().expect("this program");
-    let (kills, mut told, mut named) = (how_many(50, 1000), BTreeSet::new(), BTreeSet::new());
+    let kills = how_many(50, 1000);
+    let (mut told, mut revoked, mut named) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for number in 0..kills {
         let mut child = Command::new(&test)
             .args(["--exact", "history::recorder::writer", "--ignored", "--nocapture"])
@@ -171,6 +174,7 @@ pub async fn lines_of_a_killed_writer_are_whole(base: Base) {
         // It may have been killed within the last line.
         let lines = said.rsplit_once('\n').map_or("", |(whole, _)| whole).lines();
         told.extend(lines.clone().filter(|line| line.starts_with("token-")).map(ToOwned::to_owned));
+        revoked.extend(lines.clone().filter_map(|line| line.strip_prefix("ended ")).map(ToOwned::to_owned));
         named.extend(lines.filter(|line| line.starts_with("run-")).map(ToOwned::to_owned));
     }
     let recorder = Recorder::start(base.database.clone(), instance);
@@ -187,10 +191,13 @@ pub async fn lines_of_a_killed_writer_are_whole(base: Base) {
     assert_eq!(usage.iter().map(|sum| sum.runs).sum::<i64>(), i64::try_from(whole.count()).expect("few"));
     assert!(usage.iter().any(|sum| sum.runs > 0), "the writers wrote");
     let kept = base.database.changed(0).await.expect("tokens");
+    let over = kept.iter().filter(|token| token.revoked_unix_ms.is_some());
+    let over: BTreeSet<_> = over.map(|token| token.id.to_string()).collect();
+    assert!(!revoked.is_empty() && revoked.is_subset(&over), "{} are valid", revoked.difference(&over).count());
     let kept: BTreeSet<_> = kept.iter().map(|token| token.id.to_string()).collect();
     assert!(!told.is_empty() && told.is_subset(&kept), "{} of {} tokens", told.difference(&kept).count(), told.len());
-    let (lines, tokens, runs) = (lines.len(), told.len(), named.len());
-    println!("{kills} kills: {lines} lines, all whole; {tokens} tokens and {runs} runs were told, and all are there");
+    let (lines, tokens, ends, runs) = (lines.len(), told.len(), revoked.len(), named.len());
+    println!("{kills} kills: {lines} lines, all whole; {tokens} tokens, {ends} ends and {runs} runs told, all there");
     recorder.stop().await;
 }
 
