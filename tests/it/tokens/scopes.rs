@@ -16,13 +16,14 @@ on_each_database! {
 
 const RUN: &str = "run";
 const FILES: &str = "files";
+const APPROVE: &str = "approve";
 const ADMIN: &str = "admin";
 
 /// What no token of one scope has.
 const RUN_AND_FILES: &str = "run and files";
 
 /// A method, a path, and what it needs; an empty text for any token.
-const PATHS: [(&str, &str, &str); 67] = [
+const PATHS: [(&str, &str, &str); 76] = [
     ("GET", "/v1/runners", ""),
     ("GET", "/v1/conversations", ""),
     ("GET", "/v1/runs", RUN),
@@ -42,6 +43,15 @@ const PATHS: [(&str, &str, &str); 67] = [
     ("GET", "/v1/conversations/c/archive", FILES),
     ("PUT", "/v1/conversations/c/archive", FILES),
     ("POST", "/v1/conversations/c/archive/link", FILES),
+    ("GET", "/v1/skills", FILES),
+    ("GET", "/v1/tools", RUN),
+    ("GET", "/v1/network/decisions", RUN),
+    ("POST", "/v1/check", RUN),
+    ("POST", "/v1/execute", RUN),
+    ("GET", "/v1/approvals", APPROVE),
+    ("POST", "/v1/approvals/none", APPROVE),
+    ("GET", "/v1/tool-servers", ADMIN),
+    ("GET", "/v1/admin/network", ADMIN),
     ("GET", "/v1/tokens", ADMIN),
     ("POST", "/v1/tokens", ADMIN),
     ("DELETE", "/v1/tokens/token-00000000000000000000000000000000", ADMIN),
@@ -109,7 +119,7 @@ async fn tool(server: &FakeServer, token: &str, name: &str, arguments: Value) ->
 
 async fn each_path_needs_its_scope_and_no_other(kind: Kind) {
     let server = FakeServer::by(kind, &[]).await;
-    for scope in [RUN, FILES, ADMIN] {
+    for scope in [RUN, FILES, APPROVE, ADMIN] {
         let (_, token) = create(&server, json!({"name": scope, "owner": "ann", "scopes": [scope]})).await;
         for (method, path, needed) in PATHS {
             let method: Method = method.parse().expect("a method");
