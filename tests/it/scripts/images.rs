@@ -1,7 +1,9 @@
 //! How the scripts build images and pull them.
 
+use std::{fs, path::Path};
+
 use super::{bash, prints};
-use crate::quickstart::functions_of;
+use crate::{quickstart::functions_of, tidy};
 
 /// Prints the builder that is used where another one is the default, also of an old docker command.
 const BUILDER: &str = r#"
@@ -72,4 +74,27 @@ say_former 2>&1
 fn former_runner_images_are_named_with_their_sizes() {
     let wanted = "build: former runner images stay (3GB 1.2GB, partly shared); remove them: docker image prune\n";
     prints(&functions_of("build.sh"), FORMER, wanted);
+}
+
+/// Where no Rust is installed, a container compiles the server from what `.dockerignore` lets through.
+#[test]
+fn files_that_are_compiled_into_the_server_reach_the_build_of_its_image() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().expect("the repository");
+    let ignored = fs::read_to_string(root.join(".dockerignore")).expect("a list");
+    let sent: Vec<_> = ignored.lines().filter_map(|line| line.strip_prefix('!')).map(|line| root.join(line)).collect();
+    let mut count = 0;
+    for source in tidy::sources() {
+        let folder = root.join("src").join(&source.name);
+        let macros = ["include_str!(\"", "include_bytes!(\"", "include_dir!(\"$CARGO_MANIFEST_DIR/"];
+        for (included, text) in
+            macros.iter().flat_map(|name| source.text.split(name).skip(1).map(move |rest| (name, rest)))
+        {
+            let name = text.split('"').next().expect("a name");
+            let path = if included.ends_with('/') { root.join(name) } else { folder.with_file_name(name) };
+            let path = path.canonicalize().unwrap_or_else(|error| panic!("{}: {name}: {error}", source.name));
+            assert!(sent.iter().any(|one| path.starts_with(one)), "{} is left out by .dockerignore", path.display());
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count} files are included");
 }
