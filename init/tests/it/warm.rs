@@ -166,3 +166,23 @@ fn keeper_and_descendants_end_with_the_program() {
     init.send(&request("{}", "setsid sleep 1000 & exit 3"));
     assert_eq!(init.reply().exit.expect("an EXIT")["status"], json!(3));
 }
+
+#[test]
+fn init_handles_no_signal_while_it_waits_runs_and_ends() {
+    // A signal with a handler reaches process 1 from inside its container, one with the default disposition does not.
+    let sigchld_alone_is_blocked = |init: &Init| assert_eq!(init.signal_masks(), (0, 1 << (17 - 1)));
+    let mut init = warm(INTERPRETER);
+    assert_eq!([init.next(), init.next()].map(|frame| frame.map(|(kind, _)| kind)), [Some(0x81); 2]);
+    sigchld_alone_is_blocked(&init);
+    init.send(&[frame(1, b"{}"), frame(2, b"echo ready; read -r line"), frame(3, b"")].concat());
+    init.until("ready");
+    sigchld_alone_is_blocked(&init);
+    init.send(&frame(5, b""));
+    init.reply();
+
+    // This one waits at its end until its input is closed.
+    let mut init = Init::with(&["SANDBOX_ATTACHED_LATER=1"], &[], &["bash"]);
+    init.send(&request("{}", "exit 0"));
+    while init.next().expect("more frames").0 != 0x84 {}
+    sigchld_alone_is_blocked(&init);
+}
