@@ -11,53 +11,40 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Server, free_port,
+    images::Image,
     server::{FILE_SECRET, TOKEN},
     until,
 };
 
-const IMAGE: &str = "sandbox-it-retagged";
-const LANGUAGE: &str = "retagged";
 const MANY: usize = 20;
 
-/// An image of its own language whose programs can tell which build it is. Removed also when the test fails.
-struct Retagged;
-
-impl Retagged {
-    fn build(mark: &str) {
-        let text = format!("FROM runner-bash\nENV MARK={mark}\nLABEL sandbox.language={LANGUAGE} sandbox.aliases=\n");
-        let mut build = Command::new("docker")
-            .args(["build", "--quiet", "--tag", IMAGE, "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the docker command: run ./test.sh");
-        build.stdin.take().expect("its input").write_all(text.as_bytes()).expect("written");
-        assert!(build.wait().expect("built").success());
-    }
-}
-
-impl Drop for Retagged {
-    fn drop(&mut self) {
-        drop(Command::new("docker").args(["rmi", "-f", IMAGE]).output());
-    }
+/// Makes the image anew; its programs can tell which build it is.
+fn build(image: &Image, mark: &str) {
+    let language = &image.language;
+    let text = format!("FROM runner-bash\nENV MARK={mark}\nLABEL sandbox.language={language} sandbox.aliases=\n");
+    let mut build = Command::new("docker")
+        .args(["build", "--quiet", "--tag", &image.name, "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the docker command: run ./test.sh");
+    build.stdin.take().expect("its input").write_all(text.as_bytes()).expect("written");
+    assert!(build.wait().expect("built").success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn standby_of_a_rebuilt_image_is_never_handed_out() {
-    // The image of an attempt that was killed would be taken for the first one.
-    drop(Retagged);
-    let server = Server::start().await;
-    let language = LANGUAGE.parse().expect("a language");
-    let (image, mut before) = (Retagged, None);
+    let (server, image, mut before) = (Server::start().await, Image::new("retagged"), None);
+    let language = image.language.parse().expect("a language");
     for mark in ["one", "two"] {
-        Retagged::build(mark);
+        build(&image, mark);
         until("the image is known", async || {
             server.catalog.find(&language).is_some_and(|runner| before.as_ref() != Some(&runner.image))
         })
         .await;
         let now = server.catalog.find(&language).expect("a runner").image;
         for conversation in ["known", &format!("new-{mark}"), "known"] {
-            let result = server.run(conversation, LANGUAGE, "echo $MARK").await;
+            let result = server.run(conversation, &image.language, "echo $MARK").await;
             assert_eq!(result["structuredContent"]["stdout"], format!("{mark}\n"), "{result}");
         }
         until("some stand by", async || server.standbys.standing_by(&now) > 1).await;
