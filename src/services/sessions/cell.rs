@@ -281,12 +281,10 @@ impl Execution<'_> {
         end
     }
 
-    /// Ends the session, so that the next caller does not find it, and says why where the verdict does not.
+    /// Ends the session, so that the next caller does not find it, and says why: the verdict only tells of the cell.
     fn end_session(&mut self, inner: &Arc<Inner>, end: SessionEnd) {
         inner.end(self.session, end);
-        if matches!(end, SessionEnd::Killed | SessionEnd::Unresponsive) {
-            self.say_end(end);
-        }
+        self.say_end(end);
     }
 
     /// Says after the cell's output why its session ended.

@@ -41,6 +41,19 @@ async fn a_cell_whose_bridge_reads_nothing_ends_at_its_limit_with_its_session() 
     server.stop().await;
 }
 
+/// As one that SIGINT ends.
+#[tokio::test(start_paused = true)]
+async fn a_cell_whose_kernel_ends_after_its_interrupt_says_so() {
+    let server = FakeServer::with_kernel(&[("SANDBOX_LIMITS__WALL_MS", "2000")]).await;
+    let late = cell(&server, "a", "set x 41\nstubborn\nsleep 3s\nexit 3").await;
+    assert_eq!(late.outcome.ended, Ended::TimedOut);
+    let told = "[The session ended because its interpreter ended with status 3: its variables are gone";
+    assert!(late.stderr.text.starts_with(told), "{}", late.stderr.text);
+    let next = cell(&server, "a", "get x").await;
+    assert!(next.stderr.text.starts_with(told) && next.stderr.text.contains("NameError"), "{}", next.stderr.text);
+    server.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_sandbox_does_not_take_its_files_ends_without_executing_the_cell() {
     let server = FakeServer::with_kernel(&[("SANDBOX_ENGINE__FILES", "streamed")]).await;
