@@ -9,7 +9,8 @@ readonly ASYNCSSH=2.24.1 E2B=2.11.5 LIBRECHAT_AGENTS=3.9.2 OPENAI=3.54.0
 readonly OPENAPI_PYTHON=0.29.1 REDOCLY=2.77.0 SPECTRAL=6.16.3
 readonly OPENAPI_TYPESCRIPT=7.13.0 OPENAPI_FETCH=0.17.0 TYPESCRIPT=5.9.3 NODE_TYPES=22.20.5
 readonly JUPYTER=(jupyter_server==2.21.1 nbclient==0.11.0 papermill==2.7.0 jupyter-kernel-client==1.0.2
-  aiohttp==3.14.5 websockets==17.4 jupyterlab==4.6.6)
+  aiohttp==3.14.5 websockets==17.4 pydantic==2.14.4 jupyterlab==4.6.6)
+readonly OPEN_WEBUI=0.12.4
 readonly MYPY=2.4.1 PYTEST=9.2.0 TRIO=0.35.0
 
 # $1: a folder, then packages of Python, of which an environment is made there. The compiler needs the processors
@@ -80,10 +81,21 @@ librechat_client() {
     npm_packages "$TOOLS/librechat" "@librechat/agents@$LIBRECHAT_AGENTS"
 }
 
+# Of Open WebUI (106 MB) the module that is its client of Jupyter, without what the others import.
+open_webui() {
+  local python=$TOOLS/jupyter/bin/python wheel=$TOOLS/jupyter/wheel module=open_webui/utils/code_interpreter.py
+  "$python" -m pip download -q --disable-pip-version-check --no-cache-dir --no-deps --ignore-requires-python \
+    --dest "$wheel" "open-webui==$OPEN_WEBUI" &&
+    "$python" -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extract(*sys.argv[2:])' "$wheel"/*.whl "$module" \
+      "$TOOLS/jupyter" &&
+    rm -rf "$wheel"
+}
+
 # Clients of Jupyter's API.
 jupyter_clients() {
-  [ "$(cat "$TOOLS/jupyter/made-of" 2>/dev/null)" != "${JUPYTER[*]}" ] || return 0
-  python_environment "$TOOLS/jupyter" "${JUPYTER[@]}" && echo "${JUPYTER[*]}" >"$TOOLS/jupyter/made-of"
+  local made_of="${JUPYTER[*]} $OPEN_WEBUI"
+  [ "$(cat "$TOOLS/jupyter/made-of" 2>/dev/null)" != "$made_of" ] || return 0
+  python_environment "$TOOLS/jupyter" "${JUPYTER[@]}" && open_webui && echo "$made_of" >"$TOOLS/jupyter/made-of"
 }
 
 # Types and tests without a server, of the installed package.

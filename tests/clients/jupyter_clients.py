@@ -4,11 +4,12 @@ SANDBOX_URL and MCP_API_TOKEN say where it is. Each part prints what it did and 
 """
 
 import asyncio
+import importlib.util
 import json
 import os
 import sys
 import tempfile
-import uuid
+import types
 from pathlib import Path
 
 URL = os.environ["SANDBOX_URL"] + "/jupyter"
@@ -103,64 +104,29 @@ def kernel_client():
         assert kernel.execute("a")["status"] == "error"
 
 
-class OpenWebUi:
-    """Its executor's requests, in their order and form (backend/open_webui/utils/code_interpreter.py)."""
-
-    def __init__(self, code):
-        self.code, self.base, self.params = code, f"{URL}/", {"token": TOKEN}
-        self.stdout, self.stderr, self.result = "", "", ""
-
-    async def run(self):
-        import aiohttp
-        import websockets
-
-        async with aiohttp.ClientSession(trust_env=True, base_url=self.base) as session:
-            async with session.post(url="api/kernels", params=self.params) as answer:
-                answer.raise_for_status()
-                kernel = (await answer.json())["id"]
-            query = "?" + "&".join(f"{name}={value}" for name, value in self.params.items())
-            address = f"{self.base.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels{query}"
-            async with websockets.connect(address, additional_headers={}) as socket:
-                await self.execute(socket)
-            async with session.delete(f"api/kernels/{kernel}", params=self.params) as answer:
-                answer.raise_for_status()
-        return self
-
-    async def execute(self, socket):
-        request = uuid.uuid4().hex
-        header = {"msg_id": request, "msg_type": "execute_request", "username": "user"}
-        header |= {"session": uuid.uuid4().hex, "date": "", "version": "5.3"}
-        content = {"code": self.code, "silent": False, "store_history": True, "user_expressions": {}}
-        content |= {"allow_stdin": False, "stop_on_error": True}
-        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
-        await socket.send(json.dumps(message))
-        while True:
-            message = json.loads(await asyncio.wait_for(socket.recv(), 60))
-            if message.get("parent_header", {}).get("msg_id") != request:
-                continue
-            kind, content = message.get("msg_type"), message.get("content", {})
-            if kind == "stream":
-                if content["name"] == "stdout":
-                    self.stdout += content["text"]
-                else:
-                    self.stderr += content["text"]
-            elif kind in ("display_data", "execute_result"):
-                data = content["data"]
-                image = data.get("image/png")
-                self.result += f"data:image/png;base64,{image}" if image is not None else data["text/plain"]
-            elif kind == "error":
-                self.stderr += "\n".join(content["traceback"])
-            elif kind == "status" and content["execution_state"] == "idle":
-                return
+def open_webui_executor():
+    """Open WebUI's own module. The other modules that it imports are not installed: here are their defaults."""
+    sys.modules["open_webui.env"] = types.SimpleNamespace(AIOHTTP_CLIENT_ALLOW_REDIRECTS=False)
+    sys.modules["open_webui.utils.json_codec"] = types.SimpleNamespace(JSONCodec=json)
+    path = Path(sys.prefix, "open_webui/utils/code_interpreter.py")
+    spec = importlib.util.spec_from_file_location("code_interpreter", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.execute_code_jupyter
 
 
 def open_webui():
-    done = asyncio.run(OpenWebUi("a = 41\nprint('hi')\na + 1").run())
-    assert (done.stdout, done.stderr, done.result) == ("hi\n", "", "42"), vars(done)
+    execute = open_webui_executor()
+
+    def shown(code):
+        return asyncio.run(execute(URL, code, token=TOKEN))
+
+    done = shown("a = 41\nprint('hi')\na + 1")
+    assert done == {"stdout": "hi", "stderr": "", "result": "42"}, done
     plot = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
-    assert asyncio.run(OpenWebUi(plot).run()).result.startswith("data:image/png;base64,iVBOR")
-    failed = asyncio.run(OpenWebUi("1 / 0").run())
-    assert "ZeroDivisionError" in failed.stderr, vars(failed)
+    assert shown(plot)["result"].startswith("data:image/png;base64,iVBOR")
+    failed = shown("1 / 0")
+    assert "ZeroDivisionError" in failed["stderr"], failed
 
 
 if __name__ == "__main__":
