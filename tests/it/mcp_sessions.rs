@@ -320,6 +320,20 @@ fn cell(code: &str, more: &Value) -> Value {
         "params": {"name": "sandbox_run_cell", "arguments": arguments}})
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn output_of_a_cell_is_progress_while_it_runs() {
+    let server = FakeServer::with_kernel(&[]).await;
+    let session = Session::open(&server, "2025-06-18", "").await;
+    let mut call = cell("print first\nwait-file go\nprint last", &json!({}));
+    call["params"]["_meta"] = json!({"progressToken": 1});
+    let mut stream = session.send(&call).await;
+    let told = text_until(&mut stream, "first\\n").await;
+    assert!(told.contains("notifications/progress") && !told.contains("\"result\""), "{told}");
+    std::fs::write(server.root.join("s/files/go"), "").expect("written");
+    text_until(&mut stream, "last\\n").await;
+    server.stop().await;
+}
+
 /// The id of the question on a call's stream, and its message.
 async fn question(stream: &mut Response) -> (Value, String) {
     let mut text = String::new();
