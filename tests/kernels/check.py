@@ -362,7 +362,7 @@ def main():
     parser.add_argument("--full", action="store_true", help="10,000 cells instead of 500")
     parser.add_argument("--measure", type=int, metavar="SESSIONS", help="measure start, cell and memory instead")
     given = parser.parse_args()
-    FULL = given.full
+    FULL = given.full or os.environ.get("LONG") == "1"
     languages = [given.language] if given.language else [*CASES]
     if given.measure:
         for language in languages:
