@@ -26,6 +26,8 @@ use crate::support::{
 };
 
 const AT_ONCE: usize = 16;
+/// Conversations of two servers: an odd number, so that each is asked for at both.
+const PAIRED: usize = 13;
 
 /// A link and what is behind it.
 type Named = (String, String);
@@ -191,22 +193,36 @@ async fn every_line_has_an_end(server: &Process) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_servers_one_is_killed_and_the_other_goes_on() {
-    one_of_two_is_killed(World::docker().await, "bash", &[]).await;
+    one_of_two_is_killed(World::docker().await, "bash", &[], how_many(60, 200)).await;
+}
+
+/// Waits until each of two servers sends on to the other what is in a conversation of that one.
+async fn know_each_other(http: &reqwest::Client, urls: &[String; 2], language: &str) {
+    for (conversation, own, other) in [("of-a", 0, 1), ("of-b", 1, 0)] {
+        let is_answered = async |at: usize| {
+            let body = json!({"conversationId": conversation, "language": language, "code": "true", "wait": 60});
+            let answer = http.post(&urls[at]).bearer_auth(TOKEN).json(&body).send().await;
+            answer.expect("an answer").status() == 200
+        };
+        assert!(is_answered(own).await);
+        until("each knows the other", async || is_answered(other).await).await;
+    }
 }
 
 /// Two servers of one folder and one database behind what stands for a balancer: each request goes to the next one.
 /// One is killed in the middle, and started again when the other has taken over. The language is Bash by any name.
-pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &str)]) {
+pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &str)], total: usize) {
     let cluster = Postgres::start().await;
     let url = cluster.url();
     let settings = [&[("DATABASE_URL", url.as_str()), ("SANDBOX_SERVER__PEER_URL", OWN_ADDRESS)][..], more].concat();
     let mut a = Process::start(&settings).await;
     let root = a.root().display().to_string();
     let b = Process::start(&[&settings[..], &[("SANDBOX_ROOT", root.as_str())]].concat()).await;
-    let (total, urls) = (how_many(60, 200), [a.url("/v1/runs"), b.url("/v1/runs")]);
+    let urls = [a.url("/v1/runs"), b.url("/v1/runs")];
     let (tried, right, refused) = (AtomicUsize::new(0), Mutex::new(Vec::new()), AtomicUsize::new(0));
     let step = Notify::new();
     let http = &a.http.clone();
+    know_each_other(http, &urls, language).await;
     let client = async || {
         loop {
             let n = tried.fetch_add(1, Ordering::SeqCst);
@@ -214,7 +230,7 @@ pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &
             if n >= total {
                 return;
             }
-            let body = json!({"conversationId": format!("pair-{}", n % 12), "language": language, "wait": 60,
+            let body = json!({"conversationId": format!("pair-{}", n % PAIRED), "language": language, "wait": 60,
                               "code": format!("sleep 0.1; echo {n} >> all; echo $(({n} * 7))")});
             let answer = http.post(&urls[n % 2]).bearer_auth(TOKEN).json(&body).send().await;
             let Ok(answer) = answer else {
@@ -250,10 +266,12 @@ pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &
     let (right, refused) = (right.into_inner().expect("the list"), refused.into_inner());
     let answers = right.len();
     println!("{total} programs, {answers} answers, all right, {refused} refused");
-    assert!(answers + refused == total && answers >= total / 3, "{answers} right, {refused} refused");
+    assert!(answers + refused == total && answers >= total / 4, "{answers} right, {refused} refused");
+    let is_right = |pair: usize, at: usize| right.iter().any(|n| n % PAIRED == pair && n % urls.len() == at);
+    assert!((0..PAIRED).any(|pair| is_right(pair, 0) && is_right(pair, 1)), "no request was sent on: {right:?}");
 
     // Every conversation goes on at the other server, with what the programs of all answers wrote, each once.
-    for pair in 0..12 {
+    for pair in 0..PAIRED {
         let body =
             json!({"conversationId": format!("pair-{pair}"), "language": language, "code": "cat all", "wait": 60});
         let mut run = Value::Null;
@@ -266,7 +284,7 @@ pub async fn one_of_two_is_killed(world: World, language: &str, more: &[(&str, &
         let written: Vec<_> = run["result"]["stdout"].as_str().expect("text").lines().collect();
         let once: HashSet<usize> = written.iter().map(|line| line.parse().expect("a number")).collect();
         assert_eq!(once.len(), written.len(), "pair-{pair}: a program ran twice: {written:?}");
-        assert!(right.iter().all(|n| n % 12 != pair || once.contains(n)), "pair-{pair}: {right:?}, {written:?}");
+        assert!(right.iter().all(|n| n % PAIRED != pair || once.contains(n)), "pair-{pair}: {right:?}, {written:?}");
     }
     let back = async |world: &World| {
         let (instance, engine) = (a.instance(), world.engine.as_ref());

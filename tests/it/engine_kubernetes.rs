@@ -128,7 +128,7 @@ async fn of_two_servers_of_a_cluster_one_is_killed_and_the_other_goes_on() {
     // The name of Bash is another test's.
     cluster.runner("contract-pair", "pair", framed()).await;
     let kubeconfig = std::env::var("KUBECONFIG").expect("a cluster");
-    one_of_two_is_killed(world, "pair", &settings(&cluster, &kubeconfig)).await;
+    one_of_two_is_killed(world, "pair", &settings(&cluster, &kubeconfig), 200).await;
     cluster.remove_template("contract-pair").await;
 }
 
