@@ -31,22 +31,29 @@ elif [ $status != 0 ]; then
   exit $status
 fi
 
+readonly MANIFESTS=deploy/kubernetes/manifests/sandbox.yaml NAMESPACE=${CLUSTER_NAMESPACE:-sandbox}
+
+# Objects of the plain manifests, in the namespace of the tests. $1: their kinds, as a pattern
+objects() {
+  awk -v RS='---\n' -v kinds="\nkind: ($1)\n" '$0 ~ kinds { print "---"; print }' $MANIFESTS |
+    sed "s/^\( *namespace: \)sandbox$/\1$NAMESPACE/"
+}
+
 # What the Role of the plain manifests allows is what the server needs, and no more.
 rights() {
-  local account=system:serviceaccount:${CLUSTER_NAMESPACE:-sandbox}:mcp-sandbox-server role made=no
-  role=$(awk -v RS='---\n' '/\nkind: (Role|RoleBinding)\n/ { print "---"; print }' \
-    deploy/kubernetes/manifests/sandbox.yaml)
+  local account=system:serviceaccount:$NAMESPACE:mcp-sandbox-server role made=no
+  role=$(objects 'Role|RoleBinding')
   # Of a server that is installed there the rights are checked as they are, and left.
   if ! kubectl get -f - <<<"$role" >/dev/null 2>&1; then
     kubectl create -f - <<<"$role" >/dev/null
     made=yes
   fi
-  local may
-  may=$(kubectl auth can-i --list --as "$account" --no-headers | awk '$1 ~ /^(pods|podtemplates|pods\/attach)$/ {
-    sub(/^[^[]*\[\] *\[\] */, $1 " "); print }' | LC_ALL=C sort)
-  local other
-  other=$(kubectl auth can-i --list --as "$account" --no-headers |
-    awk '$1 !~ /^(pods|podtemplates|pods\/attach|\[.*|selfsubject.*)$/ && NF { print $1 }')
+  local listed may other
+  # A context of KUBECONFIG need not name the namespace.
+  listed=$(kubectl auth can-i --list --as "$account" -n "$NAMESPACE" --no-headers)
+  may=$(awk '$1 ~ /^(pods|podtemplates|pods\/attach)$/ { sub(/^[^[]*\[\] *\[\] */, $1 " "); print }' <<<"$listed" |
+    LC_ALL=C sort)
+  other=$(awk '$1 !~ /^(pods|podtemplates|pods\/attach|\[.*|selfsubject.*)$/ && NF { print $1 }' <<<"$listed")
   [ $made = no ] || kubectl delete -f - <<<"$role" >/dev/null
   local wanted=$'pods [create get list watch delete]\npods/attach [get create]\npodtemplates [get list watch]'
   if [ "$may" != "$wanted" ] || [ -n "$other" ]; then
@@ -65,9 +72,8 @@ run_tests() {
 # With the runners of the plain manifests, which the other tests do not expect. Those of a server that is installed
 # there are left.
 run_tests_of_servers() {
-  local manifests=deploy/kubernetes/manifests/sandbox.yaml runners made=no status=0
-  runners=$(awk -v RS='---\n' '/\nkind: PodTemplate\n/ { print "---"; print }' $manifests |
-    sed "s/^  namespace: sandbox$/  namespace: ${CLUSTER_NAMESPACE:-sandbox}/")
+  local runners made=no status=0
+  runners=$(objects PodTemplate)
   if ! kubectl get -f - <<<"$runners" >/dev/null 2>&1; then
     kubectl create -f - <<<"$runners" >/dev/null
     made=yes
