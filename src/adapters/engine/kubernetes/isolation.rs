@@ -154,6 +154,19 @@ mod tests {
         }
     }
 
+    /// By the address that this machine has towards the API server, where there is a way there.
+    #[tokio::test]
+    async fn the_server_itself_is_forbidden() {
+        let api = "192.0.2.7:6443";
+        let url = format!("https://{api}").parse().expect("an address");
+        let all = forbidden(&url, 8080, Duration::from_secs(10)).await.expect("addresses");
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+        if socket.connect(api).is_ok() {
+            let here = SocketAddr::new(socket.local_addr().expect("an address").ip(), 8080);
+            assert!(all.contains(&here), "{here}: {all:?}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_look_up_has_a_time_limit() {
         let limit = Duration::from_secs(10);

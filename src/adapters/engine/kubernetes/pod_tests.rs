@@ -48,8 +48,11 @@ fn is_restricted(pod: &Value) {
     }
     assert_eq!(spec["securityContext"]["runAsNonRoot"], json!(true));
     assert!(matches!(spec["securityContext"]["seccompProfile"]["type"].as_str(), Some("RuntimeDefault" | "Localhost")));
+    let allowed =
+        ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"];
     for volume in spec["volumes"].as_array().expect("volumes") {
-        assert!(volume.get("hostPath").is_none(), "{volume}");
+        let mut kinds = volume.as_object().expect("a volume").keys().filter(|key| *key != "name");
+        assert!(kinds.all(|kind| allowed.contains(&kind.as_str())), "{volume}");
     }
     for kind in ["containers", "initContainers", "ephemeralContainers"] {
         for container in spec[kind].as_array().into_iter().flatten() {
