@@ -43,6 +43,10 @@ async fn page_lists_what_a_program_reached_and_what_was_refused() {
     assert_eq!(sheet.run("python", "print(1)").await, "exited");
     let hidden = "return document.querySelector('[data-testid=connections]').hidden";
     assert_eq!(sheet.browser.script(hidden).await, true);
+    sheet.click("session").await;
+    let code = format!("import requests\nprint(requests.get('http://{}/').status_code)", origin.other);
+    assert_eq!(sheet.run("python", &code).await, "exited");
+    assert_eq!(sheet.text("connections-summary").await, "Network: 0 connections, 1 refused", "of a cell");
 
     let all = get(&server, "/v1/admin/network-decisions?limit=2").await;
     let newest = &all["decisions"][0];
