@@ -1,13 +1,13 @@
-//! Clients beside the usual ones, each allowed and refused: `git`, `aiohttp`, `axios`, Deno's `fetch`, and a Node that
-//! was started before its program came.
+//! Clients beside the usual ones, each allowed and refused: `git`, `aiohttp`, `axios`, Deno's `fetch`, Playwright, and
+//! a Node that was started before its program came. And what the usual ones reach without the proxy.
 
 use std::{path::Path, process::Command};
 
 use serde_json::{Value, json};
 
-use super::{Origin, printed, run, server};
+use super::{Origin, node, printed, python, run, server};
 use crate::support::{
-    calls::{cell, open_session},
+    calls::{cell, get, open_session, streams},
     server::{Server, TOKEN},
     socket::Socket,
     until,
@@ -193,5 +193,61 @@ async fn browser_says_that_a_certificate_is_not_trusted() {
     let told = answer["result"].to_string();
     assert!(told.contains("ERR_CERT") || told.contains("certificate"), "{told}");
     assert!(!told.contains("\"status\":200"), "{told}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn playwright_reaches_over_tls_what_is_allowed_and_is_told_why_it_does_not_reach_the_rest() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let (allowed, refused) = (format!("https://{}/hello", origin.tls), format!("https://{}/hello", origin.other));
+    let reason = format!("no policy allows {}", origin.other);
+    let answer = server.rpc("sandbox_browse", json!({"conversationId": "c", "url": refused})).await;
+    let page = &answer["result"]["structuredContent"];
+    assert!(page["error"]["kind"] == "navigation" && page["notes"].to_string().contains(&reason), "{answer}");
+    let code = format!(
+        r#"
+mine = await (await browser.new_context(ignore_https_errors=True)).new_page()
+for url in ["{allowed}", "{refused}"]:
+    try:
+        await mine.goto(url)
+        print(await mine.inner_text("body"))
+    except Exception as error: print("failed", "ERR_TUNNEL_CONNECTION_FAILED" in str(error))
+"#
+    );
+    let call = json!({"conversationId": "c", "language": "browser", "code": code});
+    let answer = server.rpc("sandbox_run_cell", call).await;
+    let (stdout, stderr) = streams(&answer["result"]["structuredContent"]);
+    assert_eq!(stdout, "hello\nfailed True\n", "{answer}");
+    assert!(stderr.contains(&reason), "{stderr}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_programs_are_reached_without_the_proxy() {
+    let origin = Origin::start().await;
+    let server = server(&origin).await;
+    let url = "http://127.0.0.1:8000/";
+    let own = r#"
+import http.server, threading
+class Own(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+    def log_message(self, *arguments): pass
+own = http.server.HTTPServer(("127.0.0.1", 8000), Own)
+threading.Thread(target=own.serve_forever, daemon=True).start()
+"#;
+    let (stdout, stderr) = printed(&server, "python", &format!("{own}{}", python(url))).await;
+    assert_eq!(stdout, "urllib hello\nrequests hello\nhttpx hello\ncurl hello\n", "{stderr}");
+    let code = format!(
+        "const own = require('http').createServer((asked, answer) => {{ own.close(); answer.end('hello'); }});\n\
+         own.listen(8000, '127.0.0.1', () => {{ {} }});",
+        node(url)
+    );
+    let (stdout, stderr) = printed(&server, "javascript", &code).await;
+    assert_eq!(stdout, "fetch hello\n", "{stderr}");
+    assert_eq!(get(&server, "/v1/network/decisions").await["decisions"], json!([]));
     server.stop().await;
 }
