@@ -146,7 +146,7 @@ async fn programs_see_public_skills_and_their_owners_and_change_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn standbys_show_the_skills_of_whoever_takes_them() {
+async fn standbys_show_the_skills_of_the_owner_who_takes_them() {
     let more = [("SANDBOX_STANDBY__TOTAL_MAX", "4"), ("SANDBOX_STANDBY__NAMELESS_MAX", "1")];
     let (server, _root) = server(&more).await;
     let look = "cat /skills/user/*/scripts/run.sh 2>/dev/null; ls /skills/public | wc -l\n";

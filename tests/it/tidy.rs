@@ -283,14 +283,15 @@ fn the_architecture_says_how_much_code_a_row_has() {
 }
 
 #[test]
-fn comments_name_who_acts() {
+fn comments_and_functions_name_who_acts() {
     let mut wrong = Vec::new();
     for (path, text) in all_rust().into_iter().filter(|(path, _)| !path.ends_with("tests/it/tidy.rs")) {
         for (number, line) in text.lines().enumerate() {
-            let Some((_, comment)) = line.split_once("//") else { continue };
-            let comment = comment.to_lowercase();
-            let mut words = comment.split(|c: char| !c.is_alphanumeric());
-            if words.any(|word| VAGUE_WORDS.contains(&word)) || comment.contains("behind the back") {
+            let function = line.split_once("fn ").and_then(|(_, rest)| rest.split('(').next()).unwrap_or_default();
+            let (_, comment) = line.split_once("//").unwrap_or_default();
+            let text = format!("{function} {comment}").to_lowercase();
+            let mut words = text.split(|c: char| !c.is_alphanumeric());
+            if words.any(|word| VAGUE_WORDS.contains(&word)) || text.contains("behind the back") {
                 wrong.push(format!("{}:{}: {line}", path.display(), number + 1));
             }
         }

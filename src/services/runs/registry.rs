@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_too_old_is_dropped_whoever_has_more() {
+    async fn what_is_too_old_is_dropped_even_of_the_owner_who_has_less() {
         let (mut all, options) = (Finished::default(), options(100, 100));
         let [first, second] = [RunId::new(), RunId::new()];
         all.push(first, &"bob".parse().expect("an owner"), 1);

@@ -122,7 +122,7 @@ async fn on_postgres_questions_and_servers_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stored_server_whose_name_is_in_the_settings_is_offered_to_nobody() {
+async fn a_stored_server_whose_name_is_in_the_settings_is_not_offered() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("sqlite://{}/state.db", folder.path().display());
     let text = |owners: &[&str]| ServerText {
