@@ -22,7 +22,7 @@ const ID_MAPS: [&str; 2] = ["/proc/self/uid_map", "/proc/self/gid_map"];
 /// # Errors
 /// When it does not answer, or this build does not have it.
 pub async fn engine(config: &Config) -> Result<(Arc<dyn Engine>, Probe), StartError> {
-    let engine = if config.engine.is_kubernetes() { cluster(config).await? } else { docker(config).await? };
+    let engine = if config.engine.is_kubernetes() { cluster(config).await? } else { container_engine(config).await? };
     let probe = engine.probe().await?;
     Ok((engine, probe))
 }
@@ -39,7 +39,7 @@ pub(super) fn volumes(config: &Config) -> Volumes {
     Volumes::HostFolders
 }
 
-async fn docker(config: &Config) -> Result<Arc<dyn Engine>, StartError> {
+async fn container_engine(config: &Config) -> Result<Arc<dyn Engine>, StartError> {
     let options = EngineOptions {
         host: config.docker_host.clone(),
         runtime: config.engine.runtime.as_str().into(),

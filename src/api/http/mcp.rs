@@ -259,7 +259,7 @@ impl Mount {
         }
         match (streams, envelope.method.as_deref() == Some("initialize"), head.extensions.get::<Principal>()) {
             (true, true, Some(who)) => {
-                let place = self.open.room(who).await.map_err(failed)?;
+                let place = self.open.reserve(who).await.map_err(failed)?;
                 head.extensions.insert(place.clone());
                 Ok((&self.sessions, Some(place)))
             }

@@ -49,8 +49,8 @@ const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// How often the limits of an upgraded connection are looked at.
 const LIMITS_SEEN: Duration = Duration::from_secs(1);
 
-/// Why a connection is ended.
-pub(super) type Ended = &'static str;
+/// Why a connection is closed.
+pub(super) type CloseReason = &'static str;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -196,7 +196,7 @@ impl Connection {
     }
 
     /// Drives a connection to its end, or to that of a limit.
-    pub(super) async fn drive<T>(&self, connection: impl Future<Output = T>) -> Result<T, Ended> {
+    pub(super) async fn drive<T>(&self, connection: impl Future<Output = T>) -> Result<T, CloseReason> {
         let mut connection = pin!(connection);
         loop {
             tokio::select! {
@@ -220,7 +220,7 @@ impl Connection {
     }
 
     /// Waits for the end of an upgraded connection; ends it at a limit and when it is abandoned.
-    pub(super) async fn upgraded(&self, abandoned: CancellationToken) -> Result<(), Ended> {
+    pub(super) async fn upgraded(&self, abandoned: CancellationToken) -> Result<(), CloseReason> {
         if !matches!(self.state.lock().phase, Phase::Upgraded) {
             return Ok(());
         }
@@ -243,7 +243,7 @@ impl Connection {
         Err(ended)
     }
 
-    async fn within_limits<T>(&self, mut connection: Pin<&mut impl Future<Output = T>>) -> Result<T, Ended> {
+    async fn within_limits<T>(&self, mut connection: Pin<&mut impl Future<Output = T>>) -> Result<T, CloseReason> {
         let mut timer = pin!(sleep(Duration::ZERO));
         poll_fn(|cx| {
             if let Poll::Ready(end) = connection.as_mut().poll(cx) {
@@ -264,7 +264,7 @@ impl Connection {
     }
 
     /// When the next limit passes; an error when one has passed.
-    pub(super) fn next_limit(&self) -> Result<Option<Instant>, Ended> {
+    pub(super) fn next_limit(&self) -> Result<Option<Instant>, CloseReason> {
         let (now, settings) = (Instant::now(), &self.places.settings);
         let mut state = self.state.lock();
         let due = |from: Instant, ms: u64, ended| {

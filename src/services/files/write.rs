@@ -68,7 +68,7 @@ impl Files {
         more: Usage,
     ) -> Result<(), Failure> {
         let writer = self.quota.writer(conversation).await;
-        self.step(conversation, move |_| writer.room(&more)).await.map(drop)
+        self.step(conversation, move |_| writer.check_room(&more)).await.map(drop)
     }
 
     /// Writes to a conversation that has room for `more`. Other writes to the conversation wait until it is done, so

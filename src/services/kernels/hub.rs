@@ -181,12 +181,12 @@ impl HubTask {
                 is_announced = true;
                 self.deliver(None, &self.sender.status("restarting"));
             }
-            let room = self.room();
+            let capacity = self.capacity();
             tokio::select! {
                 biased;
                 Some(client) = self.new_clients.recv() => self.connect(client),
                 next = &mut next => return next,
-                Some(order) = self.orders.next(room) => self.take(order),
+                Some(order) = self.orders.next(capacity) => self.take(order),
             }
         }
     }
@@ -196,14 +196,14 @@ impl HubTask {
         let outgoing = self.link.outgoing.clone();
         loop {
             self.advance();
-            let (room, due) = (self.room(), self.cells.next_due());
+            let (capacity, due) = (self.capacity(), self.cells.next_due());
             tokio::select! {
                 message = self.link.following.next() => match message {
                     Some(message) => self.relay(&message),
                     None => return,
                 },
                 Some(client) = self.new_clients.recv() => self.connect(client),
-                Some(order) = self.orders.next(room) => {
+                Some(order) = self.orders.next(capacity) => {
                     self.link.session.touch();
                     self.take(order);
                 }

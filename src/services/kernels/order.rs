@@ -61,7 +61,7 @@ pub(super) struct OrderReceiver {
 
 /// Of which channels there is room for more.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     pub(super) shell: bool,
     pub(super) urgent: bool,
 }
@@ -136,11 +136,11 @@ impl OrderReceiver {
     }
 
     /// The next one for which there is room; nothing where there is none.
-    pub(super) async fn next(&mut self, room: Room) -> Option<Order> {
+    pub(super) async fn next(&mut self, capacity: Capacity) -> Option<Order> {
         tokio::select! {
             biased;
-            Some(order) = self.urgent.recv(), if room.urgent => Some(order),
-            Some(order) = self.shell.recv(), if room.shell => Some(order),
+            Some(order) = self.urgent.recv(), if capacity.urgent => Some(order),
+            Some(order) = self.shell.recv(), if capacity.shell => Some(order),
             else => None,
         }
     }

@@ -51,7 +51,7 @@ async fn reserve_measures_before_it_refuses() {
     quota.writer(&id()).await.reserve(&usage(700 << 10, 1)).expect("room");
     for _ in 0..9 {
         assert!(quota.fits_surely(&id(), &usage(300 << 10, 1)), "that reserves nothing");
-        quota.writer(&id()).await.room(&usage(300 << 10, 1)).expect("neither does this");
+        quota.writer(&id()).await.check_room(&usage(300 << 10, 1)).expect("neither does this");
     }
     quota.writer(&id()).await.reserve(&usage(300 << 10, 1)).expect("room");
     // The reservations fill the quota, and nothing was written.

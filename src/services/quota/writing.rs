@@ -133,7 +133,7 @@ impl Writer {
     /// # Errors
     /// [`Code::QuotaExceeded`], [`Code::NoSpace`] when the disk has too little free space.
     pub(in crate::services) fn reserve(&self, more: &Usage) -> Result<(), Failure> {
-        let there = self.room(more)?;
+        let there = self.check_room(more)?;
         let mut known = self.quota.known.lock();
         // Writers of the owner's other conversations may have reserved meanwhile.
         self.quota.check_owner_room(&known, &self.conversation, more)?;
@@ -146,7 +146,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Self::reserve`].
-    pub(in crate::services) fn room(&self, more: &Usage) -> Result<Option<Usage>, Failure> {
+    pub(in crate::services) fn check_room(&self, more: &Usage) -> Result<Option<Usage>, Failure> {
         let Self { quota, conversation, .. } = self;
         quota.disk_has_room(more)?;
         if let Some(there) = quota.known_room(conversation, more) {
@@ -209,7 +209,7 @@ impl Writer {
                 // It is not measured again for each piece.
                 quota.disk_has_room(&more)?;
             } else {
-                arrival.is_closed = self.room(&more)?.is_none();
+                arrival.is_closed = self.check_room(&more)?.is_none();
             }
             let mut known = quota.known.lock();
             // Uploads to the owner's other conversations may have reserved meanwhile.
@@ -227,7 +227,7 @@ impl Writer {
     /// # Errors
     /// As [`Self::reserve`].
     pub(in crate::services) fn settle(&self, arrival: &mut Arrival) -> Result<(), Failure> {
-        let there = self.room(&Usage::default())?;
+        let there = self.check_room(&Usage::default())?;
         if !arrival.is_counted {
             let (mut known, held) = (self.quota.known.lock(), mem::take(&mut arrival.held));
             known.arrivals.remove(&self.conversation, &held);

@@ -156,11 +156,11 @@ impl Manager {
         Ok(Unanswered { _permits: Arc::new([of_session, of_owner]) })
     }
 
-    /// Room for another session, which counts until the session is open or the result is dropped.
+    /// Reserves a place for another session, which counts until the session is open or the result is dropped.
     ///
     /// # Errors
     /// [`Code::QueueFull`] when there is no session that could be closed.
-    pub(super) async fn room(&self, who: &Principal) -> Result<Place, Failure> {
+    pub(super) async fn reserve(&self, who: &Principal) -> Result<Place, Failure> {
         let (closed, place) = {
             let mut open = self.open.lock();
             open.opening.retain(|(_, place)| place.strong_count() > 0);
@@ -389,7 +389,7 @@ mod tests {
         for is_deleted in [true, false] {
             let manager = Manager::new(Duration::from_mins(1), 1, 1);
             let (session, _worker) = stuck(&manager, &id).await;
-            let done = async { if is_deleted { manager.end(&id).await } else { manager.room(&bob).await.is_ok() } };
+            let done = async { if is_deleted { manager.end(&id).await } else { manager.reserve(&bob).await.is_ok() } };
             assert!(timeout(2 * CLOSE_MAX, done).await.expect("an end"), "{is_deleted}");
             assert!(session.over.is_cancelled() && manager.get(&id).is_none(), "{is_deleted}");
             assert!(!manager.has_session(&id).await.expect("an answer"), "{is_deleted}");

@@ -15,7 +15,7 @@ use super::{
     super::{
         answers::asks,
         cells::Cell,
-        order::Room,
+        order::Capacity,
         turn::{StopReason, Watch},
     },
     Cells, HubTask, KernelLink, Order, TurnState,
@@ -32,13 +32,13 @@ const WAITING_MAX: usize = 1024;
 
 impl HubTask {
     /// Of which channels more is taken from clients.
-    pub(super) fn room(&self) -> Room {
+    pub(super) fn capacity(&self) -> Capacity {
         let shell = self.shell.iter().map(|order| &order.message);
         let bytes: usize = shell.chain(&self.outbox).map(KernelMessage::bytes).sum();
         let (cells, cells_bytes) = self.cells.held();
         let count = self.shell.len() + self.outbox.len() + cells;
         let urgent_bytes: usize = self.urgent.iter().map(KernelMessage::bytes).sum();
-        Room {
+        Capacity {
             shell: bytes + cells_bytes < WAITING_BYTES_MAX && count < WAITING_MAX,
             urgent: urgent_bytes < WAITING_BYTES_MAX && self.urgent.len() < WAITING_MAX,
         }

@@ -36,7 +36,7 @@ async fn count_closed_folders(disk: &OwnDisk) {
     let (store, quota) = on(disk, 8 * MIB);
     let data = store.create(&id()).expect("a conversation").data().path;
     let admits = async |bytes: u64| {
-        let admitted = quota.writer(&id()).await.room(&usage(bytes, 0));
+        let admitted = quota.writer(&id()).await.check_room(&usage(bytes, 0));
         admitted.map(|there| there.is_some()).map_err(|refused| refused.code)
     };
     let mode = |name: &str, mode| set_permissions(data.join(name), std::fs::Permissions::from_mode(mode));
@@ -71,7 +71,7 @@ async fn count_closed_folders(disk: &OwnDisk) {
     assert_eq!(run("c", 3).await, Some(DiskLimit::Closed));
     assert_eq!(admits(0).await, Err(Code::QuotaExceeded));
     let other = quota.writer(&"other".parse().expect("an id")).await;
-    assert!(other.room(&usage(MIB, 1)).is_ok(), "another conversation has its own quota");
+    assert!(other.check_room(&usage(MIB, 1)).is_ok(), "another conversation has its own quota");
     let options = QuotaOptions { owner_bytes_max: Some(2 * MIB), ..quota.options };
     let of_owner = Arc::new(Quota::new(store, options));
     // An upload whose file is being placed counts once.

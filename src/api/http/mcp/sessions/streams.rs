@@ -32,11 +32,11 @@ pub(super) struct Events {
 
 /// Those that still have their messages, by their owners.
 #[derive(Default)]
-pub(super) struct EndedStreams(HashMap<Principal, Ended>);
+pub(super) struct EndedStreams(HashMap<Principal, OwnerStreams>);
 
 /// Those of one owner, the newest last, and what each counts as.
 #[derive(Default)]
-struct Ended {
+struct OwnerStreams {
     logs: VecDeque<(Weak<Log>, usize)>,
     bytes: usize,
 }
@@ -90,7 +90,7 @@ impl EndedStreams {
     }
 }
 
-impl Ended {
+impl OwnerStreams {
     /// Keeps what an owner may have of all.
     fn keep_half(&mut self) {
         if self.bytes > ENDED_BYTES_MAX / 2 {
