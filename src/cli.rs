@@ -137,7 +137,7 @@ fn settings_of(mounts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     let mut settings: Vec<(String, String)> = Vec::new();
     for mount in mounts {
         let (name, folder) = setting_of(mount)?;
-        // Of settings with one name only the last one counts.
+        // Where settings have one name, only the last one counts.
         let is_taken = settings.iter().any(|(taken, other)| taken.eq_ignore_ascii_case(&name) && *other != folder);
         anyhow::ensure!(!is_taken, "--mount {mount}: programs see another folder by this name; rename one of the two");
         settings.push((name, folder));

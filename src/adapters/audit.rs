@@ -52,7 +52,7 @@ const PATH_CHARS_MAX: usize = 256;
 #[derive(Debug, Default)]
 struct Counts {
     counted: Mutex<AuditCounts>,
-    /// Of the lines in the queue and the one that is being written.
+    /// Bytes of the lines in the queue and of the one that is being written.
     waiting_bytes: AtomicUsize,
     /// A failed write is not tried again.
     closing: AtomicBool,

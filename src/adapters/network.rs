@@ -71,7 +71,7 @@ pub struct Multiplexer {
 /// What the connections of one sandbox share.
 struct Sandbox {
     gate: Arc<dyn Gate>,
-    /// Of hosts, where their TLS is opened.
+    /// Verifies the certificates of hosts whose TLS is opened.
     trust: Arc<ClientConfig>,
     /// Certificates for programs; `None` where no TLS is opened.
     leaves: Option<LeafCertificates>,
@@ -208,10 +208,10 @@ async fn acquire([share, all]: &[Arc<Semaphore>; 2]) -> Result<[OwnedSemaphorePe
 
 /// The right to a channel.
 struct Grant {
-    /// Of the sandbox.
+    /// The sandbox's permit.
     _own: OwnedSemaphorePermit,
-    /// Of its owner, and of all; `None` for a channel that is refused. A sandbox has few of those at once, since each
-    /// is waited for and ends soon.
+    /// Those of its owner and of all; `None` for a channel that is refused. A sandbox has few of those at once, since
+    /// each is waited for and ends soon.
     shared: Option<[OwnedSemaphorePermit; 2]>,
 }
 

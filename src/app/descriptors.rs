@@ -4,9 +4,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
 
-/// Of a run or a standby: its streams, the engine's connections for it, its folder and the steps on its files.
+/// Descriptors of a run or a standby: its streams, connections to the engine, its folder and the steps on its files.
 const OF_RUN: u64 = 12;
-/// Of the server beside connections and runs: files, logs, timers, the storage's threads.
+/// Descriptors of the server beside connections and runs: files, logs, timers, the storage's threads.
 const OF_SERVER: u64 = 128;
 
 /// Raises the soft limit to the hard one. The number of descriptors that may be open.

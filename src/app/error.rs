@@ -62,7 +62,7 @@ pub enum StartError {
     Isolation(String),
     #[error("cannot listen on {name} {addr}: choose another address or port, or stop what uses it")]
     Listen {
-        /// Of the setting.
+        /// The name of the setting.
         name: &'static str,
         addr: BindAddr,
         source: std::io::Error,

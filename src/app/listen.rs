@@ -48,7 +48,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(2);
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Of an answer, how much waits in the kernel to be sent. So a reader that stands still costs little memory, and one
+/// How much of an answer waits in the kernel to be sent. So a reader that stands still costs little memory, and one
 /// that reads slowly is seen to read.
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 

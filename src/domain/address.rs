@@ -34,7 +34,7 @@ const NOT_PUBLIC_V4: [Ipv4Net; 16] = [
 /// Global unicast. Everything else is loopback, local, multicast or not assigned.
 const PUBLIC_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
 
-/// Of global unicast: protocol assignments with Teredo, documentation twice.
+/// Ranges of global unicast without public hosts: protocol assignments with Teredo, documentation twice.
 const NOT_PUBLIC_V6: [Ipv6Net; 3] = [v6([0x2001, 0, 0], 23), v6([0x2001, 0xdb8, 0], 32), v6([0x3fff, 0, 0], 20)];
 
 /// Leads to the IPv4 address in its second and third group.

@@ -174,7 +174,7 @@ pub struct UsageLine {
     /// Those that the server failed.
     pub failed: i64,
     pub wall_ms: i64,
-    /// Of the runs whose runner reports it.
+    /// The sum over the runs whose runner reports it.
     pub cpu_ms: i64,
     pub output_bytes: i64,
 }
@@ -245,7 +245,7 @@ pub trait HistoryStore: Send + Sync {
 pub struct KeyRecord {
     pub owner: Principal,
     pub key: String,
-    /// Of the request.
+    /// The digest of the request.
     pub digest: [u8; 32],
     pub run: RunId,
     /// The conversation that the request named.

@@ -24,7 +24,7 @@ pub struct ChannelPipe {
     pub outgoing: mpsc::Sender<Bytes>,
     /// Channels that all sandboxes of the owner may have.
     pub share: Arc<Semaphore>,
-    /// Of the hosts whose TLS is opened; `None` where there are none.
+    /// Signs for the hosts whose TLS is opened; `None` where there are none.
     pub authority: Option<Arc<Authority>>,
 }
 

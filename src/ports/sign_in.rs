@@ -11,7 +11,7 @@ pub struct RegisteredClient {
     pub id: String,
     pub name: String,
     pub redirects: Vec<String>,
-    /// Of the client secret; `None` for a public client.
+    /// The digest of the client secret; `None` for a public client.
     pub secret: Option<TokenDigest>,
 }
 
@@ -72,7 +72,7 @@ pub trait SignInStore: Send + Sync {
     /// Redeems a code once, by one conditional update, and stores the pair.
     async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> DbResult<Exchange>;
 
-    /// Of a refresh token of this client: its connection, and what that may do.
+    /// The connection of a refresh token of this client, and what it may do.
     async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> DbResult<Option<(TokenId, Grant)>>;
 
     /// Retires a refresh token and stores the next pair. One that was retired less than `grace_ms` ago gets another

@@ -96,13 +96,13 @@ pub struct Sums {
     pub conversations: u64,
     pub folders: u64,
     pub files: u64,
-    /// Of the files, without their holes.
+    /// Bytes of the files, without their holes.
     pub bytes: u64,
     /// Files that a program changed while they were read: as long as they were, but perhaps of two moments.
     pub changed: u64,
     /// What is not in it, by kind.
     pub left_out: BTreeMap<String, u64>,
-    /// Of all bytes before this entry, in hexadecimal digits.
+    /// The digest of all bytes before this entry, in hexadecimal digits.
     pub sha256: String,
 }
 

@@ -161,7 +161,7 @@ pub struct Files {
     quota: Arc<Quota>,
     changes: Arc<Rings<Changed>>,
     uses: Uses,
-    /// Of whole files and texts until they are written.
+    /// The memory that whole files and texts take until they are written.
     memory: SharedMemory<Principal>,
 }
 

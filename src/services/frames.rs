@@ -116,7 +116,7 @@ pub(crate) struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    /// Of a program without channels.
+    /// The request of a program without channels.
     pub(crate) fn new(args: &'a [String], env: &'a Environment, wall: Duration, grace: Duration) -> Self {
         let (wall_ms, grace_ms) = (text::ms(wall), text::ms(grace));
         Self { args, env, wall_ms, grace_ms, kernel: None, channels: false, authority: None }

@@ -88,7 +88,7 @@ struct Queue {
     lines: VecDeque<HistoryLine>,
     /// Lines that are being stored.
     storing: usize,
-    /// Of the lines, and of those that are being stored.
+    /// Bytes of the lines, and of those that are being stored.
     bytes: usize,
     /// Runs that have begun and not ended.
     under_way: HashSet<RunId>,

@@ -47,7 +47,7 @@ pub struct SignedLink {
     pub components: Vec<Vec<u8>>,
     pub expires: String,
     pub signature: String,
-    /// Of a link for an upload: the most bytes that it takes. Such a link reads nothing.
+    /// For a link for an upload: the most bytes that it takes. Such a link reads nothing.
     pub bytes_max: Option<String>,
 }
 

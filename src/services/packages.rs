@@ -74,7 +74,7 @@ pub struct PackagesOptions {
     pub roots: Option<String>,
     /// Whether programs of packages may run while they are installed.
     pub builds: bool,
-    /// Of the sandbox that installs.
+    /// The limits of the sandbox that installs.
     pub limits: Limits,
     /// How long a tree is used before its requirements are resolved again.
     pub fresh: Duration,

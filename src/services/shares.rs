@@ -56,7 +56,7 @@ impl<K: Clone + Eq + Hash, V> WeakMap<K, V> {
 
 #[derive(Debug)]
 pub struct Shares<K> {
-    /// Of each key.
+    /// The permits of each key.
     pub permits: usize,
     used: WeakMap<K, Semaphore>,
 }

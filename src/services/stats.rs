@@ -66,7 +66,7 @@ pub struct Readiness {
     stats: StatsSnapshot,
     /// When the last probe ended, and whether the engine answered.
     probed: watch::Sender<Option<(Instant, bool)>>,
-    /// Of the probe that is under way.
+    /// Held by the probe that is under way.
     probing: Arc<Semaphore>,
     waiting: Semaphore,
 }

@@ -65,7 +65,7 @@ pub struct ToolsParts {
     pub shared: SharedParts,
     pub directory: Arc<Directory>,
     pub approvals: Arc<Approvals>,
-    /// Of the program that makes modules.
+    /// The limits of the program that makes modules.
     pub generator_limits: Limits,
 }
 

@@ -126,7 +126,7 @@ impl LogFile {
 
 /// The end of a log.
 struct Tail {
-    /// Of the last whole line, if that is of a chain.
+    /// The head of the chain at the last whole line, if that is of a chain.
     head: Option<Head>,
     /// It does not end with a line feed.
     is_cut: bool,

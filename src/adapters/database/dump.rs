@@ -84,7 +84,7 @@ impl DumpStore for Database {
 }
 
 impl Database {
-    /// Of these tables those that are there, and whether each has rows.
+    /// Those of these tables that are there, and whether each has rows.
     async fn present(&self, tables: &[&'static str], version: i64) -> DbResult<Vec<(&'static str, bool)>> {
         let mut present = Vec::new();
         for &table in tables {

@@ -117,7 +117,7 @@ pub(super) struct LeafCertificates {
     issuer: Issuer<'static, KeyPair>,
     /// It follows each leaf: some clients know the authority by its place in what the host sends.
     root: CertificateDer<'static>,
-    /// Of all leaves.
+    /// All leaves have this key.
     key: KeyPair,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct ChannelStream {
     /// `None` once it is dropped, and so is `back`.
     stream: Option<Compat<Stream>>,
     back: Option<oneshot::Sender<Stream>>,
-    /// Of who waits for bytes of the program.
+    /// Wakes the task that waits for bytes of the program.
     reader: Option<Waker>,
     /// While a write waits for room.
     stalled: Option<Pin<Box<Sleep>>>,

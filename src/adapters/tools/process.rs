@@ -152,7 +152,7 @@ async fn log(program: String, stderr: ChildStderr, secrets: Arc<Secrets>) {
         piece.clear();
         match (&mut stderr).take(PIECE_BYTES_MAX).read_until(b'\n', &mut piece).await {
             Ok(0) | Err(_) => return,
-            // Of a long line the beginning is shown.
+            // Only the beginning of a long line is shown.
             Ok(_) if !is_rest && lines < LINES_MAX => {
                 lines += 1;
                 let line = secrets.clean(&String::from_utf8_lossy(&piece));

@@ -54,7 +54,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Of a request whose sender is known from here on: `bearer` does not look it up again.
+    /// The class of a request, whose sender is known from here on: `bearer` does not look it up again.
     pub fn of<B: http_body::Body>(tokens: &Tokens, request: &mut Request<B>) -> Self {
         let (path, headers) = (request.uri().path(), request.headers());
         let found = caller(tokens, path, headers);
@@ -86,7 +86,7 @@ impl Class {
 /// Who sends a request with a valid token: `Authorization: Bearer`, and on the paths of CodeRunner's and
 /// LibreChat's clients also `X-API-Key` and the password of HTTP Basic.
 pub(super) fn caller(tokens: &Tokens, path: &str, headers: &HeaderMap) -> Option<Caller> {
-    // Of two headers one could be a proxy's and the other an attacker's.
+    // If there are two headers, one could be a proxy's and the other an attacker's.
     let only = |name: HeaderName| single(headers, &name).ok().flatten().map(HeaderValue::as_bytes);
     let is_of_e2b = is_below(e2b::ROOT, path);
     let takes_keys = coderunner::takes_keys(path) || is_below(librechat::ROOT, path) || is_of_e2b;
@@ -135,7 +135,7 @@ pub async fn turn(mut request: Request, next: Next) -> Reply {
 /// Takes the address of a client from a proxy that is trusted.
 pub async fn forwarded(State(proxies): State<Proxies>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get().map(|ClientAddress(peer)| *peer);
-    // Of IPv6 only the network of the peer is known.
+    // Only the network of an IPv6 peer is known.
     let is_trusted = |peer: IpAddr| proxies.iter().any(|net| net.contains(&peer) || network(net.network()) == peer);
     if peer.is_some_and(is_trusted) {
         let only = single(request.headers(), &CONNECTING).ok().flatten().and_then(|value| value.to_str().ok());

@@ -56,7 +56,7 @@ const TEXT_CHARS_MAX: usize = 256;
 const METADATA_MAX: usize = 64;
 /// What `network` says of requests to a sandbox, of which there are none here.
 const INBOUND: [&str; 3] = ["allowPublicTraffic", "httpsPorts", "maskRequestHost"];
-/// Of one request, in bytes.
+/// The longest body of one request.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Whether a path is that of a call in Connect's protocol, whose errors have a word as their code.

@@ -58,7 +58,7 @@ pub struct FailedRun {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RpcError {
     pub code: i64,
-    /// Of the request, so that the client finds what was refused. Boxed, since errors travel in results.
+    /// The id of the request, so that the client finds what was refused. Boxed, since errors travel in results.
     pub id: Option<Box<Value>>,
 }
 

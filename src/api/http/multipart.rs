@@ -121,7 +121,7 @@ fn broken(error: &Error) -> Failure {
             let name = field_name.as_deref().unwrap_or("A member of the form");
             Failure::new(Code::TooLarge, format!("{name}: it is longer than {limit} bytes: send less."))
         }
-        // Of the body: it is late, broke off, or is too long.
+        // The body is late, broke off, or is too long.
         Error::StreamReadFailed(cause) => cause.downcast_ref::<Failure>().cloned().unwrap_or_else(incomplete),
         _ => incomplete(),
     }

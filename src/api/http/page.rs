@@ -38,7 +38,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       img-src 'self' data: blob:; font-src 'self'; frame-src 'self' blob:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
-/// Of the frame that shows a program's HTML: an origin of its own, scripts, and no way out.
+/// The policy of the frame that shows a program's HTML: an origin of its own, scripts, and no way out.
 const FRAME_POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' data: \
                             blob:; style-src 'unsafe-inline' data: blob:; img-src data: blob:; font-src data: blob:; \
                             media-src data: blob:; worker-src data: blob:; base-uri 'none'; form-action 'none'; \

@@ -49,7 +49,7 @@ use crate::{
 /// How often a request was sent on. A client that sends this header itself gains nothing: its request is only refused
 /// earlier.
 const SENT_ON: HeaderName = HeaderName::from_static("sandbox-sent-on");
-/// Of a connection, and not of a request (RFC 9110, 7.6.1).
+/// Headers of a connection, and not of a request (RFC 9110, 7.6.1).
 const OF_CONNECTION: [&str; 8] = [
     "connection",
     "keep-alive",

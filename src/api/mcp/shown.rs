@@ -63,8 +63,8 @@ pub(super) fn left_out(_: usize, left: usize) -> String {
     format!("\n[… {left} bytes are left out here …]\n")
 }
 
-/// Of each line that a program draws again after a carriage return, as a progress bar, the last drawing that is not
-/// empty. All drawings of one bar would fill an answer.
+/// The last drawing that is not empty of each line that a program draws again after a carriage return, such as a
+/// progress bar. All drawings of one bar would fill an answer.
 pub(super) fn last_drawings(text: &str) -> String {
     let lines = text.split_inclusive('\n').flat_map(|line| {
         let end = ["\r\n", "\n"].into_iter().find(|end| line.ends_with(*end)).unwrap_or_default();

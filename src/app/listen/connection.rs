@@ -70,13 +70,13 @@ pub(super) struct Connection {
 struct State {
     phase: Phase,
     requests: u32,
-    /// Of the last request.
+    /// The class of the last request.
     class: Class,
     /// Since when the socket takes no bytes.
     blocked: Option<Instant>,
     /// The bytes that it took since then, from a time at which it took none.
     window: Option<(Instant, u64)>,
-    /// Of an answer whose body has ended, until it is flushed; of an upgraded connection until its end.
+    /// The permit of an answer whose body has ended, until it is flushed; that of an upgraded connection until its end.
     permit: Option<AnswerPermit>,
 }
 

@@ -37,31 +37,31 @@ use crate::{
 
 /// Answers up to this length are bounded by the number of answers: by default, to 64 MiB.
 const SHORT_BYTES_MAX: usize = 64 << 10;
-/// Of all long ones together.
+/// The memory of all longer answers together.
 const LONG_BYTES_MAX: usize = 256 << 20;
 
 /// Whose answers are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Sender {
-    /// Of requests without a token.
+    /// The sender of requests without a token.
     Address(IpAddr),
     Owner(Principal),
     Token(TokenId),
-    /// Of health probes.
+    /// All senders of health probes.
     Probe,
 }
 
 #[derive(Debug, Default)]
 struct Answers {
     all: Held,
-    /// Of those that have some.
+    /// Only senders that have answers.
     senders: HashMap<Sender, Held>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Held {
     answers: usize,
-    /// Of the long ones.
+    /// Bytes of the long answers.
     bytes: usize,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Places {
 pub(super) struct AnswerPermit {
     places: Arc<Places>,
     senders: Vec<Sender>,
-    /// Of a long answer.
+    /// The length of a long answer.
     bytes: usize,
 }
 

@@ -27,7 +27,7 @@ impl fmt::Debug for Pattern {
 }
 
 impl Pattern {
-    /// Of one text alone.
+    /// A pattern of one text alone.
     pub(super) fn exact(text: &[u8], instead: &Arc<str>) -> Self {
         Self { text: text.to_vec(), instead: Arc::clone(instead) }
     }
@@ -38,7 +38,7 @@ impl Pattern {
         Self::exact(&self.text.to_ascii_lowercase(), &self.instead)
     }
 
-    /// Of a value: itself, and its base64 wherever it begins in what was encoded.
+    /// The patterns of a value: itself, and its base64 wherever it begins in what was encoded.
     pub(super) fn of_value(value: &[u8], instead: &Arc<str>) -> Vec<Self> {
         let mut texts = vec![value.to_vec()];
         for before in 0..3 {
@@ -215,7 +215,7 @@ fn reference(byte: u8, bytes: &[u8]) -> Match {
     if is_it { Match::Whole(end + 1) } else { Match::No }
 }
 
-/// Of at most four digits.
+/// The number that at most four digits are.
 fn number(digits: &[u8], radix: u32) -> Option<u32> {
     digits.iter().try_fold(0, |value, digit| Some(value * radix + char::from(*digit).to_digit(radix)?))
 }

@@ -45,7 +45,7 @@ pub struct Sized(Vec<(LastUse, Option<u64>)>);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
     pub conversations: usize,
-    /// Of those that were measured.
+    /// Bytes of those that were measured.
     pub bytes: u64,
     pub unmeasured: usize,
 }
@@ -57,7 +57,7 @@ pub struct SizePage {
     pub conversations: Vec<(LastUse, Option<u64>)>,
     /// Where the next page begins, when there is more.
     pub after: Option<SizeCursor>,
-    /// Of all pages.
+    /// The sum over all pages.
     pub all: Measured,
 }
 

@@ -127,7 +127,7 @@ impl Files {
         let step = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
             let deleted = store.open(&id)?.ok_or_else(no_files)?.delete(&path);
-            // Of a folder, also where only a part was deleted.
+            // A deletion that failed may have removed a part of a folder.
             quota.shrunk(&id);
             deleted?;
             announce(Some(&path));

@@ -13,10 +13,10 @@ const FILES_MAX: usize = 64;
 const FILE_CHARS_MAX: usize = 256;
 const SENTENCE_CHARS_MAX: usize = 1000;
 
-/// Of a run whose server was lost.
+/// The sentence about a run whose server was lost.
 pub(super) const LOST: &str = "The server ended while the program waited or ran, so how it ended is not known; it was \
                                not run again: look at the files, then run it again.";
-/// Of a run whose own end was not stored.
+/// The sentence about a run whose own end was not stored.
 pub(super) const UNRECORDED: &str = "The database did not take how the program ended, so that is not known; it was \
                                      not run again: look at the files, then run it again.";
 

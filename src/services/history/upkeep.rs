@@ -34,7 +34,7 @@ const SUMMED_FOR: Duration = Duration::from_mins(10);
 /// What is known from earlier rounds.
 #[derive(Default)]
 pub(super) struct Upkeep {
-    /// Of other servers.
+    /// The beats of other servers.
     beats: Heartbeats<Option<i64>>,
     steps: StepWatch,
     counted: Option<Counted>,
@@ -58,7 +58,7 @@ struct Counted {
 struct Summed {
     since: Instant,
     bytes: u64,
-    /// Of those that were added.
+    /// The oldest of those that were added.
     oldest: i64,
     /// All were added, or as many as are kept.
     is_done: bool,

@@ -59,7 +59,7 @@ pub(super) struct OrderReceiver {
     ended: Arc<AtomicU64>,
 }
 
-/// Of which channels there is room for more.
+/// The channels for which there is room for more.
 #[derive(Clone, Copy)]
 pub(super) struct Capacity {
     pub(super) shell: bool,

@@ -147,7 +147,7 @@ impl Opened {
         Self { secrets, authority: authority.map(Arc::new) }
     }
 
-    /// Of its programs.
+    /// The variables of its programs.
     pub(super) fn variables(&self) -> Vec<(String, String)> {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let secrets = self.secrets.iter().map(SandboxSecret::variable);

@@ -43,7 +43,7 @@ pub(super) struct StdinSender {
 
 struct Queue {
     pieces: mpsc::UnboundedSender<Piece>,
-    /// Of a cell, whose kernel is sent a line at a time.
+    /// For a cell, whose kernel is sent a line at a time.
     lines: Option<LineMeter>,
 }
 

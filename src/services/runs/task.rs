@@ -34,7 +34,7 @@ pub(super) struct RunTask {
     pub runner: Runner,
     pub limits: Limits,
     pub trace: TraceContext,
-    /// Of the program.
+    /// The digest of the program.
     pub sha256: String,
     /// Counts for the token that it was begun by.
     pub by: Option<tokens::Started>,
@@ -45,7 +45,7 @@ pub(super) struct RunTask {
     pub begun: Instant,
     pub stage_begun: Instant,
     pub stages: Stages,
-    /// Of the program, once its end is known.
+    /// The figures of the program, once its end is known.
     pub figures: Option<Figures>,
     /// The sandbox whose program is not known to be dead.
     pub possibly_alive: Option<SandboxId>,

@@ -21,7 +21,7 @@ const PLOTLY: &str = "application/vnd.plotly.v1+json";
 /// A picture or a page that a cell shows, to be stored as a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::services) struct DisplayFile {
-    /// Of its file's name.
+    /// The extension of its file's name.
     pub extension: &'static str,
     pub bytes: Bytes,
 }
@@ -31,7 +31,7 @@ pub(in crate::services) struct DisplayFile {
 pub(super) struct Bundle<'a>(&'a Map<String, Value>);
 
 impl<'a> Bundle<'a> {
-    /// Of the content of a message.
+    /// The forms in the content of a message.
     pub(super) fn of(content: &'a Value) -> Option<Self> {
         content["data"].as_object().map(Self)
     }

@@ -201,7 +201,7 @@ pub(in crate::services) fn fits(text: &str) -> bool {
 /// Measures lines that come in pieces, each of which a message is to carry.
 #[derive(Debug, Default)]
 pub(in crate::services) struct LineMeter {
-    /// Of the line that has no end yet, in bytes of its JSON.
+    /// The length of the line that has no end yet, in bytes of its JSON.
     bytes: usize,
 }
 

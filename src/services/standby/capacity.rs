@@ -112,7 +112,7 @@ fn next_to_leave(pool: &Pool, owners: &HashSet<&Principal>) -> Option<usize> {
     further(pool, owners).or_else(|| least_recent(pool, owners))
 }
 
-/// Of the standbys for conversations of these owners: the one whose conversation ended its last run longest ago.
+/// The standby for a conversation of these owners whose last run ended longest ago.
 fn least_recent(pool: &Pool, owners: &HashSet<&Principal>) -> Option<usize> {
     let is_theirs = |standby: &Standby| standby.owner().is_some_and(|owner| owners.contains(owner));
     let theirs = (0..pool.standbys.len()).filter(|&at| is_theirs(&pool.standbys[at]));

@@ -40,11 +40,11 @@ pub struct Token {
 #[derive(Debug, Default)]
 struct Spent {
     at_once: u32,
-    /// Of the last minute.
+    /// When those of the last minute began.
     begun: VecDeque<Instant>,
     /// Oldest first: the beginning of a part of the day, processor time in milliseconds, bytes.
     parts: VecDeque<(Instant, u64, u64)>,
-    /// Of a day, at other servers and before the start: processor time in milliseconds, bytes.
+    /// The use of a day at other servers and before the start: processor time in milliseconds, bytes.
     beside: (u64, u64),
 }
 

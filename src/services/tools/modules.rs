@@ -113,7 +113,7 @@ impl Default for Modules {
 }
 
 impl Modules {
-    /// Of definitions with this hash.
+    /// The cell of definitions with this hash.
     fn cell(&self, server: &ServerName, language: ModuleLanguage, hash: &str) -> Cell {
         let key = (server.clone(), language);
         let mut all = self.made.lock();

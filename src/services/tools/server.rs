@@ -68,7 +68,7 @@ pub(super) struct Live {
     /// The right to read them without a caller who waits.
     reading: Arc<Semaphore>,
     at_once: Semaphore,
-    /// Of each owner that has calls under way, so that none waits for the calls of another.
+    /// A share for each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
     /// It sends no call any more: it was changed, so that another one has its place, or removed.
     replaced: CancellationToken,

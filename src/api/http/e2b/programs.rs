@@ -39,7 +39,7 @@ use crate::{
 const TRACEBACK_BYTES_MAX: usize = 64 << 10;
 /// Values in the message that starts a command.
 const VALUES_MAX: usize = 2000;
-/// Of a frame before its message.
+/// The length of a frame's head, which comes before its message.
 const HEAD_BYTES: usize = 5;
 /// The status of a command that was stopped, as of `timeout`.
 const STOPPED: i32 = 124;

@@ -29,7 +29,7 @@ struct Message {
 struct Params {
     name: Option<String>,
     task_id: Option<String>,
-    /// Of a repeated call: begins with the run that asked its client.
+    /// In a repeated call: begins with the run that asked its client.
     request_state: Option<String>,
     arguments: Option<Map<String, Value>>,
 }

@@ -18,7 +18,7 @@ use crate::{
 
 /// How many servers are not in the list. Absent where all are.
 const UNANSWERED: HeaderName = HeaderName::from_static("sandbox-unanswered");
-/// Of one server's list, far above what a page holds.
+/// The longest list of one server, far above what a page holds.
 const LIST_BYTES_MAX: usize = 16 << 20;
 
 /// How a list is shown.

@@ -31,7 +31,7 @@ const WAITING_BYTES_MAX: usize = 8 << 20;
 const WAITING_MAX: usize = 1024;
 
 impl HubTask {
-    /// Of which channels more is taken from clients.
+    /// The channels of which more is taken from clients.
     pub(super) fn capacity(&self) -> Capacity {
         let shell = self.shell.iter().map(|order| &order.message);
         let bytes: usize = shell.chain(&self.outbox).map(KernelMessage::bytes).sum();
