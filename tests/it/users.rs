@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{Server, server::TOKEN, until};
 
 /// Who runs, and what it can do with the files that are there.
-const WHO: &str = "id -u; id -un; echo program >> file && stat -c %u file";
+const WHO: &str = r#"id -u; id -un; eval echo "~$(id -un)"; echo program >> file && stat -c %u file"#;
 
 /// Takes inotify instances, in as many processes as necessary, until the kernel refuses one, and holds them.
 const TAKE_ALL: &str = "import ctypes, os, signal, sys, time
@@ -65,7 +65,8 @@ async fn each_conversation_has_a_user_that_stays_and_owns_its_files() {
         let told = lines(&server.run(conversation, "bash", WHO).await);
         let uid: u32 = told[0].parse().expect("a number");
         assert!((70_000..=70_999).contains(&uid), "{told:?}");
-        assert_eq!(told[1..], [format!("sandbox{uid}"), uid.to_string()], "the image names it, and it owns its files");
+        let known = [format!("sandbox{uid}"), "/tmp".to_owned(), uid.to_string()];
+        assert_eq!(told[1..], known, "its name and home in the image, and who owns its files");
         assert_eq!(owner(&root.join(conversation).join("files")), uid);
         seen.push(told);
     }
@@ -87,10 +88,10 @@ async fn conversation_that_began_with_one_user_for_all_keeps_it() {
     let root = folder.path().join("root");
     let place = ("SANDBOX_ROOT", root.to_str().expect("text"));
     let server = Server::with(&[place, ("SANDBOX_ENGINE__RUNNER_UIDS", "off")]).await;
-    assert_eq!(lines(&server.run("old", "bash", WHO).await), ["1000", "sandbox", "1000"]);
+    assert_eq!(lines(&server.run("old", "bash", WHO).await), ["1000", "sandbox", "/tmp", "1000"]);
     server.stop().await;
     let server = Server::with(&[place]).await;
-    assert_eq!(lines(&server.run("old", "bash", WHO).await), ["1000", "sandbox", "1000"]);
+    assert_eq!(lines(&server.run("old", "bash", WHO).await), ["1000", "sandbox", "/tmp", "1000"]);
     server.stop().await;
     let moved = Server::with(&[place, ("SANDBOX_ENGINE__RUNNER_UID", "1001")]).await;
     let told = lines(&moved.run("old", "bash", "id -u; echo more >> file && stat -c %u file").await);
