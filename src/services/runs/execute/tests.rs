@@ -12,6 +12,12 @@ use crate::{
     ports::engine::{Output, Sandbox},
 };
 
+fn execution(sandbox: Sandbox, decoder: Option<frames::Decoder>, log: &EventLog) -> Execution<'_> {
+    let (_, sandbox) = attach(Started { sandbox, decoder });
+    let (output_left, output_over, exit) = (1 << 10, false, None);
+    Execution { sandbox, log, output_left, output_over, exit, reported: false, stopping: false }
+}
+
 /// A program that prints without a pause.
 fn flood(log: &EventLog) -> Execution<'_> {
     let piece = || Ok::<_, EngineError>(Output { stream: StreamKind::Stdout, bytes: Bytes::from_static(b"x") });
@@ -21,9 +27,7 @@ fn flood(log: &EventLog) -> Execution<'_> {
         output: Box::pin(stream::repeat_with(piece)),
         exit: Box::pin(pending()),
     };
-    let (_, sandbox) = attach(Started { sandbox, decoder: None });
-    let (output_left, output_over, exit) = (1 << 10, false, None);
-    Execution { sandbox, log, output_left, output_over, exit, reported: false, stopping: false }
+    execution(sandbox, None, log)
 }
 
 #[tokio::test]
@@ -42,6 +46,28 @@ async fn program_that_floods_is_sent_its_input() {
     }));
     let stopped = flood(&log).until_end(writing, pending::<()>(), &cancel, pending()).await;
     assert_eq!((stopped, is_sent.get()), (Some(Ended::OutputLimit), true));
+}
+
+#[tokio::test]
+async fn end_of_process_1_before_its_report_is_out_of_memory_or_a_loss() {
+    for (oom_killed, expected) in [(true, Some(Ended::OutOfMemory)), (false, None)] {
+        let exit = Exit { status: 137, oom_killed, process_limit_hit: false, broke_off: false };
+        let sandbox = Sandbox {
+            id: SandboxId::new(),
+            stdin: Box::pin(tokio::io::sink()),
+            output: Box::pin(stream::empty()),
+            exit: Box::pin(ready(Ok(exit))),
+        };
+        let log = EventLog::new(1 << 10);
+        let mut execution = execution(sandbox, Some(frames::Decoder::default()), &log);
+        execution.until_exit().await;
+        let verdict = match execution.exit {
+            Some(Ok(report)) => Some(ended(None, Some(report))),
+            Some(Err(ExecuteError::Engine(EngineError::Lost { .. }))) => None,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(verdict, expected);
+    }
 }
 
 #[test]
