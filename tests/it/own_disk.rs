@@ -102,10 +102,12 @@ async fn file_operations_use_the_conversations_disk() {
     server.run("warm-up", "python", "print(1)").await;
     until("a sandbox stands by without a conversation", async || server.standbys.standing_by(&python) >= 2).await;
     let taken = server.standbys.taken();
-    let there =
-        "print(open('/proc/self/mounts').read().count(' /data ext4 ')); open('made', 'w').write('by a program')";
+    // Where the conversation has no disk of its own, the kernel shows the path of its folder.
+    let there = "print(open('/proc/self/mounts').read().count(' /data ext4 '))\n\
+                 print('c/files' in open('/proc/self/mountinfo').read())\n\
+                 open('made', 'w').write('by a program')";
     let first = server.run("c", "python", there).await;
-    assert_eq!(first["structuredContent"]["stdout"], "1\n", "{first}");
+    assert_eq!(first["structuredContent"]["stdout"], "1\nFalse\n", "{first}");
     assert_eq!(server.standbys.taken(), taken + 1, "a disk is assigned with its folder");
     assert_eq!(first["structuredContent"]["files"][0]["change"], "created");
     let url = first["structuredContent"]["files"][0]["url"].as_str().expect("a link");
