@@ -16,6 +16,7 @@ use super::{
     Errno, Folder, TAKEN, errno_of, failed, fresh_name, look, not_written, open_beneath,
     own::{new_file, own_folder},
     times, unless,
+    walk::open_unreadable,
 };
 use crate::{
     domain::{SafePath, text::hex},
@@ -27,7 +28,7 @@ const TRIES: usize = 16;
 
 impl Folder {
     pub(super) fn try_read(&self, path: &SafePath) -> Result<OpenFile, Errno> {
-        let handle = open_beneath(&self.files, path.as_bytes(), OFlags::RDONLY)?;
+        let handle = open_unreadable(&self.files, path.as_bytes())?;
         let stat = rustix::fs::statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
         if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
             return Err(Errno::ISDIR);

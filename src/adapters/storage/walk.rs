@@ -86,8 +86,8 @@ impl Walk<'_> {
     }
 }
 
-/// Opens a file in a folder, also when the program took the right to read it from its owner, who has it meanwhile.
-fn open_unreadable(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+/// Opens a file below a folder, also when the program took the right to read it from its owner, who has it meanwhile.
+pub(super) fn open_unreadable(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let open = || open_beneath(folder, name, OFlags::RDONLY);
     let refused = match open() {
         Err(Errno::ACCESS) => open_beneath(folder, name, OFlags::PATH)?,

@@ -52,6 +52,8 @@ fn walk_reads_files_that_a_program_closed_to_itself() {
     let left_out = place.conversation.walk(&mut visit).expect("a walk");
     assert!(left_out.is_empty(), "{left_out:?}");
     assert_eq!(seen, [("d".to_owned(), 0, None), ("d/f".to_owned(), 0, Some("kept".to_owned()))]);
+    let opened = place.conversation.read(&path("d/f")).expect("a file");
+    assert_eq!(std::io::read_to_string(opened.file).expect("a text"), "kept");
     assert_eq!(fs::metadata(&file).expect("a file").mode() & 0o777, 0, "it is closed again");
     rerun_unprivileged("hold::walk_reads_files_that_a_program_closed_to_itself");
 }
