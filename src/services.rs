@@ -24,6 +24,7 @@ pub mod network;
 pub mod packages;
 pub mod peers;
 pub mod quota;
+pub mod registry;
 pub mod retention;
 pub mod runs;
 pub mod sandbox;

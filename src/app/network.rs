@@ -11,7 +11,7 @@ use crate::{
     },
     config::{BaseUrl, Config},
     domain::{InstanceId, clock::SystemClock, network::Host},
-    ports::{database::PolicyStore, observer::Observer},
+    ports::{database::DefinitionStore, observer::Observer},
     services::{
         network::{Network, NetworkParts, Policies},
         peers::{Peer, Peers},
@@ -35,7 +35,7 @@ pub(super) fn service(
         observer: Arc::clone(observer),
         clock: Arc::new(SystemClock),
     };
-    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn PolicyStore>);
+    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn DefinitionStore>);
     let policies = Policies::new(config.network_policies()?, stored, Arc::new(SystemClock));
     Ok(Network::new(policies, config.secrets()?, parts))
 }

@@ -7,9 +7,8 @@ use tokio::{sync::mpsc, time::timeout};
 
 use crate::domain::{
     Code, Failure, InstanceId, TokenId, TokenRecord,
-    network::PolicyText,
     token::AccessRecord,
-    tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
+    tools::{Answered, Approval, ApprovalId, ProposedCall},
 };
 
 /// Why the database did not answer: it is away, locked, full or read-only. The text is the driver's, for the log.
@@ -87,30 +86,36 @@ pub trait TokenStore: Send + Sync {
     async fn forget(&self, before_unix_ms: i64) -> DbResult<()>;
 }
 
-/// Policies for the network access of programs that operators made.
-#[async_trait]
-pub trait PolicyStore: Send + Sync {
-    /// All of them: names, and definitions as JSON, which another version may have written.
-    async fn policies(&self) -> DbResult<Vec<(String, String)>>;
-
-    /// Stores a policy, in place of the one of that name.
-    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> DbResult<()>;
-
-    /// Removes a policy; false when there is none.
-    async fn remove_policy(&self, name: &str) -> DbResult<bool>;
+/// What operators define while the server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefinitionKind {
+    /// A policy for the network access of programs.
+    NetworkPolicy,
+    /// A server whose tools programs may call.
+    ToolServer,
 }
 
-/// Tool servers that operators made.
+/// A definition that an operator made. It may hold a secret, so it has no `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredDefinition {
+    pub name: String,
+    /// JSON, which another version may have written.
+    pub definition: String,
+    /// Of a tool server; a policy has none, and none is kept.
+    pub secret: String,
+}
+
+/// Definitions that operators made.
 #[async_trait]
-pub trait ToolServerStore: Send + Sync {
-    /// All of them: names, definitions as JSON, which another version may have written, and secrets.
-    async fn tool_servers(&self) -> DbResult<Vec<(String, String, String)>>;
+pub trait DefinitionStore: Send + Sync {
+    /// All of a kind, in the order of their names.
+    async fn definitions(&self, kind: DefinitionKind) -> DbResult<Vec<StoredDefinition>>;
 
     /// Stores one, in place of the one of that name.
-    async fn put_tool_server(&self, name: &str, text: &ServerText, secret: &str, at_unix_ms: i64) -> DbResult<()>;
+    async fn put_definition(&self, kind: DefinitionKind, stored: &StoredDefinition, at_unix_ms: i64) -> DbResult<()>;
 
-    /// Removes a tool server; false when there is none.
-    async fn remove_tool_server(&self, name: &str) -> DbResult<bool>;
+    /// Removes one; false when there is none.
+    async fn remove_definition(&self, kind: DefinitionKind, name: &str) -> DbResult<bool>;
 }
 
 /// Questions whether calls of tools may be made, and their answers. Times are unix milliseconds.

@@ -26,22 +26,16 @@ mod work;
 use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 pub use self::{
     approvals::{Approvals, Decider},
-    directory::{Directory, ServerEntry},
+    directory::Directory,
     modules::{ModuleLanguage, Source},
     sandboxed::SandboxedServers,
     search::{Found, SearchResult},
-    server::ServerState,
+    server::{Live, ServerState},
 };
-use self::{
-    modules::Modules,
-    server::{Definitions, Live},
-    talk::Memory,
-    work::Work,
-};
+use self::{modules::Modules, server::Definitions, talk::Memory, work::Work};
 use super::{network::Limiters, shared_parts::SharedParts};
 use crate::{
     domain::{
@@ -56,10 +50,10 @@ use crate::{
     },
 };
 
-/// How often the database is read for what other servers changed.
-const FOLLOW_EVERY: Duration = Duration::from_secs(2);
-/// How often what has expired is deleted: once in so many reads.
-const FORGET_EVERY: u32 = 1800;
+/// How often connections that are not used are looked for.
+const REST_EVERY: Duration = Duration::from_secs(2);
+/// How often what has expired is deleted.
+const FORGET_EVERY: Duration = Duration::from_hours(1);
 
 pub struct ToolsParts {
     pub shared: SharedParts,
@@ -95,20 +89,16 @@ impl Tools {
     /// Follows what other servers changed, until this one stops.
     pub async fn follow(self, stop: CancellationToken) {
         let ToolsParts { directory, approvals, .. } = &self.0.parts;
-        let mut ticks = every(FOLLOW_EVERY);
-        let (mut was_away, mut count) = (false, 0_u32);
-        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let Some(read) = stop.run_until_cancelled(directory.load()).await else { return };
-            if let (Err(error), false) = (&read, was_away) {
-                warn!(%error, "tool servers are not read from the database; those that are known go on");
+        let (mut rests, mut forgets) = (every(REST_EVERY), every(FORGET_EVERY));
+        let upkeep = async {
+            loop {
+                tokio::select! {
+                    _ = rests.tick() => directory.rest(),
+                    _ = forgets.tick() => approvals.forget().await,
+                }
             }
-            was_away = read.is_err();
-            directory.rest();
-            if count.is_multiple_of(FORGET_EVERY) {
-                stop.run_until_cancelled(approvals.forget()).await;
-            }
-            count = count.wrapping_add(1);
-        }
+        };
+        tokio::join!(directory.follow(stop.clone()), stop.run_until_cancelled(upkeep));
     }
 
     /// Ends what it has in sandboxes.
@@ -146,8 +136,8 @@ impl Tools {
         let stored = ServerName::parse(name);
         // Another owner may just have made it at another server.
         in_time(parts.directory.load()).await?;
-        let taken = parts.directory.list().into_iter().find(|made| Some(&made.server.name) == stored.as_ref());
-        if taken.is_some_and(|made| made.server.text.owners != text.owners) {
+        let taken = stored.and_then(|name| parts.directory.by_name(name.as_str()));
+        if taken.is_some_and(|taken| taken.server.text.owners != text.owners) {
             let why = "A tool server of this name is not yours alone: choose another name.";
             return Err(Failure::new(Code::Forbidden, why));
         }

@@ -10,7 +10,7 @@ use mcp_sandbox_server::{
     api::http::json,
     domain::{network::PolicyText, tools::ServerText},
     ports::{
-        database::{PolicyStore as _, ToolServerStore as _},
+        database::{DefinitionKind, DefinitionStore as _, StoredDefinition},
         engine::{Engine as _, ImageId},
         runner::RunnerImage,
     },
@@ -308,9 +308,15 @@ async fn a_stored_policy_or_tool_server_that_does_not_hold_is_logged_once_until_
         let database = Database::connect(&url).expect("a database");
         database.prepare().await.expect("tables");
         let policy = PolicyText { ports: vec![port], ..PolicyText::default() };
-        database.put_policy("bad", &policy, 1).await.expect("stored");
         let server = ServerText { call_seconds: Some(seconds), ..ServerText::default() };
-        database.put_tool_server("bad", &server, "", 1).await.expect("stored");
+        for (kind, definition) in [
+            (DefinitionKind::NetworkPolicy, serde_json::to_string(&policy)),
+            (DefinitionKind::ToolServer, serde_json::to_string(&server)),
+        ] {
+            let (name, definition) = ("bad".to_owned(), definition.expect("JSON"));
+            let bad = StoredDefinition { name, definition, secret: String::new() };
+            database.put_definition(kind, &bad, 1).await.expect("stored");
+        }
         database.close().await;
     };
     store(80, 1).await;

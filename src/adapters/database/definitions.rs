@@ -8,50 +8,45 @@ use super::{Database, DbResult, parsed};
 use crate::{
     domain::{
         ConversationKey,
-        network::PolicyText,
-        tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
+        tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
-    ports::database::{ApprovalStore, PolicyStore, ToolServerStore},
+    ports::database::{ApprovalStore, DefinitionKind, DefinitionStore, StoredDefinition},
 };
 
 #[async_trait]
-impl PolicyStore for Database {
-    async fn policies(&self) -> DbResult<Vec<(String, String)>> {
-        let statement = "SELECT name, definition FROM network_policies ORDER BY name";
-        Ok(sqlx::query_as(statement).fetch_all(self.pool()?).await?)
+impl DefinitionStore for Database {
+    async fn definitions(&self, kind: DefinitionKind) -> DbResult<Vec<StoredDefinition>> {
+        let statement = match kind {
+            DefinitionKind::NetworkPolicy => "SELECT name, definition, '' FROM network_policies ORDER BY name",
+            DefinitionKind::ToolServer => "SELECT name, definition, secret FROM tool_servers ORDER BY name",
+        };
+        let rows: Vec<(String, String, String)> = sqlx::query_as(statement).fetch_all(self.pool()?).await?;
+        let stored = |(name, definition, secret)| StoredDefinition { name, definition, secret };
+        Ok(rows.into_iter().map(stored).collect())
     }
 
-    async fn put_policy(&self, name: &str, policy: &PolicyText, at_unix_ms: i64) -> DbResult<()> {
-        let statement = "INSERT INTO network_policies (name, definition, changed_ms) VALUES ($1, $2, $3) \
-            ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, changed_ms = excluded.changed_ms";
-        let definition = serde_json::to_string(policy)?;
-        self.execute_for_client(sqlx::query(statement).bind(name).bind(definition).bind(at_unix_ms)).await.map(drop)
+    async fn put_definition(&self, kind: DefinitionKind, stored: &StoredDefinition, at_unix_ms: i64) -> DbResult<()> {
+        let StoredDefinition { name, definition, secret } = stored;
+        let query = match kind {
+            DefinitionKind::NetworkPolicy => sqlx::query(
+                "INSERT INTO network_policies (name, definition, changed_ms) VALUES ($1, $2, $3) \
+                ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, changed_ms = excluded.changed_ms",
+            ),
+            DefinitionKind::ToolServer => sqlx::query(
+                "INSERT INTO tool_servers (secret, name, definition, changed_ms) VALUES ($1, $2, $3, $4) \
+                ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, secret = excluded.secret, \
+                changed_ms = excluded.changed_ms",
+            )
+            .bind(secret),
+        };
+        self.execute_for_client(query.bind(name).bind(definition).bind(at_unix_ms)).await.map(drop)
     }
 
-    async fn remove_policy(&self, name: &str) -> DbResult<bool> {
-        let statement = "DELETE FROM network_policies WHERE name = $1";
-        Ok(self.execute_for_client(sqlx::query(statement).bind(name)).await? > 0)
-    }
-}
-
-#[async_trait]
-impl ToolServerStore for Database {
-    async fn tool_servers(&self) -> DbResult<Vec<(String, String, String)>> {
-        let statement = "SELECT name, definition, secret FROM tool_servers ORDER BY name";
-        Ok(sqlx::query_as(statement).fetch_all(self.pool()?).await?)
-    }
-
-    async fn put_tool_server(&self, name: &str, text: &ServerText, secret: &str, at_unix_ms: i64) -> DbResult<()> {
-        let statement = "INSERT INTO tool_servers (name, definition, secret, changed_ms) VALUES ($1, $2, $3, $4) \
-            ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, secret = excluded.secret, \
-            changed_ms = excluded.changed_ms";
-        let definition = serde_json::to_string(text)?;
-        let query = sqlx::query(statement).bind(name).bind(definition).bind(secret).bind(at_unix_ms);
-        self.execute_for_client(query).await.map(drop)
-    }
-
-    async fn remove_tool_server(&self, name: &str) -> DbResult<bool> {
-        let statement = "DELETE FROM tool_servers WHERE name = $1";
+    async fn remove_definition(&self, kind: DefinitionKind, name: &str) -> DbResult<bool> {
+        let statement = match kind {
+            DefinitionKind::NetworkPolicy => "DELETE FROM network_policies WHERE name = $1",
+            DefinitionKind::ToolServer => "DELETE FROM tool_servers WHERE name = $1",
+        };
         Ok(self.execute_for_client(sqlx::query(statement).bind(name)).await? > 0)
     }
 }

@@ -11,9 +11,9 @@ use crate::{
     domain::{
         Failure,
         text::ms,
-        tools::{Answered, Approval, ServerText, ToolUse},
+        tools::{Answered, Approval, ServerText, ToolServer, ToolUse},
     },
-    services::tools::{ModuleLanguage, ServerEntry, ServerState, Source},
+    services::tools::{Directory, ModuleLanguage, ServerState, Source},
 };
 
 /// Tools that are found by default, and at most.
@@ -66,17 +66,17 @@ answers! {
     }
 
     /// A tool server, as an operator sees it.
-    pub struct ToolServerResult(made: &ServerEntry) {
+    pub struct ToolServerResult((servers, server): (&Directory, &ToolServer)) {
         #[schema(example = "github")]
-        name: String = made.server.name.to_string(),
+        name: String = server.name.to_string(),
         /// Whether it comes from the server's settings, so that it cannot be changed here.
-        is_configured: bool = made.is_configured,
+        is_configured: bool = servers.is_configured(server.name.as_str()),
         /// Its definition, without the values of headers and variables.
-        server: ServerText = without_values(made.server.text.clone()),
+        server: ServerText = without_values(server.text.clone()),
     }
 
-    pub struct ToolServerList(made: &[ServerEntry]) {
-        servers: Vec<ToolServerResult> = made.iter().map(Into::into).collect(),
+    pub struct ToolServerList(servers: &Directory) {
+        servers: Vec<ToolServerResult> = servers.all().iter().map(|live| (servers, &*live.server).into()).collect(),
     }
 }
 

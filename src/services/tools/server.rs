@@ -50,14 +50,14 @@ const FAILED: Duration = Duration::from_secs(2);
 
 /// How servers are reached.
 #[derive(Clone)]
-pub(super) struct ServerConnectors {
+pub struct ServerConnectors {
     pub(super) upstreams: Arc<dyn Upstreams>,
     pub(super) sandboxed: SandboxedServers,
 }
 
 /// A tool server, and its connection where there is one.
-pub(super) struct Live {
-    pub(super) server: Arc<ToolServer>,
+pub struct Live {
+    pub server: Arc<ToolServer>,
     secret: SecretString,
     connectors: ServerConnectors,
     connection: Mutex<Option<Arc<dyn Upstream>>>,
@@ -73,7 +73,7 @@ pub(super) struct Live {
     /// It sends no call any more: it was changed, so that another one has its place, or removed.
     replaced: CancellationToken,
     /// Ends its calls, and those that were sent before it was changed: it was removed.
-    ended: CancellationToken,
+    removed: CancellationToken,
 }
 
 /// A tool as it can be called.
@@ -213,7 +213,7 @@ impl Live {
         server: ToolServer,
         secret: SecretString,
         connectors: ServerConnectors,
-        ended: CancellationToken,
+        removed: CancellationToken,
     ) -> Self {
         Self {
             server: Arc::new(server),
@@ -226,8 +226,8 @@ impl Live {
             reading: Arc::new(Semaphore::new(1)),
             at_once: Semaphore::new(AT_ONCE_MAX),
             shares: Shares::new(OWNER_AT_ONCE_MAX),
-            replaced: ended.child_token(),
-            ended,
+            replaced: removed.child_token(),
+            removed,
         }
     }
 
@@ -235,10 +235,14 @@ impl Live {
         &self.server.name
     }
 
-    /// Ends its calls that were not sent: another secret or other rules may hold. What ends those that were.
-    pub(super) fn replace(&self) -> CancellationToken {
+    /// Ends its calls that were not sent.
+    pub(super) fn end_unsent(&self) {
         self.replaced.cancel();
-        self.ended.clone()
+    }
+
+    /// What ends its calls that were sent, and those of the ones that replace it.
+    pub(super) fn removed(&self) -> &CancellationToken {
+        &self.removed
     }
 
     pub(super) fn secret(&self) -> &str {
@@ -347,7 +351,7 @@ impl Live {
         let call = timeout(call_max, upstream.call(tool, arguments, progress));
         let answer = tokio::select! {
             biased;
-            () = self.ended.cancelled() => Err(UpstreamError::Away("it was removed".to_owned())),
+            () = self.removed.cancelled() => Err(UpstreamError::Away("it was removed".to_owned())),
             answered = call => answered.unwrap_or(Err(UpstreamError::Late(call_max))),
         };
         answer.map(|answer| (answer, own))

@@ -13,7 +13,7 @@ pub const MAY_NAME: [(&str, &[&str]); 8] = [
 ];
 
 /// Within a room: which neighbour a module may name. Rooms that are not listed are free inside.
-pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
+pub const NEIGHBOURS: [(&str, &[&str]); 62] = [
     ("adapters::audit", &[]),
     ("adapters::database", &[]),
     ("adapters::engine", &[]),
@@ -50,6 +50,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("services::packages", &["network", "runs", "shared_parts", "shares", "tasks", "tokens"]),
     ("services::peers", &[]),
     ("services::quota", &["shares"]),
+    ("services::registry", &[]),
     ("services::shared_parts", &["files", "isolation_check", "network", "peers", "sandbox", "standby", "tokens"]),
     ("services::shares", &[]),
     ("services::tasks", &[]),
@@ -59,7 +60,7 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
     ("services::retention", &["files", "runs"]),
     ("services::isolation_check", &[]),
     ("services::frames", &[]),
-    ("services::network", &["shares", "tokens", "waits"]),
+    ("services::network", &["registry", "shares", "tokens", "waits"]),
     ("services::sandbox", &["frames", "janitor", "network", "skills"]),
     ("services::skills", &[]),
     ("services::standby", &["frames", "janitor", "isolation_check", "sandbox", "tasks", "waits"]),
@@ -87,7 +88,10 @@ pub const NEIGHBOURS: [(&str, &[&str]); 61] = [
             "tokens",
         ],
     ),
-    ("services::tools", &["carrier", "frames", "network", "runs", "sandbox", "shared_parts", "shares", "tasks"]),
+    (
+        "services::tools",
+        &["carrier", "frames", "network", "registry", "runs", "sandbox", "shared_parts", "shares", "tasks"],
+    ),
     ("services::waits", &[]),
     ("services::kernels", &["runs", "sessions", "shares", "tasks"]),
     ("services::history", &[]),

@@ -8,7 +8,7 @@ use mcp_sandbox_server::{
         owner::ConversationKey,
         tools::{Answered, Approval, ApprovalId, ProposedCall, ServerText},
     },
-    ports::database::{ApprovalStore as _, PolicyStore as _, ToolServerStore as _},
+    ports::database::{ApprovalStore as _, DefinitionKind, DefinitionStore as _, StoredDefinition},
 };
 use reqwest::Method;
 use serde_json::json;
@@ -43,17 +43,35 @@ fn question(conversation: &str, arguments: &str) -> Approval {
     }
 }
 
+async fn put(database: &Database, name: &str, text: &ServerText, secret: &str) {
+    let definition = serde_json::to_string(text).expect("JSON");
+    let stored = StoredDefinition { name: name.to_owned(), definition, secret: secret.to_owned() };
+    database.put_definition(DefinitionKind::ToolServer, &stored, NOW).await.expect("stored");
+}
+
+/// The stored tool servers.
+async fn servers(database: &Database) -> Vec<StoredDefinition> {
+    database.definitions(DefinitionKind::ToolServer).await.expect("servers")
+}
+
+/// Every policy and every tool server.
+async fn stored(database: &Database) -> [Vec<StoredDefinition>; 2] {
+    let policies = database.definitions(DefinitionKind::NetworkPolicy).await.expect("policies");
+    [policies, servers(database).await]
+}
+
 async fn questions_and_servers_are_kept(url: &str) {
     let database = Database::connect(url).expect("a database");
     database.prepare().await.expect("tables");
     let text = ServerText { url: "https://a.example/mcp".to_owned(), ..ServerText::default() };
-    database.put_tool_server("files", &text, "one", NOW).await.expect("stored");
-    database.put_tool_server("files", &text, "two", NOW).await.expect("stored");
-    let [(name, definition, secret)] = database.tool_servers().await.expect("servers").try_into().expect("one");
+    put(&database, "files", &text, "one").await;
+    put(&database, "files", &text, "two").await;
+    let kept = servers(&database).await;
+    let [StoredDefinition { name, definition, secret }] = kept.as_slice() else { panic!("{} servers", kept.len()) };
     assert_eq!((name.as_str(), secret.as_str()), ("files", "two"));
-    assert_eq!(serde_json::from_str::<ServerText>(&definition).expect("JSON"), text);
-    assert!(database.remove_tool_server("files").await.expect("removed"));
-    assert!(!database.remove_tool_server("files").await.expect("none"));
+    assert_eq!(serde_json::from_str::<ServerText>(definition).expect("JSON"), text);
+    assert!(database.remove_definition(DefinitionKind::ToolServer, "files").await.expect("removed"));
+    assert!(!database.remove_definition(DefinitionKind::ToolServer, "files").await.expect("none"));
 
     let (once, other) = (question("@ann/one", "{\"path\":\"/ä\"}"), question("@ben/one", "{}"));
     database.ask(&once).await.expect("stored");
@@ -132,8 +150,8 @@ async fn a_stored_server_whose_name_is_in_the_settings_is_not_offered() {
     };
     let database = Database::connect(&url).expect("a database");
     database.prepare().await.expect("tables");
-    database.put_tool_server("up", &text(&[]), "", NOW).await.expect("stored");
-    database.put_tool_server("other", &text(&["ben"]), "", NOW).await.expect("stored");
+    put(&database, "up", &text(&[]), "").await;
+    put(&database, "other", &text(&["ben"]), "").await;
     database.close().await;
 
     let file = folder.path().join("sandbox.toml");
@@ -141,7 +159,7 @@ async fn a_stored_server_whose_name_is_in_the_settings_is_not_offered() {
     let settings = [("--config", file.to_str().expect("a path")), ("DATABASE_URL", url.as_str())];
     let server = FakeServer::with(&settings).await;
     let tools = &server.mcp.tools;
-    until("the stored ones are read", async || tools.directory().list().len() == 2).await;
+    until("the stored ones are read", async || tools.directory().all().len() == 2).await;
     let owner = |name: &str| name.parse::<Principal>().expect("an owner");
     for (who, is_offered) in [(owner("ann"), true), (owner("ben"), true), (Principal::default(), false)] {
         assert_eq!(tools.is_offered(&who), is_offered, "{}", who.name());
@@ -173,7 +191,7 @@ async fn a_name_with_a_hyphen_is_the_name_that_is_stored() {
         let deleted = server.http.delete(&url).bearer_auth(TOKEN).send().await.expect("an answer");
         assert_eq!(deleted.status(), status);
     }
-    assert!(tools.directory().list().is_empty());
+    assert!(tools.directory().all().is_empty());
     server.stop().await;
 }
 
@@ -190,13 +208,14 @@ async fn a_change_keeps_what_another_server_has_just_stored() {
         owners: vec![owner.to_owned()],
         ..ServerText::default()
     };
-    database.put_tool_server("files", &text("ann"), "secret", NOW).await.expect("stored");
+    put(&database, "files", &text("ann"), "secret").await;
     let changed = json!({"server": {"url": "https://a.example/mcp", "owners": ["ann", "ben"]}});
     assert_eq!(ask(&server, Method::PUT, "/v1/tool-servers/files", changed).await.0, 204);
-    let [(_, definition, secret)] = database.tool_servers().await.expect("servers").try_into().expect("one");
+    let kept = servers(&database).await;
+    let [StoredDefinition { definition, secret, .. }] = kept.as_slice() else { panic!("{} servers", kept.len()) };
     assert!(secret == "secret" && definition.contains("ben"), "{definition}");
 
-    database.put_tool_server("mine", &text("ann"), "", NOW).await.expect("stored");
+    put(&database, "mine", &text("ann"), "").await;
     let taken = server.mcp.tools.register(&"ben".parse().expect("an owner"), "mine", &text("ben")).await;
     assert_eq!(taken.map_err(|failure| failure.code), Err(Code::Forbidden), "it is another owner's");
     database.close().await;
@@ -219,7 +238,7 @@ async fn requests_that_wait_for_a_lock_are_503_and_change_nothing() {
     database.prepare().await.expect("tables");
     let asked = Approval { expires_unix_ms: i64::MAX / 4, ..question("@ann/one", "{}") };
     database.ask(&asked).await.expect("stored");
-    let before = (database.policies().await.expect("policies"), database.tool_servers().await.expect("servers"));
+    let before = stored(&database).await;
     let pool = sqlx::AnyPool::connect(&url).await.expect("another process");
     let mut other = pool.acquire().await.expect("a connection");
     let lock = "LOCK TABLE network_policies, tool_servers, approvals IN ACCESS EXCLUSIVE MODE";
@@ -246,8 +265,8 @@ async fn requests_that_wait_for_a_lock_are_503_and_change_nothing() {
     sqlx::query("ROLLBACK").execute(&mut *other).await.expect("no lock");
 
     assert_eq!(database.approval(asked.id, None).await.expect("read"), Some(asked));
-    let after = (database.policies().await.expect("policies"), database.tool_servers().await.expect("servers"));
-    assert_eq!(after, before);
+    let after = stored(&database).await;
+    assert!(after == before);
     drop(other);
     database.close().await;
     server.stop().await;

@@ -215,7 +215,7 @@ pub(super) async fn withdraw(State(tools): State<Tools>, call: Call) -> Reply<St
     responses((status = 200, description = "The servers.", body = ToolServerList)),
 )]
 pub(super) async fn all_servers(State(tools): State<Tools>, _: Call) -> Json<ToolServerList> {
-    Json(ToolServerList::from(&*tools.directory().list()))
+    Json(ToolServerList::from(&**tools.directory()))
 }
 
 /// Make or change a tool server.
