@@ -164,7 +164,7 @@ impl App {
 pub async fn stored_tokens(config: &Config) -> Result<Tokens, StartError> {
     let database = parts::database(config)?;
     database.prepare().await?;
-    Ok(parts::tokens(config, Some(&database)))
+    Ok(parts::tokens(config, &database))
 }
 
 /// The files and the database of the settings, for a backup beside a server.

@@ -106,6 +106,18 @@ impl Database {
         Ok(Self { pool, ready: Arc::new(watch::Sender::new(false)) })
     }
 
+    /// One that is never prepared, so each call fails at once: for a process that stores nothing.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn unprepared() -> Result<Self, OpenError> {
+        sqlx::any::install_default_drivers();
+        let options = AnyConnectOptions::from_str("sqlite::memory:").map_err(OpenError::Url)?;
+        // Without these limits the pool starts no task, so it can be made outside of a runtime.
+        let pool = AnyPoolOptions::new().idle_timeout(None).max_lifetime(None).connect_lazy_with(options);
+        Ok(Self { pool, ready: Arc::new(watch::Sender::new(false)) })
+    }
+
     /// Applies the migrations that are missing.
     ///
     /// # Errors

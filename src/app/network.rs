@@ -11,7 +11,7 @@ use crate::{
     },
     config::{BaseUrl, Config},
     domain::{InstanceId, clock::SystemClock, network::Host},
-    ports::{database::DefinitionStore, observer::Observer},
+    ports::observer::Observer,
     services::{
         network::{Network, NetworkParts, Policies},
         peers::{Peer, Peers},
@@ -22,7 +22,7 @@ use crate::{
 /// What lets programs out by the policies of the settings and of the database.
 pub(super) fn service(
     config: &Config,
-    database: Option<&Database>,
+    database: &Database,
     tokens: &Arc<Tokens>,
     observer: &Arc<dyn Observer>,
 ) -> Result<Network, StartError> {
@@ -35,8 +35,7 @@ pub(super) fn service(
         observer: Arc::clone(observer),
         clock: Arc::new(SystemClock),
     };
-    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn DefinitionStore>);
-    let policies = Policies::new(config.network_policies()?, stored, Arc::new(SystemClock));
+    let policies = Policies::new(config.network_policies()?, Arc::new(database.clone()), Arc::new(SystemClock));
     Ok(Network::new(policies, config.secrets()?, parts))
 }
 

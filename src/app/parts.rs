@@ -27,12 +27,9 @@ use crate::{
         clock::{Clock as _, SystemClock},
     },
     ports::{
-        database::TokenStore,
         engine::{Engine, Probe},
-        history::KeyStore,
         observer::Observer,
         runner::Catalog,
-        sessions::SessionStore,
         storage::Storage,
     },
     services::{
@@ -41,12 +38,13 @@ use crate::{
         containers::Containers,
         discovery::Discovery,
         files::Files,
-        history::{self, History},
+        history::History,
         idempotency::Idempotency,
         isolation_check::{IsolationCheck, IsolationState},
         janitor::Janitor,
         kernels::Kernels,
         links::UrlSigner,
+        peers::Peers,
         retention::Retention,
         runs::Runs,
         sandbox::Sandboxes,
@@ -89,9 +87,8 @@ pub(super) fn database(config: &Config) -> Result<Database, StartError> {
 }
 
 /// The tokens of the settings and of the database.
-pub(super) fn tokens(config: &Config, database: Option<&Database>) -> Tokens {
-    let stored = database.map(|database| Arc::new(database.clone()) as Arc<dyn TokenStore>);
-    Tokens::new(config.api_token.expose(), stored, Arc::new(SystemClock))
+pub(super) fn tokens(config: &Config, database: &Database) -> Tokens {
+    Tokens::new(config.api_token.expose(), Arc::new(database.clone()), Arc::new(SystemClock))
 }
 
 /// Opens the root folder, with a claim to it.
@@ -113,7 +110,8 @@ impl Parts {
         Surface { router: router.clone(), tokens: Arc::clone(&self.shared.tokens) }
     }
 
-    /// Builds the parts on an engine. `doctor` observes nothing and has no database.
+    /// Builds the parts on an engine. `doctor` observes nothing and has no database: it stores nothing, and no other
+    /// server knows of it.
     ///
     /// # Errors
     /// When the engine does not list its images.
@@ -127,17 +125,18 @@ impl Parts {
         database: Option<Database>,
     ) -> Result<Self, StartError> {
         let (stop, clock, bodies) = (CancellationToken::new(), Arc::new(SystemClock), options::bodies(config));
-        let (history, keys) = recorders(config, store.instance(), database.as_ref());
+        let stored = database.clone().map_or_else(Database::unprepared, Ok)?;
+        let (history, keys) = recorders(config, store.instance(), &stored);
         let refusals = Arc::new(Refusals::new(clock.clone()));
         let observer = observability.observers([history.clone(), refusals.clone()]);
         let engine: Arc<dyn Engine> = Arc::new(Observed::new(engine, Arc::clone(&observer)));
-        let (shared, discovery) = shared(config, signer, store, engine, probe, database.as_ref(), observer).await?;
+        let peers = network::peers(config, store.instance(), database.as_ref());
+        let (shared, discovery) = shared(config, signer, store, engine, probe, (&stored, peers), observer).await?;
         let sign_in = sign_in::parts(config, database.as_ref(), &shared.tokens, &shared.observer, bodies.clone())?;
 
-        let records = database.clone().map(|database| Arc::new(database) as Arc<dyn SessionStore>);
-        let sessions = Sessions::new(shared.clone(), records, options::sessions(config));
+        let sessions = Sessions::new(shared.clone(), Arc::new(stored.clone()), options::sessions(config));
         let packages = sandboxed::packages(config, &shared)?;
-        let tools = sandboxed::tools(config, database.as_ref(), &shared)?;
+        let tools = sandboxed::tools(config, &stored, &shared)?;
         let checker = sandboxed::checker(config, &shared);
         let slots = options::slots(config, probe);
         info!(slots, "programs that may run at once");
@@ -210,7 +209,7 @@ async fn shared(
     store: Arc<dyn Storage>,
     engine: Arc<dyn Engine>,
     probe: &Probe,
-    database: Option<&Database>,
+    (database, peers): (&Database, Peers),
     observer: Arc<dyn Observer>,
 ) -> Result<(SharedParts, Arc<Discovery>), StartError> {
     let (instance, catalog, isolation) = (store.instance(), Arc::new(Catalog::default()), IsolationState::default());
@@ -233,7 +232,7 @@ async fn shared(
         variables: options::variables(config),
         tokens,
         network,
-        peers: network::peers(config, instance, database),
+        peers,
         observer,
     };
     Ok((shared, discovery))
@@ -267,11 +266,10 @@ fn skills(config: &Config) -> Result<Skills, StartError> {
 }
 
 /// What is recorded in the database: runs, and the keys that began them.
-fn recorders(config: &Config, instance: InstanceId, database: Option<&Database>) -> (Arc<History>, Arc<Idempotency>) {
-    let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
-    let of_history = stored.clone().map(|stored| stored as Arc<dyn history::Store>);
-    let history = History::new(of_history, instance, clock.clone(), options::history(config));
-    let keys = Idempotency::new(stored.map(|stored| stored as Arc<dyn KeyStore>), clock);
+fn recorders(config: &Config, instance: InstanceId, database: &Database) -> (Arc<History>, Arc<Idempotency>) {
+    let (stored, clock) = (Arc::new(database.clone()), Arc::new(SystemClock));
+    let history = History::new(stored.clone(), instance, clock.clone(), options::history(config));
+    let keys = Idempotency::new(stored, clock);
     (Arc::new(history), Arc::new(keys))
 }
 

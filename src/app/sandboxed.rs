@@ -80,16 +80,15 @@ pub(super) fn packages(config: &Config, shared: &SharedParts) -> Result<Packages
 
 /// # Errors
 /// When a secret cannot be read, or TLS cannot be set up.
-pub(super) fn tools(config: &Config, database: Option<&Database>, shared: &SharedParts) -> Result<Tools, StartError> {
-    let (stored, clock) = (database.map(|database| Arc::new(database.clone())), Arc::new(SystemClock));
-    let of_servers = stored.clone().map(|stored| stored as _);
+pub(super) fn tools(config: &Config, database: &Database, shared: &SharedParts) -> Result<Tools, StartError> {
+    let (stored, clock) = (Arc::new(database.clone()), Arc::new(SystemClock));
     let path = config.tool_calls.path.clone().into();
     let in_sandboxes = SandboxedServers::new(shared.clone(), config.tool_calls.sandboxes_max);
     let ways = (Arc::new(Connector::new(path)?) as _, in_sandboxes);
-    let directory = Directory::new(config.tool_servers()?, of_servers, ways, clock.clone());
+    let directory = Directory::new(config.tool_servers()?, stored.clone(), ways, clock.clone());
     let ask_max = Duration::from_secs(config.tool_calls.ask_s);
     let observer = Arc::clone(&shared.observer);
-    let approvals = Approvals::new(stored.map(|stored| stored as _), observer, clock, ask_max);
+    let approvals = Approvals::new(stored, observer, clock, ask_max);
     let parts = ToolsParts {
         shared: shared.clone(),
         directory: Arc::new(directory),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::domain::{
-    Code, Failure, InstanceId, TokenId, TokenRecord,
+    InstanceId, TokenId, TokenRecord,
     token::AccessRecord,
     tools::{Answered, Approval, ApprovalId, ProposedCall},
 };
@@ -17,11 +17,6 @@ use crate::domain::{
 pub struct DatabaseError(pub String);
 
 pub type DbResult<T> = Result<T, DatabaseError>;
-
-/// The failure where the settings name no database.
-pub fn no_database() -> Failure {
-    Failure::new(Code::DatabaseUnavailable, "This server has no database: set DATABASE_URL.")
-}
 
 /// How long a round of what follows the database may wait for an answer.
 pub const ROUND_MAX: Duration = Duration::from_secs(30);

@@ -72,8 +72,7 @@ pub trait Store: HistoryStore + KeyStore {}
 impl<T: HistoryStore + KeyStore> Store for T {}
 
 pub struct History {
-    /// Without it nothing is recorded.
-    store: Option<Arc<dyn Store>>,
+    store: Arc<dyn Store>,
     instance: InstanceId,
     clock: Arc<dyn Clock>,
     options: HistoryOptions,
@@ -102,12 +101,7 @@ struct Queue {
 }
 
 impl History {
-    pub fn new(
-        store: Option<Arc<dyn Store>>,
-        instance: InstanceId,
-        clock: Arc<dyn Clock>,
-        options: HistoryOptions,
-    ) -> Self {
+    pub fn new(store: Arc<dyn Store>, instance: InstanceId, clock: Arc<dyn Clock>, options: HistoryOptions) -> Self {
         let (queue, queued, is_recovered) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
         Self { store, instance, clock, options, queue, queued, is_recovered }
     }
@@ -119,8 +113,7 @@ impl History {
 
     /// Stores what is queued until `stop`, then the rest.
     pub async fn follow(&self, stop: CancellationToken) {
-        let Some(store) = &self.store else { return };
-        while !self.call(self.recover(store.as_ref())).await {
+        while !self.call(self.recover()).await {
             if stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_none() {
                 return self.give_up();
             }
@@ -133,17 +126,17 @@ impl History {
                 biased;
                 () = stop.cancelled() => break,
                 _ = rounds.tick() => {
-                    stop.run_until_cancelled(self.call(self.upkeep(store.as_ref(), &mut upkeep))).await;
+                    stop.run_until_cancelled(self.call(self.upkeep(&mut upkeep))).await;
                 }
                 () = self.filled() => {
                     stop.run_until_cancelled(sleep(LINGER)).await;
-                    if !self.store_some(store.as_ref()).await {
+                    if !self.store_some().await {
                         stop.run_until_cancelled(sleep(TRY_AGAIN)).await;
                     }
                 }
             }
         }
-        let rest = async { while !self.queue.lock().lines.is_empty() && self.store_some(store.as_ref()).await {} };
+        let rest = async { while !self.queue.lock().lines.is_empty() && self.store_some().await {} };
         drop(timeout(FLUSH_MAX, rest).await);
         self.give_up();
     }
@@ -156,14 +149,14 @@ impl History {
     }
 
     /// Stores the oldest lines of the queue; whether that worked.
-    async fn store_some(&self, store: &dyn Store) -> bool {
+    async fn store_some(&self) -> bool {
         let batch: Vec<_> = {
             let mut queue = self.queue.lock();
             queue.storing = queue.lines.len().min(BATCH_MAX);
             let count = queue.storing;
             queue.lines.drain(..count).collect()
         };
-        let stored = self.call(async { store.write(&without_begins(&batch)).await }).await;
+        let stored = self.call(async { self.store.write(&without_begins(&batch)).await }).await;
         let mut queue = self.queue.lock();
         queue.storing = 0;
         if stored {
@@ -246,13 +239,13 @@ fn without_begins(batch: &[HistoryLine]) -> Vec<HistoryLine> {
 
 impl Observer for History {
     fn run_begun(&self, run: &BeginFacts<'_>) {
-        if self.store.is_some() && !run.conversation.owner.is_self_test() {
+        if !run.conversation.owner.is_self_test() {
             self.put(line::begun(run, self.instance, self.options.source_bytes_max));
         }
     }
 
     fn run_over(&self, run: &RunFacts<'_>) {
-        if self.store.is_some() && !run.conversation.owner.is_self_test() {
+        if !run.conversation.owner.is_self_test() {
             self.put(line::over(run, self.instance, self.options.source_bytes_max, self.clock.unix_ms()));
         }
     }

@@ -66,7 +66,7 @@ pub struct Idempotency {
     all: Mutex<HashMap<Principal, Keys>>,
     pruned: Mutex<Instant>,
     /// Where keys outlive the process.
-    store: Option<Arc<dyn KeyStore>>,
+    store: Arc<dyn KeyStore>,
     clock: Arc<dyn Clock>,
     /// Held while a run begins, so that concurrent requests with one key begin one run. Whether the key of a run that
     /// did not begin was left in the database.
@@ -93,7 +93,7 @@ pub enum Once<T> {
 }
 
 impl Idempotency {
-    pub fn new(store: Option<Arc<dyn KeyStore>>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn KeyStore>, clock: Arc<dyn Clock>) -> Self {
         let (all, turns, unstored) = (Mutex::default(), WeakMap::default(), AtomicU64::new(0));
         let (began, pruned) = (clock.unix_ms(), Mutex::new(Instant::now()));
         Self { all, pruned, store, clock, turns, began, unstored }
@@ -154,9 +154,8 @@ impl Idempotency {
 
     /// Reads the keys of the last day; tries again until it could, or until `stop`.
     pub async fn load(&self, stop: CancellationToken) {
-        let Some(store) = &self.store else { return };
         let records = loop {
-            let read = within(ROUND_MAX, store.keys(self.since(), LOADED_MAX));
+            let read = within(ROUND_MAX, self.store.keys(self.since(), LOADED_MAX));
             let Some(read) = stop.run_until_cancelled(read).await else { return };
             match read {
                 Ok(records) => break records,
@@ -195,12 +194,10 @@ impl Idempotency {
 
     /// Begins to store a key.
     fn storing(&self, record: &KeyRecord, turn: OwnedMutexGuard<bool>) -> Storing {
-        let store = self.store.clone();
-        let task = store.clone().map(|store| {
-            let (record, since) = (record.clone(), self.since());
-            tokio::spawn(async move { within(ROUND_MAX, store.keep(&record, since)).await })
-        });
-        Storing { task, store, record: record.clone(), is_stored: false, is_begun: false, turn: Some(turn) }
+        let (store, stored, since) = (Arc::clone(&self.store), record.clone(), self.since());
+        let task = Some(tokio::spawn(async move { within(ROUND_MAX, store.keep(&stored, since)).await }));
+        let (store, record) = (Arc::clone(&self.store), record.clone());
+        Storing { task, store, record, is_stored: false, is_begun: false, turn: Some(turn) }
     }
 
     /// Waits for the key to be stored, for a bounded time. What was stored for the key before, if something was.
@@ -251,7 +248,7 @@ fn again<T>((known, run): (Digest, RunId), digest: Digest) -> Result<Once<T>, Fa
 struct Storing {
     /// Until it is known to be stored.
     task: Option<JoinHandle<DbResult<Option<KeyRecord>>>>,
-    store: Option<Arc<dyn KeyStore>>,
+    store: Arc<dyn KeyStore>,
     record: KeyRecord,
     is_stored: bool,
     is_begun: bool,
@@ -260,9 +257,11 @@ struct Storing {
 
 impl Drop for Storing {
     fn drop(&mut self) {
-        let (task, mut turn, record) = (self.task.take(), self.turn.take(), self.record.clone());
-        let Some(store) = self.store.take().filter(|_| !self.is_begun) else { return };
-        let mut is_stored = self.is_stored;
+        if self.is_begun {
+            return;
+        }
+        let (task, mut turn, mut is_stored) = (self.task.take(), self.turn.take(), self.is_stored);
+        let (store, record) = (Arc::clone(&self.store), self.record.clone());
         tokio::spawn(async move {
             if let Some(task) = task {
                 is_stored = matches!(task.await, Ok(Ok(None)));

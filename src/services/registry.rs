@@ -17,9 +17,7 @@ use tracing::warn;
 
 use crate::{
     domain::{Clock, Code, Failure, clock::every},
-    ports::database::{
-        DatabaseError, DefinitionKind, DefinitionStore, ROUND_MAX, StoredDefinition, in_time, no_database, within,
-    },
+    ports::database::{DatabaseError, DefinitionKind, DefinitionStore, ROUND_MAX, StoredDefinition, in_time, within},
 };
 
 /// How often changes of other servers are read.
@@ -55,8 +53,7 @@ pub struct Registry<T: Definition> {
     /// Names and definitions of those that were stored and did not hold at the last read: each is logged once until it
     /// changes. Held while they are read: a read that began earlier would put older ones back.
     broken: Mutex<HashSet<(String, String)>>,
-    /// Where made ones outlive the process; without it there are none.
-    store: Option<Arc<dyn DefinitionStore>>,
+    store: Arc<dyn DefinitionStore>,
     clock: Arc<dyn Clock>,
     parts: T::Parts,
 }
@@ -64,7 +61,7 @@ pub struct Registry<T: Definition> {
 impl<T: Definition> Registry<T> {
     pub(super) fn with(
         configured: impl IntoIterator<Item = T>,
-        store: Option<Arc<dyn DefinitionStore>>,
+        store: Arc<dyn DefinitionStore>,
         clock: Arc<dyn Clock>,
         parts: T::Parts,
     ) -> Self {
@@ -112,7 +109,6 @@ impl<T: Definition> Registry<T> {
             let why = format!("A {noun} has at most {} bytes as JSON: make several of it.", T::DEFINITION_BYTES_MAX);
             return Err(Failure::new(Code::InvalidArgument, why));
         }
-        let store = self.store.as_ref().ok_or_else(no_database)?;
         // What another server has just stored is not known here yet: without its secret, that would be lost.
         in_time(self.load()).await?;
         let made = self.made.read().clone();
@@ -121,7 +117,7 @@ impl<T: Definition> Registry<T> {
             return Err(Failure::argument("name", format!("there are {} already: delete one", T::MADE_MAX)));
         }
         let stored = StoredDefinition { name: name.to_owned(), definition, secret: secret(known) };
-        in_time(store.put_definition(T::KIND, &stored, self.clock.unix_ms())).await?;
+        in_time(self.store.put_definition(T::KIND, &stored, self.clock.unix_ms())).await?;
         Ok(self.load().await?)
     }
 
@@ -130,8 +126,7 @@ impl<T: Definition> Registry<T> {
     /// # Errors
     /// [`Code::NotFound`] for one that was not made, [`Code::DatabaseUnavailable`].
     pub(super) async fn delete(&self, name: &str) -> Result<(), Failure> {
-        let store = self.store.as_ref().ok_or_else(no_database)?;
-        if !in_time(store.remove_definition(T::KIND, name)).await? {
+        if !in_time(self.store.remove_definition(T::KIND, name)).await? {
             let why = format!("There is no such {}, or it is in the server's settings.", T::NOUN);
             return Err(Failure::new(Code::NotFound, why));
         }
@@ -143,9 +138,8 @@ impl<T: Definition> Registry<T> {
     /// # Errors
     /// When it does not answer; those that were read before go on.
     pub async fn load(&self) -> Result<(), DatabaseError> {
-        let Some(store) = &self.store else { return Ok(()) };
         let mut broken = self.broken.lock().await;
-        let rows = within(ROUND_MAX, store.definitions(T::KIND)).await?;
+        let rows = within(ROUND_MAX, self.store.definitions(T::KIND)).await?;
         let logged = mem::take(&mut *broken);
         let earlier = self.made.read().clone();
         let mut read = Vec::new();
@@ -270,7 +264,7 @@ mod tests {
 
     fn registry(store: &Arc<SlowStore>) -> Registry<Note> {
         let configured = [Note { name: "set".to_owned(), text: "\"a\"".to_owned() }];
-        Registry::with(configured, Some(Arc::clone(store) as _), Arc::new(ManualClock::at(1)), ())
+        Registry::with(configured, Arc::clone(store) as _, Arc::new(ManualClock::at(1)), ())
     }
 
     async fn put(notes: &Registry<Note>, name: &str, text: &str) -> Result<(), Failure> {

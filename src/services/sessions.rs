@@ -94,7 +94,7 @@ struct Inner {
 
 impl Sessions {
     /// `records` is where it is recorded which sessions are open; without it, callers get no report after a restart.
-    pub fn new(parts: SharedParts, records: Option<Arc<dyn SessionStore>>, options: SessionsOptions) -> Self {
+    pub fn new(parts: SharedParts, records: Arc<dyn SessionStore>, options: SessionsOptions) -> Self {
         Self(Arc::new(Inner {
             records: Records::new(&parts, records),
             parts,

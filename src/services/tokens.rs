@@ -66,8 +66,7 @@ pub struct Caller {
 /// The accepted tokens, and how often wrong ones came.
 pub struct Tokens {
     known: RwLock<Known>,
-    /// Where tokens outlive the process; without it only the configured one is known.
-    store: Option<Arc<dyn TokenStore>>,
+    store: Arc<dyn TokenStore>,
     clock: Arc<dyn Clock>,
     ends: broadcast::Sender<TokenId>,
     wrong: DefaultDirectRateLimiter,
@@ -149,7 +148,7 @@ impl std::fmt::Debug for Tokens {
 
 impl Tokens {
     /// With the configured token, which is the owner `default` and may do everything.
-    pub fn new(configured: &SecretString, store: Option<Arc<dyn TokenStore>>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(configured: &SecretString, store: Arc<dyn TokenStore>, clock: Arc<dyn Clock>) -> Self {
         let digest = digest(configured.expose_secret().as_bytes());
         let record = TokenRecord { name: "MCP_API_TOKEN".to_owned(), digest, ..blank_record() };
         let mut known = Known::default();
@@ -348,6 +347,9 @@ pub fn blank_record() -> TokenRecord {
         revoked_unix_ms: None,
     }
 }
+
+#[cfg(test)]
+pub(crate) use self::tests::no_database;
 
 #[cfg(test)]
 mod tests;

@@ -292,7 +292,7 @@ mod tests {
     /// All people behind Cloudflare Access have the address of its tunnel, and as guests they had one share together.
     #[test]
     fn person_of_cloudflare_access_is_a_holder_once_the_assertion_is_known() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
+        let tokens = Tokens::unstored(Arc::new(SystemClock));
         let mut request = Request::new(Body::empty());
         request.headers_mut().insert("cf-access-jwt-assertion", HeaderValue::from_static("a.b.c"));
         assert_eq!(Class::of(&tokens, &mut request), Class::Guest);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn probe_is_get_or_head_without_a_body_and_without_a_wrong_token() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
+        let tokens = Tokens::unstored(Arc::new(SystemClock));
         let class = |method: Method, path: &str, name: HeaderName, value: &str, body: Body| {
             let request = axum::http::Request::builder().method(method).uri(path).header(name, value);
             Class::of(&tokens, &mut request.body(body).expect("a request"))
@@ -336,7 +336,7 @@ mod tests {
 
     #[tokio::test]
     async fn sender_is_looked_up_once_and_refused_if_the_token_has_ended_since() {
-        let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
+        let tokens = Arc::new(Tokens::unstored(Arc::new(SystemClock)));
         let record = TokenRecord { prefix: "mcps_".to_owned(), digest: digest(b"secret"), ..blank_record() };
         tokens.learn(vec![record.clone()]);
         let layer = middleware::from_fn_with_state(Arc::clone(&tokens), bearer);
@@ -359,7 +359,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stream_of_a_token_that_ends_while_it_is_opened_ends() {
-        let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
+        let tokens = Arc::new(Tokens::unstored(Arc::new(SystemClock)));
         let record = TokenRecord { prefix: "mcps_".to_owned(), digest: digest(b"secret"), ..blank_record() };
         tokens.learn(vec![record.clone()]);
         let (ending, ended) = (Arc::clone(&tokens), TokenRecord { revoked_unix_ms: Some(1), ..record });

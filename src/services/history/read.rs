@@ -43,8 +43,7 @@ impl History {
             let why = format!("runId: there is no run `{run}`, or it is no longer kept: run the program again.");
             Failure::new(Code::RunNotFound, why)
         };
-        let store = self.store.as_ref().ok_or_else(unknown)?;
-        let line = answer(store.line(who, run)).await?.map(|line| self.with_lost_end(line));
+        let line = answer(self.store.line(who, run)).await?.map(|line| self.with_lost_end(line));
         // Without an end it is over nevertheless, unless another server runs it: its end is not stored yet.
         line.filter(|line| line.end.is_some() || line.instance != self.instance).ok_or_else(unknown)
     }
@@ -70,14 +69,13 @@ impl History {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn page(&self, filter: &LineFilter, limit: usize) -> Result<HistoryPage, Failure> {
-        let store = self.stored()?;
         let (has_more, lines) = answer(async {
             // One more than requested shows whether there is another page.
-            let bytes = store.page_bytes(filter, limit.saturating_add(1)).await?;
+            let bytes = self.store.page_bytes(filter, limit.saturating_add(1)).await?;
             let limit = limit.min(fitting(bytes.iter().copied(), PAGE_BYTES_MAX));
             let has_more = bytes.len() > limit;
             // A line that has come meanwhile takes the place of the last one.
-            let mut lines = store.page(filter, limit + usize::from(!has_more)).await?;
+            let mut lines = self.store.page(filter, limit + usize::from(!has_more)).await?;
             let has_more = has_more || lines.len() > limit;
             lines.truncate(limit);
             Ok((has_more, lines))
@@ -92,7 +90,7 @@ impl History {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn usage(&self, filter: &UsageFilter, limit: usize) -> Result<(Vec<UsageLine>, bool), Failure> {
-        let mut lines = answer(self.stored()?.usage(filter, limit.saturating_add(1))).await?;
+        let mut lines = answer(self.store.usage(filter, limit.saturating_add(1))).await?;
         let more = lines.len() > limit;
         lines.truncate(limit);
         Ok((lines, more))
@@ -103,7 +101,7 @@ impl History {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn notable(&self, which: Notable, from: i64, limit: usize) -> Result<Vec<HistoryLine>, Failure> {
-        answer(self.stored()?.notable(which, from, limit)).await
+        answer(self.store.notable(which, from, limit)).await
     }
 
     /// Counts over time, of what began at this moment or later.
@@ -111,7 +109,7 @@ impl History {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn parts(&self, from: i64, part_ms: i64) -> Result<Vec<PartLine>, Failure> {
-        answer(self.stored()?.parts(from, part_ms)).await
+        answer(self.store.parts(from, part_ms)).await
     }
 
     /// A line of this server without an end was lost by an earlier process, until this one has recovered.
@@ -119,10 +117,6 @@ impl History {
         let is_lost =
             line.end.is_none() && line.instance == self.instance && !self.is_recovered.load(Ordering::Acquire);
         if is_lost { HistoryLine { end: Some(LineEnd::lost(self.clock.unix_ms(), line::LOST)), ..line } } else { line }
-    }
-
-    fn stored(&self) -> Result<&dyn Store, Failure> {
-        self.store.as_deref().ok_or_else(unavailable)
     }
 }
 

@@ -121,7 +121,7 @@ impl KeyStore for Hanging {
 async fn the_stop_does_not_wait_for_the_removal_of_old_lines() {
     let (store, clock) = (Arc::new(Hanging::default()), Arc::new(ManualClock::at(1_800_000_000)));
     let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10, kept_bytes: u64::MAX };
-    let history = History::new(Some(store.clone()), InstanceId::new(), clock, options);
+    let history = History::new(store.clone(), InstanceId::new(), clock, options);
     let stop = CancellationToken::new();
     let stops = stop.clone();
     let following = tokio::spawn(async move { history.follow(stops).await });
@@ -136,17 +136,17 @@ async fn a_failure_keeps_in_mind_since_when_servers_are_dead() {
     let store = Arc::new(Hanging { dead: dead.clone(), failures: Mutex::new(1), ..Hanging::default() });
     let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10_000, kept_bytes: u64::MAX };
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let history = History::new(Some(store.clone()), InstanceId::new(), clock, options);
+    let history = History::new(store.clone(), InstanceId::new(), clock, options);
     let mut known = Upkeep::default();
     let begun = Instant::now();
     while begun.elapsed() < DEAD_AFTER {
-        history.upkeep(&*store, &mut known).await.expect("an answer");
+        history.upkeep(&mut known).await.expect("an answer");
         assert!(store.ended.lock().is_empty(), "they may live");
         advance(ROUND).await;
     }
-    history.upkeep(&*store, &mut known).await.expect_err("one ending fails");
+    history.upkeep(&mut known).await.expect_err("one ending fails");
     advance(ROUND).await;
-    history.upkeep(&*store, &mut known).await.expect("an answer");
+    history.upkeep(&mut known).await.expect("an answer");
     let mut ended = store.ended.lock().clone();
     ended.sort_unstable();
     dead.sort_unstable();
@@ -168,7 +168,7 @@ async fn the_end_of_a_run_of_another_server_is_waited_for() {
     ] {
         let store = Arc::new(Hanging { lines: Mutex::new(lines), ..Hanging::default() });
         let clock = Arc::new(ManualClock::at(1_800_000_000));
-        let history = History::new(Some(store), InstanceId::new(), clock, options);
+        let history = History::new(store, InstanceId::new(), clock, options);
         let begun = Instant::now();
         let found = history.run_within(wait, &Principal::default(), open.run).await.expect("a line");
         let seconds = begun.elapsed().as_secs();
@@ -183,7 +183,7 @@ async fn a_line_that_comes_while_a_page_is_read_hides_no_other() {
     let lines: Vec<_> = (0..3).map(|_| line()).collect();
     let store = Arc::new(Hanging { lines: Mutex::new(lines.clone()), ..Hanging::default() });
     let options = HistoryOptions { source_bytes_max: 0, kept: None, kept_max: 10, kept_bytes: u64::MAX };
-    let history = History::new(Some(store), InstanceId::new(), Arc::new(ManualClock::at(1_800_000_000)), options);
+    let history = History::new(store, InstanceId::new(), Arc::new(ManualClock::at(1_800_000_000)), options);
     let page = history.page(&LineFilter::default(), 2).await.expect("a page");
     assert_eq!((page.lines.len(), page.after), (2, Some(lines[1].run)), "the last one is on the next page");
     assert_eq!(history.page(&LineFilter::default(), 3).await.expect("a page").after, Some(lines[1].run));

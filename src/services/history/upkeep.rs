@@ -6,7 +6,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{History, Store, line};
+use super::{History, line};
 use crate::{
     domain::{
         Heartbeats, InstanceId, StepWatch,
@@ -66,28 +66,28 @@ struct Summed {
 
 impl History {
     /// Ends the lines that an earlier process of this server left open. To be called before the first is stored.
-    pub(super) async fn recover(&self, store: &dyn Store) -> DbResult<()> {
-        store.beat(self.instance, self.clock.unix_ms()).await?;
-        self.close(store, self.instance).await?;
+    pub(super) async fn recover(&self) -> DbResult<()> {
+        self.store.beat(self.instance, self.clock.unix_ms()).await?;
+        self.close(self.instance).await?;
         self.is_recovered.store(true, Ordering::Release);
         Ok(())
     }
 
-    pub(super) async fn upkeep(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
-        store.beat(self.instance, self.clock.unix_ms()).await?;
-        self.end_unrecorded(store).await?;
-        let open = store.open().await?.into_iter();
+    pub(super) async fn upkeep(&self, known: &mut Upkeep) -> DbResult<()> {
+        self.store.beat(self.instance, self.clock.unix_ms()).await?;
+        self.end_unrecorded().await?;
+        let open = self.store.open().await?.into_iter();
         known.beats.note(open.filter(|(instance, _)| *instance != self.instance), DEAD_AFTER / 2);
         // All are noted before the first call that may fail, or the dead servers that remain would count as alive
         // again.
         for (instance, _) in known.beats.unchanged_for(DEAD_AFTER) {
-            self.close(store, instance).await?;
+            self.close(instance).await?;
         }
-        self.remove_old(store, known).await
+        self.remove_old(known).await
     }
 
-    async fn close(&self, store: &dyn Store, instance: InstanceId) -> DbResult<()> {
-        let lost = store.close_lost(instance, i64::MAX, self.clock.unix_ms(), line::LOST).await?;
+    async fn close(&self, instance: InstanceId) -> DbResult<()> {
+        let lost = self.store.close_lost(instance, i64::MAX, self.clock.unix_ms(), line::LOST).await?;
         if lost > 0 {
             info!(lost, %instance, "runs that a dead server left are recorded as lost");
         }
@@ -96,9 +96,9 @@ impl History {
 
     /// Ends lines of this server whose ends did not fit into the queue. One that began later than a run whose end may
     /// still come waits for another round.
-    async fn end_unrecorded(&self, store: &dyn Store) -> DbResult<()> {
+    async fn end_unrecorded(&self) -> DbResult<()> {
         let Some((newest, before)) = self.unrecorded() else { return Ok(()) };
-        let ended = store.close_lost(self.instance, before, self.clock.unix_ms(), line::UNRECORDED).await?;
+        let ended = self.store.close_lost(self.instance, before, self.clock.unix_ms(), line::UNRECORDED).await?;
         if ended > 0 {
             info!(ended, "runs whose ends were not stored are recorded as lost");
         }
@@ -110,33 +110,33 @@ impl History {
     }
 
     /// Nothing is removed for its age soon after the start, or when the clock was set.
-    async fn remove_old(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
+    async fn remove_old(&self, known: &mut Upkeep) -> DbResult<()> {
         let settled_ms = known.steps.settled_ms(self.clock.as_ref());
         let by_age = settled_ms.zip(self.options.kept).map(|(now, kept)| now.saturating_sub(whole(ms(kept))));
-        self.sum(store, known).await?;
-        let (by_count, counted) = self.count(store, known.counted.take()).await?;
+        self.sum(known).await?;
+        let (by_count, counted) = self.count(known.counted.take()).await?;
         if let Some(before) = by_age.max(by_count).max(known.first_kept) {
             let mut rounds = 0..REMOVALS_MAX;
-            while rounds.next().is_some() && store.remove_before(before, REMOVED_MAX).await? == REMOVED_MAX {}
+            while rounds.next().is_some() && self.store.remove_before(before, REMOVED_MAX).await? == REMOVED_MAX {}
         }
         known.counted = Some(counted);
         if let Some(now) = settled_ms {
             let before = now.saturating_sub(KEPT_MS);
-            store.forget(before, REMOVED_MAX).await?;
+            self.store.forget(before, REMOVED_MAX).await?;
             // A server that lives, and whose clock is behind, beats again.
-            store.forget_beats(before).await?;
+            self.store.forget_beats(before).await?;
         }
         Ok(())
     }
 
     /// Adds up the bytes of some more lines. A million lines are not read at once, and where lines are long, few are.
-    async fn sum(&self, store: &dyn Store, known: &mut Upkeep) -> DbResult<()> {
+    async fn sum(&self, known: &mut Upkeep) -> DbResult<()> {
         let is_of_use = |summed: &Summed| !summed.is_done || summed.since.elapsed() < SUMMED_FOR;
         let begun = Summed { since: Instant::now(), bytes: 0, oldest: i64::MAX, is_done: false };
         let mut summed = known.summed.filter(is_of_use).unwrap_or(begun);
         let mut rounds = 0..SUMS_MAX;
         while !summed.is_done && rounds.next().is_some() {
-            let Some((oldest, bytes)) = store.newest_bytes(summed.oldest, SUMMED_MAX).await? else {
+            let Some((oldest, bytes)) = self.store.newest_bytes(summed.oldest, SUMMED_MAX).await? else {
                 summed.is_done = true;
                 break;
             };
@@ -153,7 +153,7 @@ impl History {
 
     /// When the first line began that this round leaves by their number; `None` where there are not too many, or not so
     /// many were written since they were counted.
-    async fn count(&self, store: &dyn Store, counted: Option<Counted>) -> DbResult<(Option<i64>, Counted)> {
+    async fn count(&self, counted: Option<Counted>) -> DbResult<(Option<i64>, Counted)> {
         let (written, most) = (self.counts().written, self.options.kept_max);
         let is_known = |counted: &Counted| {
             written.saturating_sub(counted.written) < counted.room && counted.at.elapsed() < COUNTED_FOR
@@ -161,11 +161,11 @@ impl History {
         if let Some(counted) = counted.filter(is_known) {
             return Ok((None, counted));
         }
-        let (at, lines) = (Instant::now(), store.count().await?);
+        let (at, lines) = (Instant::now(), self.store.count().await?);
         let excess = lines.saturating_sub(most);
         let removed = excess.min(REMOVALS_MAX * REMOVED_MAX);
         let room = if removed < excess { 0 } else { most.saturating_sub(lines).max(most / EXCESS_PART) };
-        let before = if removed > 0 { store.begun_after_oldest(removed).await? } else { None };
+        let before = if removed > 0 { self.store.begun_after_oldest(removed).await? } else { None };
         Ok((before, Counted { at, written, room }))
     }
 }

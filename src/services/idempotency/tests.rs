@@ -28,6 +28,11 @@ impl Slow {
     }
 }
 
+/// With a database that answers at once.
+fn at_once() -> Idempotency {
+    Idempotency::new(Arc::new(Slow::new(Duration::ZERO, 0)), Arc::new(SystemClock))
+}
+
 #[async_trait]
 impl KeyStore for Slow {
     async fn keys(&self, _: i64, _: usize) -> DbResult<Vec<KeyRecord>> {
@@ -62,8 +67,7 @@ impl KeyStore for Slow {
 async fn a_request_goes_to_another_server_after_its_key_was_removed() {
     for (takes_ms, fails, removed) in [(200, 0, true), (60_000, 0, false), (200, 1, false)] {
         let store = Arc::new(Slow::new(Duration::from_millis(takes_ms), fails));
-        let (keys, who) =
-            (Idempotency::new(Some(Arc::clone(&store) as _), Arc::new(SystemClock)), Principal::default());
+        let (keys, who) = (Idempotency::new(Arc::clone(&store) as _, Arc::new(SystemClock)), Principal::default());
         let id: ConversationId = "c".parse().expect("an id");
         let elsewhere = Failure::new(Code::HeldElsewhere, "elsewhere");
         let there = elsewhere.clone().without(&ConversationKey::new(who.clone(), id.clone()));
@@ -80,8 +84,7 @@ async fn a_request_goes_to_another_server_after_its_key_was_removed() {
 async fn the_removal_of_a_key_is_tried_again() {
     for (fails, released) in [(0, 1), (RELEASE_AGAIN.len(), 1), (RELEASE_AGAIN.len() + 1, 0)] {
         let store = Arc::new(Slow::new(Duration::from_millis(1), fails));
-        let (keys, who) =
-            (Idempotency::new(Some(Arc::clone(&store) as _), Arc::new(SystemClock)), Principal::default());
+        let (keys, who) = (Idempotency::new(Arc::clone(&store) as _, Arc::new(SystemClock)), Principal::default());
         let full = |_| Err(Failure::new(Code::QueueFull, "full"));
         assert!(keys.once::<()>(&who, None, ("k".to_owned(), [0; 32]), full).await.is_err());
         sleep(Duration::from_millis(SETTLED_MS.unsigned_abs())).await;
@@ -119,7 +122,7 @@ async fn a_key_of_another_server_is_remembered_only_when_its_run_cannot_be_refus
         let (owner, key) = (Principal::default(), "k".to_owned());
         let record = KeyRecord { owner, key, digest: [0; 32], run, conversation: None, unix_ms };
         let store = Arc::new(OfAnother(Mutex::new(Some(record))));
-        let (keys, who) = (Idempotency::new(Some(Arc::clone(&store) as _), clock.clone()), Principal::default());
+        let (keys, who) = (Idempotency::new(Arc::clone(&store) as _, clock.clone()), Principal::default());
         let once = async || keys.once(&who, None, ("k".to_owned(), [0; 32]), |_| Ok(())).await.expect("an answer");
         assert!(matches!(once().await, Once::Again(known) if known == run));
         // The other server has refused the run.
@@ -131,7 +134,7 @@ async fn a_key_of_another_server_is_remembered_only_when_its_run_cannot_be_refus
 #[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_keys_to_be_read() {
     let store = Arc::new(Slow::new(Duration::from_hours(1), 0));
-    let (keys, stop) = (Idempotency::new(Some(store), Arc::new(SystemClock)), CancellationToken::new());
+    let (keys, stop) = (Idempotency::new(store, Arc::new(SystemClock)), CancellationToken::new());
     let stopped = async {
         sleep(TRY_AGAIN).await;
         stop.cancel();
@@ -143,7 +146,7 @@ async fn a_stop_does_not_wait_for_keys_to_be_read() {
 #[tokio::test(start_paused = true)]
 async fn a_key_does_not_wait_for_others_to_be_stored() {
     let store = Arc::new(Slow::new(Duration::from_hours(1), 0));
-    let keys = Arc::new(Idempotency::new(Some(store), Arc::new(SystemClock)));
+    let keys = Arc::new(Idempotency::new(store, Arc::new(SystemClock)));
     let [slow, other]: [Principal; 2] = ["slow", "other"].map(|name| name.parse().expect("an owner"));
     let slowly = |n: usize| {
         let (keys, slow) = (Arc::clone(&keys), slow.clone());
@@ -160,7 +163,7 @@ async fn a_key_does_not_wait_for_others_to_be_stored() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_of_others_never_drop_a_key_before_a_day() {
-    let (keys, who) = (Idempotency::new(None, Arc::new(SystemClock)), Principal::default());
+    let (keys, who) = (at_once(), Principal::default());
     let once = async |who: &Principal, conversation: &str, key: String| {
         let conversation: ConversationId = conversation.parse().expect("an id");
         let begun = keys.once(who, Some(&conversation), (key, [0; 32]), |_| Ok(())).await;
@@ -193,7 +196,7 @@ async fn keys_of_others_never_drop_a_key_before_a_day() {
 
 #[tokio::test(start_paused = true)]
 async fn principals_whose_keys_have_expired_are_forgotten() {
-    let keys = Idempotency::new(None, Arc::new(SystemClock));
+    let keys = at_once();
     let once = async |owner: &str, begins: bool| {
         let who: Principal = owner.parse().expect("an owner");
         let begin = |_| if begins { Ok(()) } else { Err(Failure::new(Code::QueueFull, "full")) };

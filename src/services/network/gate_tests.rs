@@ -26,7 +26,7 @@ use crate::{
             Network, NetworkParts, Policies,
             reporter::{EVENTS_MAX, SENTENCES_MAX},
         },
-        tokens::Tokens,
+        tokens::{Tokens, no_database},
     },
 };
 
@@ -91,7 +91,7 @@ fn gate_in(network: &Network) -> SandboxGate {
 
 fn network(names: Arc<Names>, configured: Vec<Policy>, secrets: Vec<Secret>, own: &[&str]) -> Network {
     let clock = Arc::new(ManualClock::at(1));
-    let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone()));
+    let tokens = Arc::new(Tokens::unstored(clock.clone()));
     let parts = NetworkParts {
         tokens,
         carrier: Arc::new(NoCarrier),
@@ -100,7 +100,7 @@ fn network(names: Arc<Names>, configured: Vec<Policy>, secrets: Vec<Secret>, own
         observer: Arc::new(Observers::default()),
         clock,
     };
-    Network::new(Policies::new(configured, None, Arc::clone(&parts.clock)), secrets, parts)
+    Network::new(Policies::new(configured, Arc::new(no_database()), Arc::clone(&parts.clock)), secrets, parts)
 }
 
 fn policy(hosts: &[&str], allowed: &[&str]) -> PolicyText {

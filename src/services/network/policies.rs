@@ -33,7 +33,7 @@ impl Definition for Policy {
 }
 
 impl Policies {
-    pub fn new(configured: Vec<Policy>, store: Option<Arc<dyn DefinitionStore>>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(configured: Vec<Policy>, store: Arc<dyn DefinitionStore>, clock: Arc<dyn Clock>) -> Self {
         Self::with(configured, store, clock, ())
     }
 

@@ -55,7 +55,7 @@ const KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
 const ROUND: Duration = Duration::from_hours(1);
 
 pub(super) struct Records {
-    store: Option<Arc<dyn SessionStore>>,
+    store: Arc<dyn SessionStore>,
     process: ServerProcess,
     /// `None` for a session that is not open any more.
     changes: Mutex<HashMap<SessionId, Option<SessionRecord>>>,
@@ -67,7 +67,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn new(parts: &SharedParts, store: Option<Arc<dyn SessionStore>>) -> Self {
+    pub(super) fn new(parts: &SharedParts, store: Arc<dyn SessionStore>) -> Self {
         let process = ServerProcess { instance: parts.sandboxes.instance, started_ms: parts.sandboxes.clock.unix_ms() };
         Self {
             store,
@@ -94,20 +94,20 @@ impl Records {
 
     fn note(&self, session: SessionId, record: Option<SessionRecord>) {
         let mut changes = self.changes.lock();
-        if self.store.is_some() && (changes.len() < CHANGES_MAX || changes.contains_key(&session)) {
+        if changes.len() < CHANGES_MAX || changes.contains_key(&session) {
             changes.insert(session, record);
             self.changed.notify_one();
         }
     }
 
     /// Stores what has changed; whether that worked.
-    async fn store_changes(&self, store: &dyn SessionStore) -> bool {
+    async fn store_changes(&self) -> bool {
         let mut changes = std::mem::take(&mut *self.changes.lock()).into_iter();
         while let Some((session, record)) = changes.next() {
             let stored = async {
                 match &record {
-                    Some(record) => store.record(record, self.process).await,
-                    None => store.forget(session).await,
+                    Some(record) => self.store.record(record, self.process).await,
+                    None => self.store.forget(session).await,
                 }
             };
             if self.call(stored).await.is_none() {
@@ -137,8 +137,8 @@ impl Sessions {
     /// Reads what earlier processes of this server left, once; whether that was done.
     pub async fn recover(&self) -> bool {
         let (records, registry) = (&self.0.records, &self.0.registry);
-        if let Some(store) = records.store.as_ref().filter(|_| !records.is_recovered.load(Ordering::Acquire)) {
-            let Some(left) = records.call(store.left(records.process, ENDED_MAX)).await else { return false };
+        if !records.is_recovered.load(Ordering::Acquire) {
+            let Some(left) = records.call(records.store.left(records.process, ENDED_MAX)).await else { return false };
             let is_alone = self.0.parts.peers.is_alone();
             for session in left {
                 // Variables that a new session has by now are not gone.
@@ -153,7 +153,6 @@ impl Sessions {
     /// Stores which sessions are open until `stop`, then the rest.
     pub async fn follow(&self, stop: CancellationToken) {
         let (records, clock) = (&self.0.records, &self.0.parts.sandboxes.clock);
-        let Some(store) = records.store.as_deref() else { return };
         while !self.recover().await && stop.run_until_cancelled(sleep(TRY_AGAIN)).await.is_some() {}
         let mut rounds = every(ROUND);
         let steps = StepWatch::default();
@@ -163,13 +162,13 @@ impl Sessions {
                 () = stop.cancelled() => break,
                 _ = rounds.tick() => {
                     if let Some(now) = steps.settled_ms(clock.as_ref()) {
-                        let forgetting = records.call(store.forget_before(now.saturating_sub(KEPT_MS)));
+                        let forgetting = records.call(records.store.forget_before(now.saturating_sub(KEPT_MS)));
                         stop.run_until_cancelled(forgetting).await;
                     }
                 }
                 () = records.changed.notified() => {
                     stop.run_until_cancelled(sleep(LINGER)).await;
-                    if !records.store_changes(store).await {
+                    if !records.store_changes().await {
                         stop.run_until_cancelled(sleep(TRY_AGAIN)).await;
                         records.changed.notify_one();
                     }
@@ -177,15 +176,17 @@ impl Sessions {
             }
         }
         // The end of a session that could not be stored is not reported.
-        drop(timeout(FLUSH_MAX, records.store_changes(store)).await);
+        drop(timeout(FLUSH_MAX, records.store_changes()).await);
     }
 }
 
 impl Inner {
     /// Learns which sessions other servers left in a place. No longer than a kernel takes to start.
     pub(super) async fn learn(&self, conversation: &ConversationKey, language: &Language) {
-        let Some(store) = self.records.store.as_ref().filter(|_| !self.parts.peers.is_alone()) else { return };
-        let taken = timeout(TAKE_MAX, store.take(conversation, language, self.records.process)).await;
+        if self.parts.peers.is_alone() {
+            return;
+        }
+        let taken = timeout(TAKE_MAX, self.records.store.take(conversation, language, self.records.process)).await;
         for left in taken.ok().and_then(Result::ok).unwrap_or_default() {
             self.registry.add_left(left, true, false);
         }

@@ -73,7 +73,7 @@ impl Web for NoWeb {
 #[tokio::test(start_paused = true)]
 async fn a_round_that_the_database_never_answers_is_given_up() {
     let (store, clock) = (Arc::new(Hanging::default()), Arc::new(PacedClock(Instant::now())));
-    let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone()));
+    let tokens = Arc::new(Tokens::unstored(clock.clone()));
     let options = SignInOptions {
         issuer: "https://sandbox.test".to_owned(),
         access: Duration::from_hours(1),

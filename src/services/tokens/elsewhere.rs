@@ -21,7 +21,7 @@ use super::{Known, Token, Tokens};
 use crate::{
     domain::{InstanceId, Principal, TokenId, TokenRecord, text::mac, token::DAY},
     ports::{
-        database::{DbResult, TokenStore},
+        database::DbResult,
         observer::{AdminAction, AdminFacts, Observer, SignInFacts},
     },
 };
@@ -131,11 +131,11 @@ impl Tokens {
 
     /// Before the tokens of the database are known for the first time, so that none of an earlier token is accepted;
     /// for a while also when all are read again.
-    pub(super) async fn bind_connections(&self, store: &dyn TokenStore, reads_all: bool) -> DbResult<()> {
+    pub(super) async fn bind_connections(&self, reads_all: bool) -> DbResult<()> {
         let is_young = self.now().saturating_sub(self.began) < BINDS_FOR_MS;
         let is_due = !self.known.read().is_loaded || (reads_all && is_young);
         let Some(ids) = self.configured.get().filter(|_| is_due) else { return Ok(()) };
-        for connection in store.bind_connections(&ids.now, &ids.before, self.now()).await? {
+        for connection in self.store.bind_connections(&ids.now, &ids.before, self.now()).await? {
             info!(%connection, "sign-in: the connection was made with another MCP_API_TOKEN, and has ended");
             self.report_ended(connection);
         }
@@ -149,7 +149,7 @@ impl Tokens {
     }
 
     /// Reads it, in the rounds in which it is due.
-    pub(super) async fn read_spent(&self, store: &dyn TokenStore, round: u64) -> DbResult<()> {
+    pub(super) async fn read_spent(&self, round: u64) -> DbResult<()> {
         let now = self.now();
         let own_since = self.own.since.fetch_min(now, Ordering::Relaxed).min(now);
         let Some(instance) = self.own.instance.get().filter(|_| round.is_multiple_of(READ_EVERY)) else {
@@ -162,7 +162,7 @@ impl Tokens {
         }
         let ids: Vec<_> = limited.iter().map(|token| token.record.id).collect();
         let since = now.saturating_sub(i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX));
-        let spent: HashMap<_, _> = store.spent(&ids, since, (*instance, own_since)).await?.into_iter().collect();
+        let spent: HashMap<_, _> = self.store.spent(&ids, since, (*instance, own_since)).await?.into_iter().collect();
         // A token and those that came from it share what they spend.
         let mut families: HashMap<usize, (Arc<Token>, (u64, u64))> = HashMap::new();
         for token in limited {

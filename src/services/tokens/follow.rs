@@ -12,7 +12,7 @@ use tracing::warn;
 use super::{CATCH_UP_MAX, Token, Tokens};
 use crate::{
     domain::{StepWatch, TokenRecord, clock::every},
-    ports::database::{DbResult, ROUND_MAX, TokenStore, within},
+    ports::database::{DbResult, ROUND_MAX, within},
 };
 
 /// How often changes of other processes are read, and so how long a token that another process revoked stays valid.
@@ -30,13 +30,12 @@ const FORGET_AFTER_MS: i64 = 30 * 24 * 3600 * 1000;
 impl Tokens {
     /// Whether the tokens of the database are known. Before, a token that is not known may be one of them.
     pub fn is_loaded(&self) -> bool {
-        self.store.is_none() || self.known.read().is_loaded
+        self.known.read().is_loaded
     }
 
     /// Reads the tokens of the database, if it answers.
     pub async fn load(&self) {
-        let Some(store) = &self.store else { return };
-        if let Err(error) = self.round(&**store, 0).await {
+        if let Err(error) = self.round(0).await {
             warn!(%error, "the tokens of the database are not known yet");
         }
     }
@@ -49,19 +48,18 @@ impl Tokens {
 
     /// Keeps the tokens in memory true to the database until `stop`.
     pub async fn follow(self: Arc<Self>, stop: CancellationToken) {
-        let Some(store) = self.store.clone() else { return };
         let mut rounds = every(FOLLOW_EVERY);
         let (mut round, mut is_away, steps) = (1_u64, false, StepWatch::default());
         while stop.run_until_cancelled(rounds.tick()).await.is_some() {
             if round.is_multiple_of(READ_ALL_EVERY) {
                 self.known.write().seen = 0;
             }
-            let reading = within(ROUND_MAX, self.round(&*store, round));
+            let reading = within(ROUND_MAX, self.round(round));
             let Some(mut followed) = stop.run_until_cancelled(reading).await else { break };
             // After a step of the clock a token that is valid may look as if it ended long ago.
             let settled_ms = steps.settled_ms(self.clock.as_ref());
             if let Some(now) = settled_ms.filter(|_| followed.is_ok() && round.is_multiple_of(FORGET_EVERY)) {
-                let forgetting = within(ROUND_MAX, self.forget(&*store, now));
+                let forgetting = within(ROUND_MAX, self.forget(now));
                 let Some(forgotten) = stop.run_until_cancelled(forgetting).await else { break };
                 followed = forgotten;
             }
@@ -71,7 +69,7 @@ impl Tokens {
             is_away = followed.is_err();
             round += u64::from(!is_away);
         }
-        if let Err(error) = within(FLUSH_MAX, self.store_uses(&*store)).await {
+        if let Err(error) = within(FLUSH_MAX, self.store_uses()).await {
             warn!(%error, "when tokens were last used could not be stored");
         }
     }
@@ -79,31 +77,30 @@ impl Tokens {
     /// Learns at once what other processes have changed, for a token that may be another server's newest. Whether it
     /// did: not more often than [`super::CATCHES_UP`], and not when the database takes long.
     pub async fn catch_up(&self) -> bool {
-        let Some(store) = self.store.as_deref().filter(|_| self.catches_up.check().is_ok()) else { return false };
-        matches!(timeout(CATCH_UP_MAX, self.round(store, 1)).await, Ok(Ok(())))
+        self.catches_up.check().is_ok() && matches!(timeout(CATCH_UP_MAX, self.round(1)).await, Ok(Ok(())))
     }
 
-    async fn round(&self, store: &dyn TokenStore, round: u64) -> DbResult<()> {
+    async fn round(&self, round: u64) -> DbResult<()> {
         // First, as the database may be away.
         self.end_expired();
         // Before the reading: what changes while it goes on is read again in the next round.
         let (began, since) = (self.now(), self.known.read().seen);
         let since = since.saturating_sub(CLOCKS_APART_MS).max(0);
-        self.bind_connections(store, since == 0).await?;
+        self.bind_connections(since == 0).await?;
         let ends = self.known.read().ends;
-        let changed = store.changed(since).await?;
+        let changed = self.store.changed(since).await?;
         self.report_elsewhere(&changed);
         self.learn_unless_old(changed, Some(ends));
-        store.access(since).await?.into_iter().for_each(|access| self.accept(access));
+        self.store.access(since).await?.into_iter().for_each(|access| self.accept(access));
         self.known.write().seen = began;
         self.known.write().is_loaded = true;
-        self.store_uses(store).await?;
-        self.read_spent(store, round).await
+        self.store_uses().await?;
+        self.read_spent(round).await
     }
 
-    async fn forget(&self, store: &dyn TokenStore, now: i64) -> DbResult<()> {
+    async fn forget(&self, now: i64) -> DbResult<()> {
         let before = now - FORGET_AFTER_MS;
-        store.forget(before).await?;
+        self.store.forget(before).await?;
         // By what is known here: another server may have removed them from the database.
         self.known.write().remove_ended(before);
         Ok(())
@@ -123,7 +120,7 @@ impl Tokens {
         }
     }
 
-    async fn store_uses(&self, store: &dyn TokenStore) -> DbResult<()> {
+    async fn store_uses(&self) -> DbResult<()> {
         let not_stored = |token: &Arc<Token>| {
             let used = token.used.load(Ordering::Relaxed);
             (used != token.stored.load(Ordering::Relaxed)).then_some((token.record.id, used))
@@ -134,7 +131,7 @@ impl Tokens {
         }
         // Ordered, so that servers that write at once do not wait for each other in a circle.
         used.sort_unstable();
-        store.used(&used).await?;
+        self.store.used(&used).await?;
         // Only now: a round that fails, or is given up, leaves them to the next one.
         let known = self.known.read();
         for (id, used) in used {

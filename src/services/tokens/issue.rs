@@ -1,6 +1,6 @@
 //! Makes, lists and revokes tokens.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use secrecy::{ExposeSecret, SecretString};
@@ -12,7 +12,7 @@ use crate::{
         Code, Failure, Grant, Principal, TokenId, TokenRecord,
         token::{AccessRecord, CONNECTION_MARK, NAME_CHARS_MAX, PREFIX_CHARS, TOKEN_MARK},
     },
-    ports::database::{TokenStore, in_time, no_database},
+    ports::database::in_time,
 };
 
 /// A token to be made.
@@ -32,9 +32,8 @@ impl Tokens {
     /// # Errors
     /// A name or an expiry that cannot be; [`Code::DatabaseUnavailable`].
     pub async fn create(&self, new: NewToken) -> Result<(TokenRecord, SecretString), Failure> {
-        let store = self.store()?;
         let (record, secret) = self.draft(new, TOKEN_MARK)?;
-        in_time(store.insert(&record)).await?;
+        in_time(self.store.insert(&record)).await?;
         self.learn(vec![record.clone()]);
         Ok((record, secret))
     }
@@ -87,7 +86,7 @@ impl Tokens {
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self, owner: Option<&Principal>) -> Result<Vec<TokenRecord>, Failure> {
-        let mut all = in_time(self.store()?.changed(0)).await?;
+        let mut all = in_time(self.store.changed(0)).await?;
         all.retain(|token| owner.is_none_or(|owner| token.owner == *owner));
         all.sort_by_key(|token| std::cmp::Reverse((token.created_unix_ms, token.id)));
         for token in &mut all {
@@ -120,9 +119,8 @@ impl Tokens {
     /// # Errors
     /// [`Code::TokenNotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, id: TokenId) -> Result<(), Failure> {
-        let store = self.store()?;
         self.follower.own(id, true);
-        let Some(revoked) = in_time(store.revoke(&id, self.now())).await? else {
+        let Some(revoked) = in_time(self.store.revoke(&id, self.now())).await? else {
             self.follower.settled(&[(id, true)]);
             let why = "There is no such token, or it was revoked before.";
             return Err(Failure::new(Code::TokenNotFound, why));
@@ -135,10 +133,6 @@ impl Tokens {
     /// The moment so many seconds from now, in unix milliseconds.
     pub fn in_seconds(&self, seconds: u64) -> i64 {
         self.now().saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1000))
-    }
-
-    pub(super) fn store(&self) -> Result<&Arc<dyn TokenStore>, Failure> {
-        self.store.as_ref().ok_or_else(no_database)
     }
 }
 

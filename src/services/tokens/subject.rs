@@ -41,7 +41,7 @@ impl Tokens {
         if let Some(token) = self.known.read().tokens.get(&key) {
             return Ok(token.record.is_valid(self.now()));
         }
-        let (store, ends) = (self.store()?, self.known.read().ends);
+        let ends = self.known.read().ends;
         let record = TokenRecord {
             owner: owner.clone(),
             name: name.to_owned(),
@@ -51,10 +51,10 @@ impl Tokens {
             created_unix_ms: self.now(),
             ..super::blank_record()
         };
-        let stored = match in_time(store.insert(&record)).await {
+        let stored = match in_time(self.store.insert(&record)).await {
             Ok(()) => vec![record],
-            // Another server, or another request, was first; or there is no database.
-            Err(_) => in_time(store.changed(0)).await?,
+            // Another server, or another request, was first.
+            Err(_) => in_time(self.store.changed(0)).await?,
         };
         self.learn_unless_old(stored, Some(ends));
         let known = self.known.read().tokens.get(&key).map(|token| token.record.is_valid(self.now()));
@@ -66,8 +66,7 @@ impl Tokens {
     /// # Errors
     /// [`Code::TokenNotFound`] when no such subject has ended, [`Code::DatabaseUnavailable`].
     pub async fn restore(&self, id: TokenId) -> Result<(), Failure> {
-        let (store, now) = (self.store()?, self.now());
-        if !in_time(store.restore(&id, now)).await? {
+        if !in_time(self.store.restore(&id, self.now())).await? {
             return Err(Failure::new(Code::TokenNotFound, "There is no such subject that is refused."));
         }
         let known = self.known.read().by_id(id).map(|token| token.record.clone());
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn connections_of_one_person_share_the_limits_of_subjects() {
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(ManualClock::at(1_800_000_000)));
+        let tokens = Tokens::unstored(Arc::new(ManualClock::at(1_800_000_000)));
         tokens.limit_subjects(TokenLimits { runs_per_minute: Some(2), ..TokenLimits::default() });
         let connection = |n: u8, owner: &str, parent: Option<TokenId>| TokenRecord {
             owner: owner.parse().expect("an owner"),
@@ -152,7 +151,7 @@ mod tests {
     #[test]
     fn of_many_tokens_of_a_subject_the_first_to_expire_leaves_for_a_new_one() {
         let clock = Arc::new(ManualClock::at(1_800_000_000));
-        let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock);
+        let tokens = Tokens::unstored(clock);
         let subject = |n: u8| TokenRecord { digest: [n; 32], prefix: SUBJECT_MARK.to_owned(), ..blank_record() };
         tokens.learn(vec![subject(1), subject(2)]);
         let accept = |token: &str, subject: u8, lives_s: i64| {

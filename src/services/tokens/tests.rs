@@ -4,14 +4,29 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::domain::{
-    Code,
-    clock::{ManualClock, SystemClock},
+use crate::{
+    adapters::database::Database,
+    domain::{
+        Code,
+        clock::{ManualClock, SystemClock},
+    },
 };
+
+/// A database of which every call fails.
+pub(crate) fn no_database() -> Database {
+    Database::unprepared().expect("no database")
+}
+
+impl Tokens {
+    /// Those of a test that stores none.
+    pub(crate) fn unstored(clock: Arc<dyn Clock>) -> Self {
+        Self::new(&"0123456789abcdef".to_owned().into(), Arc::new(no_database()), clock)
+    }
+}
 
 #[test]
 fn authorize_accepts_the_token_only() {
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
+    let tokens = Tokens::unstored(Arc::new(SystemClock));
     for good in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef", "BEARER   0123456789abcdef "] {
         let caller = tokens.authorize(good.as_bytes()).expect(good);
         assert_eq!(caller.owner, Principal::default(), "{good}");
@@ -39,7 +54,7 @@ fn authorize_accepts_the_token_only() {
 #[test]
 fn a_program_or_cell_is_a_use_of_its_token_while_that_is_valid() {
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, clock.clone());
+    let tokens = Tokens::unstored(clock.clone());
     let owner: Principal = "ann".parse().expect("an owner");
     let record = TokenRecord { owner, prefix: "mcps_".to_owned(), digest: [1; 32], ..blank_record() };
     tokens.learn(vec![record.clone()]);
@@ -60,7 +75,7 @@ fn a_program_or_cell_is_a_use_of_its_token_while_that_is_valid() {
 
 #[test]
 fn wrong_tokens_are_delayed_by_address_and_in_all_in_bounded_memory() {
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock));
+    let tokens = Tokens::unstored(Arc::new(SystemClock));
     let address = |n: u32| IpAddr::from(n.to_be_bytes());
     let delays: Vec<_> = (0..40).map(|_| tokens.refused(address(1))).collect();
     assert!(delays[..10].iter().all(Duration::is_zero), "{delays:?}");
@@ -76,7 +91,7 @@ fn wrong_tokens_are_delayed_by_address_and_in_all_in_bounded_memory() {
 
 #[tokio::test]
 async fn a_reader_that_is_overtaken_gets_every_token_that_has_ended() {
-    let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock)));
+    let tokens = Arc::new(Tokens::unstored(Arc::new(SystemClock)));
     let record = |n: usize| TokenRecord { digest: digest(&n.to_be_bytes()), ..blank_record() };
     // One more than is kept, beside the one that is read in time.
     let records: Vec<_> = (0..ENDS_MAX + 2).map(record).collect();

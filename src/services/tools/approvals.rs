@@ -20,7 +20,7 @@ use crate::{
         tools::{Answered, Approval, ApprovalId, ProposedCall},
     },
     ports::{
-        database::{ApprovalStore, ROUND_MAX, in_time, no_database, within},
+        database::{ApprovalStore, ROUND_MAX, in_time, within},
         observer::{AdminAction, AdminFacts, Observer},
     },
     services::shares::{Shares, WeakMap},
@@ -44,7 +44,7 @@ const LISTED_MAX: u32 = 100;
 
 /// The service of questions.
 pub struct Approvals {
-    store: Option<Arc<dyn ApprovalStore>>,
+    store: Arc<dyn ApprovalStore>,
     observer: Arc<dyn Observer>,
     clock: Arc<dyn Clock>,
     steps: StepWatch,
@@ -84,7 +84,7 @@ pub(super) enum Reply {
 
 impl Approvals {
     pub fn new(
-        store: Option<Arc<dyn ApprovalStore>>,
+        store: Arc<dyn ApprovalStore>,
         observer: Arc<dyn Observer>,
         clock: Arc<dyn Clock>,
         ask_max: Duration,
@@ -93,13 +93,9 @@ impl Approvals {
         Self { store, observer, clock, steps: StepWatch::default(), ask_max, waiting, asking, turns }
     }
 
-    fn store(&self) -> Result<&Arc<dyn ApprovalStore>, Failure> {
-        self.store.as_ref().ok_or_else(no_database)
-    }
-
     /// Whether an earlier answer allows this call. One for one call is used up.
     pub(super) async fn is_granted(&self, call: &ProposedCall) -> Result<bool, Failure> {
-        Ok(in_time(self.store()?.take_grant(call, self.clock.unix_ms())).await?.is_some())
+        Ok(in_time(self.store.take_grant(call, self.clock.unix_ms())).await?.is_some())
     }
 
     /// Asks, and waits for the answer. `tell` gets the question. When the future is dropped the question stays.
@@ -120,7 +116,7 @@ impl Approvals {
         tell(question);
         loop {
             let answer = woken.notified();
-            let now = in_time(self.store()?.approval(id, None)).await?;
+            let now = in_time(self.store.approval(id, None)).await?;
             let late = || format!("a person was asked and did not answer within {} s", self.ask_max.as_secs());
             match now {
                 None => return Ok(Reply::Denied(late())),
@@ -147,7 +143,7 @@ impl Approvals {
             asking.get(&key(call)).map(|(id, _)| *id)
         };
         let Some(id) = known else { return Ok(None) };
-        let found = in_time(self.store()?.approval(id, None)).await?;
+        let found = in_time(self.store.approval(id, None)).await?;
         let now = self.clock.unix_ms();
         Ok(found.filter(|question| question.answered.is_none() && question.expires_unix_ms > now))
     }
@@ -158,7 +154,7 @@ impl Approvals {
             return Ok(Some(known));
         }
         let now = self.clock.unix_ms();
-        if in_time(self.store()?.open_questions(call.conversation.owner.name(), now)).await? >= OPEN_MAX {
+        if in_time(self.store.open_questions(call.conversation.owner.name(), now)).await? >= OPEN_MAX {
             return Ok(None);
         }
         let question = Approval {
@@ -169,7 +165,7 @@ impl Approvals {
             answered_by: None,
             expires_unix_ms: now.saturating_add(i64::try_from(self.ask_max.as_millis()).unwrap_or(i64::MAX)),
         };
-        in_time(self.store()?.ask(&question)).await?;
+        in_time(self.store.ask(&question)).await?;
         let entry = (question.id, Instant::now());
         self.asking.lock().insert(key(&question.call), entry);
         Ok(Some(question))
@@ -181,7 +177,7 @@ impl Approvals {
     /// [`Code::DatabaseUnavailable`].
     pub async fn list(&self, by: &Decider, open: bool) -> Result<Vec<Approval>, Failure> {
         let now = self.clock.unix_ms();
-        Ok(in_time(self.store()?.approvals(by.owner(), open, now, LISTED_MAX)).await?)
+        Ok(in_time(self.store.approvals(by.owner(), open, now, LISTED_MAX)).await?)
     }
 
     /// A question of this owner, or of any where an operator asks.
@@ -189,7 +185,7 @@ impl Approvals {
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn get(&self, by: &Decider, id: ApprovalId) -> Result<Approval, Failure> {
-        let found = in_time(self.store()?.approval(id, by.owner())).await?;
+        let found = in_time(self.store.approval(id, by.owner())).await?;
         found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
     }
 
@@ -207,7 +203,7 @@ impl Approvals {
             Answered::No => now,
         };
         let named = format!("{} by {}", by.who.name(), by.by);
-        if !in_time(self.store()?.answer(id, answer, &named, now, expires)).await? {
+        if !in_time(self.store.answer(id, answer, &named, now, expires)).await? {
             return Err(Failure::new(Code::NotFound, "The question was answered already, or is over."));
         }
         self.wake(id);
@@ -222,7 +218,7 @@ impl Approvals {
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
     pub async fn revoke(&self, by: &Decider, id: ApprovalId) -> Result<(), Failure> {
         let owner = self.get(by, id).await?.call.conversation.owner;
-        if !in_time(self.store()?.revoke(id, self.clock.unix_ms())).await? {
+        if !in_time(self.store.revoke(id, self.clock.unix_ms())).await? {
             return Err(Failure::new(Code::NotFound, "Nothing of it stands any more."));
         }
         self.wake(id);
@@ -241,9 +237,8 @@ impl Approvals {
 
     /// To be called at the start, and regularly.
     pub(super) async fn forget(&self) {
-        let settled_ms = self.steps.settled_ms(self.clock.as_ref());
-        let (Some(store), Some(now)) = (self.store.as_ref(), settled_ms) else { return };
-        if let Err(error) = within(ROUND_MAX, store.forget_approvals(now - KEPT_MS)).await {
+        let Some(now) = self.steps.settled_ms(self.clock.as_ref()) else { return };
+        if let Err(error) = within(ROUND_MAX, self.store.forget_approvals(now - KEPT_MS)).await {
             warn!(%error, "answers that have ended were not deleted");
         }
     }

@@ -60,7 +60,7 @@ impl Definition for Live {
 impl Directory {
     pub fn new(
         configured: Vec<(ToolServer, SecretString)>,
-        store: Option<Arc<dyn DefinitionStore>>,
+        store: Arc<dyn DefinitionStore>,
         (upstreams, sandboxed): (Arc<dyn Upstreams>, SandboxedServers),
         clock: Arc<dyn Clock>,
     ) -> Self {

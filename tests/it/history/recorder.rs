@@ -54,7 +54,7 @@ impl Recorder {
     }
 
     fn by(clock: Arc<dyn Clock>, database: Database, instance: InstanceId, options: HistoryOptions) -> Self {
-        let history = Arc::new(History::new(Some(Arc::new(database)), instance, clock, options));
+        let history = Arc::new(History::new(Arc::new(database), instance, clock, options));
         let (stop, follower) = (CancellationToken::new(), Arc::clone(&history));
         let until = stop.clone();
         let task = tokio::spawn(async move { follower.follow(until).await });
@@ -115,7 +115,7 @@ async fn writer() {
     database.prepare().await.expect("tables");
     let recorder = Recorder::start(database.clone(), instance);
     let store = Arc::new(database.clone());
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store), Arc::new(SystemClock));
+    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), store, Arc::new(SystemClock));
     let making = async {
         loop {
             let (owner, name) = ("ann".parse().expect("an owner"), "a".to_owned());

@@ -87,7 +87,7 @@ pub async fn lists_of_long_lines_are_bounded(base: Base) {
     lines.reverse();
 
     let (store, clock) = (Arc::new(base.database.clone()), Arc::new(SystemClock));
-    let history = History::new(Some(store), InstanceId::new(), clock, KEEPS_ALL);
+    let history = History::new(store, InstanceId::new(), clock, KEEPS_ALL);
     let (mut filter, mut sizes, mut found) = (LineFilter::default(), Vec::new(), Vec::new());
     loop {
         let page = history.page(&filter, 200).await.expect("a page");

@@ -176,7 +176,7 @@ fn server(
     web: &Arc<dyn Web>,
 ) -> (Arc<Tokens>, Arc<SignIn>) {
     let store: Arc<dyn TokenStore> = Arc::new(database.clone());
-    let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone()));
+    let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), store, clock.clone()));
     let options = SignInOptions {
         issuer: "https://sandbox.test".into(),
         access: Duration::from_hours(1),

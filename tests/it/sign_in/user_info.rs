@@ -93,9 +93,9 @@ fn sign_in(pages: &Arc<Pages>, folder: &Path, allowed: &str, owner_claim: &str) 
     };
     // Nothing is stored before a person consents.
     let database = Database::connect(&format!("sqlite://{}/x.db", folder.display())).expect("an address");
-    let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), None, Arc::new(SystemClock)));
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), Arc::new(database.clone()), Arc::new(SystemClock));
     let (observer, web): (Arc<Steps>, Arc<dyn Web>) = (Arc::default(), pages.clone());
-    SignIn::new(Arc::new(database), tokens, Arc::new(SystemClock), observer, web, options)
+    SignIn::new(Arc::new(database), Arc::new(tokens), Arc::new(SystemClock), observer, web, options)
 }
 
 #[tokio::test]

@@ -131,7 +131,7 @@ async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
     let clock = Arc::new(ManualClock::at(1_800_000_000));
     let store = Arc::new(Slow::on(database, &clock));
     let slow: Arc<dyn TokenStore> = store.clone();
-    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock);
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), slow, clock);
     let (record, secret) = tokens.create(of_ann()).await.expect("a token");
     let is_accepted = || tokens.caller(secret.expose_secret().as_bytes()).is_some();
     *store.revokes.lock().expect("no panic") = Some(record.id);
@@ -145,7 +145,7 @@ async fn a_revocation_during_a_slow_reading_is_read_in_the_next_round() {
 async fn a_connection_that_is_stored_and_not_known_yet_ends_with_its_token() {
     let (_folder, database) = database().await;
     let store: Arc<dyn TokenStore> = Arc::new(database.clone());
-    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), Arc::new(ManualClock::at(1_800_000_000)));
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), store, Arc::new(ManualClock::at(1_800_000_000)));
     let (parent, _) = tokens.create(of_ann()).await.expect("a token");
     let new = NewToken { parent: Some(parent.id), ..of_ann() };
     let connection = tokens.new_connection(new).expect("a connection");
@@ -165,7 +165,7 @@ async fn a_connection_of_another_configured_token_that_is_made_after_the_start_e
         let store: Arc<dyn TokenStore> = Arc::new(database.clone());
         let configured: SecretString = configured.to_owned().into();
         let clock = Arc::new(ManualClock::at(1_800_000_000));
-        let tokens = Tokens::new(&configured, Some(store), clock);
+        let tokens = Tokens::new(&configured, store, clock);
         tokens.bind(&configured, std::iter::once("a key".to_owned().into()));
         tokens
     };
@@ -188,7 +188,7 @@ async fn a_revocation_by_a_server_whose_clock_is_behind_is_found_when_all_is_rea
     let (_folder, database) = database().await;
     let server = |at| {
         let store: Arc<dyn TokenStore> = Arc::new(database.clone());
-        Tokens::new(&TOKEN.to_owned().into(), Some(store), Arc::new(ManualClock::at(at)))
+        Tokens::new(&TOKEN.to_owned().into(), store, Arc::new(ManualClock::at(at)))
     };
     let (server, behind) = (server(1_800_000_060), server(1_800_000_000));
     let (record, secret) = server.create(of_ann()).await.expect("a token");
@@ -206,7 +206,7 @@ async fn last_uses_are_written_in_one_order_by_all_servers() {
     let (_folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
     let store: Arc<dyn TokenStore> = Arc::new(Slow::on(database, &clock));
-    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock);
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), store, clock);
     for _ in 0..20 {
         let (_, secret) = tokens.create(of_ann()).await.expect("a token");
         tokens.caller(secret.expose_secret().as_bytes()).expect("a caller");
@@ -222,7 +222,7 @@ async fn a_token_outlives_a_start_with_a_clock_that_is_far_ahead() {
     let (_folder, database) = database().await;
     let server = |at| {
         let store: Arc<dyn TokenStore> = Arc::new(database.clone());
-        Tokens::new(&TOKEN.to_owned().into(), Some(store), Arc::new(ManualClock::at(at)))
+        Tokens::new(&TOKEN.to_owned().into(), store, Arc::new(ManualClock::at(at)))
     };
     let tomorrow = Some((BEGAN + 24 * 3600) * 1000);
     let (_, secret) = server(BEGAN).create(NewToken { expires_unix_ms: tomorrow, ..of_ann() }).await.expect("a token");
@@ -240,7 +240,7 @@ async fn what_a_token_opened_ends_with_it_while_the_database_is_away() {
     let (_folder, database) = database().await;
     let store: Arc<dyn TokenStore> = Arc::new(database.clone());
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone());
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), store, clock.clone());
     let expires_unix_ms = Some(1_800_000_060_000);
     let (_, secret) = tokens.create(NewToken { expires_unix_ms, ..of_ann() }).await.expect("a token");
     let opened = tokens.caller(secret.expose_secret().as_bytes()).expect("a caller").token;
@@ -257,7 +257,7 @@ async fn a_token_that_expired_by_a_clock_that_was_ahead_opens_streams_again() {
     let (_folder, database) = database().await;
     let store: Arc<dyn TokenStore> = Arc::new(database);
     let clock = Arc::new(ManualClock::at(1_800_000_000));
-    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone());
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), store, clock.clone());
     let expires_unix_ms = Some(1_800_000_060_000);
     let (record, secret) = tokens.create(NewToken { expires_unix_ms, ..of_ann() }).await.expect("a token");
     let caller = || tokens.caller(secret.expose_secret().as_bytes());
@@ -277,7 +277,7 @@ async fn slow_store_of_another() -> (TempDir, Arc<ManualClock>, Arc<Slow>, Secre
     let (folder, database) = database().await;
     let clock = Arc::new(ManualClock::at(1_800_000_000));
     let other: Arc<dyn TokenStore> = Arc::new(database.clone());
-    let other = Tokens::new(&TOKEN.to_owned().into(), Some(other), clock.clone());
+    let other = Tokens::new(&TOKEN.to_owned().into(), other, clock.clone());
     let (_, secret) = other.create(of_ann()).await.expect("a token");
     let store = Arc::new(Slow::on(database, &clock));
     (folder, clock, store, secret)
@@ -288,7 +288,7 @@ async fn a_reading_that_is_never_answered_is_given_up() {
     let (_folder, clock, store, secret) = slow_store_of_another().await;
     store.hangs.store(true, Ordering::Relaxed);
     let slow: Arc<dyn TokenStore> = store.clone();
-    let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock));
+    let tokens = Arc::new(Tokens::new(&TOKEN.to_owned().into(), slow, clock));
     let stop = CancellationToken::new();
     let following = tokio::spawn(Arc::clone(&tokens).follow(stop.clone()));
     until("the first round waits", async || !store.hangs.load(Ordering::Relaxed)).await;
@@ -306,7 +306,7 @@ async fn a_reading_that_is_never_answered_is_given_up() {
 async fn a_token_that_another_server_made_is_known_after_a_slow_reading() {
     let (_folder, clock, store, secret) = slow_store_of_another().await;
     let slow: Arc<dyn TokenStore> = store.clone();
-    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(slow), clock);
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), slow, clock);
     // On a busy machine its other statements may take the rest of the time.
     until("it is read", async || {
         store.is_late.store(true, Ordering::Relaxed);
@@ -323,7 +323,7 @@ async fn last_uses_that_were_not_stored_are_stored_by_the_next_round() {
     let store = Arc::new(Slow::on(database.clone(), &clock));
     store.fails.store(true, Ordering::Relaxed);
     let failing: Arc<dyn TokenStore> = store.clone();
-    let tokens = Tokens::new(&TOKEN.to_owned().into(), Some(failing), clock);
+    let tokens = Tokens::new(&TOKEN.to_owned().into(), failing, clock);
     let (_, secret) = tokens.create(of_ann()).await.expect("a token");
     tokens.caller(secret.expose_secret().as_bytes()).expect("a caller");
     let stored = async || database.changed(0).await.expect("tokens")[0].used_unix_ms;
@@ -340,7 +340,7 @@ async fn the_list_has_the_last_use_at_any_server() {
     let clock = Arc::new(ManualClock::at(1_800_000_000));
     let server = || {
         let store: Arc<dyn TokenStore> = Arc::new(database.clone());
-        Tokens::new(&TOKEN.to_owned().into(), Some(store), clock.clone())
+        Tokens::new(&TOKEN.to_owned().into(), store, clock.clone())
     };
     let (here, elsewhere) = (server(), server());
     let (_, secret) = here.create(of_ann()).await.expect("a token");

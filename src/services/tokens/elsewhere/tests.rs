@@ -9,14 +9,17 @@ use crate::{
         clock::{ManualClock, SystemClock},
         token::SUBJECT_MARK,
     },
-    ports::history::{HistoryLine, HistoryStore as _, LineEnd},
+    ports::{
+        database::TokenStore,
+        history::{HistoryLine, HistoryStore as _, LineEnd},
+    },
     services::tokens::NewToken,
 };
 
 const NOW_S: i64 = 1_800_000_000;
 
 fn tokens() -> Tokens {
-    Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(SystemClock))
+    Tokens::unstored(Arc::new(SystemClock))
 }
 
 fn new() -> NewToken {
@@ -40,7 +43,7 @@ fn operators_make_tokens_at_other_servers_and_no_connections() {
 async fn a_revocation_that_ends_nothing_is_not_remembered() {
     let (_folder, database) = Database::in_new_folder().await;
     let store: Arc<dyn TokenStore> = Arc::new(database);
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store), Arc::new(SystemClock));
+    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), store, Arc::new(SystemClock));
     let (record, _) = tokens.create(new()).await.expect("a token");
     tokens.revoke(record.id).await.expect("it ends");
     for id in [record.id, TokenId::new()] {
@@ -81,7 +84,7 @@ async fn own_runs_count_once_after_the_clock_was_set_back() {
     let (_folder, database) = Database::in_new_folder().await;
     let store: Arc<dyn TokenStore> = Arc::new(database.clone());
     let (clock, server) = (Arc::new(ManualClock::at(NOW_S)), InstanceId::new());
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store), clock.clone());
+    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), store, clock.clone());
     tokens.count_beside(server);
     let limits = TokenLimits { bytes_per_day: Some(500), ..TokenLimits::default() };
     let (owner, grant): (Principal, _) = ("ann".parse().expect("an owner"), Grant { limits, ..Grant::default() });
@@ -106,13 +109,13 @@ async fn own_runs_count_once_after_the_clock_was_set_back() {
     };
     let may_begin_after = async |run: HistoryLine| {
         database.write(&[run]).await.expect("stored");
-        tokens.read_spent(&database, READ_EVERY).await.expect("read");
+        tokens.read_spent(READ_EVERY).await.expect("read");
         tokens.begin(&owner.by(made.id), &language).is_ok()
     };
     // Of the process before this one.
     assert!(may_begin_after(line(server, NOW_S - 7200)).await);
     clock.set(NOW_S - 3600);
-    tokens.read_spent(&database, 1).await.expect("not due");
+    tokens.read_spent(1).await.expect("not due");
     assert!(may_begin_after(line(server, NOW_S - 3599)).await, "this process counts it itself");
     let far_ahead = line(InstanceId::new(), NOW_S + 365 * 24 * 3600);
     assert!(may_begin_after(far_ahead).await, "of a server whose clock was a year ahead");

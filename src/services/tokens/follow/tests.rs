@@ -10,10 +10,13 @@ use super::{
     super::{blank_record, digest, fresh},
     *,
 };
-use crate::domain::{
-    InstanceId, TokenId,
-    clock::{ManualClock, PacedClock},
-    token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK, TOKEN_MARK},
+use crate::{
+    domain::{
+        InstanceId, TokenId,
+        clock::{ManualClock, PacedClock},
+        token::{AccessRecord, CONNECTION_MARK, SUBJECT_MARK, TOKEN_MARK},
+    },
+    ports::database::TokenStore,
 };
 
 /// A database that has one token at most, and does not answer when some are to be removed.
@@ -70,7 +73,7 @@ impl TokenStore for Hanging {
 #[tokio::test(start_paused = true)]
 async fn the_stop_does_not_wait_for_the_removal_of_old_tokens() {
     let (store, clock) = (Arc::new(Hanging::default()), Arc::new(PacedClock(Instant::now())));
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store.clone()), clock);
+    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), store.clone(), clock);
     let stop = CancellationToken::new();
     let following = tokio::spawn(Arc::new(tokens).follow(stop.clone()));
     store.forgets.notified().await;
@@ -81,7 +84,7 @@ async fn the_stop_does_not_wait_for_the_removal_of_old_tokens() {
 /// Tokens of a database in which this subject ends while it is read or stored.
 fn ending(subject: &TokenRecord) -> Arc<Tokens> {
     let (store, clock) = (Arc::new(Hanging::default()), Arc::new(ManualClock::at(1_800_000_000)));
-    let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), Some(store.clone()), clock));
+    let tokens = Arc::new(Tokens::new(&"0123456789abcdef".to_owned().into(), store.clone(), clock));
     drop(store.ends.set((Arc::downgrade(&tokens), subject.clone())));
     tokens
 }
@@ -108,7 +111,7 @@ async fn a_subject_that_ends_while_it_is_stored_stays_refused() {
 #[test]
 fn tokens_that_ended_long_ago_are_forgotten_whichever_server_removed_them() {
     const LONG_AGO: Option<i64> = Some(99);
-    let tokens = Tokens::new(&"0123456789abcdef".to_owned().into(), None, Arc::new(ManualClock::at(1_800_000_000)));
+    let tokens = Tokens::unstored(Arc::new(ManualClock::at(1_800_000_000)));
     let record = |mark: &str, expires_unix_ms, revoked_unix_ms| {
         let (digest, prefix) = (digest(fresh(mark).expose_secret().as_bytes()), mark.to_owned());
         TokenRecord { prefix, digest, expires_unix_ms, revoked_unix_ms, ..blank_record() }
