@@ -158,7 +158,7 @@ impl Parts {
         });
         let api = ApiParts {
             containers: Containers::new(runs.clone()),
-            kernels: Kernels::new(runs.clone(), SystemClock.unix_s()),
+            kernels: Kernels::new(runs.clone(), SystemClock.unix_s(), http::jupyter::question_line),
             files: Arc::clone(&shared.files),
             tokens: Arc::clone(&shared.tokens),
             network: shared.network.clone(),

@@ -45,7 +45,7 @@ use super::{
     tasks::Tasks,
 };
 use crate::{
-    domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId},
+    domain::{Code, ConversationId, ConversationKey, Failure, Language, Principal, SessionId, tools::Approval},
     ports::runner::Runner,
 };
 
@@ -56,6 +56,10 @@ const CONNECTIONS_MAX: usize = 32;
 const OWNER_CONNECTIONS_MAX: usize = 128;
 /// The longest id of a message, and of a client, in bytes.
 const ID_BYTES_MAX: usize = 256;
+
+/// The line beside the output of a cell that waits until a person answers a question: it says how the API takes the
+/// answer.
+pub type QuestionLine = fn(&Approval) -> String;
 
 /// The service. A clone is the same.
 #[derive(Clone)]
@@ -68,6 +72,7 @@ struct Inner {
     owner_connections: Shares<Principal>,
     documents: Documents,
     started_unix_s: i64,
+    question_line: QuestionLine,
     tasks: Tasks,
 }
 
@@ -146,7 +151,7 @@ pub struct ConnectionPlace {
 
 impl Kernels {
     /// The server was started at this time.
-    pub fn new(runs: Runs, started_unix_s: i64) -> Self {
+    pub fn new(runs: Runs, started_unix_s: i64, question_line: QuestionLine) -> Self {
         Self(Arc::new(Inner {
             sessions: runs.sessions().clone(),
             runs,
@@ -154,6 +159,7 @@ impl Kernels {
             owner_connections: Shares::new(OWNER_CONNECTIONS_MAX),
             documents: Documents::default(),
             started_unix_s,
+            question_line,
             tasks: Tasks::default(),
         }))
     }

@@ -20,7 +20,12 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::{ApiCall, ApiError, ApiParts, RequestBody, json};
-use crate::domain::{Code, ConversationId, ConversationKey, Failure, SafePath, SessionId, path::decode_component};
+use crate::domain::{
+    Code, ConversationId, ConversationKey, Failure, SafePath, SessionId,
+    path::decode_component,
+    text::shown,
+    tools::{Approval, ProposedCall},
+};
 
 /// Where the surface is.
 pub const ROOT: &str = "/jupyter";
@@ -31,6 +36,13 @@ const PINNED: &str = "/jupyter/c/";
 /// Values in a body that is no file.
 const VALUES_MAX: usize = 1000;
 const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// What a person reads beside a cell that waits for an answer.
+pub fn question_line(question: &Approval) -> String {
+    let ProposedCall { server, tool, .. } = &question.call;
+    let (call, id) = (shown(&format!("{server}/{tool}")), question.id);
+    format!("[The cell waits until a person allows it to call {call}: answer by POST /v1/approvals/{id}.]\n")
+}
 
 /// The routes. They must be mounted behind a middleware that puts a `Principal` into the request's extensions.
 pub fn router(parts: ApiParts) -> Router {

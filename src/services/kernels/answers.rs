@@ -5,10 +5,7 @@ use serde_json::{Value, json};
 
 use super::ID_BYTES_MAX;
 use crate::{
-    domain::{
-        Failure, text,
-        tools::{Approval, ProposedCall},
-    },
+    domain::Failure,
     services::sessions::{
         message::{Channel, Header, KernelMessage},
         own_message,
@@ -58,13 +55,6 @@ impl KernelSender {
             state("idle"),
         ]
     }
-}
-
-/// The line that asks a person for what a cell waits for.
-pub(super) fn asks(question: &Approval) -> String {
-    let ProposedCall { server, tool, .. } = &question.call;
-    let (call, id) = (text::shown(&format!("{server}/{tool}")), question.id);
-    format!("[The cell waits until a person allows it to call {call}: answer by POST /v1/approvals/{id}.]\n")
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    ConnectionEnd, Hub, Inner,
+    ConnectionEnd, Hub, Inner, QuestionLine,
     answers::KernelSender,
     cells::Cells,
     order::{Order, OrderReceiver, orders},
@@ -64,6 +64,7 @@ struct Buffer {
 
 pub(super) struct HubTask {
     runs: Runs,
+    question_line: QuestionLine,
     /// To the session's kernel, and to its last one while it has none.
     link: KernelLink,
     new_clients: mpsc::UnboundedReceiver<Client>,
@@ -104,6 +105,7 @@ impl Inner {
         let restarts = TaskTracker::new();
         let task = HubTask {
             runs: self.runs.clone(),
+            question_line: self.question_line,
             link,
             new_clients,
             orders: new_orders,

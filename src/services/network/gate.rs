@@ -146,7 +146,7 @@ impl SandboxGate {
         };
         format!(
             "The operator can name it: hosts = [\"{target}\"]{every_token} below [network.<name>]{whose} in \
-             sandbox.toml, or on /admin."
+             sandbox.toml, or on the admin page."
         )
     }
 }

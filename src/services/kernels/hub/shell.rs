@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        answers::asks,
         cells::Cell,
         order::Capacity,
         turn::{StopReason, Watch},
@@ -116,10 +115,10 @@ impl HubTask {
         if let Some(cell) = self.cells.running() {
             cell.begun = Some((turn.run_begun(&cell.code.text), Instant::now()));
             self.watched = Some(cell.header.clone());
-            let (header, notes) = (cell.header.clone(), self.notes.0.clone());
+            let (header, notes, question_line) = (cell.header.clone(), self.notes.0.clone(), self.question_line);
             self.link.reporter.to(Box::new(move |event| {
                 if let EventKind::Approval(question) = event {
-                    drop(notes.send((header.clone(), asks(&question))));
+                    drop(notes.send((header.clone(), question_line(&question))));
                 }
             }));
         }
