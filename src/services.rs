@@ -48,10 +48,10 @@ use crate::{
 };
 
 /// Cuts a page to its length: what the next one begins after, where more items than `limit` were found.
-fn cut<T, A>(items: &mut Vec<T>, limit: usize, place: impl FnOnce(&T) -> A) -> Option<A> {
+fn cut<T, A>(items: &mut Vec<T>, limit: usize, cursor: impl FnOnce(&T) -> A) -> Option<A> {
     let more = items.len() > limit;
     items.truncate(limit);
-    items.last().filter(|_| more).map(place)
+    items.last().filter(|_| more).map(cursor)
 }
 
 /// How many of the items, from the first one on, fit into so many bytes together: at least one.

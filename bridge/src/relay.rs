@@ -153,7 +153,7 @@ impl Relay {
     /// Relays until the session is over. The kernel is gone then.
     ///
     /// # Errors
-    /// Why the session was given up, as the server is told.
+    /// Why the session was given up, as it is reported to the server.
     pub async fn run(mut self) -> Result<(), String> {
         while let Some(event) = self.next().await {
             let is_over = match event {

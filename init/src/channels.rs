@@ -74,7 +74,7 @@ impl Channels {
             return self.ended();
         }
         match &self.socket {
-            // Where the process has closed its end, reading finds that too, and then the server is told.
+            // Where the process has closed its end, reading finds that too, and then the server is notified.
             Some(socket) if !self.inbox.write_all(bytes, socket) => self.inbox.discard(),
             None if self.port.is_some() => self.inbox.push(bytes),
             _ => {}

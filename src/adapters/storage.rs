@@ -112,7 +112,7 @@ impl ConversationFolder for Folder {
 
     fn write(&self, path: &SafePath, bytes: &[u8]) -> FsResult<Entry> {
         let mut whole = Incoming::file(self).map_err(not_written)?;
-        whole.append(bytes).and_then(|()| whole.place(path)).map_err(not_written)
+        whole.append(bytes).and_then(|()| whole.persist(path)).map_err(not_written)
     }
 
     fn incoming(self: Box<Self>) -> FsResult<Box<dyn IncomingFile>> {

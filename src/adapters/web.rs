@@ -35,7 +35,7 @@ pub struct Web {
     judged: Client,
     any: Client,
     judge: Judge,
-    places: Semaphore,
+    permits: Semaphore,
 }
 
 /// Why the clients cannot be made.
@@ -81,7 +81,7 @@ impl Web {
                 .build()?,
             any: client().build()?,
             judge,
-            places: Semaphore::new(CLIENT_NAMED_MAX),
+            permits: Semaphore::new(CLIENT_NAMED_MAX),
         })
     }
 
@@ -108,7 +108,7 @@ impl crate::ports::web::Web for Web {
         let (client, _place) = match named_by {
             NamedBy::Operator => (&self.any, None),
             NamedBy::Client if !self.may_ask(&address) => return Err(WebError::Forbidden),
-            NamedBy::Client => (&self.judged, Some(self.places.try_acquire().map_err(|_| WebError::Busy)?)),
+            NamedBy::Client => (&self.judged, Some(self.permits.try_acquire().map_err(|_| WebError::Busy)?)),
         };
         let failed = |error: reqwest::Error| {
             if named_by == NamedBy::Operator {

@@ -5,14 +5,14 @@
 //! serve ── one task for each connection; `shutdown` stops accepting, `abandon` stops waiting for open connections
 //! ```
 //!
-//! A connection that became a WebSocket keeps its place and its turn; `abandon` ends it.
+//! A connection that became a WebSocket keeps its slot and its turn; `abandon` ends it.
 //!
-//! [`places`] decides which request is answered when places are short, and which connection is closed; [`connection`]
-//! enforces the time limits of each, by the events of its [`socket`]. When places are short, each answer closes its
+//! [`slots`] decides which request is answered when slots are scarce, and which connection is closed; [`connection`]
+//! enforces the time limits of each, by the events of its [`socket`]. When slots are scarce, each answer closes its
 //! connection.
 
 mod connection;
-mod places;
+mod slots;
 mod socket;
 
 use std::{convert::Infallible, net::Ipv6Addr, pin::pin, sync::Arc, time::Duration};
@@ -31,7 +31,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-use self::{connection::Connection, places::Places, socket::Watched};
+use self::{connection::Connection, slots::ConnectionSlots, socket::Watched};
 use crate::{
     api::http::{
         arrival,
@@ -56,7 +56,7 @@ const UNSENT_BYTES_MAX: u32 = 64 << 10;
 #[derive(Clone)]
 pub struct Surface {
     pub router: Router,
-    /// Decide which requests are served when places are short.
+    /// Decide which requests are served when slots are scarce.
     pub tokens: Arc<Tokens>,
 }
 
@@ -81,12 +81,12 @@ pub async fn serve(
 ) {
     let mut http = http1::Builder::new();
     http.header_read_timeout(None).max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
-    let places = Places::new(settings);
+    let slots = ConnectionSlots::new(settings);
     let connections = TaskTracker::new();
     loop {
         let accepted = async {
             let (stream, address) = listener.accept().await?;
-            Ok::<_, std::io::Error>((stream, places.open(network(address.ip())).await))
+            Ok::<_, std::io::Error>((stream, slots.open(network(address.ip())).await))
         };
         let (stream, connection) = tokio::select! {
             () = shutdown.cancelled() => break,

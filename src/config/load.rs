@@ -60,11 +60,11 @@ pub fn logs_json(sources: &Sources) -> bool {
 /// Every source; later ones win.
 fn read_all(sources: &Sources) -> Result<Vec<Source>, ConfigError> {
     let mut all = vec![defaults(), Source::pairs(&sources.fallbacks, "the command", false)];
-    if let Some((text, place)) = read(sources.file.as_deref(), "sandbox.toml")? {
-        all.push(Source::toml(&text, place)?);
+    if let Some((text, origin)) = read(sources.file.as_deref(), "sandbox.toml")? {
+        all.push(Source::toml(&text, origin)?);
     }
-    if let Some((text, place)) = read(sources.env_file.as_deref(), ".env")? {
-        all.push(Source::env_file(&text, &place)?);
+    if let Some((text, origin)) = read(sources.env_file.as_deref(), ".env")? {
+        all.push(Source::env_file(&text, &origin)?);
     }
     all.extend(given(sources));
     Ok(all)
@@ -88,34 +88,34 @@ fn defaults() -> Source {
 
 /// One source: every pair has its name as it is written there and the name in the environment.
 struct Source {
-    place: String,
+    origin: String,
     pairs: Vec<(String, String, Value)>,
     /// Other programs have names there too.
     shared: bool,
 }
 
 impl Source {
-    fn pairs(pairs: &[(String, String)], place: &str, shared: bool) -> Self {
+    fn pairs(pairs: &[(String, String)], origin: &str, shared: bool) -> Self {
         let one = |(name, value): &(String, String)| {
             // A root is named as SANDBOX_ROOT is, too.
             let known = if name == "SANDBOX_SKILLS_ROOT" { "SANDBOX_SKILLS__ROOT" } else { name };
             (name.clone(), known.to_owned(), Value::from(value.trim()))
         };
         let pairs = pairs.iter().map(one).collect();
-        Self { place: place.to_owned(), pairs, shared }
+        Self { origin: origin.to_owned(), pairs, shared }
     }
 
-    fn env_file(text: &str, place: &str) -> Result<Self, ConfigError> {
+    fn env_file(text: &str, origin: &str) -> Result<Self, ConfigError> {
         let pairs: Result<Vec<_>, _> = dotenvy::from_read_iter(text.as_bytes()).collect();
         let pairs = pairs
-            .map_err(|_| ConfigError(format!("{place} has a line that is not `NAME=value`: correct or remove it.")))?;
-        Ok(Self::pairs(&pairs, place, true))
+            .map_err(|_| ConfigError(format!("{origin} has a line that is not `NAME=value`: correct or remove it.")))?;
+        Ok(Self::pairs(&pairs, origin, true))
     }
 
     /// A table is a section; the other keys are names as in the environment.
-    fn toml(text: &str, place: String) -> Result<Self, ConfigError> {
+    fn toml(text: &str, origin: String) -> Result<Self, ConfigError> {
         let parsed: Dict = Figment::from(Toml::string(text)).extract().map_err(|error| {
-            ConfigError(format!("{place} is not valid TOML: {}.", unquoted(&error.kind.to_string())))
+            ConfigError(format!("{origin} is not valid TOML: {}.", unquoted(&error.kind.to_string())))
         })?;
         let mut pairs = Vec::new();
         for (key, value) in parsed {
@@ -126,13 +126,13 @@ impl Source {
                 value => pairs.push((key.clone(), key, value)),
             }
         }
-        Ok(Self { place, pairs, shared: false })
+        Ok(Self { origin, pairs, shared: false })
     }
 }
 
 impl Provider for Source {
     fn metadata(&self) -> Metadata {
-        Metadata::named(self.place.clone())
+        Metadata::named(self.origin.clone())
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, Error> {
@@ -152,7 +152,7 @@ impl Provider for Source {
                     figment = figment.merge(Serialized::default(&path, plain.as_ref().unwrap_or(value)));
                 }
                 None if self.shared && !name.starts_with("SANDBOX_") => {}
-                None => return Err(unknown(shown, &self.place).into()),
+                None => return Err(unknown(shown, &self.origin).into()),
             }
         }
         figment.data()
@@ -186,7 +186,7 @@ fn unquoted(text: &str) -> String {
     let mut lines = text.trim().lines();
     match lines.next().and_then(|first| first.strip_prefix("TOML parse error at ")) {
         // The quoted line is between two others.
-        Some(place) => iter::once(place).chain(lines.skip(3)).collect::<Vec<_>>().join(", "),
+        Some(origin) => iter::once(origin).chain(lines.skip(3)).collect::<Vec<_>>().join(", "),
         None => text.trim().to_owned(),
     }
 }
@@ -194,17 +194,17 @@ fn unquoted(text: &str) -> String {
 /// The text of a file and its name.
 fn read(named: Option<&Path>, default: &str) -> Result<Option<(String, String)>, ConfigError> {
     let path = named.unwrap_or(Path::new(default));
-    let place = path.display().to_string();
+    let origin = path.display().to_string();
     match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some((text, place))),
+        Ok(text) => Ok(Some((text, origin))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
-        Err(error) => Err(ConfigError(format!("{place} cannot be read: {error}."))),
+        Err(error) => Err(ConfigError(format!("{origin} cannot be read: {error}."))),
     }
 }
 
-fn unknown(name: &str, place: &str) -> String {
+fn unknown(name: &str, origin: &str) -> String {
     format!(
-        "`{}` in {place} is not a setting: correct or remove it; \
+        "`{}` in {origin} is not a setting: correct or remove it; \
          `mcp-sandbox-server config table` lists every setting.",
         shown(name)
     )

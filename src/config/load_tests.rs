@@ -147,8 +147,8 @@ fn secrets_of_programs_are_checked_and_never_shown() {
 #[test]
 fn wrong_field_of_a_network_policy_is_named() {
     for (hosts, why) in [("*.com", "covers the hosts of many owners"), ("a b", "is not a host")] {
-        let told = refused(&[("SANDBOX_NETWORK__WEB", hosts)]);
-        assert!(told.starts_with("SANDBOX_NETWORK__WEB: `hosts`: ") && told.contains(why), "{told}");
+        let message = refused(&[("SANDBOX_NETWORK__WEB", hosts)]);
+        assert!(message.starts_with("SANDBOX_NETWORK__WEB: `hosts`: ") && message.contains(why), "{message}");
     }
 }
 

@@ -133,13 +133,13 @@ impl FromStr for ConversationKey {
     }
 }
 
-/// The first place of the owner who has the most places.
+/// The first index of the owner who is named most often.
 pub fn first_of_most<'a>(owners: impl Iterator<Item = &'a Principal>) -> Option<usize> {
-    let mut places: HashMap<&Principal, (usize, usize)> = HashMap::new();
+    let mut counts: HashMap<&Principal, (usize, usize)> = HashMap::new();
     for (at, owner) in owners.enumerate() {
-        places.entry(owner).or_insert((0, at)).0 += 1;
+        counts.entry(owner).or_insert((0, at)).0 += 1;
     }
-    places.into_values().max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first)
+    counts.into_values().max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first)
 }
 
 #[cfg(test)]

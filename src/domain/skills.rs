@@ -95,7 +95,7 @@ impl SkillFolders {
     pub const PUBLIC: &str = "/skills/public";
     pub const USER: &str = "/skills/user";
 
-    /// Each with its place in the sandbox.
+    /// Each with its path in the sandbox.
     pub fn mounts(&self) -> impl Iterator<Item = (&PathBuf, &'static str)> {
         let public = self.public.iter().map(|path| (path, Self::PUBLIC));
         public.chain(self.user.iter().map(|path| (path, Self::USER)))

@@ -85,7 +85,7 @@ pub fn items(list: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a name is of this form, in which `*` stands for any characters. Each part between two of them is looked for
-/// once, where it is first: an earlier place leaves more to the parts after it.
+/// once, where it is first: an earlier position leaves more to the parts after it.
 pub fn is_like(form: &str, name: &str) -> bool {
     let mut parts = form.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
@@ -146,6 +146,6 @@ mod tests {
         }
         let (text, form) = ("a".repeat(60), "*a".repeat(30));
         assert!(is_like(&form, &text));
-        assert!(!is_like(&(form + "b"), &text), "no place is tried again");
+        assert!(!is_like(&(form + "b"), &text), "no position is tried again");
     }
 }

@@ -29,7 +29,7 @@ pub trait PackageStore: fmt::Debug + Send + Sync {
 
     /// Puts a tree into a conversation, which is made where it is missing, in place of the one that is there. Programs
     /// see the old one or the new, never a part.
-    fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> FsResult<()>;
+    fn put(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> FsResult<()>;
 
     /// Deletes trees of every owner that were not used for some time, and of each owner those that were used least
     /// recently as long as all of them take more. What is left.

@@ -172,7 +172,7 @@ pub trait IncomingFile: fmt::Debug + Send {
     fn moved_to(self: Box<Self>, there: Box<dyn ConversationFolder>) -> FsResult<Box<dyn IncomingFile>>;
 
     /// As [`ConversationFolder::write`] with the bytes that were appended.
-    fn place(self: Box<Self>, path: &SafePath) -> FsResult<Entry>;
+    fn persist(self: Box<Self>, path: &SafePath) -> FsResult<Entry>;
 }
 
 /// A folder or a plain file that a walk found.

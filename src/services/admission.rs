@@ -1,12 +1,12 @@
 //! Admission of runs: slots, one run at a time in a conversation, a bounded queue in front of both, and a rate.
 //!
-//! A [`Ticket`] is a place (running or waiting), a [`Permit`] is the right to start. Both are returned by being
+//! A [`Ticket`] is an admitted run (running or waiting), a [`Permit`] is the right to start. Both are returned by being
 //! dropped. Nothing here knows what a run does.
 //!
 //! **Fair between conversations.** A run first waits for the lock of its conversation and only then for a slot, and
 //! slots are assigned in order of request. So at most one run of each conversation waits for a slot, its next one
 //! queues behind all others, and conversations alternate however many runs each has. A conversation has a maximum of
-//! places, so none can fill the queue alone.
+//! runs, so none can fill the queue alone.
 //!
 //! **Fair between owners** in the same way: of each owner one run at a time waits for a slot. What the requests of the
 //! admitted runs keep in memory is bounded, for all and for each owner.
@@ -60,7 +60,7 @@ pub type ConversationLock = OwnedMutexGuard<()>;
 #[derive(Debug)]
 pub struct Admission {
     queue: Arc<Queue>,
-    places: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
     slots: Arc<Semaphore>,
     conversations: Shares<ConversationKey>,
     locks: WeakMap<ConversationKey, AsyncMutex<()>>,
@@ -74,7 +74,7 @@ pub struct Admission {
 #[derive(Debug)]
 pub struct Ticket {
     entry: QueueEntry,
-    place: Place,
+    held: HeldCapacity,
     lock: Arc<AsyncMutex<()>>,
     slots: Arc<Semaphore>,
     wait_max: Duration,
@@ -83,15 +83,15 @@ pub struct Ticket {
 /// The right to start one program in one conversation.
 #[derive(Debug)]
 pub struct Permit {
-    // Dropped in this order: the slot and the conversation are free before the place is.
+    // Dropped in this order: the slot and the conversation are free before the capacity is.
     slot: OwnedSemaphorePermit,
     _lock: ConversationLock,
-    _place: Place,
+    _held: HeldCapacity,
 }
 
 /// What an admitted run holds from its conversation, its owner and all, whether it waits or runs.
 #[derive(Debug)]
-struct Place {
+struct HeldCapacity {
     _of_conversation: OwnedSemaphorePermit,
     of_owner: Share,
     _memory: HeldMemory,
@@ -103,7 +103,7 @@ impl Admission {
         let slots = options.slots.max(1);
         Self {
             queue: Arc::default(),
-            places: Arc::new(Semaphore::new(slots + options.queue_max)),
+            capacity: Arc::new(Semaphore::new(slots + options.queue_max)),
             slots: Arc::new(Semaphore::new(slots)),
             conversations: Shares::new(options.conversation_max.clamp(1, Semaphore::MAX_PERMITS)),
             locks: WeakMap::default(),
@@ -114,19 +114,19 @@ impl Admission {
         }
     }
 
-    /// Whether any run would be refused now, to be called before a body is read. Takes no place, since a slow sender
+    /// Whether any run would be refused now, to be called before a body is read. Takes no capacity, since a slow sender
     /// would hold it meanwhile. [`Self::enter`] decides.
     ///
     /// # Errors
     /// [`Code::QueueFull`], [`Code::RateLimited`].
     pub fn check_capacity(&self, who: &Principal) -> Result<(), Failure> {
-        if self.places.available_permits() == 0 {
+        if self.capacity.available_permits() == 0 {
             return Err(full());
         }
         self.rate.as_ref().map_or(Ok(()), |rate| rate.check_capacity(who))
     }
 
-    /// A place for a run of this conversation whose request holds this many bytes, at once or not at all. `count`
+    /// Capacity for a run of this conversation whose request holds this many bytes, at once or not at all. `count`
     /// counts the run elsewhere, once there is room.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Admission {
         count: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<(Ticket, T), Failure> {
         let who = &conversation.owner;
-        let of_all = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
+        let of_all = Arc::clone(&self.capacity).try_acquire_owned().map_err(|_| full())?;
         let of_owner = self.owners.take(who).ok_or_else(full)?;
         let of_conversation = self.conversations.of(conversation).try_acquire_owned().map_err(|_| {
             let why = format!(
@@ -157,7 +157,7 @@ impl Admission {
         self.rate.as_ref().map_or(Ok(()), |rate| rate.take(who))?;
         let ticket = Ticket {
             entry: Queue::join(&self.queue, who),
-            place: Place { _of_conversation: of_conversation, of_owner, _memory: memory, _of_all: of_all },
+            held: HeldCapacity { _of_conversation: of_conversation, of_owner, _memory: memory, _of_all: of_all },
             lock: self.locks.of(conversation, AsyncMutex::default),
             slots: Arc::clone(&self.slots),
             wait_max: self.options.wait_max,
@@ -199,14 +199,14 @@ impl Ticket {
     /// # Errors
     /// [`Code::QueueTimeout`] when it takes too long.
     pub async fn turn(self) -> Result<Permit, Failure> {
-        let Self { entry, place, lock, slots, wait_max } = self;
+        let Self { entry, held, lock, slots, wait_max } = self;
         let both = async {
             let lock = lock.lock_owned().await;
-            let next = place.of_owner.next().await;
+            let next = held.of_owner.next().await;
             // The semaphore is never closed, so the error cannot happen; it is mapped anyway.
             let slot = slots.acquire_owned().await.map_err(|_| Failure::stopping())?;
             drop((next, entry));
-            Ok(Permit { slot, _lock: lock, _place: place })
+            Ok(Permit { slot, _lock: lock, _held: held })
         };
         timeout(wait_max, both).await.unwrap_or_else(|_| {
             Err(Failure::new(
@@ -222,7 +222,7 @@ impl Ticket {
 }
 
 impl Permit {
-    /// Gives back the conversation and the place.
+    /// Gives back the conversation and the capacity.
     pub fn into_slot(self) -> OwnedSemaphorePermit {
         self.slot
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The rows are those of one moment; the files are read after it, each once. A restore reads the whole archive and
-//! checks it before it changes anything. Nothing in an archive names a place outside of the conversation that it is in:
+//! checks it before it changes anything. Nothing in an archive names a path outside of the conversation that it is in:
 //! names are parsed as ids and as [`SafePath`], and only folders, plain files and further names of these are accepted.
 
 mod check;

@@ -265,8 +265,8 @@ pub fn page(report: &Report) -> Page {
         Page { error: Some(PageError { kind, message }), ..Page::default() }
     });
     // Refused connections of the page, and notices about its session.
-    let told = report.stderr.text.lines().map(str::trim).filter(|line| !line.is_empty());
-    page.notes.extend(told.map(|line| line.trim_matches(['[', ']']).to_owned()));
+    let notices = report.stderr.text.lines().map(str::trim).filter(|line| !line.is_empty());
+    page.notes.extend(notices.map(|line| line.trim_matches(['[', ']']).to_owned()));
     page.notes.truncate(NOTES_MAX);
     for note in &mut page.notes {
         note.truncate(note.floor_char_boundary(NOTE_BYTES_MAX));

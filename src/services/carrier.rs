@@ -158,14 +158,14 @@ async fn pass(sandbox: &mpsc::Sender<Bytes>, frame: Bytes) -> bool {
 
 /// Waits until the sandbox has written what was sent; how many entries it could not write.
 async fn taken(mut messages: impl Stream<Item = FileMessage> + Unpin) -> Option<u64> {
-    let told = async {
+    let written = async {
         loop {
             if let FileMessage::Taken { failed } = messages.next().await? {
                 return Some(failed);
             }
         }
     };
-    timeout(FRAME_MAX, told).await.ok().flatten()
+    timeout(FRAME_MAX, written).await.ok().flatten()
 }
 
 /// A sentence on what did not come back; nothing where all did.

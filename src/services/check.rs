@@ -56,7 +56,7 @@ pub struct Checker(Arc<Inner>);
 
 struct Inner {
     parts: SharedParts,
-    /// Admits checks alone: they take no places of runs.
+    /// Admits checks alone: they take no capacity of runs.
     admission: Admission,
     limits: Limits,
     program_bytes_max: usize,

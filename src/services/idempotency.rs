@@ -117,8 +117,8 @@ impl Idempotency {
         (key, digest): (String, Digest),
         begin: impl FnOnce(RunId) -> Result<T, Failure>,
     ) -> Result<Once<T>, Failure> {
-        let place = self.turns.of(&(who.clone(), key.clone()), AsyncMutex::default);
-        let turn = Arc::clone(&place).lock_owned().await;
+        let lock = self.turns.of(&(who.clone(), key.clone()), AsyncMutex::default);
+        let turn = Arc::clone(&lock).lock_owned().await;
         if let Some(known) = self.known(who, conversation, &key)? {
             return again(known, digest);
         }
@@ -145,7 +145,7 @@ impl Idempotency {
             Err(failure) => {
                 // The server that has the conversation is asked next, and must not find the key of this one.
                 drop(storing);
-                let is_removed = timeout(RELEASE_MAX, place.lock()).await.is_ok_and(|is_left| !*is_left);
+                let is_removed = timeout(RELEASE_MAX, lock.lock()).await.is_ok_and(|is_left| !*is_left);
                 let conversation = failure.conversation.clone().filter(|_| is_removed);
                 Err(Failure { conversation, ..failure })
             }
@@ -331,8 +331,8 @@ impl Keys {
         }
         self.known.insert(Arc::clone(&key), (digest, run));
         // Mostly at the end, and while keys are read, at the front.
-        let place = self.order.partition_point(|(other, ..)| *other <= at);
-        self.order.insert(place, (at, key, conversation));
+        let index = self.order.partition_point(|(other, ..)| *other <= at);
+        self.order.insert(index, (at, key, conversation));
     }
 }
 

@@ -136,7 +136,7 @@ pub enum MessageRefused {
 pub struct Connection {
     name: String,
     who: Principal,
-    place: ConnectionPlace,
+    slot: ConnectionSlot,
     reader: Reader,
     orders: OrderSender,
     end: Arc<OnceLock<ConnectionEnd>>,
@@ -144,7 +144,7 @@ pub struct Connection {
 }
 
 /// While it lives, a connection counts for its kernel and its owner.
-pub struct ConnectionPlace {
+pub struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
     _counted: TaskTrackerToken,
 }
@@ -210,7 +210,7 @@ impl Kernels {
         self.0.sessions.restart(who, id).await.map(|session| self.0.view(session))
     }
 
-    /// Connects a client to a kernel. A client that names itself takes the place of its earlier connection, and gets
+    /// Connects a client to a kernel. A client that names itself takes the slot of its earlier connection, and gets
     /// what came in between.
     ///
     /// # Errors
@@ -238,7 +238,7 @@ impl Kernels {
             let why = format!("This kernel has {CONNECTIONS_MAX} clients, as many as it may have: disconnect one.");
             return Err(Failure::new(Code::QueueFull, why));
         }
-        let place = ConnectionPlace { _permit: permit, _counted: hub.connections.token() };
+        let slot = ConnectionSlot { _permit: permit, _counted: hub.connections.token() };
         let (queue, following) = queue();
         let (reader, unread) = unread(following);
         let (unread, end) = (name.map(|_| unread), Arc::new(OnceLock::new()));
@@ -247,7 +247,7 @@ impl Kernels {
         // When the kernel has just ended, the queue ends at once.
         drop(hub.clients.send(client));
         let (orders, stop) = (hub.orders.clone(), inner.tasks.stop.clone());
-        Ok(Connection { name, who: who.clone(), place, reader, orders, end, stop })
+        Ok(Connection { name, who: who.clone(), slot, reader, orders, end, stop })
     }
 
     /// Ends every connection and waits for the tasks.
@@ -298,8 +298,8 @@ impl Connection {
     }
 
     /// Receives nothing more. What it has sent may still be passed on.
-    pub fn leave(self) -> ConnectionPlace {
-        self.place
+    pub fn leave(self) -> ConnectionSlot {
+        self.slot
     }
 
     /// Why the connection is over.
@@ -320,12 +320,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_comes_as_its_hub_ends_is_told_of_the_kernel_or_the_server() {
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
-        let place = ConnectionPlace { _permit: permit, _counted: TaskTracker::new().token() };
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
+        let slot = ConnectionSlot { _permit: permit, _counted: TaskTracker::new().token() };
         let ((queue, following), (orders, _)) = (queue(), order::orders());
         let (reader, _) = unread(following);
         let (name, who, end, stop) = (String::new(), Principal::default(), Arc::default(), CancellationToken::new());
-        let mut client = Connection { name, who, place, reader, orders, end, stop };
+        let mut client = Connection { name, who, slot, reader, orders, end, stop };
         drop(queue);
         assert!(client.next().await.is_none());
         assert_eq!(client.end(), ConnectionEnd::Ended("it has just ended".to_owned()));

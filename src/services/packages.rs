@@ -105,7 +105,7 @@ struct Inner {
     /// the second of two in one conversation adds to what that has by then.
     turns: Shares<Principal>,
     /// Those that run or wait.
-    places: Shares<Principal>,
+    capacity: Shares<Principal>,
     at_once: Semaphore,
     counts: Mutex<PackagesCounts>,
     steps: StepWatch,
@@ -155,7 +155,7 @@ impl Packages {
             parts,
             options,
             turns: Shares::new(1),
-            places: Shares::new(1 + WAITING_MAX),
+            capacity: Shares::new(1 + WAITING_MAX),
             at_once: Semaphore::new(AT_ONCE_MAX),
             counts: Mutex::default(),
             steps: StepWatch::default(),
@@ -249,7 +249,7 @@ impl Inner {
             let why = "Too many installations of this token wait: try again when some have ended.";
             Failure::new(Code::QueueFull, why).retry_after(10)
         };
-        let _place = self.places.of(owner).try_acquire_owned().map_err(full)?;
+        let _capacity = self.capacity.of(owner).try_acquire_owned().map_err(full)?;
         let _turn = self.turns.of(owner).acquire_owned().await.map_err(|_| internal())?;
         job.by.as_ref().map_or(Ok(()), Started::check)?;
         let (conversation, tool) = (job.wanted.conversation.clone(), job.tool);
@@ -266,7 +266,7 @@ impl Inner {
             let _one = self.at_once.acquire().await.map_err(|_| internal())?;
             self.make(&job, &asked, &key, tell).await?
         };
-        self.place(&job, key, &tree, &had).await?;
+        self.put(&job, key, &tree, &had).await?;
         if reused {
             self.counts.lock().reused += 1;
         } else {
@@ -277,7 +277,7 @@ impl Inner {
     }
 
     /// Puts a tree into the conversation, where its quota has room for it.
-    async fn place(&self, job: &Job, key: String, tree: &Tree, had: &Tree) -> Result<(), Failure> {
+    async fn put(&self, job: &Job, key: String, tree: &Tree, had: &Tree) -> Result<(), Failure> {
         let conversation = job.wanted.conversation.clone();
         let quota = Arc::clone(self.parts.files.quota());
         let writer = quota.writer(&conversation).await;
@@ -285,7 +285,7 @@ impl Inner {
         let (store, tool) = (Arc::clone(&self.parts.store), job.tool);
         let placed = tokio::task::spawn_blocking(move || {
             writer.reserve(&more)?;
-            let placed = store.place(&key, &conversation, tool);
+            let placed = store.put(&key, &conversation, tool);
             // Measured again with the next program.
             quota.measured(&conversation, None);
             placed.map_err(Failure::from)

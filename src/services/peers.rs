@@ -52,7 +52,7 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(10);
 const FORGOTTEN_AFTER: Duration = Duration::from_hours(1);
 /// A conversation in which nothing has been for so long is given back.
 const IDLE_MAX: Duration = Duration::from_mins(1);
-/// The same while the server stops: longer than a request takes from its check to its place in the queue.
+/// The same while the server stops: longer than a request takes from its check to its position in the queue.
 const LEAVING_IDLE: Duration = Duration::from_millis(500);
 /// How long a request waits for the database.
 const TAKE_MAX: Duration = Duration::from_millis(500);

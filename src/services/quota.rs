@@ -6,7 +6,7 @@
 //! ended, its usage is checked once more, since a program can name large files as its last act. `between` measures
 //! between the cells of a session.
 //!
-//! An owner may have a quota for all conversations together. It is checked in the same places, from the measurements of
+//! An owner may have a quota for all conversations together. It is checked at the same points, from the measurements of
 //! its conversations, but stops no program: a running one can exceed it by at most its own conversation's quota. In it
 //! an entry counts as a block at least, since empty files use up the inodes of all owners.
 //!

@@ -155,7 +155,7 @@ impl Runs {
         let admission = if owner.is_self_test() { &inner.checks } else { &inner.admission };
         let (ticket, started) = admission.enter(&request.conversation, request.bytes(), count)?;
         let position = ticket.position();
-        let place = position.now().unwrap_or(1);
+        let logged = position.now().unwrap_or(1);
         let (stdin, stdin_receiver) = request.stdin_open.then(|| stdin::open(request.line_meter())).unzip();
         let run = Arc::new(Run {
             id: request.id.unwrap_or_else(RunId::new),
@@ -171,7 +171,7 @@ impl Runs {
             cancel: inner.cancel_all.child_token(),
             result: std::sync::OnceLock::new(),
         });
-        run.log.add(EventKind::Queued { position: place });
+        run.log.add(EventKind::Queued { position: logged });
         let span = info_span!("run", run = %run.id);
         let begun = Instant::now();
         let task = RunTask {
@@ -194,7 +194,7 @@ impl Runs {
         };
         // The self-test is no client: its runs are not listed, and none of a client's is forgotten for them.
         if run.conversation.owner.is_self_test() {
-            inner.tasks.spawn(task.run(ticket, place).instrument(span));
+            inner.tasks.spawn(task.run(ticket, logged).instrument(span));
         } else {
             inner.registry.add(Arc::clone(&run));
             // Its token may have ended before the run could be found by `cancel_all_of`.
@@ -203,7 +203,7 @@ impl Runs {
             }
             let (inner, run) = (Arc::clone(inner), Arc::clone(&run));
             self.0.tasks.spawn(async move {
-                tokio::join!(task.run(ticket, place).instrument(span), inner.feed.follow(&run));
+                tokio::join!(task.run(ticket, logged).instrument(span), inner.feed.follow(&run));
                 inner.registry.finished(&run);
             });
         }

@@ -163,15 +163,15 @@ impl Skills {
         let unreadable = |_| upload::bad("The archive cannot be read: send a plain zip.");
         let (checked, turn) = checked.await.map_err(unreadable)?;
         let (files, front) = checked?;
-        let (name, place) = (name.clone(), source.clone());
+        let (name, target) = (name.clone(), source.clone());
         let replaced = self.on_disk(move |store| {
             let _turn = turn;
-            let names = store.names(&place)?;
+            let names = store.names(&target)?;
             if names.len() >= SKILLS_MAX && !names.contains(&name) {
                 let why = format!("There are {SKILLS_MAX} skills already: delete one first.");
                 return Err(Failure::new(Code::QuotaExceeded, why));
             }
-            store.replace(&place, &name, &files).map_err(not_changed)
+            store.replace(&target, &name, &files).map_err(not_changed)
         });
         let replaced = replaced.await?;
         info!(owner = owner.name(), skill = %front.name, replaced, "a skill was uploaded");

@@ -151,7 +151,7 @@ async fn what_the_cluster_refuses_is_a_sentence_that_says_what_to_do() {
             container(&json!({"image": "no.such/image:1", "imagePullPolicy": "Never"})),
             "ErrImageNeverPull",
         ),
-        ("contract-nowhere", elsewhere, "no node has a place"),
+        ("contract-nowhere", elsewhere, "no node has room"),
         ("contract-command", container(&json!({"command": ["/no/such"]})), "StartError"),
     ];
     world

@@ -1,5 +1,5 @@
 //! Sends what was changed, one frame after the other. The program may go on meanwhile: what is not there any more, or
-//! cannot be opened, is left out and told with the next round.
+//! cannot be opened, is left out and reported with the next round.
 
 use std::{collections::VecDeque, os::fd::OwnedFd};
 

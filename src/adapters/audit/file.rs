@@ -30,7 +30,7 @@ struct Head {
     pub hash: String,
 }
 
-/// What a line says of its place in the chain.
+/// What a line says of its position in the chain.
 #[derive(Debug, Deserialize)]
 struct Link {
     pub seq: u64,
@@ -82,7 +82,7 @@ impl fmt::Display for Head {
     }
 }
 
-/// The place of a line in the chain; `None` for a line that is not of a chain.
+/// The position of a line in the chain; `None` for a line that is not of a chain.
 fn link(line: &[u8]) -> Option<Link> {
     serde_json::from_slice(line).ok()
 }

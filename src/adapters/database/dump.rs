@@ -114,8 +114,8 @@ fn read(row: &AnyRow) -> DbResult<DumpedRow> {
 /// The names were checked: they are made of letters, digits and `_`.
 async fn insert(transaction: &mut Transaction<'_, Any>, table: &str, row: DumpedRow) -> DbResult<()> {
     let names: Vec<_> = row.keys().map(String::as_str).collect();
-    let places: Vec<_> = (1..=names.len()).map(|number| format!("${number}")).collect();
-    let statement = format!("INSERT INTO {table} ({}) VALUES ({})", names.join(", "), places.join(", "));
+    let placeholders: Vec<_> = (1..=names.len()).map(|number| format!("${number}")).collect();
+    let statement = format!("INSERT INTO {table} ({}) VALUES ({})", names.join(", "), placeholders.join(", "));
     let mut query = sqlx::query(AssertSqlSafe(statement));
     for (_, value) in row {
         query = match value {

@@ -40,8 +40,8 @@ impl PeerStore for Database {
     ) -> DbResult<InstanceId> {
         // A server that has changed its beat since it was read is not dead, whatever this one thinks.
         let mut is_dead = String::new();
-        for place in (5..).step_by(2).take(dead.len()) {
-            let _ = write!(is_dead, " AND NOT (peers.instance = ${place} AND peers.beat = ${})", place + 1);
+        for number in (5..).step_by(2).take(dead.len()) {
+            let _ = write!(is_dead, " AND NOT (peers.instance = ${number} AND peers.beat = ${})", number + 1);
         }
         let statement = format!(
             "INSERT INTO conversation_places (owner, conversation, instance, stamp) VALUES ($1, $2, $3, $4) \
@@ -109,7 +109,7 @@ mod tests {
         }
         let key = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
         let take =
-            async |by, stamp, dead: &[(InstanceId, i64)]| database.take(&key, by, stamp, dead).await.expect("a place");
+            async |by, stamp, dead: &[(InstanceId, i64)]| database.take(&key, by, stamp, dead).await.expect("a holder");
         assert_eq!((take(a, 1, &[]).await, take(a, 2, &[]).await), (a, a));
         for dead in [&[][..], &[(other, 7)], &[(a, 6), (other, 7)], &[(other, 7), (a, 8), (b, 7)]] {
             assert_eq!(take(b, 3, dead).await, a, "{dead:?}");
@@ -137,13 +137,13 @@ mod tests {
             let peer = Peer { instance, url: "http://127.0.0.1:1".to_owned() };
             database.announce(&peer, 7).await.expect("announced");
             let key = ConversationKey::new(Principal::default(), id.parse().expect("an id"));
-            assert_eq!(database.take(&key, instance, 1, &[]).await.expect("a place"), instance);
+            assert_eq!(database.take(&key, instance, 1, &[]).await.expect("a holder"), instance);
         }
         let left = async || {
             let statement = "SELECT instance FROM conversation_places ORDER BY conversation";
             let rows = sqlx::query(statement).fetch_all(&database.pool).await.expect("rows");
-            let places: Vec<InstanceId> = rows.iter().map(|row| parsed(row, "instance").expect("an id")).collect();
-            (database.peers().await.expect("servers").len(), places)
+            let holders: Vec<InstanceId> = rows.iter().map(|row| parsed(row, "instance").expect("an id")).collect();
+            (database.peers().await.expect("servers").len(), holders)
         };
         database.forget(a, 6).await.expect("done");
         assert_eq!(left().await, (2, vec![a, b]));
@@ -155,7 +155,7 @@ mod tests {
     #[tokio::test]
     async fn a_conversation_that_is_given_back_meanwhile_is_taken() {
         let (_folder, database) = Database::in_new_folder().await;
-        // In place of another server: a conversation that is there when one is to be taken is given back.
+        // In number of another server: a conversation that is there when one is to be taken is given back.
         let trigger = "CREATE TRIGGER given_back BEFORE INSERT ON conversation_places \
             WHEN EXISTS (SELECT 1 FROM conversation_places WHERE conversation = NEW.conversation) \
             BEGIN DELETE FROM conversation_places WHERE conversation = NEW.conversation; SELECT RAISE(IGNORE); END";
@@ -163,7 +163,7 @@ mod tests {
         let key = ConversationKey::new(Principal::default(), "c".parse().expect("an id"));
         let [a, b] = std::array::from_fn(|_| InstanceId::new());
         for (by, stamp) in [(a, 1), (b, 2)] {
-            assert_eq!(database.take(&key, by, stamp, &[]).await.expect("a place"), by);
+            assert_eq!(database.take(&key, by, stamp, &[]).await.expect("a holder"), by);
         }
         database.close().await;
     }

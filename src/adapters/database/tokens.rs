@@ -117,12 +117,12 @@ impl TokenStore for Database {
     ) -> DbResult<Vec<(TokenId, (u64, u64))>> {
         let mut spent = Vec::new();
         for some in tokens.chunks(TOKENS_AT_ONCE) {
-            let places = (4..4 + some.len()).map(|place| format!("${place}")).collect::<Vec<_>>().join(", ");
+            let placeholders = (4..4 + some.len()).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ");
             let statement = format!(
                 "SELECT token, CAST(COALESCE(SUM(COALESCE(cpu_ms, cpu_max_ms)), 0) AS BIGINT) AS cpu_ms, \
                  CAST(COALESCE(SUM(stdout_bytes + stderr_bytes), 0) AS BIGINT) AS bytes FROM history \
                  WHERE ended_ms >= $1 AND ended_ms < $1 + {AHEAD_MS} AND (instance <> $2 OR begun_ms < $3) \
-                 AND token IN ({places}) GROUP BY token"
+                 AND token IN ({placeholders}) GROUP BY token"
             );
             let query = sqlx::query(AssertSqlSafe(statement)).bind(since).bind(instance.to_string()).bind(began);
             let query = some.iter().fold(query, |query, token| query.bind(token.to_string()));

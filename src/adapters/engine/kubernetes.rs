@@ -84,7 +84,7 @@ pub struct TimeLimits {
     pub answer: Duration,
     /// From the creation of a pod until its container runs, with the fetching of its image.
     pub start: Duration,
-    /// How long a pod may be without a place on a node.
+    /// How long a pod may wait for a node that has room.
     pub unscheduled: Duration,
     /// Removing a pod.
     pub remove: Duration,

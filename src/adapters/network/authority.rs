@@ -115,7 +115,7 @@ pub(super) struct LeafCertificates {
     /// What the authority can certify.
     hosts: Vec<Host>,
     issuer: Issuer<'static, KeyPair>,
-    /// It follows each leaf: some clients know the authority by its place in what the host sends.
+    /// It follows each leaf: some clients know the authority by its position in what the host sends.
     root: CertificateDer<'static>,
     /// All leaves have this key.
     key: KeyPair,

@@ -188,7 +188,7 @@ impl<F: Borrow<Folder>> Incoming<F> {
     }
 
     /// Moves the file to its place, through a handle of its folder.
-    pub(super) fn place(mut self, path: &SafePath) -> Result<Entry, Errno> {
+    pub(super) fn persist(mut self, path: &SafePath) -> Result<Entry, Errno> {
         let conversation = self.conversation.borrow();
         let (folder, name) = path.split_last();
         for _ in 0..TRIES {
@@ -254,8 +254,8 @@ impl IncomingFile for Incoming<Folder> {
         Ok(Box::new((*self).handed_over().map_err(not_written)?))
     }
 
-    fn place(self: Box<Self>, path: &SafePath) -> FsResult<Entry> {
-        Incoming::place(*self, path).map_err(not_written)
+    fn persist(self: Box<Self>, path: &SafePath) -> FsResult<Entry> {
+        Incoming::persist(*self, path).map_err(not_written)
     }
 }
 

@@ -267,11 +267,11 @@ mod tests {
 
     #[test]
     fn a_file_whose_path_is_too_long_leaves_the_number_unknown_also_behind_the_page() {
-        let place = tempfile::tempdir().expect("a folder");
-        std::fs::write(place.path().join("file"), "a").expect("written");
-        let stat = look(CWD, place.path().join("file"), StatxFlags::BASIC_STATS).expect("a file");
-        std::fs::create_dir(place.path().join("empty")).expect("a folder");
-        let empty = OwnedFd::from(std::fs::File::open(place.path().join("empty")).expect("opened"));
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("file"), "a").expect("written");
+        let stat = look(CWD, folder.path().join("file"), StatxFlags::BASIC_STATS).expect("a file");
+        std::fs::create_dir(folder.path().join("empty")).expect("a folder");
+        let empty = OwnedFd::from(std::fs::File::open(folder.path().join("empty")).expect("opened"));
         let name = [b'z'; 200];
         for (levels, total) in [(19, Some(3)), (20, None)] {
             let mut walk = Walk::new(ListBounds { entries_max: 1, bytes_max: 1 << 20, depth_max: 32 });

@@ -74,8 +74,8 @@ impl PackageStore for DiskStorage {
         placed.map(Option::unwrap_or_default).map_err(failed("read"))
     }
 
-    fn place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> FsResult<()> {
-        self.try_place(key, conversation, tool).map_err(failed("write"))
+    fn put(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> FsResult<()> {
+        self.try_put(key, conversation, tool).map_err(failed("write"))
     }
 
     fn trim(&self, unused_since_unix_s: i64, owner_bytes_max: u64) -> FsResult<StoreSize> {
@@ -148,7 +148,7 @@ impl DiskStorage {
         Ok(Tree { note: note(&tree)?, usage: usage_below(&tree, &ceiling)? })
     }
 
-    fn try_place(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> Result<(), Errno> {
+    fn try_put(&self, key: &str, conversation: &ConversationKey, tool: Tool) -> Result<(), Errno> {
         let tree = open_own(&open_own(&self.packages_of(&conversation.owner)?, key)?, TREE)?;
         let there = self.try_create(conversation)?;
         there.try_mark()?;

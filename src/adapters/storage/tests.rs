@@ -38,30 +38,30 @@ fn users() -> RunnerUsers {
     RunnerUsers::one(1000)
 }
 
-struct Place {
+struct Fixture {
     /// Gone when dropped.
     root: tempfile::TempDir,
     storage: Arc<DiskStorage>,
     conversation: Folder,
 }
 
-fn place() -> Place {
-    place_in(&std::env::temp_dir())
+fn fixture() -> Fixture {
+    fixture_in(&std::env::temp_dir())
 }
 
-fn place_in(folder: &Path) -> Place {
+fn fixture_in(folder: &Path) -> Fixture {
     let root = tempfile::tempdir_in(folder).expect("a folder");
     let storage = Arc::new(DiskStorage::at(&root.path().join("root"), users()).expect("a root"));
     let conversation = storage.try_create(&id("c")).expect("a conversation");
-    Place { root, storage, conversation }
+    Fixture { root, storage, conversation }
 }
 
-impl Place {
+impl Fixture {
     fn data(&self) -> PathBuf {
         self.conversation.data().path
     }
 
-    /// Descriptors of this process below this place's root: those of other tests do not count.
+    /// Descriptors of this process below this fixture's root: those of other tests do not count.
     fn descriptors(&self) -> usize {
         let below = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
         let links = fs::read_dir("/proc/self/fd").expect("descriptors").filter_map(below);
@@ -97,7 +97,7 @@ fn names(listing: &Listing) -> Vec<String> {
 
 #[test]
 fn read_returns_what_write_stored_until_delete() {
-    let Place { conversation, storage, root } = place();
+    let Fixture { conversation, storage, root } = fixture();
     let written = conversation.write(&path("a/b/c.txt"), b"one").expect("written");
     assert_eq!((written.size, written.change), (3, Change::Created));
     assert_eq!(conversation.write(&path("a/b/c.txt"), b"three").expect("written").change, Change::Changed);
@@ -178,26 +178,29 @@ fn each_server_on_a_root_keeps_its_own_identity() {
 
 #[test]
 fn created_files_belong_to_the_program_user() {
-    let place = place();
-    place.conversation.write(&path("d/f"), b"x").expect("written");
+    let fixture = fixture();
+    fixture.conversation.write(&path("d/f"), b"x").expect("written");
     let owner = |at: PathBuf| fs::metadata(at).map(|m| (m.uid(), m.mode() & 0o7777)).expect("it is there");
-    let (conversation, files) = (owner(place.root.path().join("root/c")), owner(place.data()));
+    let (conversation, files) = (owner(fixture.root.path().join("root/c")), owner(fixture.data()));
     assert_eq!(conversation, (rustix::process::geteuid().as_raw(), 0o700));
     if root() {
         assert_eq!(files, (1000, 0o700));
-        assert_eq!((owner(place.data().join("d")), owner(place.data().join("d/f"))), ((1000, 0o755), (1000, 0o644)));
+        assert_eq!(
+            (owner(fixture.data().join("d")), owner(fixture.data().join("d/f"))),
+            ((1000, 0o755), (1000, 0o644))
+        );
         // An earlier process ended before it gave the folder away.
-        std::os::unix::fs::chown(place.data(), Some(0), Some(0)).expect("chown");
-        place.storage.create(&id("c")).expect("a conversation");
-        assert_eq!(owner(place.data()).0, 1000);
+        std::os::unix::fs::chown(fixture.data(), Some(0), Some(0)).expect("chown");
+        fixture.storage.create(&id("c")).expect("a conversation");
+        assert_eq!(owner(fixture.data()).0, 1000);
     }
 }
 
 #[test]
 fn try_create_from_many_threads_makes_one_folder() {
-    let place = place();
+    let fixture = fixture();
     let made: Vec<_> = std::thread::scope(|scope| {
-        let make = || place.storage.try_create(&id("new")).expect("a conversation");
+        let make = || fixture.storage.try_create(&id("new")).expect("a conversation");
         let threads: Vec<_> = (0..16).map(|_| scope.spawn(make)).collect();
         threads
             .into_iter()
@@ -209,9 +212,9 @@ fn try_create_from_many_threads_makes_one_folder() {
 
 #[test]
 fn special_files_are_reported_and_never_opened() {
-    let place = place();
-    let data = place.data();
-    fs::write(place.root.path().join("secret"), "secret").expect("a file");
+    let fixture = fixture();
+    let data = fixture.data();
+    fs::write(fixture.root.path().join("secret"), "secret").expect("a file");
     fs::write(data.join("plain"), "plain").expect("a file");
     fs::create_dir(data.join("sub")).expect("a folder");
     let links = [
@@ -233,47 +236,47 @@ fn special_files_are_reported_and_never_opened() {
     if root() {
         rustix::fs::mknodat(CWD, data.join("device"), FileType::CharacterDevice, 0o644.into(), 0).expect("a device");
     }
-    let listing = place.conversation.list(ALL, None).expect("a listing");
+    let listing = fixture.conversation.list(ALL, None).expect("a listing");
     assert_eq!(names(&listing), ["plain"]);
     let count = |kind| listing.skipped.iter().filter(|s| s.kind == kind).count();
     let counts = [SkipKind::Link, SkipKind::Pipe, SkipKind::Socket, SkipKind::Device].map(count);
     assert_eq!(counts, [links.len(), 1, 1, usize::from(root())]);
     let more = ["pipe", "socket", "sub", "magic-root/etc/passwd", "inside-folder/x", "folder/c/files/plain"];
     for name in links.iter().map(|(name, _)| *name).chain(more) {
-        let refused = place.conversation.read(&path(name));
+        let refused = fixture.conversation.read(&path(name));
         assert!(matches!(refused, Err(StorageError::NotAFile)), "{name}: {refused:?}");
     }
     // Through a link nothing is written and nothing is deleted; a link itself is replaced and deleted.
     for name in ["folder/planted", "magic-root/tmp/planted", "inside-folder/planted"] {
-        assert!(matches!(place.conversation.write(&path(name), b"x"), Err(StorageError::FolderBlocked)), "{name}");
-        assert!(matches!(place.conversation.delete(&path(name)), Err(StorageError::NotFound)), "{name}");
+        assert!(matches!(fixture.conversation.write(&path(name), b"x"), Err(StorageError::FolderBlocked)), "{name}");
+        assert!(matches!(fixture.conversation.delete(&path(name)), Err(StorageError::NotFound)), "{name}");
     }
-    place.conversation.write(&path("up"), b"mine").expect("written");
-    assert_eq!(bytes(place.conversation.read(&path("up"))), b"mine");
+    fixture.conversation.write(&path("up"), b"mine").expect("written");
+    assert_eq!(bytes(fixture.conversation.read(&path("up"))), b"mine");
     for name in ["absolute", "pipe", "socket", "folder", "self"].into_iter().chain(root().then_some("device")) {
-        place.conversation.delete(&path(name)).expect("deleted");
+        fixture.conversation.delete(&path(name)).expect("deleted");
         assert!(fs::symlink_metadata(data.join(name)).is_err(), "{name}");
     }
-    assert_eq!(fs::read(place.root.path().join("secret")).expect("the secret"), b"secret");
+    assert_eq!(fs::read(fixture.root.path().join("secret")).expect("the secret"), b"secret");
 }
 
 #[test]
 fn read_of_a_pipe_does_not_block() {
-    let place = place();
-    fifo(&place.data().join("pipe"));
+    let fixture = fixture();
+    fifo(&fixture.data().join("pipe"));
     let began = Instant::now();
     for _ in 0..600 {
-        assert!(matches!(place.conversation.read(&path("pipe")), Err(StorageError::NotAFile)));
+        assert!(matches!(fixture.conversation.read(&path("pipe")), Err(StorageError::NotAFile)));
     }
     assert!(began.elapsed() < Duration::from_mins(1));
-    place.conversation.write(&path("pipe"), b"x").expect("written");
+    fixture.conversation.write(&path("pipe"), b"x").expect("written");
 }
 
 /// As root, which may do everything, and as a user, who is refused by the rights a program left.
 #[test]
 fn folders_without_permissions_are_deleted() {
-    let place = place();
-    let data = place.data();
+    let fixture = fixture();
+    let data = fixture.data();
     for folder in ["top", "top/in/deep", "top/other"] {
         fs::create_dir_all(data.join(folder)).expect("a folder");
     }
@@ -281,17 +284,17 @@ fn folders_without_permissions_are_deleted() {
     for (folder, mode) in [("top/in/deep", 0o000), ("top/in", 0o555), ("top/other", 0o000), ("top", 0o000)] {
         fs::set_permissions(data.join(folder), fs::Permissions::from_mode(mode)).expect("rights");
     }
-    let listing = place.conversation.list(ALL, None).expect("a listing");
+    let listing = fixture.conversation.list(ALL, None).expect("a listing");
     assert_eq!(listing.skipped.iter().any(|s| s.kind == SkipKind::Unreadable), !root());
-    place.conversation.delete(&path("top")).expect("deleted");
+    fixture.conversation.delete(&path("top")).expect("deleted");
     assert_eq!(fs::read_dir(&data).expect("a folder").count(), 0);
-    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
+    assert_eq!(fs::read_dir(fixture.root.path().join("root/.trash")).expect("a folder").count(), 0);
     // The folder itself, closed by the program: opened again when it is ours, left as it is when root needs no leave.
     fs::set_permissions(&data, fs::Permissions::from_mode(0o000)).expect("rights");
-    let again = place.storage.open(&id("c")).expect("opened").expect("it is there");
+    let again = fixture.storage.open(&id("c")).expect("opened").expect("it is there");
     again.write(&path("f"), b"x").expect("written");
     assert_eq!(names(&again.list(ALL, None).expect("a listing")), ["f"]);
-    assert!(place.storage.remove(&id("c")).expect("removed"));
+    assert!(fixture.storage.remove(&id("c")).expect("removed"));
     rerun_unprivileged("folders_without_permissions_are_deleted");
 }
 
@@ -325,6 +328,6 @@ fn rerun_unprivileged_in(test: &str, prepare: impl FnOnce(&Path, u32)) {
     command.env_remove("CI");
     command.args(["--exact", &name, "--nocapture"]).env("TMPDIR", folder.path()).current_dir(folder.path());
     let output = command.uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().expect("it runs");
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && told.contains("1 passed"), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}{}", String::from_utf8_lossy(&output.stderr));
 }

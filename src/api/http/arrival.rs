@@ -1,4 +1,4 @@
-//! A request as it arrives: its token, its id, its place in a trace, and its line in the log.
+//! A request as it arrives: its token, its id, its trace context, and its line in the log.
 //!
 //! Some clients cannot send a token as `Authorization: Bearer`: in Jupyter's ways, it is `Authorization: token …`,
 //! `?token=…`, or in the path, `/jupyter/t/{token}/…`, for those that send nothing else with their WebSocket; and in
@@ -112,7 +112,7 @@ pub async fn observe(State(observer): State<Arc<dyn Observer>>, mut request: Req
     response
 }
 
-/// The caller's place in a trace. A repeated header is ignored, as the standard requires.
+/// The caller's trace context. A repeated header is ignored, as the standard requires.
 fn caller(headers: &HeaderMap) -> Option<TraceContext> {
     let only = single(headers, &HeaderName::from_static("traceparent")).ok()??;
     only.to_str().ok().and_then(TraceContext::parse)

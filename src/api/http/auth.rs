@@ -254,7 +254,7 @@ fn needed(method: &Method, path: &str) -> Option<Scope> {
     }
 }
 
-/// By the place in the path: any name may be that of a conversation.
+/// By the position in the path: any name may be that of a conversation.
 fn jupyter(path: &str) -> Option<Scope> {
     let mut parts = path.split('/').skip(2);
     let mut api = parts.next();

@@ -116,7 +116,7 @@ impl Drop for Returned {
 }
 
 tokio::task_local! {
-    /// Whose request a task serves. Bodies are read at many places, none of which decides whose memory they take.
+    /// Whose request a task serves. Bodies are read in many functions, none of which decides whose memory they take.
     static SENDER: Principal;
 }
 

@@ -17,7 +17,7 @@ const RESERVED: &str = "a key that begins with `$serde_json::private::`, which i
 /// a key that `serde_json` itself interprets.
 ///
 /// # Errors
-/// What is wrong, with its place.
+/// What is wrong, with its position.
 pub fn read(body: &[u8], values_max: usize) -> Result<Value, serde_json::Error> {
     walk(body, values_max, usize::MAX)
 }
@@ -39,15 +39,15 @@ fn walk(body: &[u8], values_max: usize, levels: usize) -> Result<Value, serde_js
 
 /// What is wrong with a body, for its sender.
 pub fn complaint(error: &serde_json::Error) -> String {
-    let place = format!("line {}, column {}", error.line(), error.column());
+    let position = format!("line {}, column {}", error.line(), error.column());
     match error.classify() {
-        Category::Data => format!("The body holds {} ({place}).", reason(error)),
+        Category::Data => format!("The body holds {} ({position}).", reason(error)),
         Category::Eof => "The body is not JSON: it ends too early.".to_owned(),
-        Category::Syntax | Category::Io => format!("The body is not JSON: see {place}."),
+        Category::Syntax | Category::Io => format!("The body is not JSON: see {position}."),
     }
 }
 
-/// The message without the place that serde appends.
+/// The message without the position that serde appends.
 fn reason(error: &serde_json::Error) -> String {
     let sentence = error.to_string();
     sentence.rsplit_once(" at line ").map_or(sentence.clone(), |(reason, _)| reason.to_owned())

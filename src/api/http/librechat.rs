@@ -156,27 +156,27 @@ fn no_file() -> Failure {
     Failure::new(Code::FileNotFound, "There is no such file in this session.")
 }
 
-type Place = Path<(String, String)>;
+type FileIds = Path<(String, String)>;
 
 /// The file with this id, and its conversation.
 ///
 /// # Errors
 /// [`Code::FileNotFound`].
-async fn at(call: &ApiCall, Path((id, file)): Place) -> Result<(ConversationKey, FileEntry), Failure> {
+async fn at(call: &ApiCall, Path((id, file)): FileIds) -> Result<(ConversationKey, FileEntry), Failure> {
     let conversation = call.key(session(&id)?);
     let found = call.parts.files.find(&conversation, |entry| file_id(&entry.path) == file).await?;
     Ok((conversation, found.ok_or_else(no_file)?))
 }
 
 /// The bytes of a file.
-async fn download(call: ApiCall, place: Place) -> Reply {
-    let (conversation, entry) = at(&call, place).await?;
+async fn download(call: ApiCall, ids: FileIds) -> Reply {
+    let (conversation, entry) = at(&call, ids).await?;
     call.download(&conversation, &entry.path).await
 }
 
 /// What is known of a file. LibreChat asks before it names a file, and uploads what is gone again.
-async fn object(call: ApiCall, place: Place) -> Answer<Value> {
-    let (conversation, entry) = at(&call, place).await?;
+async fn object(call: ApiCall, ids: FileIds) -> Answer<Value> {
+    let (conversation, entry) = at(&call, ids).await?;
     Ok(Json(shown(&conversation.id, &entry)))
 }
 
@@ -191,8 +191,8 @@ async fn list(call: ApiCall, Path(id): Path<String>) -> Reply {
 }
 
 /// Deletes a file.
-async fn remove(call: ApiCall, place: Place) -> Answer<Value> {
-    let (conversation, entry) = at(&call, place).await?;
+async fn remove(call: ApiCall, ids: FileIds) -> Answer<Value> {
+    let (conversation, entry) = at(&call, ids).await?;
     call.parts.files.delete(&conversation, &entry.path, None).await?;
     Ok(Json(json!({"message": "success"})))
 }

@@ -70,10 +70,10 @@ pub(super) async fn folder(
     let mut found = BTreeMap::new();
     let visit = |file: FileEntry| {
         for path in file.path.folders().chain([file.path.clone()]).skip(above).take(depth) {
-            if let Entry::Vacant(place) = found.entry(path) {
-                let item = shown(place.key(), Some(&file).filter(|file| file.path == *place.key()));
+            if let Entry::Vacant(entry) = found.entry(path) {
+                let item = shown(entry.key(), Some(&file).filter(|file| file.path == *entry.key()));
                 if room.takes(&item) {
-                    place.insert(item);
+                    entry.insert(item);
                 }
             }
         }

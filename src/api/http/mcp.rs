@@ -37,7 +37,7 @@ use self::{
     envelope::{
         Envelope, HEADER_MISMATCH, INVALID_REQUEST, answer_batch, as_json_rpc, failed, failed_call, is_batch, refusal,
     },
-    sessions::{Manager, Place, Session},
+    sessions::{Manager, Reservation, Session},
 };
 use crate::{
     api::{
@@ -246,8 +246,8 @@ impl Mount {
         Ok(())
     }
 
-    /// The service for a request, and the place of the session that it opens.
-    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<Place>), ApiError> {
+    /// The service for a request, and the reservation of the session that it opens.
+    async fn choose(&self, head: &mut Parts, envelope: &Envelope) -> Result<(&Service, Option<Reservation>), ApiError> {
         let in_session = session_id(&head.headers).is_some();
         let is_request = envelope.method.is_some() && envelope.id.is_some();
         let streams = accepts(&head.headers, "text/event-stream");
@@ -259,9 +259,9 @@ impl Mount {
         }
         match (streams, envelope.method.as_deref() == Some("initialize"), head.extensions.get::<Principal>()) {
             (true, true, Some(who)) => {
-                let place = self.open.reserve(who).await.map_err(failed)?;
-                head.extensions.insert(place.clone());
-                Ok((&self.sessions, Some(place)))
+                let reservation = self.open.reserve(who).await.map_err(failed)?;
+                head.extensions.insert(reservation.clone());
+                Ok((&self.sessions, Some(reservation)))
             }
             (true, ..) => Ok((&self.stream, None)),
             (false, ..) => Ok((&self.plain, None)),

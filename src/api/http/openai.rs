@@ -196,18 +196,18 @@ async fn list_files(call: ApiCall, Path(id): Path<String>, Query(query): Query<P
     Ok(listed::answer(page, visited_all))
 }
 
-async fn retrieve_file(call: ApiCall, Path(place): Path<(String, String)>) -> Answer<Value> {
-    let (key, entry) = find(&call, place).await?;
+async fn retrieve_file(call: ApiCall, Path(ids): Path<(String, String)>) -> Answer<Value> {
+    let (key, entry) = find(&call, ids).await?;
     Ok(Json(file_shown(&key, &entry)))
 }
 
-async fn content(call: ApiCall, Path(place): Path<(String, String)>) -> Reply {
-    let (key, entry) = find(&call, place).await?;
+async fn content(call: ApiCall, Path(ids): Path<(String, String)>) -> Reply {
+    let (key, entry) = find(&call, ids).await?;
     call.download(&key, &entry.path).await
 }
 
-async fn remove_file(call: ApiCall, Path(place): Path<(String, String)>) -> Answer<Value> {
-    let (key, entry) = find(&call, place).await?;
+async fn remove_file(call: ApiCall, Path(ids): Path<(String, String)>) -> Answer<Value> {
+    let (key, entry) = find(&call, ids).await?;
     call.parts.files.delete(&key, &entry.path, None).await?;
     Ok(Json(json!({"id": file_id(&entry.path), "object": "container.file.deleted", "deleted": true})))
 }

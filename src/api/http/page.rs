@@ -28,7 +28,7 @@ static BUNDLE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/static/dist");
 const DIGEST: &str = include_str!("../../../static/dist.digest");
 /// In a page: the folder of the bundle.
 const ASSETS: &str = "@assets";
-/// In a page: the place of what several pages have, and what comes there.
+/// In a page: the mark of what several pages have, and what replaces it.
 const SHARED: [(&str, &str); 2] = [
     ("@symbols", include_str!("../../../static/shared/symbols.html")),
     ("@dialogs", include_str!("../../../static/shared/dialogs.html")),
@@ -67,7 +67,7 @@ const ALWAYS: [(&str, &str); 6] = [
 pub fn router() -> Router {
     let folder = format!("assets/{}", short(DIGEST.as_bytes()));
     let page = |source: &str| {
-        let whole = SHARED.into_iter().fold(source.to_owned(), |text, (place, shared)| text.replace(place, shared));
+        let whole = SHARED.into_iter().fold(source.to_owned(), |text, (mark, shared)| text.replace(mark, shared));
         Asset::new(whole.replace(ASSETS, &folder), "text/html; charset=utf-8", CHECKED)
     };
     let icon = Asset::new(include_str!("../../../static/favicon.svg"), "image/svg+xml", CHECKED);
@@ -94,7 +94,7 @@ struct Asset {
     policy: &'static str,
     frames: &'static str,
     tag: String,
-    /// By the place of the encoding in [`ENCODINGS`].
+    /// By the index of the encoding in [`ENCODINGS`].
     compressed: Arc<[OnceCell<Bytes>; 2]>,
 }
 

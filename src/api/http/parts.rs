@@ -261,9 +261,9 @@ impl ApiCall {
     }
 
     /// The members of a request that begins something, and its key with the digest of what is sent, where it has a key.
-    /// `place` is what the request means beside its body. Without capacity the body is not read; what exists already
+    /// `route` is what the request means beside its body. Without capacity the body is not read; what exists already
     /// needs none.
-    pub async fn repeatable(&self, place: &str, body: RequestBody) -> Result<(Map<String, Value>, Keyed), Failure> {
+    pub async fn repeatable(&self, route: &str, body: RequestBody) -> Result<(Map<String, Value>, Keyed), Failure> {
         let ApiParts { runs, keys, .. } = &self.parts;
         let key = idempotency_key(&self.headers)?;
         if key.as_ref().is_none_or(|key| !keys.knows(&self.who, key)) {
@@ -272,7 +272,7 @@ impl ApiCall {
         // The memory of the bytes is for others while a run is waited for; admission counts what the run keeps.
         let (members, bytes) = body.members().await?;
         let Some(key) = key else { return Ok((members, None)) };
-        let hasher = Sha256::new().chain_update(place);
+        let hasher = Sha256::new().chain_update(route);
         let digest = by_size(bytes.len(), move || hasher.chain_update(&bytes).finalize().into()).await;
         Ok((members, Some((key, digest))))
     }

@@ -115,7 +115,7 @@ impl Relay {
     ///
     /// # Errors
     /// [`Code::HeldElsewhere`], for a request that was sent on too often also when another server has it.
-    pub async fn place(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<Option<Peer>, Failure> {
+    pub async fn holder(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<Option<Peer>, Failure> {
         match self.peers.take(conversation).await? {
             Some(peer) if hops(headers) >= HOPS_MAX => Err(silent(&peer)),
             peer => Ok(peer),
@@ -128,7 +128,7 @@ impl Relay {
     /// # Errors
     /// [`Code::HeldElsewhere`] when another server has it.
     pub async fn keeps(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<(), Failure> {
-        if self.place(headers, conversation).await?.is_none() {
+        if self.holder(headers, conversation).await?.is_none() {
             return Ok(());
         }
         let why = "The conversation of this session is in use at another server: try again in a moment.";
@@ -235,7 +235,7 @@ pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: 
     let (mut head, body) = request.into_parts();
     if !is_kept {
         let peer = match container(&head) {
-            Some(container) => relay.place(&head.headers, &container).await?,
+            Some(container) => relay.holder(&head.headers, &container).await?,
             None => None,
         };
         return Ok(match peer {
@@ -260,7 +260,7 @@ pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: 
     // It may name a conversation, which the client may then ask another server for.
     relay.peers.stored().await;
     match missing(&head, &answer) {
-        Some(Missing::Conversation(conversation)) => match relay.place(&head.headers, &conversation).await? {
+        Some(Missing::Conversation(conversation)) => match relay.holder(&head.headers, &conversation).await? {
             None => Ok(next.run(again(&head)).await),
             Some(peer) => Ok(relay.send(&peer, &head, body.clone()).await?),
         },

@@ -25,7 +25,7 @@ pub(super) struct Caller {
     /// `None` for the user who started the process, who may do everything.
     pub token: Option<Arc<Token>>,
     pub request: RequestId,
-    /// Its place in a trace.
+    /// Its trace context.
     pub trace: Option<TraceContext>,
     pub view: View,
     /// Ends with the client's session, where it has one.

@@ -110,11 +110,11 @@ impl McpParts {
         let invalid = |failure: Failure| ErrorData::invalid_request(failure.message, None);
         caller.check_scope(Scope::Files).map_err(invalid)?;
         let all = self.skills.list(&caller.principal).await.map_err(invalid)?;
-        let place = cursor
+        let start = cursor
             .as_ref()
             .map_or(Some(0), |cursor| Some(all.iter().position(|skill| uri(skill, SKILL_FILE) == *cursor)? + 1));
         let why = "cursor: it is not of this list, or the list has changed: begin anew";
-        let rest = &all[place.ok_or_else(|| ErrorData::invalid_params(why, None))?..];
+        let rest = &all[start.ok_or_else(|| ErrorData::invalid_params(why, None))?..];
         let (mut entries, mut taken, mut bytes) = (Vec::new(), 0, 0);
         for skill in &rest[..rest.len().min(PAGE_MAX)] {
             if let Ok(entry) = self.entry(caller, &skill.front.name).await {

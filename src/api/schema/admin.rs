@@ -60,7 +60,7 @@ answers! {
         /// Its state.
         #[schema(value_type = StateWord)]
         state: &'static str = run.state.word(),
-        /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
+        /// Its position among the waiting runs of its owner, counted from 1; only while it waits.
         position: Option<u32> = if let RunState::Queued { position } = run.state { position } else { None },
         /// When it was created (RFC 3339).
         #[schema(format = DateTime)]

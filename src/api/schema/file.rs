@@ -20,12 +20,12 @@ pub const CHARACTER_BYTES_MAX: usize = 4;
 /// # Errors
 /// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
 pub fn file_filter(
-    (place, folder): (&str, Option<&str>),
+    (argument, folder): (&str, Option<&str>),
     (cursor, after): (&str, Option<&str>),
 ) -> Result<FileFilter, Failure> {
     let folder = folder.map(|folder| SafePath::from_text(folder.strip_suffix('/').unwrap_or(folder)));
     Ok(FileFilter {
-        folder: folder.transpose().map_err(|why| Failure::argument(place, why))?,
+        folder: folder.transpose().map_err(|why| Failure::argument(argument, why))?,
         after: after.map(SafePath::from_encoded).transpose().map_err(|why| Failure::argument(cursor, why))?,
         prefix: Vec::new(),
     })

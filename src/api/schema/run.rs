@@ -40,7 +40,7 @@ answers! {
         /// Its state.
         #[schema(value_type = StateWord)]
         state: &'static str = view.state.word(),
-        /// Its place among the waiting runs of its owner, counted from 1; only while it waits.
+        /// Its position among the waiting runs of its owner, counted from 1; only while it waits.
         position: Option<u32> = if let RunState::Queued { position } = view.state { position } else { None },
         /// When it was created (RFC 3339).
         created_at: String = rfc3339(view.created_unix_s),
@@ -117,7 +117,7 @@ pub struct RunEvent {
     /// What happened.
     #[schema(value_type = EventWord)]
     pub kind: &'static str,
-    /// `queued`: its place among the waiting runs of its owner, counted from 1.
+    /// `queued`: its position among the waiting runs of its owner, counted from 1.
     pub position: Option<u32>,
     /// `stdout`, `stderr`: what it printed, when that is UTF-8.
     pub text: Option<String>,

@@ -29,12 +29,12 @@ const UNFIT: [(u64, &str, &str); 5] = [
 
 /// Whether the root folder is usable, on which file system, and how full that is.
 pub(super) fn root(config: &Config, findings: &mut Findings) -> Option<Arc<dyn Storage>> {
-    let place = config.root.display();
+    let root = config.root.display();
     let fix = "run the server as root, or unset SANDBOX_ENGINE__RUNNER_UIDS";
     let users = engine::runner_users(config).inspect_err(|error| findings.fail("files", error, fix)).ok()?;
-    let fix = format!("make {place} a folder that the server's user owns, or set SANDBOX_ROOT to one");
+    let fix = format!("make {root} a folder that the server's user owns, or set SANDBOX_ROOT to one");
     let store = DiskStorage::at(&config.root, users).inspect_err(|error| findings.fail("files", error, fix)).ok()?;
-    findings.ok("files", format!("{place} can be used"));
+    findings.ok("files", format!("{root} can be used"));
     disk(&config.root, findings);
     let store = if config.quota.hard { own_disks(store, config, findings)? } else { store };
     Some(Arc::new(store))
@@ -151,12 +151,12 @@ pub(super) fn audit(config: &Config, findings: &mut Findings) {
 /// Whether the collector accepts connections.
 pub(super) async fn traces(config: &Config, findings: &mut Findings) {
     let Ok(Some(collector)) = config.traces.collector() else { return };
-    let place = format!("{}:{}", collector.host, collector.port);
+    let address = format!("{}:{}", collector.host, collector.port);
     match traces::reach(&collector).await {
-        Ok(()) => findings.ok("traces", format!("{place} accepts connections")),
+        Ok(()) => findings.ok("traces", format!("{address} accepts connections")),
         Err(error) => findings.warn(
             "traces",
-            format!("{place}: {error}: traces are lost"),
+            format!("{address}: {error}: traces are lost"),
             "start the collector, or correct SANDBOX_TRACES__OTLP_ENDPOINT",
         ),
     }

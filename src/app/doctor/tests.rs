@@ -130,7 +130,7 @@ async fn doctor_leaves_no_sandbox_whose_start_outlasts_the_probe_of_folders() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_the_runtime_and_the_reason() {
-    let told = async |behaviour: Option<Offered>| {
+    let found = async |behaviour: Option<Offered>| {
         let engine = honest();
         if let Some(behaviour) = behaviour {
             engine.offer("crun", behaviour);
@@ -139,9 +139,9 @@ async fn doctor_reports_the_runtime_and_the_reason() {
         assert!(!findings.failed(), "{}", findings.text());
         line(&findings, "runtime", Level::Ok).to_owned()
     };
-    assert_eq!(told(None).await, "none: on command");
-    assert!(told(Some(Offered::Sound)).await.starts_with("crun: "));
-    let refused = told(Some(Offered::Refusing)).await;
+    assert_eq!(found(None).await, "none: on command");
+    assert!(found(Some(Offered::Sound)).await.starts_with("crun: "));
+    let refused = found(Some(Offered::Refusing)).await;
     assert!(refused.starts_with("none: ") && refused.contains("does not work here"), "{refused}");
 }
 
@@ -201,7 +201,7 @@ async fn doctor_fails_without_a_test_and_warns_of_a_bad_image() {
 #[tokio::test]
 async fn doctor_reports_what_the_machine_lacks() {
     let folder = tempfile::tempdir().expect("a folder");
-    let told = async |more: &[(&str, &str)]| {
+    let found = async |more: &[(&str, &str)]| {
         let (config, mut findings) = (config(&folder, more), Findings::default());
         machine::root(&config, &mut findings);
         machine::addresses(&config, false, &mut findings).await;
@@ -213,26 +213,26 @@ async fn doctor_reports_what_the_machine_lacks() {
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("a file");
     let file = file.to_str().expect("text");
-    line(&told(&[("SANDBOX_ROOT", file)]).await, "files", Level::Fail);
-    line(&told(&[("SANDBOX_AUDIT__FILE", &format!("{file}/audit"))]).await, "audit", Level::Fail);
+    line(&found(&[("SANDBOX_ROOT", file)]).await, "files", Level::Fail);
+    line(&found(&[("SANDBOX_AUDIT__FILE", &format!("{file}/audit"))]).await, "audit", Level::Fail);
     let log = folder.path().join("audit.jsonl");
-    line(&told(&[("SANDBOX_AUDIT__FILE", log.to_str().expect("text"))]).await, "audit", Level::Ok);
+    line(&found(&[("SANDBOX_AUDIT__FILE", log.to_str().expect("text"))]).await, "audit", Level::Ok);
     assert!(!log.exists() && !folder.path().join("audit.jsonl.head").exists(), "the server makes them, as its user");
     let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let endpoint = format!("http://{}", collector.local_addr().expect("an address"));
     let endpoint = [("SANDBOX_TRACES__OTLP_ENDPOINT", endpoint.as_str())];
-    line(&told(&endpoint).await, "traces", Level::Ok);
+    line(&found(&endpoint).await, "traces", Level::Ok);
     drop(collector);
-    line(&told(&endpoint).await, "traces", Level::Warn);
+    line(&found(&endpoint).await, "traces", Level::Warn);
     let holder = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let taken = holder.local_addr().expect("an address").to_string();
-    assert!(line(&told(&[("MCP_HTTP_ADDR", &taken)]).await, "address", Level::Warn).contains(&taken));
+    assert!(line(&found(&[("MCP_HTTP_ADDR", &taken)]).await, "address", Level::Warn).contains(&taken));
     drop(holder);
-    let clear = told(&[("PUBLIC_BASE_URL", "http://sandbox.example.com")]).await;
+    let clear = found(&[("PUBLIC_BASE_URL", "http://sandbox.example.com")]).await;
     assert!(line(&clear, "links", Level::Warn).contains("unencrypted"));
-    let every_interface = told(&[("MCP_HTTP_ADDR", ":0")]).await;
+    let every_interface = found(&[("MCP_HTTP_ADDR", ":0")]).await;
     assert!(line(&every_interface, "links", Level::Warn).contains("only this machine"));
-    assert!(line(&told(&[]).await, "links", Level::Ok).contains("localhost"));
+    assert!(line(&found(&[]).await, "links", Level::Ok).contains("localhost"));
 }
 
 /// As under Compose: the server of the container has the address, and listens on all interfaces of the container.

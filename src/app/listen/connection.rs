@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::places::{AnswerPermit, Places};
+use super::slots::{AnswerPermit, ConnectionSlots};
 use crate::{
     api::http::auth::Class,
     domain::{Principal, clock::every},
@@ -30,7 +30,7 @@ use crate::{
 
 /// How long a connection reads what has arrived. The runtime polls the sockets before it lets any time pass.
 const LAST_READ: Duration = Duration::from_millis(2);
-/// How long a new connection, or a request that waits for its turn, stays even when it takes the last place.
+/// How long a new connection, or a request that waits for its turn, stays even when it takes the last slot.
 const NEW_MIN: Duration = Duration::from_millis(100);
 /// The same for the request of a guest. Clients from many addresses leave only the reserve to those that follow them.
 const GUEST_TURN_MIN: Duration = Duration::from_millis(50);
@@ -40,10 +40,10 @@ const IDLE_MIN: Duration = Duration::from_millis(500);
 const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long the answers to health probes may wait for their client. The socket takes those to a hundred probes first.
 const PROBE_STALL_MS: u64 = 1000;
-/// A connection is closed after so many requests and after this time, so that none keeps its place without limit.
+/// A connection is closed after so many requests and after this time, so that none keeps its slot without limit.
 const REQUESTS_MAX: u32 = 1000;
 const AGE_MAX: Duration = Duration::from_hours(1);
-/// The least that a client without a token has to read while places are short.
+/// The least that a client without a token has to read while slots are scarce.
 const RATE_BYTES_PER_S_MIN: u64 = 8 << 10;
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// How often the limits of an upgraded connection are looked at.
@@ -54,7 +54,7 @@ pub(super) type CloseReason = &'static str;
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
     pub(super) address: IpAddr,
     opened: Instant,
     state: Mutex<State>,
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     refuse: Notify,
     /// The socket is gone, or is to be.
     pub(super) over: CancellationToken,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
@@ -133,13 +133,13 @@ impl Drop for Busy {
 }
 
 impl Connection {
-    pub(super) fn new(places: Arc<Places>, address: IpAddr, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(slots: Arc<ConnectionSlots>, address: IpAddr, slot: OwnedSemaphorePermit) -> Self {
         let opened = Instant::now();
         let phase = Phase::Waiting { since: opened, head: None };
         let class = Class::Guest;
         let state = State { phase, requests: 0, class, blocked: None, window: None, permit: None };
         let (make_room, refuse, over) = (Notify::new(), Notify::new(), CancellationToken::new());
-        Self { places, address, opened, state: Mutex::new(state), make_room, refuse, over, _place: place }
+        Self { slots, address, opened, state: Mutex::new(state), make_room, refuse, over, _slot: slot }
     }
 
     /// Notes that a request has arrived, and waits for its turn. The connection waits for its client again when the
@@ -148,7 +148,7 @@ impl Connection {
         let now = Instant::now();
         let class = {
             let mut state = self.state.lock();
-            // Clients of probes read their answers, so these hold no place for long.
+            // Clients of probes read their answers, so these hold no slot for long.
             let is_unread = state.blocked.is_some() && *class == Class::Probe;
             state.class = if is_unread { Class::Guest } else { class.clone() };
             (state.phase, state.window) = (Phase::Answering, None);
@@ -157,14 +157,14 @@ impl Connection {
         };
         let mut busy = Busy { connection: Arc::clone(self), turn: None };
         loop {
-            let ended = self.places.ended.notified();
-            busy.turn = self.places.turn(&class, self.address);
+            let ended = self.slots.ended.notified();
+            busy.turn = self.slots.turn(&class, self.address);
             if busy.turn.is_some() {
                 self.state.lock().phase = Phase::Answering;
                 return busy;
             }
             self.state.lock().phase = Phase::Queued(now);
-            let _queued = (!class.is_holder()).then(|| Arc::clone(&self.places.queued));
+            let _queued = (!class.is_holder()).then(|| Arc::clone(&self.slots.queued));
             tokio::select! {
                 biased;
                 () = self.refuse.notified() => break,
@@ -179,18 +179,18 @@ impl Connection {
     /// Whether the connection closes after this answer.
     pub(super) fn closes(&self) -> bool {
         let requests = self.state.lock().requests;
-        requests >= REQUESTS_MAX || self.opened.elapsed() >= AGE_MAX || self.places.are_short()
+        requests >= REQUESTS_MAX || self.opened.elapsed() >= AGE_MAX || self.slots.are_scarce()
     }
 
     /// From when on it may be asked to make room, after what: a guest's before a holder's, a request last, that of a
-    /// holder only when every place is taken.
+    /// holder only when every slot is taken.
     pub(super) fn may_go(&self) -> Option<(u8, Instant)> {
         let state = self.state.lock();
         match state.phase {
             Phase::Waiting { since, .. } if state.requests == 0 => Some((0, since + NEW_MIN)),
             Phase::Waiting { since, .. } => Some((u8::from(state.class.is_holder()), since + IDLE_MIN)),
             Phase::Queued(since) if !state.class.is_holder() => Some((2, since + GUEST_TURN_MIN)),
-            Phase::Queued(since) if self.places.are_taken() => Some((3, since + NEW_MIN)),
+            Phase::Queued(since) if self.slots.are_used_up() => Some((3, since + NEW_MIN)),
             Phase::Queued(_) | Phase::Answering | Phase::Flushing | Phase::Upgraded => None,
         }
     }
@@ -215,7 +215,7 @@ impl Connection {
                 }
                 self.refuse.notify_one();
             }
-            self.places.changed.notify_one();
+            self.slots.changed.notify_one();
         }
     }
 
@@ -265,7 +265,7 @@ impl Connection {
 
     /// When the next limit passes; an error when one has passed.
     pub(super) fn next_limit(&self) -> Result<Option<Instant>, CloseReason> {
-        let (now, settings) = (Instant::now(), &self.places.settings);
+        let (now, settings) = (Instant::now(), &self.slots.settings);
         let mut state = self.state.lock();
         let due = |from: Instant, ms: u64, ended| {
             let limit = from + Duration::from_millis(ms);
@@ -284,8 +284,8 @@ impl Connection {
             let stalled = due(blocked, stall_ms, "its client does not read")?;
             let (since, bytes) = state.window.unwrap_or((now, 0));
             let slow = bytes < RATE_BYTES_PER_S_MIN * since.elapsed().as_secs();
-            if slow && !state.class.is_holder() && since + RATE_WINDOW <= now && self.places.are_short() {
-                return Err("its client reads slowly while places are short");
+            if slow && !state.class.is_holder() && since + RATE_WINDOW <= now && self.slots.are_scarce() {
+                return Err("its client reads slowly while slots are scarce");
             }
             let window = if since + RATE_WINDOW <= now { (now, 0) } else { (since, bytes) };
             state.window = Some(window);
@@ -329,7 +329,7 @@ impl Connection {
         }
         drop((state, permit));
         if is_idle {
-            self.places.changed.notify_one();
+            self.slots.changed.notify_one();
         }
     }
 }

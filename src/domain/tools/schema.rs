@@ -107,9 +107,9 @@ impl Schema {
             return is_valid.then_some(()).ok_or_else(|| format!("it does not fit the {kind} schema"));
         }
         self.validator.validate(value).map_err(|error| {
-            let place = error.instance_path().to_string();
-            let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
-            bounded(&format!("{}{place}", error.masked()))
+            let path = error.instance_path().to_string();
+            let path = if path.is_empty() { String::new() } else { format!(" (at {path})") };
+            bounded(&format!("{}{path}", error.masked()))
         })
     }
 }

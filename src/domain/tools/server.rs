@@ -147,7 +147,7 @@ impl ToolServer {
         std::time::Duration::from_secs(self.text.call_seconds.unwrap_or(CALL_S))
     }
 
-    /// What says where its tools come from: tools of another place are other tools, whatever their names.
+    /// What says where its tools come from: tools from another address are other tools, whatever their names.
     pub fn identity(&self) -> String {
         let ServerText { url, image, command, .. } = &self.text;
         format!("{url} {image} {}", command.join(" "))

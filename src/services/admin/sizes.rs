@@ -61,7 +61,7 @@ pub struct SizePage {
     pub all: Measured,
 }
 
-/// A place in the order of sizes.
+/// A position in the order of sizes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SizeCursor(Reverse<Option<u64>>, ConversationKey);
 
@@ -142,10 +142,10 @@ impl Sized {
         for (_, bytes) in &wanted {
             all.add(*bytes);
         }
-        let place = |(last, bytes): &(LastUse, Option<u64>)| SizeCursor(Reverse(*bytes), last.key.clone());
-        wanted.retain(|one| after.is_none_or(|after| place(one) > *after));
-        wanted.sort_by_cached_key(place);
-        let after = cut(&mut wanted, limit, place);
+        let position = |(last, bytes): &(LastUse, Option<u64>)| SizeCursor(Reverse(*bytes), last.key.clone());
+        wanted.retain(|one| after.is_none_or(|after| position(one) > *after));
+        wanted.sort_by_cached_key(position);
+        let after = cut(&mut wanted, limit, position);
         SizePage { conversations: wanted, after, all }
     }
 }

@@ -1,8 +1,8 @@
-//! What is counted for each owner before a run may wait for a slot: its share of the places, the rate at which it
+//! What is counted for each owner before a run may wait for a slot: its share of the capacity, the rate at which it
 //! begins runs, and the positions of its waiting runs.
 //!
 //! Of each owner one run at a time waits for a slot, so owners alternate as conversations do, and where there are
-//! several owners, none holds more than three quarters of the places. A position is that among the runs of one owner.
+//! several owners, none holds more than three quarters of the capacity. A position is that among the runs of one owner.
 //! How many runs of others wait is not for an owner to know, and says little about when its own begins.
 
 use std::{
@@ -28,20 +28,20 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct Owners {
-    places: usize,
-    /// Those that hold places. One permit each: the right of an owner's next run to wait for a slot.
+    capacity: usize,
+    /// Those that have runs. One permit each: the right of an owner's next run to wait for a slot.
     seen: Mutex<HashMap<Principal, Arc<Semaphore>>>,
     /// Two of those that asked since the start.
     asked: Mutex<HashSet<Principal>>,
 }
 
-/// One of the places that an owner holds, until it is dropped.
+/// One run of an owner, which counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct Share(Arc<Semaphore>);
 
 impl Owners {
-    pub(super) fn new(places: usize) -> Self {
-        Self { places, seen: Mutex::default(), asked: Mutex::default() }
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, seen: Mutex::default(), asked: Mutex::default() }
     }
 
     /// `None` when the owner's share is used up.
@@ -49,12 +49,12 @@ impl Owners {
         let mut seen = self.seen.lock();
         seen.retain(|_, next| held(next) > 0);
         let next = seen.entry(who.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
-        let most = if has_others(&mut self.asked.lock(), who) { (self.places * 3 / 4).max(1) } else { self.places };
+        let most = if has_others(&mut self.asked.lock(), who) { (self.capacity * 3 / 4).max(1) } else { self.capacity };
         // The lock is held, so no other thread takes one meanwhile.
         (held(next) < most).then(|| Share(Arc::clone(next)))
     }
 
-    /// How many owners hold places, and how many the one with the most holds.
+    /// How many owners have runs, and how many the one with the most has.
     pub(super) fn load(&self) -> (usize, usize) {
         let seen = self.seen.lock();
         let held = seen.values().map(held).filter(|held| *held > 0);
@@ -62,7 +62,7 @@ impl Owners {
     }
 }
 
-/// How many places an owner holds: each [`Share`] has a reference, and the map has one.
+/// How many runs an owner has: each [`Share`] has a reference, and the map has one.
 fn held(next: &Arc<Semaphore>) -> usize {
     Arc::strong_count(next) - 1
 }
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_without_places_are_forgotten_and_still_show_that_there_are_several() {
+    fn owners_without_runs_are_forgotten_and_still_show_that_there_are_several() {
         let owners = Owners::new(8);
         let who = |n: usize| -> Principal { format!("owner-{n}").parse().expect("an owner") };
         let alone: Vec<_> = (0..9).map_while(|_| owners.take(&who(0))).collect();

@@ -33,33 +33,33 @@ fn kept(gate: &Admission) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn enter_refuses_when_full_and_admits_when_a_place_is_free() {
+async fn enter_refuses_when_full_and_admits_when_capacity_is_free() {
     let gate = gate(1, 1);
-    let running = enter(&gate, "a").expect("a place").turn().await.expect("a slot");
+    let running = enter(&gate, "a").expect("a ticket").turn().await.expect("a slot");
     assert!(gate.check_capacity(&who()).is_ok());
-    let waiting = enter(&gate, "b").expect("a place");
+    let waiting = enter(&gate, "b").expect("a ticket");
     assert_eq!(gate.check_capacity(&who()).expect_err("full").code, Code::QueueFull);
     assert_eq!(enter(&gate, "c").expect_err("full").code, Code::QueueFull);
     drop(running);
     let position = waiting.position();
     assert_eq!(position.now(), Some(1));
-    let behind = enter(&gate, "c").expect("a place");
+    let behind = enter(&gate, "c").expect("a ticket");
     assert_eq!(behind.position().now(), Some(2));
     drop(behind);
     let second = waiting.turn().await.expect("a slot");
     assert_eq!(position.now(), None, "its turn has come");
     assert!(enter(&gate, "c").is_ok());
     drop(second);
-    assert_eq!((gate.slots.available_permits(), gate.places.available_permits()), (1, 2));
+    assert_eq!((gate.slots.available_permits(), gate.capacity.available_permits()), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn turn_waits_for_the_same_conversation_only() {
     let gate = gate(2, 8);
-    let first = enter(&gate, "a").expect("a place").turn().await.expect("a slot");
-    let mut second = enter(&gate, "a").expect("a place").turn().boxed();
+    let first = enter(&gate, "a").expect("a ticket").turn().await.expect("a slot");
+    let mut second = enter(&gate, "a").expect("a ticket").turn().boxed();
     assert!((&mut second).now_or_never().is_none());
-    let other = enter(&gate, "b").expect("a place").turn().now_or_never();
+    let other = enter(&gate, "b").expect("a ticket").turn().now_or_never();
     assert!(matches!(other, Some(Ok(_))), "another conversation has the second slot");
     drop((first, other));
     drop(second.await.expect("a slot"));
@@ -69,8 +69,8 @@ async fn turn_waits_for_the_same_conversation_only() {
 #[tokio::test(start_paused = true)]
 async fn turn_fails_after_the_longest_wait() {
     let gate = gate(1, 8);
-    let held = enter(&gate, "a").expect("a place").turn().await.expect("a slot");
-    let late = enter(&gate, "a").expect("a place").turn().await;
+    let held = enter(&gate, "a").expect("a ticket").turn().await.expect("a slot");
+    let late = enter(&gate, "a").expect("a ticket").turn().await;
     assert_eq!(late.expect_err("late").code, Code::QueueTimeout);
     drop(held);
     assert_eq!(kept(&gate), 0);
@@ -80,11 +80,11 @@ async fn turn_fails_after_the_longest_wait() {
 #[tokio::test(start_paused = true)]
 async fn slots_alternate_between_conversations() {
     let gate = Admission::new(AdmissionOptions { conversation_max: 100, ..options(1, 200) });
-    let mut held = Some(enter(&gate, "z").expect("a place").turn().await.expect("a slot"));
+    let mut held = Some(enter(&gate, "z").expect("a ticket").turn().await.expect("a slot"));
     let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let (sent, mut next) = tokio::sync::mpsc::unbounded_channel();
     let begin = |name: &'static str| {
-        let (ticket, order, sent) = (enter(&gate, name).expect("a place"), Arc::clone(&order), sent.clone());
+        let (ticket, order, sent) = (enter(&gate, name).expect("a ticket"), Arc::clone(&order), sent.clone());
         let mut turn = ticket.turn().boxed();
         assert!((&mut turn).now_or_never().is_none(), "it stands in line before the next one comes");
         tokio::spawn(async move {
@@ -108,21 +108,21 @@ async fn slots_alternate_between_conversations() {
 #[tokio::test(start_paused = true)]
 async fn enter_refuses_a_conversation_at_its_maximum() {
     let gate = Admission::new(AdmissionOptions { conversation_max: 2, ..options(1, 8) });
-    let (one, two) = (enter(&gate, "a").expect("a place"), enter(&gate, "a").expect("a place"));
+    let (one, two) = (enter(&gate, "a").expect("a ticket"), enter(&gate, "a").expect("a ticket"));
     let refused = enter(&gate, "a").expect_err("its share is used");
     assert_eq!(refused.code, Code::QueueFull);
     assert!(refused.message.starts_with("2 programs of this conversation"), "{refused}");
     assert!(gate.check_capacity(&who()).is_ok() && enter(&gate, "b").is_ok());
     drop(one);
-    let again = enter(&gate, "a").expect("a place came back");
+    let again = enter(&gate, "a").expect("capacity came back");
     let permit = two.turn().await.expect("a slot");
     assert!(enter(&gate, "a").is_err(), "one that runs counts");
     drop((permit, again));
-    assert_eq!((gate.places.available_permits(), kept(&gate)), (9, 0));
+    assert_eq!((gate.capacity.available_permits(), kept(&gate)), (9, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn enter_takes_no_place_when_refused_for_its_rate() {
+async fn enter_takes_no_capacity_when_refused_for_its_rate() {
     let gate = Admission::new(AdmissionOptions { rate_a_minute: 6, rate_burst: 2, ..options(1, 8) });
     let held = (enter(&gate, "a").expect("one"), enter(&gate, "b").expect("two"));
     let refused = enter(&gate, "c").expect_err("too fast");
@@ -138,7 +138,7 @@ async fn enter_takes_no_place_when_refused_for_its_rate() {
         "another token has a rate of its own"
     );
     drop(held);
-    assert_eq!((gate.places.available_permits(), kept(&gate)), (9, 0));
+    assert_eq!((gate.capacity.available_permits(), kept(&gate)), (9, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +153,7 @@ async fn a_run_that_is_refused_counts_nowhere() {
     let refused = gate.enter(&key, 0, || -> Result<(), Failure> { unreachable!("there is no room") });
     assert_eq!(refused.expect_err("full").code, Code::QueueFull);
     drop(held);
-    assert_eq!((gate.places.available_permits(), kept(&gate)), (2, 0));
+    assert_eq!((gate.capacity.available_permits(), kept(&gate)), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +162,7 @@ async fn lock_if_idle_is_refused_while_a_run_holds_or_awaits_the_lock() {
     let key: ConversationKey = "a".parse().expect("an id");
     let lock = gate.lock_if_idle(&key).expect("idle");
     assert!(gate.lock_if_idle(&key).is_none());
-    let mut run = enter(&gate, "a").expect("a place").turn().boxed();
+    let mut run = enter(&gate, "a").expect("a ticket").turn().boxed();
     assert!((&mut run).now_or_never().is_none(), "it waits for the lock");
     drop(lock);
     assert!(gate.lock_if_idle(&key).is_none(), "the run awaits it");
@@ -194,12 +194,12 @@ fn enter_of(gate: &Admission, owner: &str, conversation: usize) -> Result<Ticket
 #[tokio::test(start_paused = true)]
 async fn an_owner_with_many_conversations_waits_behind_one_with_few() {
     let gate = gate(1, 100);
-    let mut running = enter_of(&gate, "ann", 0).expect("a place").turn().await.expect("a slot");
-    let mut many: Vec<_> = (1..50).map(|n| enter_of(&gate, "ann", n).expect("a place").turn().boxed()).collect();
+    let mut running = enter_of(&gate, "ann", 0).expect("a ticket").turn().await.expect("a slot");
+    let mut many: Vec<_> = (1..50).map(|n| enter_of(&gate, "ann", n).expect("a ticket").turn().boxed()).collect();
     for waiting in &mut many {
         assert!(waiting.now_or_never().is_none());
     }
-    let mut few = enter_of(&gate, "bob", 1).expect("a place").turn().boxed();
+    let mut few = enter_of(&gate, "bob", 1).expect("a ticket").turn().boxed();
     assert!((&mut few).now_or_never().is_none());
     // One of Ann's was waiting for the slot already; the next is Bob's.
     drop(running);
@@ -211,14 +211,14 @@ async fn an_owner_with_many_conversations_waits_behind_one_with_few() {
     for waiting in many.into_iter().skip(1) {
         drop(waiting.await.expect("a slot"));
     }
-    assert_eq!((gate.slots.available_permits(), gate.places.available_permits()), (1, 101));
+    assert_eq!((gate.slots.available_permits(), gate.capacity.available_permits()), (1, 101));
 }
 
 #[tokio::test(start_paused = true)]
 async fn position_says_nothing_of_other_owners() {
     let gate = gate(1, 8);
-    let many: Vec<_> = (0..3).map(|n| enter_of(&gate, "ann", n).expect("a place")).collect();
-    let few: Vec<_> = (0..2).map(|n| enter_of(&gate, "bob", n).expect("a place")).collect();
+    let many: Vec<_> = (0..3).map(|n| enter_of(&gate, "ann", n).expect("a ticket")).collect();
+    let few: Vec<_> = (0..2).map(|n| enter_of(&gate, "bob", n).expect("a ticket")).collect();
     let now = |tickets: &[Ticket]| tickets.iter().map(|ticket| ticket.position().now()).collect::<Vec<_>>();
     assert_eq!((now(&many), now(&few)), (vec![Some(1), Some(2), Some(3)], vec![Some(1), Some(2)]));
     assert_eq!(gate.load().waiting, 5, "operators see them all");
@@ -227,15 +227,15 @@ async fn position_says_nothing_of_other_owners() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_owners_none_takes_the_last_quarter_of_the_places() {
+async fn of_several_owners_none_takes_the_last_quarter_of_the_capacity() {
     let gate = gate(1, 7);
-    let alone: Vec<_> = (0..8).map(|n| enter_of(&gate, "ann", n).expect("all places, for one owner alone")).collect();
+    let alone: Vec<_> = (0..8).map(|n| enter_of(&gate, "ann", n).expect("all capacity, for one owner alone")).collect();
     assert_eq!(enter_of(&gate, "bob", 0).expect_err("full").code, Code::QueueFull);
     drop(alone);
-    drop(enter_of(&gate, "bob", 0).expect("a place"));
+    drop(enter_of(&gate, "bob", 0).expect("a ticket"));
     let many: Vec<_> = (0..8).filter_map(|n| enter_of(&gate, "ann", n).ok()).collect();
     assert_eq!(many.len(), 6);
-    drop(enter_of(&gate, "bob", 0).expect("a place is left"));
+    drop(enter_of(&gate, "bob", 0).expect("capacity is left"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,5 +254,5 @@ async fn requests_hold_bounded_memory_until_their_runs_are_over() {
     let large = enter("ann", 0, 1000).expect("as much as there is for one, alone");
     assert_eq!(enter("ann", 1, 1).expect_err("no room").code, Code::QueueFull);
     drop(large);
-    assert_eq!((gate.places.available_permits(), kept(&gate)), (101, 0));
+    assert_eq!((gate.capacity.available_permits(), kept(&gate)), (101, 0));
 }

@@ -42,7 +42,7 @@ struct Check<'a> {
     counted: Sums,
     /// The length of the longest file, with its holes.
     longest: u64,
-    told: Option<Sums>,
+    recorded: Option<Sums>,
 }
 
 /// Reads an archive to its end. Returns also the length of its longest file: a file with holes may claim any.
@@ -60,19 +60,19 @@ pub(super) fn check(file: &File, tables: &[&str], newest: i64) -> Result<(Manife
     })?;
     let whole = |what| BackupError::Refused(format!("it has no {what}: it is not whole"));
     let manifest = check.manifest.ok_or_else(|| whole("manifest.json"))?;
-    let told = check.told.ok_or_else(|| whole("sums.json"))?;
-    let Sums { changed, left_out, .. } = told.clone();
+    let recorded = check.recorded.ok_or_else(|| whole("sums.json"))?;
+    let Sums { changed, left_out, .. } = recorded.clone();
     let counted = Sums { sha256: digest(file, end)?, changed, left_out, ..check.counted };
-    if counted != told {
+    if counted != recorded {
         return Err(BackupError::Refused("its content is not what its sums.json says: it was changed".to_owned()));
     }
-    Ok((manifest, told, check.longest))
+    Ok((manifest, recorded, check.longest))
 }
 
 impl Check<'_> {
     fn part(&mut self, part: Part<'_>) -> Result<(), BackupError> {
         let refuse = |why: &str| Err(BackupError::Refused(why.to_owned()));
-        if self.told.is_some() {
+        if self.recorded.is_some() {
             return refuse("something follows its sums.json");
         }
         match part {
@@ -107,13 +107,13 @@ impl Check<'_> {
                 self.counted.bytes = self.counted.bytes.saturating_add(file.size);
             }
             Part::Link { key, path, first } => {
-                if self.paths.get(&place(&key, first.as_bytes())) != Some(&Kind::File) {
+                if self.paths.get(&path_digest(&key, first.as_bytes())) != Some(&Kind::File) {
                     return Err(refused(path.as_bytes(), "the file that it is linked to does not come before it"));
                 }
                 self.take(&key, path.as_bytes(), Kind::File)?;
                 self.counted.files += 1;
             }
-            Part::Sums { sums, .. } => self.told = Some(sums),
+            Part::Sums { sums, .. } => self.recorded = Some(sums),
         }
         Ok(())
     }
@@ -124,11 +124,11 @@ impl Check<'_> {
             return Err(refused(path, "its conversation does not come before it"));
         }
         for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            if *self.paths.entry(place(key, &path[..at])).or_insert(Kind::Parent) == Kind::File {
+            if *self.paths.entry(path_digest(key, &path[..at])).or_insert(Kind::Parent) == Kind::File {
                 return Err(refused(path, "a file is where it has a folder"));
             }
         }
-        match self.paths.insert(place(key, path), kind) {
+        match self.paths.insert(path_digest(key, path), kind) {
             None => Ok(()),
             Some(Kind::Parent) if kind == Kind::Folder => Ok(()),
             Some(_) => Err(refused(path, "it is there twice")),
@@ -137,11 +137,11 @@ impl Check<'_> {
 }
 
 /// Stands for a path of a conversation.
-pub(super) fn place(key: &ConversationKey, path: &[u8]) -> [u8; 16] {
+pub(super) fn path_digest(key: &ConversationKey, path: &[u8]) -> [u8; 16] {
     let digest = Sha256::new().chain_update(key.to_string()).chain_update([0]).chain_update(path).finalize();
-    let mut place = [0; 16];
-    place.copy_from_slice(&digest[..16]);
-    place
+    let mut start = [0; 16];
+    start.copy_from_slice(&digest[..16]);
+    start
 }
 
 /// The rows of an entry, whose columns have names that can be in a statement, and texts and whole numbers.

@@ -108,11 +108,11 @@ pub(super) fn read(file: &File, each: &mut dyn FnMut(Part<'_>) -> Result<(), Bac
         let at = entry.raw_header_position();
         let mode = entry.header().mode().unwrap_or(0) & 0o1777;
         let modified_unix_s = entry.header().mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
-        let part = match (place(&name, kind == EntryType::Directory).map_err(refuse)?, kind) {
+        let part = match (entry_kind(&name, kind == EntryType::Directory).map_err(refuse)?, kind) {
             (EntryKind::Inside(key, path), EntryType::Directory) => Part::Folder { key, path, mode },
             (EntryKind::Inside(key, path), EntryType::Link) => {
                 let target = target.unwrap_or_default();
-                match place(&target, false).map_err(|why| refused(&target, why))? {
+                match entry_kind(&target, false).map_err(|why| refused(&target, why))? {
                     EntryKind::Inside(of, first) if of == key && size == 0 => Part::Link { key, path, first },
                     _ => return Err(refused(&name, "it is linked to what is no file of its conversation")),
                 }
@@ -151,7 +151,7 @@ enum EntryKind {
     Inside(ConversationKey, SafePath),
 }
 
-fn place(name: &[u8], is_folder: bool) -> Result<EntryKind, String> {
+fn entry_kind(name: &[u8], is_folder: bool) -> Result<EntryKind, String> {
     let unknown = || "a backup has no such entry".to_owned();
     let name = if is_folder { name.strip_suffix(b"/").unwrap_or(name) } else { name };
     let (first, rest) = split(name);

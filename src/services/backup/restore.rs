@@ -167,7 +167,7 @@ fn write(store: &dyn Storage, file: &mut FilePart<'_>) -> Result<(), BackupError
     }
     incoming.extend(file.length).map_err(&failed)?;
     incoming.set_attributes(file.mode, file.modified_unix_s).map_err(&failed)?;
-    incoming.place(&file.path).map(drop).map_err(&failed)
+    incoming.persist(&file.path).map(drop).map_err(&failed)
 }
 
 type Folder = Box<dyn ConversationFolder>;

@@ -1,6 +1,6 @@
-//! Files with holes as entries of GNU tar: the header has the places of what is stored.
+//! Files with holes as entries of GNU tar: the header has the positions of what is stored.
 //!
-//! A header has room for four places, and the last one may be the file's end. A file with more parts is stored with its
+//! A header has room for four positions, and the last one may be the file's end. A file with more parts is stored with its
 //! smallest holes filled.
 
 use std::{cmp::Reverse, ops::Range};
@@ -37,9 +37,9 @@ pub(super) fn mark(header: &mut Header, parts: &[Range<u64>], length: u64) {
     gnu.set_real_size(length);
     // GNU tar learns of a hole at the end by an empty part behind it.
     let end = parts.last().is_none_or(|last| last.end < length).then_some(length..length);
-    for (place, part) in gnu.sparse.iter_mut().zip(parts.iter().cloned().chain(end)) {
-        place.set_offset(part.start);
-        place.set_length(part.end - part.start);
+    for (entry, part) in gnu.sparse.iter_mut().zip(parts.iter().cloned().chain(end)) {
+        entry.set_offset(part.start);
+        entry.set_length(part.end - part.start);
     }
     header.set_entry_type(EntryType::GNUSparse);
 }
@@ -52,8 +52,8 @@ pub(super) fn read(header: &Header, stored: u64) -> Option<(Vec<Range<u64>>, u64
         return None;
     }
     let (mut parts, mut end, mut bytes) = (Vec::new(), 0, 0);
-    for place in gnu.sparse.iter().filter(|place| !place.is_empty()) {
-        let (from, count) = (place.offset().ok()?, place.length().ok()?);
+    for entry in gnu.sparse.iter().filter(|entry| !entry.is_empty()) {
+        let (from, count) = (entry.offset().ok()?, entry.length().ok()?);
         let to = from.checked_add(count)?;
         if from < end || to > length {
             return None;

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Backup, BackupError, CONVERSATIONS, DATABASE, FORMAT, MANIFEST, Manifest, ROWS_BYTES, ROWS_WAITING_MAX, SUMS, Sums,
-    archive, blocking, check::place, sparse,
+    archive, blocking, check::path_digest, sparse,
 };
 use crate::{
     domain::{
@@ -75,7 +75,7 @@ impl Backup {
 /// Walks a conversation's folder.
 type Walk<'a> = dyn FnMut(&mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<crate::ports::storage::LeftOut> + 'a;
 
-/// The same for all names of a file, and for no file that takes its place: device, number, time of creation.
+/// The same for all names of a file, and for no file that replaces it: device, number, time of creation.
 type FileId = (u64, u64, Option<SystemTime>);
 
 struct Writer<W: Write> {
@@ -141,10 +141,10 @@ impl<W: Write> Writer<W> {
     /// An archive has each path once, and a folder before what is in it.
     fn is_first(&mut self, key: &ConversationKey, visited: &Visited) -> bool {
         let (folder, _) = visited.path.split_last();
-        if !folder.is_empty() && self.written.get(&place(key, folder)) != Some(&true) {
+        if !folder.is_empty() && self.written.get(&path_digest(key, folder)) != Some(&true) {
             return false;
         }
-        match self.written.entry(place(key, visited.path.as_bytes())) {
+        match self.written.entry(path_digest(key, visited.path.as_bytes())) {
             Entry::Vacant(free) => {
                 free.insert(visited.file.is_none());
                 true

@@ -29,20 +29,20 @@ impl Scene {
     /// Sends to a session that takes a frame in `frame` and tells so many failures; the number of frames.
     async fn send(&mut self, frame: Duration, failed: u64) -> (usize, Result<(), Failure>) {
         let (sender, mut frames) = mpsc::channel::<Bytes>(1);
-        let (teller, told) = mpsc::channel(1);
+        let (replies, received) = mpsc::channel(1);
         let sandbox = async move {
             let mut count = 0;
             while let Some(bytes) = frames.recv().await {
                 count += 1;
                 advance(frame).await;
                 if bytes[5..] == *b"\x04" {
-                    teller.send(FileMessage::Taken { failed }).await.expect("a taker");
+                    replies.send(FileMessage::Taken { failed }).await.expect("a taker");
                 }
             }
             count
         };
         let sending = async {
-            let sent = self.carrier.send(&sender, ReceiverStream::new(told)).await;
+            let sent = self.carrier.send(&sender, ReceiverStream::new(received)).await;
             drop(sender);
             sent
         };

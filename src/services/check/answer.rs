@@ -24,7 +24,7 @@ pub struct Checked {
     pub problems: Vec<Problem>,
 }
 
-/// What is wrong at one place. Lines and columns are counted from 1, columns in characters; the end is exclusive.
+/// What is wrong at one position. Lines and columns are counted from 1, columns in characters; the end is exclusive.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Problem {

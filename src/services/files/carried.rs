@@ -155,7 +155,7 @@ impl IncomingFiles {
         };
         self.held.push(message);
         if self.held_bytes >= HELD_BYTES || self.held.len() >= HELD_MESSAGES {
-            self.place(false).await?;
+            self.write_held(false).await?;
         }
         Ok(())
     }
@@ -165,11 +165,11 @@ impl IncomingFiles {
     /// # Errors
     /// When the disk fails.
     pub(in crate::services) async fn finish(mut self) -> Result<Returned, Failure> {
-        self.place(true).await?;
+        self.write_held(true).await?;
         Ok(self.placing.map(|placing| placing.returned).unwrap_or_default())
     }
 
-    async fn place(&mut self, is_last: bool) -> Result<(), Failure> {
+    async fn write_held(&mut self, is_last: bool) -> Result<(), Failure> {
         let Some(mut placing) = self.placing.take() else { return Ok(()) };
         let held = mem::take(&mut self.held);
         self.held_bytes = 0;
@@ -281,7 +281,7 @@ impl Placing {
         self.writer.reserve(&space(&path, Some(bytes)))?;
         self.open_parents(store, &path)?;
         file.set_attributes(mode, modified_unix_s)?;
-        let entry = file.place(&path)?;
+        let entry = file.persist(&path)?;
         if entry.change == Change::Changed {
             self.returned.replaced.insert(path.clone());
         }
@@ -336,13 +336,13 @@ impl Placing {
 
     fn set_modes(&mut self, store: &dyn Storage) -> Result<(), Failure> {
         let Some(there) = store.open(&self.conversation)? else { return Ok(()) };
-        let (told, mut modes) = (mem::take(&mut self.modes), mem::take(&mut self.opened));
-        modes.extend(told.iter().map(|(path, mode)| (path.clone(), *mode)));
+        let (received, mut modes) = (mem::take(&mut self.modes), mem::take(&mut self.opened));
+        modes.extend(received.iter().map(|(path, mode)| (path.clone(), *mode)));
         for (path, mode) in modes.into_iter().rev() {
             if let Err(error) = there.set_folder_mode(&path, mode) {
                 warn!(error = %chain(&error), "the mode of a folder from a sandbox was not set");
             }
-            if told.contains_key(&path) {
+            if received.contains_key(&path) {
                 self.returned.carried.0.insert(path, Stamp::of_folder(mode));
             }
         }

@@ -252,7 +252,7 @@ impl Files {
         let writer = self.quota.writer(conversation).await;
         let (id, path, announce) = (conversation.clone(), path.clone(), self.announcer(conversation));
         let quota = Arc::clone(&self.quota);
-        let place = move |store: &dyn Storage| {
+        let complete = move |store: &dyn Storage| {
             check(store, &id, &path, condition.as_ref())?;
             writer.settle(&mut arrival)?;
             let file = match store.open(&id)? {
@@ -266,9 +266,9 @@ impl Files {
                     file.moved_to(there)?
                 }
             };
-            Ok(file.place(&path).inspect(|_| announce(Some(&path)))?)
+            Ok(file.persist(&path).inspect(|_| announce(Some(&path)))?)
         };
-        let entry = self.step(conversation, place).await?;
+        let entry = self.step(conversation, complete).await?;
         Ok(self.entry(conversation, entry, self.url_expires_unix_s()))
     }
 }

@@ -256,7 +256,7 @@ mod tests {
     async fn each_image_has_its_own_result_where_runners_differ() {
         let (state, [bash, python]) = (IsolationState::default(), ["bash", "python"].map(runner));
         state.keep(&[bash.clone(), python.clone()]);
-        let away = Isolation::Pending { why: Some("no place".to_owned()) };
+        let away = Isolation::Pending { why: Some("no node".to_owned()) };
         assert!(state.set_of(&bash, &verified(&["a note"])));
         assert!(state.set_of(&python, &away) && !state.set_of(&python, &away), "only a new result is news");
         state.conclude(&[bash.clone(), python.clone(), runner("ruby")]);
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(state.now(), verified(&["[bash] a note"]));
         assert!(state.wait(&bash.image).await.is_ok() && state.permits(&bash.image));
         assert_eq!(state.wait(&python.image).await.expect_err("not known").code, Code::EngineUnavailable);
-        assert_eq!(state.unserved(), [(python.language.clone(), "no place".to_owned())]);
+        assert_eq!(state.unserved(), [(python.language.clone(), "no node".to_owned())]);
         let mut serving = std::pin::pin!(state.violated());
         assert!(serving.as_mut().now_or_never().is_none());
         state.set_of(&python, &Isolation::Violated("the network is open".to_owned()));

@@ -124,14 +124,14 @@ impl Keys {
         let issuer = self.issuer.trim_end_matches('/');
         let origin = issuer.match_indices('/').nth(2).map_or(issuer, |(at, _)| &issuer[..at]);
         let path = &issuer[origin.len()..];
-        let places = [
+        let addresses = [
             format!("{issuer}/.well-known/openid-configuration"),
             format!("{origin}/.well-known/oauth-authorization-server{path}"),
         ];
-        for place in places {
-            let Some(found) = self.get(&place).await else { continue };
+        for address in addresses {
+            let Some(found) = self.get(&address).await else { continue };
             if found["issuer"].as_str() != Some(&self.issuer) {
-                warn!(place, "the metadata is of another issuer: SANDBOX_SIGN_IN__ISSUER must be what it says");
+                warn!(address, "the metadata is of another issuer: SANDBOX_SIGN_IN__ISSUER must be what it says");
                 continue;
             }
             let keys = found["jwks_uri"].as_str().map(str::to_owned);

@@ -86,8 +86,8 @@ impl Kernels {
     /// The right to look for the document of a path, in a conversation or in none, and to add it. Others wait
     /// meanwhile, so that two callers get the same document and kernel.
     pub async fn creating(&self, who: &Principal, pin: Option<&ConversationId>, path: &str) -> OwnedMutexGuard<()> {
-        let place = (who.clone(), pin.cloned(), path.to_owned());
-        self.0.documents.creating.of(&place, AsyncMutex::default).lock_owned().await
+        let key = (who.clone(), pin.cloned(), path.to_owned());
+        self.0.documents.creating.of(&key, AsyncMutex::default).lock_owned().await
     }
 
     /// The documents of a caller whose kernels are there: of one conversation or of all.

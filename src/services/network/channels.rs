@@ -21,7 +21,7 @@ use crate::{
 /// Bytes of a sandbox that were received and not read: as many as the windows of all its channels allow. A sandbox that
 /// sends more loses its channels.
 pub(super) const INCOMING_BYTES_MAX: usize = 16 << 20;
-/// What a piece of them counts at least: its place in the queue takes more than its bytes where those are few.
+/// What a piece of them counts at least: its entry in the queue takes more than its bytes where those are few.
 const PIECE_BYTES_MIN: usize = 64;
 /// How long the connections of a sandbox that has ended may take to end.
 const END_MAX: Duration = Duration::from_secs(1);

@@ -1,9 +1,9 @@
-//! What a program is told that its host needs.
+//! What the message to a program says that its host needs.
 
 use super::*;
 
 /// What a refused program reads of a host that this policy names, where its gate is of this language and token.
-fn told_of(text: &PolicyText, language: &str, owner: Principal, wanted: Option<&[String]>) -> String {
+fn message_of(text: &PolicyText, language: &str, owner: Principal, wanted: Option<&[String]>) -> String {
     let other = Policy::parse("other", &policy(&["b.example.com"], &[])).expect("a policy");
     let network = network(Arc::default(), vec![Policy::parse("web", text).expect("a policy"), other], Vec::new(), &[]);
     let access = network.access(&Principal::default(), &"python".parse().expect("a language"), wanted);
@@ -34,8 +34,11 @@ fn refusal_says_what_its_host_needs() {
         (&web(false), "python", default, None, "hosts = [\"a.example.com:443\"] and every_token = true below"),
         (&python, "bash", other, None, "443\"] below [network.<name>] of a policy that the token has"),
     ] {
-        let told = told_of(text, language, owner, wanted);
-        assert!(told.starts_with("[network: no policy allows a.example.com:443. ") && told.contains(needed), "{told}");
+        let message = message_of(text, language, owner, wanted);
+        assert!(
+            message.starts_with("[network: no policy allows a.example.com:443. ") && message.contains(needed),
+            "{message}"
+        );
     }
 }
 
@@ -47,9 +50,9 @@ fn refusal_of_an_installation_names_the_hosts_of_packages() {
     let gate = SandboxGate { access: Access::of(index), ..gate_in(&network) };
     // A policy of programs that names the host does not apply to installations.
     drop(gate.admit(&target("a.example.com"), None));
-    let told = "[network: no policy allows a.example.com:443. The operator can add \"a.example.com:443\" to `hosts` \
+    let message = "[network: no policy allows a.example.com:443. The operator can add \"a.example.com:443\" to `hosts` \
                 below [packages] in sandbox.toml.]\n";
-    assert_eq!(gate.reporter.end(), [told]);
+    assert_eq!(gate.reporter.end(), [message]);
 }
 
 #[test]

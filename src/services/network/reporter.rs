@@ -164,7 +164,7 @@ mod tests {
     use crate::domain::tools::{Approval, CallEnd, ProposedCall, ToolUse};
 
     #[test]
-    fn connections_that_are_no_events_are_counted_in_a_sentence_and_calls_of_tools_take_no_place_of_theirs() {
+    fn connections_that_are_no_events_are_counted_in_a_sentence_and_calls_of_tools_displace_none() {
         let (reporter, events) = (ConnectionReporter::default(), Arc::new(Mutex::new(Vec::new())));
         let seen = Arc::clone(&events);
         reporter.to(Box::new(move |event| seen.lock().push(event)));

@@ -118,14 +118,14 @@ impl Requests for Inner {
         let (conversation, language) = (conversation.clone(), language.clone());
         let packages = Packages(self);
         tokio::spawn(async move {
-            let told = sender.clone();
+            let progress = sender.clone();
             let install = async {
                 let Request { tool, packages: names } = serde_json::from_slice(&request)
                     .map_err(|_| Failure::argument("packages", "the request is not of the form that is described"))?;
                 let tool = Tool::parse(&tool).ok_or_else(|| Failure::argument("tool", "it is uv or npm"))?;
                 let wanted = InstallRequest { conversation, language, tool: Some(tool), packages: names };
                 // The program that asks waits for it.
-                let tell = move |words: &str| drop(told.try_send(line(words, None)));
+                let tell = move |words: &str| drop(progress.try_send(line(words, None)));
                 packages.install_as(wanted, Tokens::begin_within, tell).await
             };
             let last = match install.await {

@@ -69,7 +69,7 @@ impl Server {
 
     /// Where a conversation is after this server was asked for it: `None` for here.
     async fn take(&self, conversation: &ConversationKey) -> Option<InstanceId> {
-        self.peers.take(conversation).await.expect("a place").map(|peer| peer.instance)
+        self.peers.take(conversation).await.expect("a holder").map(|peer| peer.instance)
     }
 }
 
@@ -117,10 +117,10 @@ async fn what_two_requests_take_at_once_is_given_back() {
     let (store, a, b) = two_servers().await;
     let c = key("c");
     // The statement of the first one comes to the database after that of the second.
-    store.place_ms.store(200, Ordering::Relaxed);
+    store.take_ms.store(200, Ordering::Relaxed);
     let second = async {
         sleep(Duration::from_millis(1)).await;
-        store.place_ms.store(0, Ordering::Relaxed);
+        store.take_ms.store(0, Ordering::Relaxed);
         a.take(&c).await
     };
     assert_eq!(tokio::join!(a.take(&c), second), (None, None));
@@ -132,10 +132,10 @@ async fn what_two_requests_take_at_once_is_given_back() {
 async fn what_a_request_takes_that_is_aborted_is_given_back() {
     let (store, a, b) = two_servers().await;
     let c = key("c");
-    store.place_ms.store(200, Ordering::Relaxed);
+    store.take_ms.store(200, Ordering::Relaxed);
     timeout(Duration::from_millis(150), a.take(&c)).await.expect_err("the request is aborted");
-    store.place_ms.store(0, Ordering::Relaxed);
-    assert_eq!(store.places.lock()[&c].0, a.instance());
+    store.take_ms.store(0, Ordering::Relaxed);
+    assert_eq!(store.holders.lock()[&c].0, a.instance());
     sleep(IDLE_MAX * 2).await;
     assert_eq!(b.take(&c).await, None);
 }
@@ -184,7 +184,7 @@ async fn a_server_that_does_not_reach_the_database_goes_on_and_gives_way_later()
     // So long that the others thought that it was dead.
     advance(DEAD_AFTER * 2).await;
     sleep(ROUND).await;
-    store.places.lock().insert(key("known"), (b.instance(), i64::MAX));
+    store.holders.lock().insert(key("known"), (b.instance(), i64::MAX));
     sleep(ROUND * 2).await;
     advance(DEAD_AFTER * 2).await;
     sleep(ROUND * 2).await;
@@ -199,8 +199,8 @@ async fn before_the_others_are_known_nothing_is_taken_from_them() {
     let me = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
     let early = Peers::new(me, Arc::clone(&store) as _, Arc::new(SystemClock));
     // Its first round has not been: it goes on by itself, and does not write that it has the conversation.
-    assert_eq!(early.take(&key("c")).await.expect("a place"), None);
-    assert_eq!(store.places.lock()[&key("c")].0, a.instance());
+    assert_eq!(early.take(&key("c")).await.expect("a holder"), None);
+    assert_eq!(store.holders.lock()[&key("c")].0, a.instance());
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,7 +240,7 @@ async fn a_server_whose_beat_takes_long_looks_whether_it_was_taken_for_dead() {
     sleep(ROUND).await;
     // Meanwhile another server has come and taken it.
     let b = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
-    store.places.lock().insert(key("x"), (b.instance, i64::MAX));
+    store.holders.lock().insert(key("x"), (b.instance, i64::MAX));
     store.peers.lock().insert(b.instance.to_string(), (b, 1));
     sleep(ROUND * 2).await;
     assert_eq!(*a.busy.lost.lock(), [key("x")]);
@@ -254,7 +254,7 @@ async fn a_server_whose_machine_was_suspended_looks_whether_it_was_taken_for_dea
     assert_eq!(a.take(&key("x")).await, None);
     // Another server has taken it.
     let b = Peer { instance: InstanceId::new(), url: "http://127.0.0.1:2".to_owned() };
-    store.places.lock().insert(key("x"), (b.instance, i64::MAX));
+    store.holders.lock().insert(key("x"), (b.instance, i64::MAX));
     store.peers.lock().insert(b.instance.to_string(), (b, 1));
     sleep(ROUND + ROUND / 2).await;
     assert!(a.busy.lost.lock().is_empty(), "without a silence nothing is looked up");
@@ -296,10 +296,10 @@ async fn a_server_leaves_what_an_earlier_process_had_once() {
     let a = Server::begin(&store);
     sleep(ROUND).await;
     // The first round has left and waits for its beat.
-    store.places.lock().insert(key("x"), (a.instance(), 1));
+    store.holders.lock().insert(key("x"), (a.instance(), 1));
     store.announce_ms.store(0, Ordering::Relaxed);
     sleep(DEAD_AFTER).await;
-    assert!(store.places.lock().contains_key(&key("x")));
+    assert!(store.holders.lock().contains_key(&key("x")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,7 +337,7 @@ async fn a_server_that_was_killed_is_forgotten_with_what_it_had() {
         assert_eq!(a.take(&key(id)).await, None);
     }
     a.task.abort();
-    let left = || (store.peers.lock().len(), store.places.lock().len());
+    let left = || (store.peers.lock().len(), store.holders.lock().len());
     sleep(FORGOTTEN_AFTER.saturating_sub(ROUND * 2)).await;
     assert_eq!(left(), (2, 2));
     sleep(ROUND * 5).await;
@@ -348,8 +348,8 @@ async fn a_server_that_was_killed_is_forgotten_with_what_it_had() {
 #[tokio::test(start_paused = true)]
 async fn a_server_with_many_conversations_beats_in_time() {
     let (store, a, b) = two_servers().await;
-    store.place_ms.store(10, Ordering::Relaxed);
-    let stored = || store.places.lock().len();
+    store.take_ms.store(10, Ordering::Relaxed);
+    let stored = || store.holders.lock().len();
     for _ in 0..3000 {
         let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
         assert_eq!(a.peers.check(&made), Ok(()));
@@ -365,7 +365,7 @@ async fn a_server_with_many_conversations_beats_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_statement_hangs_beats_on() {
     let (store, a, b) = two_servers().await;
-    store.place_ms.store(3_600_000, Ordering::Relaxed);
+    store.take_ms.store(3_600_000, Ordering::Relaxed);
     let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
     assert_eq!(a.peers.check(&made), Ok(()));
     a.busy.conversations.lock().push(made.clone());
@@ -373,7 +373,7 @@ async fn a_server_whose_statement_hangs_beats_on() {
         assert_eq!(b.peers.others().len(), 1, "after {second} s");
         sleep(Duration::from_secs(1)).await;
     }
-    store.place_ms.store(0, Ordering::Relaxed);
+    store.take_ms.store(0, Ordering::Relaxed);
     sleep(DEAD_AFTER + ROUND).await;
     assert_eq!(b.take(&key(made.id.as_str())).await, Some(a.instance()));
 }

@@ -149,7 +149,7 @@ pub(super) fn token_ended(by: Option<&Started>) -> impl Future<Output = ()> + Se
     }
 }
 
-/// The admission of the isolation check, which takes no place, no slot and no part of a rate from clients: each of its
+/// The admission of the isolation check, which takes no capacity, no slot and no part of a rate from clients: each of its
 /// sandboxes may take long to start.
 pub(super) fn admission_of_checks() -> Admission {
     Admission::new(AdmissionOptions {

@@ -17,7 +17,7 @@ pub const SOURCE_BYTES_MAX: usize = 64 << 10;
 /// than its characters.
 const JOINED_BYTES_MAX: usize = 16 << 10;
 
-/// Pieces that follow each other faster are joined. What a person typed between two pieces keeps its place.
+/// Pieces that follow each other faster are joined. What a person typed between two pieces keeps its position.
 const JOINED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The text of a program, as far as it is kept.

@@ -82,7 +82,7 @@ pub struct RunRequest {
     pub throw_away: bool,
     /// Whether the run goes on when its caller goes away; otherwise it is cancelled. By default as the settings say.
     pub detach: Option<bool>,
-    /// The caller's place in a trace.
+    /// The caller's trace context.
     pub within: Option<TraceContext>,
 }
 

@@ -26,7 +26,7 @@ use crate::{
 
 /// The largest piece, and all pieces of a run that its sandbox has not taken, in bytes.
 pub const INPUT_BYTES_MAX: usize = frames::PAYLOAD_BYTES_MAX;
-/// What a piece counts at least: its place in the queue takes more than its bytes where those are few.
+/// What a piece counts at least: its entry in the queue takes more than its bytes where those are few.
 const PIECE_BYTES_MIN: usize = 128;
 /// Senders of one run that may wait for room.
 const SENDERS_MAX: usize = 8;

@@ -54,11 +54,11 @@ pub(super) struct RunTask {
 }
 
 impl RunTask {
-    /// Executes the run and logs its last event. `place` is the position in the queue that is already logged.
-    pub(super) async fn run(mut self, ticket: Ticket, place: u32) {
+    /// Executes the run and logs its last event. `logged` is the position in the queue that the log has already.
+    pub(super) async fn run(mut self, ticket: Ticket, logged: u32) {
         self.service.parts.observer.run_begun(&self.begin_facts());
         // A panic drops the lease on its way, and readers of the log still see an end.
-        let result = AssertUnwindSafe(self.execute(ticket, place)).catch_unwind().await;
+        let result = AssertUnwindSafe(self.execute(ticket, logged)).catch_unwind().await;
         let result = result.unwrap_or_else(|_| Err(internal())).map(Arc::new);
         let result = self.run.result.get_or_init(|| result);
         self.observe(result.as_deref());
@@ -84,13 +84,13 @@ impl RunTask {
         }
     }
 
-    async fn execute(&mut self, ticket: Ticket, place: u32) -> Result<Report, Failure> {
+    async fn execute(&mut self, ticket: Ticket, logged: u32) -> Result<Report, Failure> {
         // Kept to the end: the slot and the conversation's turn are given back after the sandbox is posted.
         let permit = tokio::select! {
             biased;
             report = self.not_begun() => return Ok(report),
             permit = self.permit(ticket) => permit?,
-            never = self.log_position(place) => match never {},
+            never = self.log_position(logged) => match never {},
         };
         self.stages.queue = Some(self.stage_over());
         let result = self.in_turn().await;

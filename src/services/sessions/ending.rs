@@ -148,9 +148,9 @@ impl Inner {
         loop {
             let quota = Arc::clone(self.parts.files.quota());
             let limit = quota.outgrown(session.conversation.clone(), || session.is_busy()).await;
-            let place = (session.used(), session.id);
+            let rank = (session.used(), session.id);
             let is_later =
-                |other: &Arc<Session>| other.conversation == session.conversation && (other.used(), other.id) > place;
+                |other: &Arc<Session>| other.conversation == session.conversation && (other.used(), other.id) > rank;
             if !self.registry.all().iter().any(is_later) {
                 return limit;
             }

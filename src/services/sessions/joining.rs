@@ -91,8 +91,8 @@ impl Sessions {
         if let Some(session) = open {
             self.0.check_use(&conversation.owner, &session)?;
         }
-        let place = (conversation.clone(), language.clone());
-        Ok(self.0.waiting.of(&place, CancellationToken::new))
+        let key = (conversation.clone(), language.clone());
+        Ok(self.0.waiting.of(&key, CancellationToken::new))
     }
 
     /// Interrupts what runs, as a cell at a limit; ends the session when the time to react is over.
@@ -138,8 +138,8 @@ impl Sessions {
     /// The sessions of a caller that are being opened again: where each is.
     pub(in crate::services) fn restarting(&self, who: &Principal) -> Vec<(SessionId, ConversationKey, Language)> {
         let registry = &self.0.registry;
-        let place = |id| registry.ended(who, id).map(|((conversation, language), _)| (id, conversation, language));
-        registry.restarting().into_iter().filter_map(place).collect()
+        let located = |id| registry.ended(who, id).map(|((conversation, language), _)| (id, conversation, language));
+        registry.restarting().into_iter().filter_map(located).collect()
     }
 }
 

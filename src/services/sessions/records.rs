@@ -181,7 +181,7 @@ impl Sessions {
 }
 
 impl Inner {
-    /// Learns which sessions other servers left in a place. No longer than a kernel takes to start.
+    /// Learns which sessions other servers left of a conversation and language. No longer than a kernel takes to start.
     pub(super) async fn learn(&self, conversation: &ConversationKey, language: &Language) {
         if self.parts.peers.is_alone() {
             return;
@@ -198,8 +198,8 @@ impl Inner {
     }
 
     pub(super) fn take_news_where(&self, is_there: impl Fn(&SessionKey) -> bool) -> Option<SessionEnd> {
-        let (news, told) = self.registry.take_news(is_there);
-        for session in told {
+        let (news, reported) = self.registry.take_news(is_there);
+        for session in reported {
             self.records.closed(session);
         }
         news

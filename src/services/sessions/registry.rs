@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// Ended sessions that are remembered, so that their ends can be reported to their callers. One more takes the place of
+/// Ended sessions that are remembered, so that their ends can be reported to their callers. One more replaces
 /// the oldest one of the owner who has the most.
 pub(super) const ENDED_MAX: usize = 1000;
 
@@ -188,7 +188,7 @@ struct State {
 
 struct EndedSession {
     id: SessionId,
-    place: SessionKey,
+    key: SessionKey,
     /// `None` where it is not known: an earlier process opened it.
     setup: Option<Setup>,
     end: SessionEnd,
@@ -256,8 +256,8 @@ impl Registry {
 
     /// The right to open a session there; others wait.
     pub(super) async fn opening(&self, conversation: &ConversationKey, language: &Language) -> OwnedMutexGuard<()> {
-        let place = (conversation.clone(), language.clone());
-        self.opening.of(&place, AsyncMutex::default).lock_owned().await
+        let key = (conversation.clone(), language.clone());
+        self.opening.of(&key, AsyncMutex::default).lock_owned().await
     }
 
     pub(super) fn add(&self, session: &Arc<Session>) {
@@ -314,9 +314,9 @@ impl Registry {
             return false;
         }
         let removed = state.open.remove(&session.id);
-        let place = (session.conversation.clone(), session.language.clone());
+        let key = (session.conversation.clone(), session.language.clone());
         let setup = Some(session.setup.clone());
-        state.add_ended(EndedSession { id: session.id, place, setup, end, is_news: end.is_news(), is_recorded: false });
+        state.add_ended(EndedSession { id: session.id, key, setup, end, is_news: end.is_news(), is_recorded: false });
         drop(state);
         drop(removed);
         true
@@ -324,8 +324,8 @@ impl Registry {
 
     /// Adds a session that a server left. `is_recorded`: it stays recorded until its end was reported to a caller.
     pub(super) fn add_left(&self, left: SessionRecord, is_news: bool, is_recorded: bool) {
-        let (id, place, end) = (left.session, (left.conversation, left.language), SessionEnd::Server);
-        self.state.lock().add_ended(EndedSession { id, place, setup: None, end, is_news, is_recorded });
+        let (id, key, end) = (left.session, (left.conversation, left.language), SessionEnd::Server);
+        self.state.lock().add_ended(EndedSession { id, key, setup: None, end, is_news, is_recorded });
     }
 
     /// How a session of this owner ended.
@@ -336,9 +336,10 @@ impl Registry {
     /// The conversation of a session of this owner that is open or has ended.
     pub(super) fn conversation(&self, who: &Principal, id: SessionId) -> Option<ConversationId> {
         let state = self.state.lock();
-        let open = state.open.get(&id).map(|session| &session.conversation).filter(|place| place.owner == *who);
-        let ended = || state.last_end(who, id).map(|ended| &ended.place.0);
-        open.or_else(ended).map(|place| place.id.clone())
+        let open =
+            state.open.get(&id).map(|session| &session.conversation).filter(|conversation| conversation.owner == *who);
+        let ended = || state.last_end(who, id).map(|ended| &ended.key.0);
+        open.or_else(ended).map(|conversation| conversation.id.clone())
     }
 
     /// Where a session of this owner was that has ended by itself or for others, and its environment.
@@ -346,29 +347,29 @@ impl Registry {
         let state = self.state.lock();
         let last = state.last_end(who, id)?;
         let setup = last.setup.clone().filter(|_| last.end != SessionEnd::Closed)?;
-        Some((last.place.clone(), setup))
+        Some((last.key.clone(), setup))
     }
 
-    /// How the last session in these places ended, if that was not reported before; from now on all ends there count as
+    /// How the last session with these keys ended, if that was not reported before; from now on all their ends count as
     /// reported. Also the sessions that need not be recorded any more.
     pub(super) fn take_news(&self, is_there: impl Fn(&SessionKey) -> bool) -> (Option<SessionEnd>, Vec<SessionId>) {
-        let (mut news, mut told) = (None, Vec::new());
-        for ended in self.state.lock().ended.iter_mut().filter(|ended| is_there(&ended.place)) {
+        let (mut news, mut reported) = (None, Vec::new());
+        for ended in self.state.lock().ended.iter_mut().filter(|ended| is_there(&ended.key)) {
             news = std::mem::take(&mut ended.is_news).then_some(ended.end);
-            told.extend(std::mem::take(&mut ended.is_recorded).then_some(ended.id));
+            reported.extend(std::mem::take(&mut ended.is_recorded).then_some(ended.id));
         }
-        (news, told)
+        (news, reported)
     }
 }
 
 impl State {
     fn last_end(&self, who: &Principal, id: SessionId) -> Option<&EndedSession> {
-        self.ended.iter().rev().find(|ended| ended.id == id && ended.place.0.owner == *who)
+        self.ended.iter().rev().find(|ended| ended.id == id && ended.key.0.owner == *who)
     }
 
     fn add_ended(&mut self, ended: EndedSession) {
         if self.ended.len() >= ENDED_MAX {
-            let oldest = first_of_most(self.ended.iter().map(|ended| &ended.place.0.owner));
+            let oldest = first_of_most(self.ended.iter().map(|ended| &ended.key.0.owner));
             drop(oldest.and_then(|at| self.ended.remove(at)));
         }
         self.ended.push_back(ended);

@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// The total without the reserve for a new conversation of each language in use, and at least half of the total.
-    /// Without a reserve a dozen conversations take every place, and each new one starts cold.
+    /// Without a reserve a dozen conversations take the whole budget, and each new one starts cold.
     fn budget_for_conversations(&self, pool: &Pool) -> Budget {
         let total = self.total();
         if self.assignment_works.get() == Some(&false) {

@@ -61,10 +61,10 @@ fn a_program_or_cell_is_a_use_of_its_token_while_that_is_valid() {
     let (id, who) = (record.id, record.owner.by(record.id));
     let language: Language = "python".parse().expect("a language");
     let used = || tokens.known.read().by_id(id).map(|token| token.used.load(Ordering::Relaxed));
-    drop(tokens.begin(&who, &language).expect("a place"));
+    drop(tokens.begin(&who, &language).expect("a permit"));
     assert_eq!(used(), Some(1_800_000_000_000));
     clock.set(1_800_000_060);
-    drop(tokens.begin_within(&who, &language).expect("a place"));
+    drop(tokens.begin_within(&who, &language).expect("a permit"));
     assert_eq!(used(), Some(1_800_000_060_000));
     tokens.learn(vec![TokenRecord { revoked_unix_ms: Some(1), ..record }]);
     clock.set(1_800_000_120);

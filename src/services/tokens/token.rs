@@ -53,7 +53,7 @@ struct Spent {
 pub struct Started {
     token: Arc<Token>,
     /// Whether it is one of those at once; not where it began within another.
-    has_place: bool,
+    is_counted: bool,
 }
 
 impl Token {
@@ -133,7 +133,7 @@ impl Token {
         }
         spent.count(&limits)?;
         spent.at_once += 1;
-        Ok(Started { token: Arc::clone(self), has_place: true })
+        Ok(Started { token: Arc::clone(self), is_counted: true })
     }
 
     /// Counts a program or a cell within another one of this token that is under way: both are one of those at once.
@@ -142,7 +142,7 @@ impl Token {
     /// As [`Self::begin`].
     pub fn begin_within(self: &Arc<Self>) -> Result<Started, Failure> {
         self.spent.lock().count(&self.record.grant.limits)?;
-        Ok(Started { token: Arc::clone(self), has_place: false })
+        Ok(Started { token: Arc::clone(self), is_counted: false })
     }
 
     /// The same for a token and those that came from it.
@@ -198,7 +198,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        if self.has_place {
+        if self.is_counted {
             self.token.spent.lock().at_once -= 1;
         }
     }
@@ -330,35 +330,35 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn programs_at_once_and_a_minute_are_limited() {
         let two = token(TokenLimits { runs_at_once: Some(2), ..TokenLimits::default() });
-        let (one, _other) = (two.begin().expect("a place"), two.begin().expect("a place"));
+        let (one, _other) = (two.begin().expect("a permit"), two.begin().expect("a permit"));
         assert_eq!(is_refused(&two, "2 programs at once"), 2);
         drop(one);
-        drop(two.begin().expect("a place"));
+        drop(two.begin().expect("a permit"));
 
         let one = token(TokenLimits { runs_at_once: Some(1), runs_per_minute: Some(2), ..TokenLimits::default() });
-        let first = one.begin().expect("a place");
+        let first = one.begin().expect("a permit");
         drop(one.begin_within().expect("at once they are one"));
-        assert_eq!(is_refused(&one, "1 programs at once"), 2, "the first has its place");
+        assert_eq!(is_refused(&one, "1 programs at once"), 2, "the first has its permit");
         let failure = one.begin_within().map(drop).expect_err("a third within a minute");
         assert!(failure.message.contains("2 programs a minute"), "{failure:?}");
         drop(first);
         assert!(is_refused(&one, "2 programs a minute") > 1);
 
         let three = token(TokenLimits { runs_per_minute: Some(3), ..TokenLimits::default() });
-        (0..3).for_each(|_| drop(three.begin().expect("a place")));
+        (0..3).for_each(|_| drop(three.begin().expect("a permit")));
         advance(Duration::from_secs(20)).await;
         let wait = is_refused(&three, "3 programs a minute");
         advance(Duration::from_secs(wait)).await;
-        drop(three.begin().expect("after the time that was told"));
+        drop(three.begin().expect("after the time that was reported"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn processor_time_and_bytes_of_a_day_are_limited_and_come_back() {
         let limits = TokenLimits { cpu_s_per_day: Some(10), bytes_per_day: Some(1000), ..TokenLimits::default() };
         let limited = token(limits);
-        limited.begin().expect("a place").spend(Duration::from_secs(4), 10);
+        limited.begin().expect("a permit").spend(Duration::from_secs(4), 10);
         advance(DAY / 2).await;
-        limited.begin().expect("a place").spend(Duration::from_secs(7), 10);
+        limited.begin().expect("a permit").spend(Duration::from_secs(7), 10);
         let wait = is_refused(&limited, "10 s of processor time a day");
         advance(Duration::from_secs(wait)).await;
         limited.begin().expect("what was spent first is a day old").spend(Duration::ZERO, 2000);
@@ -369,7 +369,7 @@ mod tests {
     async fn processor_time_that_is_not_known_counts_as_the_most_that_it_can_be() {
         let limited = token(TokenLimits { cpu_s_per_day: Some(10), ..TokenLimits::default() });
         let unknown = Figures { wall: Duration::from_secs(18), ..Figures::default() };
-        limited.begin().expect("a place").count(&unknown, 500);
+        limited.begin().expect("a permit").count(&unknown, 500);
         limited.begin().expect("nine of ten").count(&Figures { cpu: Some(Duration::ZERO), ..unknown }, 500);
         limited.begin().expect("what is known counts as it is").count(&unknown, 100);
         is_refused(&limited, "10 s of processor time a day");

@@ -136,7 +136,7 @@ impl Drop for CallReport<'_> {
 }
 
 impl Inner {
-    /// Makes a call, where it may be made. It is sent once. The permit is the answer's place until it is written.
+    /// Makes a call, where it may be made. It is sent once. The permit is held until the answer is written.
     ///
     /// # Errors
     /// Why it was not answered.
@@ -313,7 +313,7 @@ fn count(rates: &Limiters, wish: &Wish<'_>, number: usize, rule: &RuleText) -> R
     Ok(())
 }
 
-/// Whether a text has its place in the answer. JSON writes a control character in six bytes, and an answer that is
+/// Whether a text fits into the answer. JSON writes a control character in six bytes, and an answer that is
 /// longer than a message may be would end the program's connection.
 fn is_short(text: &str) -> bool {
     text.len() <= INLINE_BYTES_MAX && json_bytes(text) <= 2 * INLINE_BYTES_MAX

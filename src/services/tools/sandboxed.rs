@@ -148,7 +148,7 @@ impl Opener {
         let limits = Limits { wall_ms: text::ms(LIFE_MAX), ..limits };
         let (lease, spec) = parts.sandboxes.lease(&runner, (data, parts.sandboxes.mounts_of_all()), limits, LIFE_MAX);
         let (sandboxes, leased) = (parts.sandboxes.clone(), Arc::clone(&lease));
-        // It goes on when the caller has gone, and so its place is taken.
+        // It goes on when the caller has gone, and holds its permit.
         let starting = tasks.spawn(async move { (sandboxes.start(&spec, leased).await, room) });
         let (started, room) = starting.await.map_err(|_| failed())?;
         let mut started = started.map_err(|error| {
@@ -168,7 +168,7 @@ impl Opener {
         let opener = self.clone();
         tasks.spawn(async move {
             carry(&opener, &conversation, sandbox, theirs, (stdin, request, outgoing)).await;
-            // The sandbox is given up before its place is taken by another one.
+            // The sandbox is given up before another one gets its permit.
             drop(lease);
             drop(room);
             for sentence in link.end().await {

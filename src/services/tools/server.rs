@@ -70,7 +70,7 @@ pub struct Live {
     at_once: Semaphore,
     /// A share for each owner that has calls under way, so that none waits for the calls of another.
     shares: Shares<Principal>,
-    /// It sends no call any more: it was changed, so that another one has its place, or removed.
+    /// It sends no call any more: it was changed, so that another one replaced it, or removed.
     replaced: CancellationToken,
     /// Ends its calls, and those that were sent before it was changed: it was removed.
     removed: CancellationToken,

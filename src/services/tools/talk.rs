@@ -88,7 +88,7 @@ impl Memory {
         self.messages.of(owner).acquire_many_owned(bytes.min(OWNER_BYTES_MAX)).await.ok()
     }
 
-    /// Waits until a source may be answered to a program. The permit is its place until it is written.
+    /// Waits until a source may be answered to a program. The permit is held until it is written.
     async fn take_source(&self, owner: &Principal) -> Option<OwnedSemaphorePermit> {
         self.sources.of(owner).acquire_owned().await.ok()
     }
@@ -220,7 +220,7 @@ impl Inner {
         drop(to.send((answer, room)).await);
     }
 
-    /// A source, and its place until it is written. It is made before it takes one: where that takes long, it holds up
+    /// A source, and the permit that is held until it is written. It is made before it takes one: where that takes long, it holds up
     /// no other server's.
     async fn placed_source(
         self: &Arc<Self>,

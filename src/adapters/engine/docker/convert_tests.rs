@@ -89,8 +89,8 @@ fn create_body_for_podman_differs_in_three_fields_only() {
     let (docker, mut podman) = (body(&profile(), &spec()), body(&podman, &spec()));
     assert_eq!(podman["HostConfig"]["SecurityOpt"][1], "seccomp=/host/.seccomp.json");
     assert_eq!(podman["HostConfig"]["Tmpfs"]["/tmp"], "rw,nosuid,nodev,noexec,size=67108864,mode=1777");
-    for place in ["/HostConfig/SecurityOpt/1", "/HostConfig/Tmpfs/~1tmp"] {
-        *podman.pointer_mut(place).expect("a place") = docker.pointer(place).expect("a place").clone();
+    for pointer_path in ["/HostConfig/SecurityOpt/1", "/HostConfig/Tmpfs/~1tmp"] {
+        *podman.pointer_mut(pointer_path).expect("a member") = docker.pointer(pointer_path).expect("a member").clone();
     }
     assert_eq!(podman.as_object_mut().and_then(|body| body.remove("StopSignal")), Some(json!("SIGKILL")));
     assert_eq!(podman, docker, "nothing else differs");

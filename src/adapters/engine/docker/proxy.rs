@@ -206,7 +206,7 @@ impl Proxy {
             },
             () = given_up.cancelled() => warn!("a client did not read its list"),
         }
-        // The connection is the stream's now, and keeps its place.
+        // The connection is the stream's now, and keeps its permit.
         let mut streams = std::mem::take(&mut *streams.lock());
         while streams.join_next().await.is_some() {}
     }
@@ -250,9 +250,9 @@ impl Inner {
         allowed: &Allowed,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Denied> {
-        let place = self.bodies.acquire().await;
+        let permit = self.bodies.acquire().await;
         let (folders, made) = self.vetted(id, &checks::received(request).await?).await?;
-        drop(place);
+        drop(permit);
         let answer = forward::send(&self.socket, allowed, forward::body(made)).await?;
         if answer.status() != StatusCode::CREATED {
             return Ok(answer);
@@ -268,7 +268,7 @@ impl Inner {
 
     /// The containers that this server may see. One that does not read them must not keep others from theirs.
     async fn list(&self, allowed: &Allowed, unread: CancellationToken) -> Result<Response<Body>, Denied> {
-        let place = Arc::clone(&self.lists).acquire_owned().await.map_err(Denied::away)?;
+        let permit = Arc::clone(&self.lists).acquire_owned().await.map_err(Denied::away)?;
         let answer = forward::send(&self.socket, allowed, forward::body(Vec::new())).await?;
         if answer.status() != StatusCode::OK {
             return Ok(answer);
@@ -278,7 +278,7 @@ impl Inner {
             unread.cancel();
         }));
         let root = self.root.path.clone();
-        let shown = listing::shown(answer.into_body(), root, SystemClock.unix_s(), (place, timer));
+        let shown = listing::shown(answer.into_body(), root, SystemClock.unix_s(), (permit, timer));
         Ok(forward::json(StatusCode::OK, shown))
     }
 }

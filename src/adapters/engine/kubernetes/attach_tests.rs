@@ -118,7 +118,7 @@ async fn a_connection_that_breaks_is_an_error_unless_we_ended_the_sandbox() {
         let (go, gone) = oneshot::channel::<()>();
         let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", async move |mut socket: WebSocket| {
             socket.send(message(STDOUT, b"a")).await.expect("sent");
-            gone.await.expect("told");
+            gone.await.expect("a signal");
             if clean {
                 socket.send(ws::Message::Close(None)).await.expect("closed");
             }
@@ -129,7 +129,7 @@ async fn a_connection_that_breaks_is_an_error_unless_we_ended_the_sandbox() {
         if ended_by_us {
             attached.lives.ending(attached.id);
         }
-        go.send(()).expect("told");
+        go.send(()).expect("a signal");
         let next = timeout(SOON, attached.output.next()).await.expect("soon");
         assert_eq!(next.is_none(), ended_by_us, "{next:?}");
         if !ended_by_us {
@@ -157,11 +157,11 @@ async fn a_failure_of_the_kubelet_is_its_message() {
 async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can_be() {
     let text = vec![7_u8; 32 << 20];
     for (protocol, tells_the_end) in [("v5.channel.k8s.io", true), ("v4.channel.k8s.io", false)] {
-        let (tell, told) = oneshot::channel();
+        let (report, reported) = oneshot::channel();
         let (go, slow) = oneshot::channel::<()>();
         let mut attached = attached(LONG_SILENCE_MAX, protocol, async move |mut socket: WebSocket| {
-            slow.await.expect("told");
-            tell.send(input_of(&mut socket).await).expect("awaited");
+            slow.await.expect("a signal");
+            report.send(input_of(&mut socket).await).expect("awaited");
         })
         .await;
         let writes = async {
@@ -173,13 +173,13 @@ async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can
         let (mut writes, mut go) = (Box::pin(writes), Some(go));
         // More than the sockets hold: the writer waits for the reader.
         assert!(timeout(Duration::from_millis(50), &mut writes).await.is_err());
-        go.take().expect("once").send(()).expect("told");
+        go.take().expect("once").send(()).expect("a signal");
         timeout(SOON, writes).await.expect("soon");
         if !tells_the_end {
             // With version 4 only the end of the connection ends it.
             drop(attached);
         }
-        let (seen, ended) = timeout(SOON, told).await.expect("soon").expect("told");
+        let (seen, ended) = timeout(SOON, reported).await.expect("soon").expect("a signal");
         assert!(seen == [b"hello", &text[..]].concat(), "{} bytes", seen.len());
         assert_eq!(ended, tells_the_end);
     }
@@ -187,14 +187,14 @@ async fn input_is_complete_before_a_slow_reader_and_its_end_is_told_where_it_can
 
 #[tokio::test]
 async fn input_is_sent_by_a_flush() {
-    let (tell, told) = oneshot::channel();
+    let (report, reported) = oneshot::channel();
     let mut attached = attached(LONG_SILENCE_MAX, "v4.channel.k8s.io", async move |mut socket: WebSocket| {
-        tell.send(socket.recv().await.expect("a message").expect("a message")).expect("awaited");
+        report.send(socket.recv().await.expect("a message").expect("a message")).expect("awaited");
     })
     .await;
     attached.stdin.write_all(b"hello").await.expect("written");
     attached.stdin.flush().await.expect("flushed");
-    let first = timeout(SOON, told).await.expect("soon").expect("told");
+    let first = timeout(SOON, reported).await.expect("soon").expect("a signal");
     assert_eq!(first, message(STDIN, b"hello"));
 }
 
@@ -258,7 +258,7 @@ async fn a_server_that_answers_no_more_pings_is_gone() {
 async fn a_server_whose_container_reads_no_input_is_not_gone_and_neither_is_one_that_answers_pings() {
     let (go, slow) = oneshot::channel::<()>();
     let mut attached = attached(SILENCE_MAX, "v5.channel.k8s.io", async move |mut socket: WebSocket| {
-        slow.await.expect("told");
+        slow.await.expect("a signal");
         let mut pings = 0;
         while pings < 5 * PINGS_MAX {
             let message = socket.recv().await.expect("a message").expect("a message");

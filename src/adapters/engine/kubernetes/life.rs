@@ -104,7 +104,7 @@ async fn create(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<Option<
     }
 }
 
-/// Waits until the container runs. A pod without a place is given up earlier than one that is being made.
+/// Waits until the container runs. A pod that no node has room for is given up earlier than one that is being made.
 async fn until_running(
     engine: &KubernetesEngine,
     spec: &SandboxSpec,
@@ -139,7 +139,7 @@ async fn until_running(
 
 fn no_place(why: &str) -> String {
     format!(
-        "no node has a place for the pod ({why}): add nodes, lower SANDBOX_LIMITS__MEMORY_BYTES or \
+        "no node has room for the pod ({why}): add nodes, lower SANDBOX_LIMITS__MEMORY_BYTES or \
          SANDBOX_ADMISSION__SLOTS, correct the node selector and tolerations of the pod template, or make the claim \
          that is not found in the namespace of the sandboxes"
     )

@@ -140,7 +140,7 @@ impl PodWatch {
 pub(super) enum State {
     /// Not yet placed, or being made.
     Coming,
-    /// No node has a place for it now; why.
+    /// No node has room for it now; why.
     Unschedulable(String),
     /// It cannot be made as it is; a sentence that says why.
     Failing(String),

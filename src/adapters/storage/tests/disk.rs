@@ -12,10 +12,10 @@ use crate::domain::test_scale::rounds;
 
 pub(super) const EVERYTHING: Usage = Usage { bytes: u64::MAX, entries: u64::MAX };
 
-/// In memory where there is such a place: this is about names and descriptors, and a busy disk takes minutes for them.
-pub(super) fn quick_place() -> Place {
+/// In memory where that is possible: this is about names and descriptors, and a busy disk takes minutes for them.
+pub(super) fn quick_fixture() -> Fixture {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { place_in(memory) } else { place() }
+    if memory.is_dir() { fixture_in(memory) } else { fixture() }
 }
 
 /// An ext4 of its own with blocks of 1 KiB, mounted until it is dropped. Needs root.
@@ -49,57 +49,57 @@ fn run<'a>(program: &str, args: impl IntoIterator<Item = &'a OsStr>) {
     command::run(program, args, &[0], Duration::from_mins(1)).expect("it ends well");
 }
 
-fn measure(place: &Place, ceiling: &Usage) -> Usage {
-    place.conversation.usage(ceiling).expect("measured")
+fn measure(fixture: &Fixture, ceiling: &Usage) -> Usage {
+    fixture.conversation.usage(ceiling).expect("measured")
 }
 
 #[test]
 fn usage_counts_blocks_once_and_no_lengths() {
-    let place = place();
-    let data = place.data();
-    assert_eq!(measure(&place, &EVERYTHING), Usage::default());
+    let fixture = fixture();
+    let data = fixture.data();
+    assert_eq!(measure(&fixture, &EVERYTHING), Usage::default());
     let sparse = fs::File::create(data.join("sparse")).expect("a file");
     sparse.set_len(1 << 40).expect("a length");
-    let holes = measure(&place, &EVERYTHING);
+    let holes = measure(&fixture, &EVERYTHING);
     assert!(holes.entries == 1 && holes.bytes < 1 << 20, "{holes:?}");
     fs::write(data.join("one"), vec![1; 1 << 20]).expect("a file");
-    let one = measure(&place, &EVERYTHING);
+    let one = measure(&fixture, &EVERYTHING);
     assert!(one.entries == 2 && (1 << 20..3 << 20).contains(&one.bytes), "{one:?}");
     for name in ["two", "three"] {
         fs::hard_link(data.join("one"), data.join(name)).expect("another name");
     }
     symlink("/", data.join("out")).expect("a link");
-    let linked = measure(&place, &EVERYTHING);
+    let linked = measure(&fixture, &EVERYTHING);
     assert!(linked.entries == 5 && linked.bytes < one.bytes + (1 << 20), "{linked:?}");
     // Space that is reserved behind the end of a file is taken, and a listing that saw everything knows the same.
     rustix::fs::fallocate(&sparse, FallocateFlags::KEEP_SIZE, 0, 4 << 20).expect("space");
-    let reserved = measure(&place, &EVERYTHING);
+    let reserved = measure(&fixture, &EVERYTHING);
     assert!(reserved.bytes >= linked.bytes + (4 << 20), "{reserved:?}");
-    assert_eq!(place.conversation.list(ALL, None).expect("a listing").usage, Some(reserved));
+    assert_eq!(fixture.conversation.list(ALL, None).expect("a listing").usage, Some(reserved));
 }
 
 #[test]
 fn usage_stops_at_the_ceiling() {
-    let place = quick_place();
+    let fixture = quick_fixture();
     for folder in 0..20 {
-        let folder = place.data().join(format!("{folder}/in"));
+        let folder = fixture.data().join(format!("{folder}/in"));
         fs::create_dir_all(&folder).expect("a folder");
         for file in 0..100 {
             fs::write(folder.join(file.to_string()), "").expect("a file");
         }
     }
-    assert_eq!(measure(&place, &EVERYTHING).entries, 20 * 102);
+    assert_eq!(measure(&fixture, &EVERYTHING).entries, 20 * 102);
     let ceiling = Usage { entries: 500, ..EVERYTHING };
-    assert_eq!(measure(&place, &ceiling).entries, 501, "no step more than it takes to know");
-    let truncated = place.conversation.list(ListBounds { depth_max: 1, ..ALL }, None).expect("a listing");
-    assert_eq!(truncated.usage, None, "what was not seen is not told");
+    assert_eq!(measure(&fixture, &ceiling).entries, 501, "no step more than it takes to know");
+    let truncated = fixture.conversation.list(ListBounds { depth_max: 1, ..ALL }, None).expect("a listing");
+    assert_eq!(truncated.usage, None, "what was not seen is not reported");
 }
 
 #[test]
 fn a_deep_tree_with_forks_is_measured_with_few_descriptors() {
-    let place = quick_place();
+    let fixture = quick_fixture();
     let levels = 3000;
-    let mut at = rustix::fs::open(place.data(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    let mut at = rustix::fs::open(fixture.data(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
     for _ in 0..levels {
         for name in ["d", "e"] {
             rustix::fs::mkdirat(&at, name, Mode::RWXU).expect("a folder");
@@ -107,11 +107,11 @@ fn a_deep_tree_with_forks_is_measured_with_few_descriptors() {
         at = rustix::fs::openat(&at, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
     }
     drop(at);
-    let (usage, most) = while_counting(&place, || measure(&place, &EVERYTHING));
+    let (usage, most) = while_counting(&fixture, || measure(&fixture, &EVERYTHING));
     assert_eq!(usage.entries, levels * 2);
-    assert!(most <= place.descriptors() + 40, "{most} descriptors");
-    place.conversation.delete(&path("d")).expect("deleted");
-    place.storage.drain();
+    assert!(most <= fixture.descriptors() + 40, "{most} descriptors");
+    fixture.conversation.delete(&path("d")).expect("deleted");
+    fixture.storage.drain();
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn a_wide_tree_is_deleted_with_few_descriptors() {
 }
 
 fn delete_deep(levels: u32) {
-    let place = quick_place();
-    let mut at = rustix::fs::open(place.data(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
+    let fixture = quick_fixture();
+    let mut at = rustix::fs::open(fixture.data(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
     for level in 0..levels {
         rustix::fs::mkdirat(&at, "d", Mode::RWXU).expect("a folder");
         if level % 1000 == 0 {
@@ -136,40 +136,40 @@ fn delete_deep(levels: u32) {
         at = rustix::fs::openat(&at, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("a folder");
     }
     drop(at);
-    let listing = place.conversation.list(ALL, None).expect("a listing");
+    let listing = fixture.conversation.list(ALL, None).expect("a listing");
     assert!(listing.entries.is_empty() && listing.skipped.iter().any(|s| s.kind == SkipKind::TooDeep));
-    delete(&place, "d", &["l"]);
+    delete(&fixture, "d", &["l"]);
 }
 
 fn delete_wide(entries: u32) {
     const FOLDER: u32 = 10_000;
-    let place = quick_place();
+    let fixture = quick_fixture();
     for folder in 0..entries / FOLDER {
-        let at = place.data().join(format!("w/{folder}"));
+        let at = fixture.data().join(format!("w/{folder}"));
         fs::create_dir_all(&at).expect("a folder");
         for number in 0..FOLDER {
             fs::File::create(at.join(format!("{number}"))).expect("a file");
         }
     }
     let began = Instant::now();
-    assert_eq!(measure(&place, &EVERYTHING).entries, u64::from(entries + entries / FOLDER + 1));
+    assert_eq!(measure(&fixture, &EVERYTHING).entries, u64::from(entries + entries / FOLDER + 1));
     println!("{entries} names were measured in {:?}", began.elapsed());
-    delete(&place, "w", &[]);
+    delete(&fixture, "w", &[]);
 }
 
 /// Deletes a folder that takes long: its name is free at once, the rest goes later.
-fn delete(place: &Place, name: &str, left: &[&str]) {
-    let (before, trash) = (place.descriptors(), place.root.path().join("root/.trash"));
+fn delete(fixture: &Fixture, name: &str, left: &[&str]) {
+    let (before, trash) = (fixture.descriptors(), fixture.root.path().join("root/.trash"));
     let began = Instant::now();
-    let ((), most) = while_counting(place, || place.conversation.delete(&path(name)).expect("deleted"));
+    let ((), most) = while_counting(fixture, || fixture.conversation.delete(&path(name)).expect("deleted"));
     let at_once = began.elapsed();
     assert!(most <= before + 8, "{before} descriptors, then {most}");
     let there: Vec<_> =
-        fs::read_dir(place.data()).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
+        fs::read_dir(fixture.data()).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(there, left);
-    let ((), most) = while_counting(place, || place.storage.drain());
+    let ((), most) = while_counting(fixture, || fixture.storage.drain());
     assert!(most <= before + 8, "{before} descriptors, then {most}");
-    assert_eq!(place.descriptors(), before);
+    assert_eq!(fixture.descriptors(), before);
     assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 0);
     println!("the name was free after {at_once:?}, all of it was gone after {:?}, {most} descriptors", began.elapsed());
 }
@@ -183,8 +183,8 @@ impl Drop for Awake {
     }
 }
 
-/// Does it, and tells the most descriptors below the place that were open meanwhile.
-fn while_counting<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> (T, usize) {
+/// Does it, and tells the most descriptors below the root that were open meanwhile.
+fn while_counting<T: Send>(fixture: &Fixture, work: impl FnOnce() -> T + Send) -> (T, usize) {
     let mut most = 0;
     let result = std::thread::scope(|scope| {
         let counting = std::thread::current();
@@ -194,12 +194,12 @@ fn while_counting<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> (T
             work()
         });
         while !working.is_finished() {
-            most = most.max(place.descriptors());
+            most = most.max(fixture.descriptors());
             std::thread::park_timeout(Duration::from_millis(2));
         }
         working.join()
     });
-    (result.expect("no panic"), most.max(place.descriptors()))
+    (result.expect("no panic"), most.max(fixture.descriptors()))
 }
 
 /// Takes every free block of the disk that a folder is on.
@@ -221,20 +221,20 @@ fn folders_on_a_full_disk_are_deleted() {
         return;
     }
     let disk = Ext4::mount();
-    let place = place_in(&disk.at());
-    let folder = |parent: &str, number: usize| place.data().join(parent).join(number.to_string());
-    fs::create_dir(place.data().join("d")).expect("a folder");
+    let fixture = fixture_in(&disk.at());
+    let folder = |parent: &str, number: usize| fixture.data().join(parent).join(number.to_string());
+    fs::create_dir(fixture.data().join("d")).expect("a folder");
     for number in 0..FOLDERS {
         fs::create_dir_all(folder("stock", number).join("a/b/c")).expect("folders");
     }
-    fill(&place.data());
+    fill(&fixture.data());
     let fits = |number: &usize| fs::rename(folder("stock", *number), folder("d", *number)).is_ok();
     let moved = (0..FOLDERS).take_while(fits).count();
     assert!((1..FOLDERS).contains(&moved), "{moved} folders fill the last block");
-    place.conversation.delete(&path("d")).expect("deleted");
-    place.storage.drain();
-    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
-    assert!(!place.data().join("d").exists());
+    fixture.conversation.delete(&path("d")).expect("deleted");
+    fixture.storage.drain();
+    assert_eq!(fs::read_dir(fixture.root.path().join("root/.trash")).expect("a folder").count(), 0);
+    assert!(!fixture.data().join("d").exists());
 }
 
 /// Their names in the trash would take more room than there is.
@@ -244,7 +244,7 @@ fn unfinished_files_on_a_full_disk_are_gone_at_the_start() {
         return;
     }
     let disk = Ext4::mount();
-    let Place { root, storage, conversation } = place_in(&disk.at());
+    let Fixture { root, storage, conversation } = fixture_in(&disk.at());
     let folders = [incoming(&storage), ".trash".to_owned()];
     drop((storage, conversation));
     let at = root.path().join("root");

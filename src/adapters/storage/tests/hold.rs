@@ -6,7 +6,7 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::{
     super::delete::open_to_empty,
-    disk::{EVERYTHING, Ext4, quick_place},
+    disk::{EVERYTHING, Ext4, quick_fixture},
     holder::Holder,
     *,
 };
@@ -16,28 +16,28 @@ const CLOSED: [u32; 6] = [0o000, 0o100, 0o200, 0o300, 0o400, 0o600];
 
 #[test]
 fn files_in_closed_folders_count() {
-    let place = place();
+    let fixture = fixture();
     for (number, mode) in CLOSED.into_iter().enumerate() {
-        let folder = place.data().join(number.to_string());
+        let folder = fixture.data().join(number.to_string());
         fs::create_dir_all(folder.join("deep")).expect("a folder");
         fs::write(folder.join("deep/f"), vec![1; 1 << 20]).expect("a file");
         for closed in [folder.join("deep"), folder] {
             fs::set_permissions(closed, fs::Permissions::from_mode(mode)).expect("rights");
         }
     }
-    let listed = place.conversation.list(ALL, None).expect("a listing").usage;
-    let usage = place.conversation.usage(&EVERYTHING).expect("measured");
+    let listed = fixture.conversation.list(ALL, None).expect("a listing").usage;
+    let usage = fixture.conversation.usage(&EVERYTHING).expect("measured");
     assert!(usage.entries == 18 && usage.bytes >= 6 << 20, "{usage:?}");
     assert!(listed.is_none_or(|listed| listed == usage), "a listing that did not see everything claims nothing");
-    fs::set_permissions(place.data(), fs::Permissions::from_mode(0o000)).expect("rights");
-    assert_eq!(place.conversation.usage(&EVERYTHING).expect("measured"), usage, "the folder itself is closed");
+    fs::set_permissions(fixture.data(), fs::Permissions::from_mode(0o000)).expect("rights");
+    assert_eq!(fixture.conversation.usage(&EVERYTHING).expect("measured"), usage, "the folder itself is closed");
     rerun_unprivileged("hold::files_in_closed_folders_count");
 }
 
 #[test]
 fn walk_reads_files_that_a_program_closed_to_itself() {
-    let place = place();
-    let (folder, file) = (place.data().join("d"), place.data().join("d/f"));
+    let fixture = fixture();
+    let (folder, file) = (fixture.data().join("d"), fixture.data().join("d/f"));
     fs::create_dir(&folder).expect("a folder");
     fs::write(&file, "kept").expect("a file");
     for path in [&file, &folder] {
@@ -49,10 +49,10 @@ fn walk_reads_files_that_a_program_closed_to_itself() {
         seen.push((path.display(), mode, text));
         Ok(())
     };
-    let left_out = place.conversation.walk(&mut visit).expect("a walk");
+    let left_out = fixture.conversation.walk(&mut visit).expect("a walk");
     assert!(left_out.is_empty(), "{left_out:?}");
     assert_eq!(seen, [("d".to_owned(), 0, None), ("d/f".to_owned(), 0, Some("kept".to_owned()))]);
-    let opened = place.conversation.read(&path("d/f")).expect("a file");
+    let opened = fixture.conversation.read(&path("d/f")).expect("a file");
     assert_eq!(std::io::read_to_string(opened.file).expect("a text"), "kept");
     assert_eq!(fs::metadata(&file).expect("a file").mode() & 0o777, 0, "it is closed again");
     rerun_unprivileged("hold::walk_reads_files_that_a_program_closed_to_itself");
@@ -81,33 +81,33 @@ fn usage_is_refused_when_a_closed_folder_belongs_to_another_user() {
 
 #[test]
 fn a_leased_file_is_busy_until_its_holder_ends() {
-    let place = place();
-    place.conversation.write(&path("held"), b"x").expect("written");
+    let fixture = fixture();
+    fixture.conversation.write(&path("held"), b"x").expect("written");
     let began = Instant::now();
-    let holder = Holder::of(&place.data().join("held"));
-    let refused = place.conversation.read(&path("held"));
+    let holder = Holder::of(&fixture.data().join("held"));
+    let refused = fixture.conversation.read(&path("held"));
     let busy = matches!(refused, Err(StorageError::Busy { .. }));
     assert!(busy && refused.expect_err("busy").failure().code == crate::domain::error::Code::FileBusy);
-    assert_eq!(names(&place.conversation.list(ALL, None).expect("a listing")), ["held"]);
-    place.conversation.write(&path("held"), b"replaced").expect("another file with the name");
-    assert_eq!(bytes(place.conversation.read(&path("held"))), b"replaced");
+    assert_eq!(names(&fixture.conversation.list(ALL, None).expect("a listing")), ["held"]);
+    fixture.conversation.write(&path("held"), b"replaced").expect("another file with the name");
+    assert_eq!(bytes(fixture.conversation.read(&path("held"))), b"replaced");
     drop(holder);
-    let holder = Holder::of(&place.data().join("held"));
-    assert!(place.conversation.read(&path("held")).is_err());
+    let holder = Holder::of(&fixture.data().join("held"));
+    assert!(fixture.conversation.read(&path("held")).is_err());
     drop(holder);
-    assert_eq!(bytes(place.conversation.read(&path("held"))), b"replaced");
+    assert_eq!(bytes(fixture.conversation.read(&path("held"))), b"replaced");
     assert!(began.elapsed() < Duration::from_secs(40), "the kernel itself ends a lease after 45 s");
 }
 
 #[test]
 fn a_leased_file_is_moved_without_being_opened() {
-    let place = place();
-    place.conversation.write(&path("held"), b"x").expect("written");
-    let holder = Holder::of(&place.data().join("held"));
-    place.conversation.rename(&path("held"), &path("d/held"), false).expect("moved");
-    assert!(matches!(place.conversation.read(&path("d/held")), Err(StorageError::Busy { .. })));
+    let fixture = fixture();
+    fixture.conversation.write(&path("held"), b"x").expect("written");
+    let holder = Holder::of(&fixture.data().join("held"));
+    fixture.conversation.rename(&path("held"), &path("d/held"), false).expect("moved");
+    assert!(matches!(fixture.conversation.read(&path("d/held")), Err(StorageError::Busy { .. })));
     drop(holder);
-    assert_eq!(bytes(place.conversation.read(&path("d/held"))), b"x");
+    assert_eq!(bytes(fixture.conversation.read(&path("d/held"))), b"x");
 }
 
 /// A squatter keeps filling a folder that was deleted: its trash entry is never empty.
@@ -121,13 +121,13 @@ fn a_deleted_folder_that_is_filled_again_delays_no_other_deletion() {
     };
     // A squatter that got no processor time has lost its folder, and nothing was shown.
     let shown = (0..5).any(|_| {
-        let (place, done) = (quick_place(), AtomicBool::new(false));
+        let (fixture, done) = (quick_fixture(), AtomicBool::new(false));
         for name in 0..OTHERS {
-            fill(&place.data().join(name.to_string()));
+            fill(&fixture.data().join(name.to_string()));
         }
-        fill(&place.data().join("squatted"));
+        fill(&fixture.data().join("squatted"));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let squatted = rustix::fs::open(place.data().join("squatted"), flags, Mode::empty()).expect("a folder");
+        let squatted = rustix::fs::open(fixture.data().join("squatted"), flags, Mode::empty()).expect("a folder");
         let squat = |thread: usize| {
             for number in 0.. {
                 let made = rustix::fs::mkdirat(&squatted, format!("{thread}-{number}"), Mode::RWXU);
@@ -140,10 +140,10 @@ fn a_deleted_folder_that_is_filled_again_delays_no_other_deletion() {
         std::thread::scope(|scope| {
             let squatters: Vec<_> = (0..3).map(|thread| scope.spawn(move || squat(thread))).collect();
             for name in 0..OTHERS {
-                place.conversation.delete(&path(&name.to_string())).expect("deleted");
+                fixture.conversation.delete(&path(&name.to_string())).expect("deleted");
             }
-            place.conversation.delete(&path("squatted")).expect("deleted");
-            let trash = place.root.path().join("root/.trash");
+            fixture.conversation.delete(&path("squatted")).expect("deleted");
+            let trash = fixture.root.path().join("root/.trash");
             let left = || fs::read_dir(&trash).expect("a folder").count();
             let until = Instant::now() + Duration::from_mins(1);
             while left() > 1 && Instant::now() < until {
@@ -153,7 +153,7 @@ fn a_deleted_folder_that_is_filled_again_delays_no_other_deletion() {
             done.store(true, Ordering::Relaxed);
             let stayed = squatters.into_iter().any(|squatter| squatter.join().expect("it ends"));
             assert!(others_are_gone || !stayed, "{} folders are left", left());
-            place.storage.drain();
+            fixture.storage.drain();
             assert_eq!(left(), 0);
             stayed
         })
@@ -168,49 +168,49 @@ fn synchronous_folders_are_made_ordinary_before_they_are_emptied() {
     }
     // Not every file system has such flags.
     let disk = Ext4::mount();
-    let place = place_in(&disk.at());
-    fs::create_dir(place.data().join("d")).expect("a folder");
-    let folder = fs::File::open(place.data().join("d")).expect("a folder");
+    let fixture = fixture_in(&disk.at());
+    fs::create_dir(fixture.data().join("d")).expect("a folder");
+    let folder = fs::File::open(fixture.data().join("d")).expect("a folder");
     let slow = IFlags::SYNC | IFlags::DIRSYNC;
     let flags = ioctl_getflags(&folder).expect("flags");
     ioctl_setflags(&folder, flags | slow).expect("flags");
     assert!(ioctl_getflags(&folder).expect("flags").contains(slow));
-    open_to_empty(&place.conversation.files, b"d").expect("opened");
+    open_to_empty(&fixture.conversation.files, b"d").expect("opened");
     assert_eq!(ioctl_getflags(&folder).expect("flags"), flags);
 }
 
 #[test]
 fn set_user_id_is_taken_from_files_of_a_run() {
-    let place = place();
-    let mode = |name: &str| fs::metadata(place.data().join(name)).expect("it is there").mode() & 0o7777;
-    let mark = place.conversation.mark().expect("a mark");
-    fs::create_dir_all(place.data().join("in")).expect("a folder");
+    let fixture = fixture();
+    let mode = |name: &str| fs::metadata(fixture.data().join(name)).expect("it is there").mode() & 0o7777;
+    let mark = fixture.conversation.mark().expect("a mark");
+    fs::create_dir_all(fixture.data().join("in")).expect("a folder");
     for (name, mode) in [("in", 0o2755), ("plain", 0o755), ("u", 0o4755), ("in/g", 0o2751), ("both", 0o7000)] {
         if name != "in" {
-            fs::write(place.data().join(name), "").expect("a file");
+            fs::write(fixture.data().join(name), "").expect("a file");
         }
-        fs::set_permissions(place.data().join(name), fs::Permissions::from_mode(mode)).expect("rights");
+        fs::set_permissions(fixture.data().join(name), fs::Permissions::from_mode(mode)).expect("rights");
     }
-    symlink("/bin/sh", place.data().join("link")).expect("a link");
+    symlink("/bin/sh", fixture.data().join("link")).expect("a link");
     let outside = fs::metadata("/bin/sh").expect("a shell").mode();
-    place.conversation.list(ALL, None).expect("a listing");
+    fixture.conversation.list(ALL, None).expect("a listing");
     assert_eq!(mode("u"), 0o4755, "a listing without a mark changes nothing");
-    place.conversation.list(ALL, Some(mark)).expect("a listing");
+    fixture.conversation.list(ALL, Some(mark)).expect("a listing");
     assert_eq!(["in", "plain", "u", "in/g", "both"].map(mode), [0o2755, 0o755, 0o755, 0o751, 0o1000]);
     assert_eq!(fs::metadata("/bin/sh").expect("a shell").mode(), outside);
     // What that listing does not reach, the measurement that follows an incomplete one does.
     let deep = "d/".repeat(40);
     let files = [format!("{deep}f"), "closed/f".to_owned()];
     for file in &files {
-        fs::create_dir_all(place.data().join(file).parent().expect("a folder")).expect("folders");
-        fs::write(place.data().join(file), "").expect("a file");
-        fs::set_permissions(place.data().join(file), fs::Permissions::from_mode(0o6755)).expect("rights");
+        fs::create_dir_all(fixture.data().join(file).parent().expect("a folder")).expect("folders");
+        fs::write(fixture.data().join(file), "").expect("a file");
+        fs::set_permissions(fixture.data().join(file), fs::Permissions::from_mode(0o6755)).expect("rights");
     }
-    fs::set_permissions(place.data().join("closed"), fs::Permissions::from_mode(0o000)).expect("rights");
-    let listing = place.conversation.list(ALL, Some(mark)).expect("a listing");
+    fs::set_permissions(fixture.data().join("closed"), fs::Permissions::from_mode(0o000)).expect("rights");
+    let listing = fixture.conversation.list(ALL, Some(mark)).expect("a listing");
     assert_eq!((listing.usage, mode(&files[0])), (None, 0o6755));
-    place.conversation.usage(&EVERYTHING).expect("measured");
-    fs::set_permissions(place.data().join("closed"), fs::Permissions::from_mode(0o755)).expect("rights");
+    fixture.conversation.usage(&EVERYTHING).expect("measured");
+    fs::set_permissions(fixture.data().join("closed"), fs::Permissions::from_mode(0o755)).expect("rights");
     assert_eq!(files.map(|file| mode(&file)), [0o755; 2]);
     rerun_unprivileged("hold::set_user_id_is_taken_from_files_of_a_run");
 }
@@ -221,21 +221,21 @@ fn what_cannot_be_deleted_now_is_gone_for_the_caller_and_deleted_later() {
     if !as_root() {
         return;
     }
-    let place = place();
-    let mounted = place.data().join("d/mounted");
+    let fixture = fixture();
+    let mounted = fixture.data().join("d/mounted");
     fs::create_dir_all(&mounted).expect("folders");
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("tmpfs", &mounted, "tmpfs", flags, c"size=1m").expect("mounted");
-    let deleted = place.conversation.delete(&path("d"));
-    place.storage.drain();
-    let trash = place.root.path().join("root/.trash");
+    let deleted = fixture.conversation.delete(&path("d"));
+    fixture.storage.drain();
+    let trash = fixture.root.path().join("root/.trash");
     let left: Vec<_> = fs::read_dir(&trash).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
     for folder in &left {
         rustix::mount::unmount(folder.join("mounted"), rustix::mount::UnmountFlags::DETACH).expect("unmounted");
     }
     deleted.expect("its name is free");
-    assert!(left.len() == 1 && !place.data().join("d").exists());
-    place.storage.recover().expect("begun");
-    place.storage.drain();
+    assert!(left.len() == 1 && !fixture.data().join("d").exists());
+    fixture.storage.recover().expect("begun");
+    fixture.storage.drain();
     assert_eq!(fs::read_dir(&trash).expect("a folder").count(), 0);
 }

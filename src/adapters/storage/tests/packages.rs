@@ -27,7 +27,7 @@ fn keep(storage: &Arc<DiskStorage>, key: &str, code: &str) -> Tree {
 
 #[test]
 fn tree_is_kept_put_into_conversations_and_counted_without_being_listed() {
-    let Place { storage, conversation, root } = place();
+    let Fixture { storage, conversation, root } = fixture();
     let tree = keep(&storage, "k", "good");
     assert_eq!(tree.note, b"{}");
     assert_eq!(storage.find(&owner(), "k", 0).expect("answered"), Some(tree.clone()));
@@ -36,7 +36,7 @@ fn tree_is_kept_put_into_conversations_and_counted_without_being_listed() {
     assert_eq!(storage.find(&"ann".parse().expect("an owner"), "k", 0).expect("answered"), None);
     for (key, code) in [("k", "good"), ("l", "newer")] {
         keep(&storage, key, code);
-        storage.place(key, &id("c"), Tool::Uv).expect("placed");
+        storage.put(key, &id("c"), Tool::Uv).expect("placed");
         let file = conversation.data().path.join(".packages/python/inner/code.py");
         assert_eq!(fs::read_to_string(&file).expect("the file"), code);
         assert_eq!(fs::metadata(&file).expect("the file").mode() & 0o7777, 0o755, "set-user-id is not kept");
@@ -57,7 +57,7 @@ fn tree_is_kept_put_into_conversations_and_counted_without_being_listed() {
 
 #[test]
 fn use_of_a_tree_is_noted_without_writing_its_usage_again() {
-    let Place { storage, root, .. } = place();
+    let Fixture { storage, root, .. } = fixture();
     let tree = keep(&storage, "k", "good");
     let used = root.path().join("root/.packages/default/k/.used");
     // The same numbers, which are never written like this.
@@ -72,32 +72,29 @@ fn use_of_a_tree_is_noted_without_writing_its_usage_again() {
 
 #[test]
 fn program_that_has_something_else_in_the_place_hurts_itself_alone() {
-    let Place { storage, conversation, root: _root } = place();
+    let Fixture { storage, conversation, root: _root } = fixture();
     keep(&storage, "k", "good");
     let outside = tempfile::tempdir().expect("a folder");
     symlink(outside.path(), conversation.data().path.join(".packages")).expect("a link");
-    assert!(matches!(
-        storage.place("k", &id("c"), Tool::Uv),
-        Err(StorageError::FolderBlocked | StorageError::NotAFile)
-    ));
+    assert!(matches!(storage.put("k", &id("c"), Tool::Uv), Err(StorageError::FolderBlocked | StorageError::NotAFile)));
     assert_eq!(storage.placed(&id("c"), Tool::Uv).expect("measured"), Tree::default());
     assert_eq!(fs::read_dir(outside.path()).expect("a folder").count(), 0);
     fs::remove_file(conversation.data().path.join(".packages")).expect("removed");
-    // A file, a link and a folder in the tree's own place are replaced.
+    // A file, a link and a folder in the tree's own path are replaced.
     fs::create_dir(conversation.data().path.join(".packages")).expect("a folder");
     let own = conversation.data().path.join(".packages/python");
     fs::write(&own, "x").expect("written");
-    storage.place("k", &id("c"), Tool::Uv).expect("placed");
+    storage.put("k", &id("c"), Tool::Uv).expect("placed");
     fs::remove_dir_all(&own).expect("removed");
     symlink(outside.path(), &own).expect("a link");
-    storage.place("k", &id("c"), Tool::Uv).expect("placed");
+    storage.put("k", &id("c"), Tool::Uv).expect("placed");
     assert!(own.join("inner/code.py").exists() && !own.is_symlink());
     assert_eq!(fs::read_dir(outside.path()).expect("a folder").count(), 0);
 }
 
 #[test]
 fn trees_are_deleted_by_age_and_size_and_what_is_too_large_is_not_kept() {
-    let Place { storage, root, .. } = place();
+    let Fixture { storage, root, .. } = fixture();
     let tree = keep(&storage, "a", &"x".repeat(100_000));
     keep(&storage, "b", &"y".repeat(100_000));
     let all = storage.trim(0, u64::MAX).expect("trimmed");

@@ -40,19 +40,19 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A conversation next to a secret, with a file and a folder that have a link to the secret's place as their double.
-fn trap() -> (Place, PathBuf) {
-    let place = place();
-    let outside = place.root.path().join("outside");
+/// A conversation next to a secret, with a file and a folder that have a link to the secret's folder as their double.
+fn trap() -> (Fixture, PathBuf) {
+    let fixture = fixture();
+    let outside = fixture.root.path().join("outside");
     fs::create_dir(&outside).expect("a folder");
     fs::write(outside.join("f"), SECRET).expect("a file");
-    let data = place.data();
+    let data = fixture.data();
     fs::create_dir(data.join("dir")).expect("a folder");
     fs::write(data.join("dir/f"), "mine").expect("a file");
     fs::write(data.join("f"), "mine").expect("a file");
     symlink(outside.join("f"), data.join("link")).expect("a link");
     symlink(&outside, data.join("dirlink")).expect("a link");
-    (place, outside)
+    (fixture, outside)
 }
 
 /// Steps until `enough`, however the threads are scheduled; a race that is never met fails the test.
@@ -71,11 +71,11 @@ fn repeat(mut step: impl FnMut(), enough: impl Fn(u32) -> bool) {
 fn swapped_links_never_lead_reads_or_listings_outside() {
     const NAMES: [&str; 4] = ["f", "dir/f", "link", "dirlink/f"];
     let opens = rounds(20_000, 1_000_000);
-    let (place, _) = trap();
+    let (fixture, _) = trap();
     let (served, refused) = (Cell::new(0_u32), Cell::new(0_u32));
     let step = || {
         for name in NAMES {
-            match place.conversation.read(&path(name)) {
+            match fixture.conversation.read(&path(name)) {
                 Ok(opened) => {
                     assert_eq!(bytes(Ok(opened)), b"mine");
                     served.set(served.get() + 1);
@@ -84,32 +84,32 @@ fn swapped_links_never_lead_reads_or_listings_outside() {
             }
         }
         if served.get() % 16 == 0 {
-            let listing = place.conversation.list(ALL, None).expect("a listing");
+            let listing = fixture.conversation.list(ALL, None).expect("a listing");
             assert!(listing.entries.iter().all(|entry| entry.size == 4), "{listing:?}");
             // A walk through a link would count the secret too.
-            let usage = place.conversation.usage(&EVERYTHING).expect("measured");
+            let usage = fixture.conversation.usage(&EVERYTHING).expect("measured");
             assert!(usage.entries <= 6, "{usage:?}");
         }
     };
     let enough = |_| served.get() + refused.get() >= opens && served.get() > 100 && refused.get() > 100;
-    while_swapping(&place.data(), &[("f", "link"), ("dir", "dirlink")], || repeat(step, enough));
+    while_swapping(&fixture.data(), &[("f", "link"), ("dir", "dirlink")], || repeat(step, enough));
     println!("{} opens led to the file, {} were refused, none led out", served.get(), refused.get());
 }
 
 #[test]
 fn swapped_links_never_lead_writes_or_deletes_outside() {
-    let (place, outside) = trap();
+    let (fixture, outside) = trap();
     let reached = Cell::new(0_u32);
     let step = || {
         for name in ["dir/new/g", "dir/f"] {
-            reached.set(reached.get() + u32::from(place.conversation.write(&path(name), b"mine").is_ok()));
+            reached.set(reached.get() + u32::from(fixture.conversation.write(&path(name), b"mine").is_ok()));
         }
-        let _ = place.conversation.write(&path("f"), b"mine");
-        let _ = place.conversation.delete(&path("dir/f"));
-        let _ = place.conversation.delete(&path("dir/new"));
+        let _ = fixture.conversation.write(&path("f"), b"mine");
+        let _ = fixture.conversation.delete(&path("dir/f"));
+        let _ = fixture.conversation.delete(&path("dir/new"));
     };
     let enough = |rounds| rounds >= 300 && reached.get() > 20;
-    while_swapping(&place.data(), &[("f", "link"), ("dir", "dirlink")], || repeat(step, enough));
+    while_swapping(&fixture.data(), &[("f", "link"), ("dir", "dirlink")], || repeat(step, enough));
     let left: Vec<_> = fs::read_dir(&outside).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["f"]);
     assert_eq!(fs::read(outside.join("f")).expect("the secret"), SECRET);
@@ -117,21 +117,22 @@ fn swapped_links_never_lead_writes_or_deletes_outside() {
 
 #[test]
 fn swapped_links_never_lead_moves_outside() {
-    let (place, outside) = trap();
+    let (fixture, outside) = trap();
     let (moved, refused) = (Cell::new(0_u32), Cell::new(0_u32));
     let step = || {
         // The file comes back with the next round when its folder is a link.
         for (from, to) in [("dir/f", "taken"), ("taken", "dir/f"), ("dir/f", "dir/new/f"), ("dir/new/f", "dir/f")] {
-            let count = if place.conversation.rename(&path(from), &path(to), true).is_ok() { &moved } else { &refused };
+            let count =
+                if fixture.conversation.rename(&path(from), &path(to), true).is_ok() { &moved } else { &refused };
             count.set(count.get() + 1);
         }
     };
     let enough = |rounds| rounds >= 300 && moved.get() > 50 && refused.get() > 50;
-    while_swapping(&place.data(), &[("dir", "dirlink")], || repeat(step, enough));
+    while_swapping(&fixture.data(), &[("dir", "dirlink")], || repeat(step, enough));
     let left: Vec<_> = fs::read_dir(&outside).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["f"]);
     assert_eq!(fs::read(outside.join("f")).expect("the secret"), SECRET);
-    let listing = place.conversation.list(ALL, None).expect("a listing");
+    let listing = fixture.conversation.list(ALL, None).expect("a listing");
     assert!(listing.entries.iter().all(|entry| entry.size == 4), "{listing:?}");
 }
 
@@ -143,8 +144,8 @@ fn a_folder_that_was_removed_on_nfs_has_no_more_entries() {
 
 #[test]
 fn delete_ends_when_a_program_stops_adding_files() {
-    let place = place();
-    let data = place.data();
+    let fixture = fixture();
+    let data = fixture.data();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -164,10 +165,10 @@ fn delete_ends_when_a_program_stops_adding_files() {
         while !done.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        place.conversation.delete(&path("busy")).expect("deleted");
+        fixture.conversation.delete(&path("busy")).expect("deleted");
     });
     assert_eq!(fs::read_dir(&data).expect("a folder").count(), 0);
-    place.storage.recover().expect("recovered");
-    place.storage.drain();
-    assert_eq!(fs::read_dir(place.root.path().join("root/.trash")).expect("a folder").count(), 0);
+    fixture.storage.recover().expect("recovered");
+    fixture.storage.drain();
+    assert_eq!(fs::read_dir(fixture.root.path().join("root/.trash")).expect("a folder").count(), 0);
 }

@@ -21,7 +21,7 @@ use crate::{
 const NOW: i64 = 1_800_000_000;
 const CANARY: &str = "canary-7c1f";
 
-struct Place {
+struct FileServer {
     /// Gone when dropped.
     root: tempfile::TempDir,
     files: Arc<Files>,
@@ -30,7 +30,7 @@ struct Place {
     addr: std::net::SocketAddr,
 }
 
-impl Place {
+impl FileServer {
     async fn new() -> Self {
         let root = tempfile::tempdir().expect("a folder");
         let store = Arc::new(DiskStorage::at(&root.path().join("root"), RunnerUsers::one(1000)).expect("a store"));
@@ -42,11 +42,11 @@ impl Place {
         // One id for all requests, so that answers can be compared whole.
         let router = router(Arc::clone(&files), Bodies::new(1 << 20, Duration::from_secs(5), 1 << 20));
         tokio::spawn(async move { axum::serve(listener, router).await });
-        let place = Self { root, files, clock, signer, addr };
-        place.write("c", "a.txt", b"0123456789").await;
-        place.write("other", "secret.txt", CANARY.as_bytes()).await;
-        fs::write(place.root.path().join("secret.txt"), CANARY).expect("a canary");
-        place
+        let server = Self { root, files, clock, signer, addr };
+        server.write("c", "a.txt", b"0123456789").await;
+        server.write("other", "secret.txt", CANARY.as_bytes()).await;
+        fs::write(server.root.path().join("secret.txt"), CANARY).expect("a canary");
+        server
     }
 
     async fn write(&self, conversation: &str, path: &str, bytes: &'static [u8]) {
@@ -107,56 +107,56 @@ impl Answer {
 
 #[tokio::test]
 async fn file_is_served_unchanged() {
-    let place = Place::new().await;
-    let url = place.url("a.txt");
-    let whole = place.get(&url).await;
+    let server = FileServer::new().await;
+    let url = server.url("a.txt");
+    let whole = server.get(&url).await;
     assert_eq!((whole.status, whole.body.as_slice()), (200, b"0123456789".as_slice()));
     assert_eq!(whole.header("content-length"), Some("10"));
     assert_eq!(whole.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(whole.header("content-disposition"), Some("inline; filename=\"a.txt\"; filename*=UTF-8''a.txt"));
-    let head = place.send("HEAD", url.as_bytes(), "").await;
+    let head = server.send("HEAD", url.as_bytes(), "").await;
     assert_eq!((head.status, head.body.len(), head.head), (200, 0, whole.head.clone()));
     let etag = whole.header("etag").expect("an etag").to_owned();
     assert!(whole.header("last-modified").is_some_and(|date| httpdate::parse_http_date(date).is_ok()));
 
-    let part = place.send("GET", url.as_bytes(), &format!("Range: bytes=2-4\r\nIf-Range: {etag}\r\n")).await;
+    let part = server.send("GET", url.as_bytes(), &format!("Range: bytes=2-4\r\nIf-Range: {etag}\r\n")).await;
     assert_eq!((part.status, part.body.as_slice()), (206, b"234".as_slice()));
     assert_eq!(part.header("content-range"), Some("bytes 2-4/10"));
-    let beyond = place.send("GET", url.as_bytes(), "Range: bytes=10-\r\n").await;
+    let beyond = server.send("GET", url.as_bytes(), "Range: bytes=10-\r\n").await;
     assert_eq!((beyond.status, beyond.header("content-range")), (416, Some("bytes */10")));
-    let several = place.send("GET", url.as_bytes(), "Range: bytes=0-0,-1\r\n").await;
+    let several = server.send("GET", url.as_bytes(), "Range: bytes=0-0,-1\r\n").await;
     assert_eq!((several.status, several.body), (200, whole.body));
-    let same = place.send("GET", url.as_bytes(), &format!("If-None-Match: {etag}\r\n")).await;
+    let same = server.send("GET", url.as_bytes(), &format!("If-None-Match: {etag}\r\n")).await;
     assert_eq!((same.status, same.body.len(), same.header("etag")), (304, 0, Some(etag.as_str())));
     // A length there would be the whole file's.
     assert!(matches!(same.header("content-length"), None | Some("10")));
 
     // A link names a path: new bytes have the same link and another tag.
-    place.write("c", "a.txt", b"9876543210").await;
-    let changed = place.send("GET", url.as_bytes(), &format!("Range: bytes=2-4\r\nIf-Range: {etag}\r\n")).await;
+    server.write("c", "a.txt", b"9876543210").await;
+    let changed = server.send("GET", url.as_bytes(), &format!("Range: bytes=2-4\r\nIf-Range: {etag}\r\n")).await;
     assert_eq!((changed.status, changed.body.as_slice()), (200, b"9876543210".as_slice()));
     assert_ne!(changed.header("etag"), Some(etag.as_str()));
-    place.write("c", "empty.bin", b"").await;
-    let empty = place.get(&place.url("empty.bin")).await;
+    server.write("c", "empty.bin", b"").await;
+    let empty = server.get(&server.url("empty.bin")).await;
     assert_eq!((empty.status, empty.body.len(), empty.header("content-length")), (200, 0, Some("0")));
 }
 
 #[tokio::test]
 async fn every_answer_has_the_security_headers() {
-    let place = Place::new().await;
-    let (good, gone) = (place.url("a.txt"), place.url("gone.txt"));
+    let server = FileServer::new().await;
+    let (good, gone) = (server.url("a.txt"), server.url("gone.txt"));
     let cases = [
-        (200, place.get(&good).await),
-        (200, place.send("HEAD", good.as_bytes(), "").await),
-        (206, place.send("GET", good.as_bytes(), "Range: bytes=0-0\r\n").await),
-        (304, place.send("GET", good.as_bytes(), "If-None-Match: *\r\n").await),
-        (412, place.send("GET", good.as_bytes(), "If-Match: \"x\"\r\n").await),
-        (416, place.send("GET", good.as_bytes(), "Range: bytes=99-\r\n").await),
-        (403, place.get("/files/c/a.txt").await),
-        (403, place.get("/files").await),
-        (403, place.get("/files/").await),
-        (404, place.get(&gone).await),
-        (405, place.send("POST", good.as_bytes(), "Content-Length: 0\r\n").await),
+        (200, server.get(&good).await),
+        (200, server.send("HEAD", good.as_bytes(), "").await),
+        (206, server.send("GET", good.as_bytes(), "Range: bytes=0-0\r\n").await),
+        (304, server.send("GET", good.as_bytes(), "If-None-Match: *\r\n").await),
+        (412, server.send("GET", good.as_bytes(), "If-Match: \"x\"\r\n").await),
+        (416, server.send("GET", good.as_bytes(), "Range: bytes=99-\r\n").await),
+        (403, server.get("/files/c/a.txt").await),
+        (403, server.get("/files").await),
+        (403, server.get("/files/").await),
+        (404, server.get(&gone).await),
+        (405, server.send("POST", good.as_bytes(), "Content-Length: 0\r\n").await),
     ];
     for (status, answer) in cases {
         assert_eq!(answer.status, status, "{}", answer.head);
@@ -169,26 +169,26 @@ async fn every_answer_has_the_security_headers() {
 
 #[tokio::test]
 async fn methods_other_than_get_and_head_are_refused() {
-    let place = Place::new().await;
+    let server = FileServer::new().await;
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "get", "QUERY"] {
-        for target in [place.url("a.txt"), "/files/c/a.txt".to_owned(), "/files".to_owned()] {
-            let answer = place.send(method, target.as_bytes(), "Content-Length: 0\r\n").await;
+        for target in [server.url("a.txt"), "/files/c/a.txt".to_owned(), "/files".to_owned()] {
+            let answer = server.send(method, target.as_bytes(), "Content-Length: 0\r\n").await;
             assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method} {target}");
         }
     }
-    let overridden = place.send("GET", place.url("a.txt").as_bytes(), "X-HTTP-Method-Override: DELETE\r\n").await;
+    let overridden = server.send("GET", server.url("a.txt").as_bytes(), "X-HTTP-Method-Override: DELETE\r\n").await;
     assert_eq!(overridden.status, 200);
 }
 
 #[tokio::test]
 async fn bad_links_get_identical_answers() {
-    let place = Place::new().await;
-    let good = place.url("a.txt");
+    let server = FileServer::new().await;
+    let good = server.url("a.txt");
     let (path, query) = good.split_once('?').expect("a query");
     let (expires, signature) = query.split_once('&').expect("two parameters");
-    let reference = place.get("/files/nobody/nothing").await;
+    let reference = server.get("/files/nobody/nothing").await;
     assert_eq!(reference.status, 403);
-    let other = place.url("b.txt");
+    let other = server.url("b.txt");
     let other_signature = other.split_once('&').expect("two parameters").1;
     let mut bad = vec![
         path.to_owned(),
@@ -223,21 +223,21 @@ async fn bad_links_get_identical_answers() {
         bad.push(format!("{path}?{}{other}{}", &query[..at], &query[at + 1..]));
     }
     for target in bad {
-        assert_eq!(place.get(&target).await, reference, "{target}");
+        assert_eq!(server.get(&target).await, reference, "{target}");
     }
     // Parameters are a set, and what is unreserved may be encoded: the signature is over what it means.
-    assert_eq!(place.get(&format!("{path}?{signature}&{expires}")).await.status, 200);
-    assert_eq!(place.get(&good.replace("/c/a.txt", "/%63/%61%2Etxt")).await.status, 200);
-    place.clock.set(NOW + 59);
-    assert_eq!(place.get(&good).await.status, 200);
-    place.clock.set(NOW + 60);
-    assert_eq!(place.get(&good).await, reference);
+    assert_eq!(server.get(&format!("{path}?{signature}&{expires}")).await.status, 200);
+    assert_eq!(server.get(&good.replace("/c/a.txt", "/%63/%61%2Etxt")).await.status, 200);
+    server.clock.set(NOW + 59);
+    assert_eq!(server.get(&good).await.status, 200);
+    server.clock.set(NOW + 60);
+    assert_eq!(server.get(&good).await, reference);
 }
 
 #[tokio::test]
 async fn planted_special_files_are_not_found_and_do_not_block() {
-    let place = Place::new().await;
-    let data = place.data();
+    let server = FileServer::new().await;
+    let data = server.data();
     let plant = |to: &str, at: &str| std::os::unix::fs::symlink(to, data.join(at)).expect("a link");
     plant("../../other/files/secret.txt", "up");
     plant("/etc/passwd", "absolute");
@@ -252,24 +252,24 @@ async fn planted_special_files_are_not_found_and_do_not_block() {
     for name in
         ["up", "absolute", "magic", "inside", "loop", "folder/secret.txt", "sub", "pipe", "socket", "a.txt/x", "gone"]
     {
-        let answer = place.get(&place.url(name)).await;
+        let answer = server.get(&server.url(name)).await;
         assert_eq!(answer.status, 404, "{name}");
     }
-    let pipe = place.url("pipe");
+    let pipe = server.url("pipe");
     let began = std::time::Instant::now();
     // All at once where files are opened; over the socket as many as a machine's backlog takes.
-    let opened = (0..600).map(|_| place.files.open_signed(link(&pipe.parse().expect("a link"))));
+    let opened = (0..600).map(|_| server.files.open_signed(link(&pipe.parse().expect("a link"))));
     assert!(futures_util::future::join_all(opened).await.iter().all(Result::is_err));
-    let answers = stream::iter((0..600).map(|_| place.get(&pipe))).buffer_unordered(64);
+    let answers = stream::iter((0..600).map(|_| server.get(&pipe))).buffer_unordered(64);
     assert!(answers.all(|answer| std::future::ready(answer.status == 404)).await);
-    assert_eq!(place.get(&place.url("a.txt")).await.status, 200);
+    assert_eq!(server.get(&server.url("a.txt")).await.status, 200);
     // One that waited for a writer would wait for ever.
     assert!(began.elapsed() < Duration::from_mins(2), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
 async fn hostile_file_names_are_listed_linked_served_and_deleted() {
-    let place = Place::new().await;
+    let server = FileServer::new().await;
     let long = "n".repeat(255);
     let names: [&[u8]; 22] = [
         b"a\nb",
@@ -296,11 +296,11 @@ async fn hostile_file_names_are_listed_linked_served_and_deleted() {
         b"CON",
     ];
     for (index, name) in names.iter().enumerate() {
-        let path = place.data().join(std::ffi::OsStr::from_bytes(name));
+        let path = server.data().join(std::ffi::OsStr::from_bytes(name));
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         fs::write(path, format!("bytes {index}")).expect("a file");
     }
-    let list = place.files.list(&id("c")).await.expect("a list");
+    let list = server.files.list(&id("c")).await.expect("a list");
     assert_eq!(list.files.len(), names.len() + 1);
     for entry in list.files.iter().filter(|entry| entry.path.as_bytes() != b"a.txt") {
         assert!(!entry.path.display().chars().any(crate::domain::path::misleads), "{}", entry.path);
@@ -310,26 +310,26 @@ async fn hostile_file_names_are_listed_linked_served_and_deleted() {
         };
         let path = path.expect("a path");
         let index = names.iter().position(|name| *name == path.as_bytes()).expect("one of ours");
-        let answer = place.get(&entry.url).await;
+        let answer = server.get(&entry.url).await;
         assert_eq!((answer.status, answer.body), (200, format!("bytes {index}").into_bytes()), "{}", entry.path);
-        let read = place.files.read(&id("c"), &path, 6, 1 << 20).await.expect("read");
+        let read = server.files.read(&id("c"), &path, 6, 1 << 20).await.expect("read");
         assert_eq!(read.bytes, index.to_string());
-        place.files.delete(&id("c"), &path, None).await.expect("deleted");
-        assert_eq!(place.get(&entry.url).await.status, 404);
+        server.files.delete(&id("c"), &path, None).await.expect("deleted");
+        assert_eq!(server.get(&entry.url).await.status, 404);
     }
-    assert_eq!(place.files.list(&id("c")).await.expect("a list").files.len(), 1);
+    assert_eq!(server.files.list(&id("c")).await.expect("a list").files.len(), 1);
 }
 
 #[tokio::test]
 async fn length_is_fixed_when_a_file_shrinks_or_grows() {
-    let place = Place::new().await;
-    let path = place.data().join("big.bin");
+    let server = FileServer::new().await;
+    let path = server.data().join("big.bin");
     for (len_after, whole) in [(1_u64 << 20, false), (64 << 20, true)] {
         const SIZE: u64 = 32 << 20;
         let file = fs::File::create(&path).expect("a file");
         file.set_len(SIZE).expect("a size");
-        let mut stream = TcpStream::connect(place.addr).await.expect("a connection");
-        let request = format!("GET {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", place.url("big.bin"));
+        let mut stream = TcpStream::connect(server.addr).await.expect("a connection");
+        let request = format!("GET {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", server.url("big.bin"));
         stream.write_all(request.as_bytes()).await.expect("sent");
         let mut bytes = vec![0; 4096];
         stream.read_exact(&mut bytes).await.expect("the beginning");

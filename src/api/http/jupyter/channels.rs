@@ -74,7 +74,7 @@ impl Unsent {
     }
 
     /// Waits until one is passed on or refused; nothing when there is none. Those behind it are begun as well, so that
-    /// each has its place before what the client sends over its next connection.
+    /// each comes before what the client sends over its next connection.
     async fn sent(&mut self) -> Option<Result<(), MessageRefused>> {
         poll_fn(|context| {
             let mut unsent = self.0.iter_mut().enumerate();
@@ -116,8 +116,8 @@ async fn serve(mut socket: WebSocket, mut connection: Connection, wire: Wire, en
         over = relay(&mut socket, &mut connection, wire, &mut unsent) => over,
         () = ended.cancelled() => Some(Close(close_code::POLICY, "the token was revoked or has expired".to_owned())),
     };
-    // What waits takes memory, so it keeps the place of the connection.
-    let _place = Some(connection.leave()).filter(|_| !unsent.0.is_empty());
+    // What waits takes memory, so it keeps the slot of the connection.
+    let _slot = Some(connection.leave()).filter(|_| !unsent.0.is_empty());
     // What a client has sent is passed on also when the client has left.
     let passing = ended.run_until_cancelled(async { while unsent.sent().await.is_some() {} });
     tokio::join!(close(socket, over), passing);

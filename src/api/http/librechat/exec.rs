@@ -55,7 +55,7 @@ impl Named {
 }
 
 /// The paths of named files, by their sessions and ids.
-type Places = BTreeMap<ConversationId, BTreeMap<String, SafePath>>;
+type FilePaths = BTreeMap<ConversationId, BTreeMap<String, SafePath>>;
 
 /// A file that the program made, changed or was given.
 fn reference(id: &str, path: &SafePath, session: &str) -> Value {
@@ -82,10 +82,10 @@ pub(super) async fn exec(call: ApiCall, body: RequestBody) -> Reply {
     // Copied files would make a conversation of a program that is refused.
     let own_name = |failure: Failure| failure.renamed("language", "lang");
     call.parts.runs.check(&request).map_err(own_name)?;
-    let places = places(&call, &named).await?;
+    let paths = paths_of(&call, &named).await?;
     let (mut given, mut missing) = (Vec::new(), Vec::new());
     for file in named {
-        match give(&call.parts.files, &request.conversation, &places, &file).await {
+        match give(&call.parts.files, &request.conversation, &paths, &file).await {
             Ok(delivered) => given.push(delivered),
             Err(failure) if is_gone(&failure) => {
                 let name = file.name.as_deref().unwrap_or(&file.id).chars().take(NAME_CHARS_MAX).collect::<String>();
@@ -122,8 +122,8 @@ fn by_session(named: &[Named]) -> BTreeMap<ConversationId, BTreeSet<&str>> {
 }
 
 /// Finds named files. Each session is listed once, since a list takes as long as the session has files.
-async fn places(call: &ApiCall, named: &[Named]) -> Result<Places, Failure> {
-    let mut places = Places::new();
+async fn paths_of(call: &ApiCall, named: &[Named]) -> Result<FilePaths, Failure> {
+    let mut paths = FilePaths::new();
     for (session, ids) in by_session(named) {
         let mut found = BTreeMap::new();
         let visit = |file: FileEntry| {
@@ -133,16 +133,21 @@ async fn places(call: &ApiCall, named: &[Named]) -> Result<Places, Failure> {
             }
         };
         call.parts.files.visit(&call.key(session.clone()), None, visit).await?;
-        places.insert(session, found);
+        paths.insert(session, found);
     }
-    Ok(places)
+    Ok(paths)
 }
 
 /// Copies a file into a conversation, unless it is there already.
-async fn give(files: &Files, conversation: &ConversationKey, places: &Places, file: &Named) -> Result<Value, Failure> {
+async fn give(
+    files: &Files,
+    conversation: &ConversationKey,
+    paths: &FilePaths,
+    file: &Named,
+) -> Result<Value, Failure> {
     let from = file.session();
     let source = ConversationKey::new(conversation.owner.clone(), session(from)?);
-    let at = places.get(&source.id).and_then(|found| found.get(&file.id)).ok_or_else(no_file)?;
+    let at = paths.get(&source.id).and_then(|found| found.get(&file.id)).ok_or_else(no_file)?;
     let name = file.name.as_deref().map(|name| name.strip_prefix(FOLDER).unwrap_or(name));
     let to = match name {
         Some(name) => SafePath::from_text(name).map_err(|why| Failure::argument("files", why))?,

@@ -89,7 +89,7 @@ impl Mount {
         };
         // One that is no id is refused by the tool.
         let Ok(id) = conversation else { return Ok(None) };
-        self.relay.place(&head.headers, &ConversationKey::new(who.clone(), id)).await
+        self.relay.holder(&head.headers, &ConversationKey::new(who.clone(), id)).await
     }
 }
 

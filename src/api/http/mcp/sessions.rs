@@ -76,14 +76,14 @@ pub(super) struct Manager {
 #[derive(Default)]
 struct Open {
     sessions: HashMap<SessionId, Arc<Session>>,
-    /// Those that are being opened, as long as their places are held.
+    /// Those that are being opened, as long as their reservations are held.
     opening: Vec<(Principal, Weak<()>)>,
 }
 
 /// Room for a session that is being opened: among the extensions of the request that opens it, which gives it to the
 /// session.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Reservation {
     owner: Principal,
     calls: Arc<()>,
 }
@@ -156,14 +156,14 @@ impl Manager {
         Ok(Unanswered { _permits: Arc::new([of_session, of_owner]) })
     }
 
-    /// Reserves a place for another session, which counts until the session is open or the result is dropped.
+    /// Reserves capacity for another session, which counts until the session is open or the result is dropped.
     ///
     /// # Errors
     /// [`Code::QueueFull`] when there is no session that could be closed.
-    pub(super) async fn reserve(&self, who: &Principal) -> Result<Place, Failure> {
-        let (closed, place) = {
+    pub(super) async fn reserve(&self, who: &Principal) -> Result<Reservation, Failure> {
+        let (closed, reservation) = {
             let mut open = self.open.lock();
-            open.opening.retain(|(_, place)| place.strong_count() > 0);
+            open.opening.retain(|(_, reservation)| reservation.strong_count() > 0);
             // With the new one.
             let mut held = HashMap::from([(who.clone(), 1_usize)]);
             let opening = open.opening.iter().map(|(owner, _)| owner);
@@ -188,16 +188,16 @@ impl Manager {
             } else {
                 None
             };
-            let place = Place { owner: who.clone(), calls: Arc::new(()) };
-            open.opening.push((who.clone(), Arc::downgrade(&place.calls)));
-            (closed, place)
+            let reservation = Reservation { owner: who.clone(), calls: Arc::new(()) };
+            open.opening.push((who.clone(), Arc::downgrade(&reservation.calls)));
+            (closed, reservation)
         };
         if let Some((id, session)) = closed {
             session.over.cancel();
             // A session that has ended meanwhile makes room too.
             drop(self.close_session(&id).await);
         }
-        Ok(place)
+        Ok(reservation)
     }
 
     /// Ends a session; `false` when there is none.
@@ -270,11 +270,11 @@ impl SessionManager for Manager {
         mut message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, Error> {
         let over = CancellationToken::new();
-        let (mut view, mut place) = (View::default(), None);
+        let (mut view, mut reservation) = (View::default(), None);
         if let ClientJsonRpcMessage::Request(request) = &mut message
             && let Some(head) = request.request.extensions_mut().get_mut::<Parts>()
         {
-            place = head.extensions.remove::<Place>();
+            reservation = head.extensions.remove::<Reservation>();
             if let Some(client) = head.extensions.get_mut::<Client>() {
                 view = client.view;
                 client.session = Some(over.clone());
@@ -283,13 +283,13 @@ impl SessionManager for Manager {
         let response = self.local.initialize_session(id, message).await?;
         if let ServerJsonRpcMessage::Response(response) = &response
             && let ServerResult::InitializeResult(result) = &response.result
-            && let Some(Place { owner, calls }) = place
+            && let Some(Reservation { owner, calls }) = reservation
         {
             let version = result.protocol_version.clone();
             let (conversation, streams) = (ConversationId::fresh(), Mutex::default());
             let used = Mutex::new(Instant::now());
             let mut open = self.open.lock();
-            open.opening.retain(|(_, place)| !ptr::eq(place.as_ptr(), Arc::as_ptr(&calls)));
+            open.opening.retain(|(_, reservation)| !ptr::eq(reservation.as_ptr(), Arc::as_ptr(&calls)));
             let unanswered = Arc::new(Semaphore::new(STREAMS_MAX));
             let session = Session { owner, view, version, over, conversation, used, calls, unanswered, streams };
             open.sessions.insert(id.clone(), Arc::new(session));
@@ -305,7 +305,7 @@ impl SessionManager for Manager {
         if let Some(session) = self.open.lock().sessions.remove(id) {
             session.over.cancel();
         }
-        // Its task ends also where it is not told in time, since its last handle is dropped here.
+        // Its task ends also where it is not notified in time, since its last handle is dropped here.
         timeout(CLOSE_MAX, self.local.close_session(id)).await.unwrap_or(Ok(()))
     }
 

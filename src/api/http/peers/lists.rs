@@ -88,7 +88,7 @@ impl List {
             has_more |= more;
         }
         if let Some(order) = self.order {
-            items.sort_by(|a, b| place(b, order).cmp(&place(a, order)));
+            items.sort_by(|a, b| sort_key(b, order).cmp(&sort_key(a, order)));
         }
         has_more |= items.len() > self.items_max;
         items.truncate(self.items_max);
@@ -141,6 +141,6 @@ impl List {
 }
 
 /// What orders an item: on each server in the same way, so that pages of several fit together.
-fn place<'a>(item: &'a Value, order: &str) -> (Option<i64>, Option<&'a str>, Option<&'a str>) {
+fn sort_key<'a>(item: &'a Value, order: &str) -> (Option<i64>, Option<&'a str>, Option<&'a str>) {
     (item[order].as_i64(), item[order].as_str(), item["id"].as_str())
 }

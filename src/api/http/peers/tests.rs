@@ -53,7 +53,7 @@ async fn the_conversation_of_a_session_is_not_used_beside_another_server() {
     // Given back, then taken by the other.
     tokio::time::sleep(Duration::from_mins(2)).await;
     store.announce(&other, 2).await.expect("announced");
-    store.take(&made, other.instance, 1, &[]).await.expect("a place");
+    store.take(&made, other.instance, 1, &[]).await.expect("a holder");
     tokio::time::sleep(ROUND).await;
     let refused = relay.keeps(&HeaderMap::new(), &made).await.expect_err("it is elsewhere");
     assert_eq!((refused.code, refused.retry_after_s), (Code::HeldElsewhere, Some(RETRY_AFTER_S)));
@@ -219,14 +219,14 @@ async fn a_page_after_an_item_of_a_server_that_did_not_answer_can_be_asked_for_a
 async fn a_list_waits_until_the_conversations_of_its_server_are_stored() {
     let closed = closed();
     let (relay, stop, store) = beside_in(Arc::default(), &[&closed]).await;
-    store.place_ms.store(100, Ordering::Relaxed);
+    store.take_ms.store(100, Ordering::Relaxed);
     let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
     assert_eq!(relay.peers.check(&made), Ok(()));
     let here = Router::new().fallback(async || r#"{"runs": []}"#);
     let here = here.layer(middleware::from_fn_with_state(relay, send_on));
     let request = http::Request::get("/v1/runs").body(Body::empty()).expect("a request");
     assert_eq!(here.oneshot(request).await.expect("an answer").status(), StatusCode::OK);
-    assert!(store.places.lock().contains_key(&made));
+    assert!(store.holders.lock().contains_key(&made));
     stop.cancel();
 }
 

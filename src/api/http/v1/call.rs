@@ -65,8 +65,8 @@ const PATH: &str = "^([^/\\u0000]*[^/.\\u0000][^/\\u0000]*|[.]{3,})\
 pub(in crate::api::http) fn describe_names(path: &str, operation: &mut Operation) {
     let segments: Vec<_> = path.split('/').collect();
     let names = segments.windows(2).filter_map(|pair| {
-        let place = pair.join("/");
-        let &(_, (about, pattern, min, max)) = NAMES.iter().find(|(known, _)| *known == place)?;
+        let key = pair.join("/");
+        let &(_, (about, pattern, min, max)) = NAMES.iter().find(|(known, _)| *known == key)?;
         let pattern = (!pattern.is_empty()).then_some(pattern);
         let schema = ObjectBuilder::new().schema_type(Type::String).pattern(pattern).min_length(min).max_length(max);
         let name = ParameterBuilder::new().name(pair[1].trim_matches(['{', '}'])).parameter_in(ParameterIn::Path);
@@ -140,8 +140,8 @@ impl<Q> Call<Q> {
     }
 
     /// A name in the path.
-    pub fn name<T: FromStr<Err: fmt::Display>>(&self, place: usize, name: &str) -> Result<T, Failure> {
-        let encoded = self.uri.path().split('/').nth(place).unwrap_or_default();
+    pub fn name<T: FromStr<Err: fmt::Display>>(&self, segment: usize, name: &str) -> Result<T, Failure> {
+        let encoded = self.uri.path().split('/').nth(segment).unwrap_or_default();
         let decoded = decode_component(encoded).map_err(|why| Failure::argument(name, why))?;
         let text = String::from_utf8(decoded).map_err(|_| Failure::argument(name, "it is not UTF-8"))?;
         text.parse().map_err(|why| Failure::argument(name, why))

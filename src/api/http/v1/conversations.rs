@@ -107,7 +107,7 @@ impl ListFiles {
             return Err(Failure::argument("limit", format!("it must be from 1 to {LIMIT_MAX}")));
         }
         let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let (mut place, mut folder) = ("folder", named(&self.folder));
+        let (mut argument, mut folder) = ("folder", named(&self.folder));
         let mut prefix = self.prefix.unwrap_or_default();
         if let Some((inner, names)) = prefix.rsplit_once('/') {
             folder = match folder.as_deref() {
@@ -115,9 +115,9 @@ impl ListFiles {
                 // What programs call the top.
                 None => Some(inner.to_owned()).filter(|inner| !matches!(inner.as_str(), "/data" | ".")),
             };
-            (place, prefix) = ("prefix", names.to_owned());
+            (argument, prefix) = ("prefix", names.to_owned());
         }
-        let filter = file_filter((place, folder.as_deref()), ("after", named(&self.after).as_deref()))?;
+        let filter = file_filter((argument, folder.as_deref()), ("after", named(&self.after).as_deref()))?;
         let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(FileQuery { filter: FileFilter { prefix: prefix.into_bytes(), ..filter }, limit })
     }

@@ -86,15 +86,15 @@ pub(super) struct PendingRequest<'a> {
     pub request: Box<dyn FnOnce() -> Result<RunRequest, Failure> + Send + 'a>,
 }
 
-/// Begins a run and waits for its end. `place` is what a request means beside its body.
+/// Begins a run and waits for its end. `route` is what a request means beside its body.
 pub(super) async fn begin<'a>(
     call: &Call,
-    place: &str,
+    route: &str,
     body: RequestBody,
     read: impl FnOnce(Map<String, Value>) -> Result<PendingRequest<'a>, Failure>,
 ) -> Reply {
     let ApiParts { runs, keys, .. } = &call.parts;
-    let (members, key) = call.repeatable(place, body).await?;
+    let (members, key) = call.repeatable(route, body).await?;
     let PendingRequest { conversation, wait, detach, request } = read(members)?;
     let wait = wait.map(|wait| wait.0);
     let leaves = key.is_some() || wait == Some(Duration::ZERO);

@@ -22,13 +22,13 @@ use crate::{
 #[derive(Default)]
 pub struct Memory {
     pub peers: Mutex<BTreeMap<String, (Peer, i64)>>,
-    pub places: Mutex<HashMap<ConversationKey, (InstanceId, i64)>>,
+    pub holders: Mutex<HashMap<ConversationKey, (InstanceId, i64)>>,
     pub asked: AtomicUsize,
     pub is_away: AtomicBool,
     /// How long it takes to announce a server.
     pub announce_ms: AtomicU64,
     /// How long it takes to give or to take back a conversation; half of it to answer that it was given.
-    pub place_ms: AtomicU64,
+    pub take_ms: AtomicU64,
     /// How long it takes to take back what a server has.
     pub leave_ms: AtomicU64,
 }
@@ -61,17 +61,17 @@ impl PeerStore for Memory {
         dead: &[(InstanceId, i64)],
     ) -> DbResult<InstanceId> {
         self.answers()?;
-        let half = Duration::from_millis(self.place_ms.load(Ordering::Relaxed)) / 2;
+        let half = Duration::from_millis(self.take_ms.load(Ordering::Relaxed)) / 2;
         sleep(half).await;
         self.asked.fetch_add(1, Ordering::Relaxed);
         let taken = {
-            let mut places = self.places.lock();
-            let place = places.entry(conversation.clone()).or_insert((by, stamp));
-            let beat = self.peers.lock().get(&place.0.to_string()).map(|(_, beat)| *beat);
-            if (place.0 == by && place.1 < stamp) || beat.is_none_or(|beat| dead.contains(&(place.0, beat))) {
-                *place = (by, stamp);
+            let mut holders = self.holders.lock();
+            let holder = holders.entry(conversation.clone()).or_insert((by, stamp));
+            let beat = self.peers.lock().get(&holder.0.to_string()).map(|(_, beat)| *beat);
+            if (holder.0 == by && holder.1 < stamp) || beat.is_none_or(|beat| dead.contains(&(holder.0, beat))) {
+                *holder = (by, stamp);
             }
-            place.0
+            holder.0
         };
         sleep(half).await;
         Ok(taken)
@@ -79,10 +79,10 @@ impl PeerStore for Memory {
 
     async fn give_back(&self, conversation: &ConversationKey, by: InstanceId, stamp: i64) -> DbResult<()> {
         self.answers()?;
-        sleep(Duration::from_millis(self.place_ms.load(Ordering::Relaxed))).await;
-        let mut places = self.places.lock();
-        if places.get(conversation) == Some(&(by, stamp)) {
-            places.remove(conversation);
+        sleep(Duration::from_millis(self.take_ms.load(Ordering::Relaxed))).await;
+        let mut holders = self.holders.lock();
+        if holders.get(conversation) == Some(&(by, stamp)) {
+            holders.remove(conversation);
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl PeerStore for Memory {
         self.answers()?;
         sleep(Duration::from_millis(self.leave_ms.load(Ordering::Relaxed))).await;
         self.peers.lock().remove(&instance.to_string());
-        self.places.lock().retain(|_, (by, _)| *by != instance);
+        self.holders.lock().retain(|_, (by, _)| *by != instance);
         Ok(())
     }
 

@@ -349,14 +349,14 @@ mod tests {
         assert!(events.left_out > 900);
 
         let error = |n: usize| EventKind::Error { name: n.to_string(), value: String::new(), traceback: String::new() };
-        let told = (0..1000).filter(|n| events.error(error(*n)).is_some()).count();
+        let reported = (0..1000).filter(|n| events.error(error(*n)).is_some()).count();
         let last =
             events.end().find_map(|event| if let EventKind::Error { name, .. } = event { Some(name) } else { None });
-        assert_eq!((told, last.as_deref()), (ERRORS_MAX, Some("999")));
+        assert_eq!((reported, last.as_deref()), (ERRORS_MAX, Some("999")));
 
         let mut events = full();
-        let told = (0..=EVENTS_MAX).filter(|_| events.request("x".repeat(4096), false).is_some()).count();
-        assert!(told == EVENTS_MAX && events.has_request());
+        let reported = (0..=EVENTS_MAX).filter(|_| events.request("x".repeat(4096), false).is_some()).count();
+        assert!(reported == EVENTS_MAX && events.has_request());
         let mut waited = 0;
         while events.take_request().is_some() {
             waited += 1;

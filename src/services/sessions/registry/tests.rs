@@ -11,7 +11,7 @@ fn owners_that_ask_are_not_all_kept() {
 }
 
 #[test]
-fn ends_of_an_owner_take_no_place_of_anothers() {
+fn ends_of_an_owner_displace_none_of_anothers() {
     let registry = Registry::default();
     let left = |owner: &str| {
         let conversation = ConversationKey::new(owner.parse().expect("an owner"), "c".parse().expect("an id"));

@@ -18,10 +18,10 @@ use super::{
 /// The largest description of one container; ours are a hundredth of it.
 const SUMMARY_BYTES_MAX: usize = 256 << 10;
 
-/// What a server with this root may see of the engine's list. It holds `place` until it has been read, or is dropped.
-pub(super) fn shown(answer: Body, root: PathBuf, now_unix_s: i64, place: impl Send + 'static) -> Body {
+/// What a server with this root may see of the engine's list. It holds `permit` until it has been read, or is dropped.
+pub(super) fn shown(answer: Body, root: PathBuf, now_unix_s: i64, permit: impl Send + 'static) -> Body {
     let unread = BytesMut::new();
-    let start = Listing { answer, unread, root, now_unix_s, before: "[", is_over: false, _place: place };
+    let start = Listing { answer, unread, root, now_unix_s, before: "[", is_over: false, _permit: permit };
     let pieces = stream::try_unfold(start, |mut listing| async move {
         let next = listing.next().await;
         next.map(|piece| piece.map(|piece| (Frame::data(piece), listing)))
@@ -38,7 +38,7 @@ struct Listing<P> {
     /// What is written before the next container.
     before: &'static str,
     is_over: bool,
-    _place: P,
+    _permit: P,
 }
 
 impl<P> Listing<P> {
@@ -103,22 +103,22 @@ mod tests {
     }
 
     /// The engine's answer in pieces of this size, filtered.
-    fn filtered(text: &str, size: usize, places: &Arc<Semaphore>) -> Body {
+    fn filtered(text: &str, size: usize, permits: &Arc<Semaphore>) -> Body {
         let pieces: Vec<_> = text.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
         let answer =
             StreamBody::new(stream::iter(pieces.into_iter().map(|piece| Ok::<_, BodyError>(Frame::data(piece)))));
-        let place = Arc::clone(places).try_acquire_owned().expect("a place");
-        shown(answer.boxed_unsync(), PathBuf::from("/root"), 0, place)
+        let permit = Arc::clone(permits).try_acquire_owned().expect("a permit");
+        shown(answer.boxed_unsync(), PathBuf::from("/root"), 0, permit)
     }
 
     #[tokio::test]
     async fn list_is_filtered_wherever_its_bytes_are_cut() {
         let all = [one("a", "/root/c/files"), one("b", "/other/c/files"), one("c", "/root/d/files")];
-        let places = Arc::new(Semaphore::new(1));
+        let permits = Arc::new(Semaphore::new(1));
         for (list, expected) in [(&all[..], &["a", "c"][..]), (&all[1..2], &[][..]), (&[][..], &[][..])] {
             let text = format!("{:#}\n", json!(list));
             for size in [1, 3, 64, 1 << 20] {
-                let read = filtered(&text, size, &places).collect().await.expect("a list").to_bytes();
+                let read = filtered(&text, size, &permits).collect().await.expect("a list").to_bytes();
                 let found: Vec<ContainerSummary> = serde_json::from_slice(&read).expect("a list");
                 let ids: Vec<_> = found.iter().filter_map(|one| one.id.as_deref()).collect();
                 assert_eq!(ids, expected, "{size}");
@@ -129,21 +129,21 @@ mod tests {
     #[tokio::test]
     async fn list_that_is_broken_or_has_an_endless_container_breaks_off() {
         let endless = format!(r#"[{{"Id": "{}"#, "x".repeat(2 * SUMMARY_BYTES_MAX));
-        let places = Arc::new(Semaphore::new(1));
+        let permits = Arc::new(Semaphore::new(1));
         for text in ["", "[", "null", "[1]", r#"[{"Id": "a""#, r#"[{"Id": "a"}"#, endless.as_str()] {
-            filtered(text, 1 << 14, &places).collect().await.expect_err(text.get(..9).unwrap_or(text));
+            filtered(text, 1 << 14, &permits).collect().await.expect_err(text.get(..9).unwrap_or(text));
         }
     }
 
     #[tokio::test]
     async fn place_is_kept_until_the_list_has_been_read() {
-        let places = Arc::new(Semaphore::new(1));
-        let mut list = filtered(&json!([one("a", "/root/c")]).to_string(), 64, &places);
+        let permits = Arc::new(Semaphore::new(1));
+        let mut list = filtered(&json!([one("a", "/root/c")]).to_string(), 64, &permits);
         list.frame().await.expect("a piece").expect("a container");
-        assert_eq!(places.available_permits(), 0);
+        assert_eq!(permits.available_permits(), 0);
         list.frame().await.expect("a piece").expect("the end");
         assert!(list.frame().await.is_none());
         drop(list);
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(permits.available_permits(), 1);
     }
 }

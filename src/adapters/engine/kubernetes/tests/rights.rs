@@ -59,7 +59,7 @@ async fn probe_names_the_rights_that_are_missing_and_asks_again_when_the_answer_
     assert_eq!(warnings(&engine, &mut server, None).await, expected);
     // A question that is refused is not repeated either.
     tokio::time::advance(RIGHTS_FRESH).await;
-    let told = warnings(&engine, &mut server, Some(one_refused)).await;
-    assert!(told[0].contains("may not get pods/attach in"), "{told:?}");
-    assert_eq!(warnings(&engine, &mut server, None).await, told);
+    let warned = warnings(&engine, &mut server, Some(one_refused)).await;
+    assert!(warned[0].contains("may not get pods/attach in"), "{warned:?}");
+    assert_eq!(warnings(&engine, &mut server, None).await, warned);
 }

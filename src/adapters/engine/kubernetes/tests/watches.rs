@@ -108,7 +108,7 @@ async fn changes_yields_once_on_subscribe_then_for_each_group_and_after_a_break(
     for _ in 0..2 {
         let (go, more) = tokio::sync::oneshot::channel();
         let lines = stream::iter(vec![event.clone(), event.clone()]);
-        // Open until it is told: then one more event, and the connection ends.
+        // Open until it is signalled: then one more event, and the connection ends.
         let late = event.clone();
         let lines = lines.chain(stream::once(async move { more.await.map(|()| late).unwrap_or_default() }));
         let opened = async {
@@ -120,7 +120,7 @@ async fn changes_yields_once_on_subscribe_then_for_each_group_and_after_a_break(
         let (first, ()) = tokio::join!(changes.next(), opened);
         assert_eq!(first, Some(()), "one for the watch, whatever it begins with");
         assert!(timeout(Duration::from_mins(1), changes.next()).await.is_err(), "nothing changes");
-        go.send(()).expect("told");
+        go.send(()).expect("a receiver");
         assert_eq!(timeout(Duration::from_mins(1), changes.next()).await.expect("soon"), Some(()));
     }
 }

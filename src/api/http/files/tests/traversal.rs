@@ -1,6 +1,6 @@
 //! Paths that try to lead elsewhere, sent as they are.
 
-use super::{CANARY, Place};
+use super::{CANARY, FileServer};
 
 /// Ways to say "up" or "elsewhere", each with a signature that is good for the file `a.txt` and none that is good for
 /// it.
@@ -76,15 +76,15 @@ fn traversals() -> Vec<Vec<u8>> {
 
 #[tokio::test]
 async fn path_traversal_is_refused() {
-    let place = Place::new().await;
-    let good = place.url("a.txt");
+    let server = FileServer::new().await;
+    let good = server.url("a.txt");
     let query = good.split_once('?').expect("a query").1;
     let targets = traversals();
     assert!(targets.len() >= 150, "{}", targets.len());
     for target in targets {
         let signed = [&target, b"?".as_slice(), query.as_bytes()].concat();
         for target in [[b"http://x".as_slice(), &signed].concat(), signed, target] {
-            let answer = place.send("GET", &target, "").await;
+            let answer = server.send("GET", &target, "").await;
             let shown = String::from_utf8_lossy(&target).into_owned();
             assert!(matches!(answer.status, 400 | 403 | 404), "{} for {shown}", answer.status);
             assert!(answer.body.windows(CANARY.len()).all(|w| w != CANARY.as_bytes()), "{shown}");

@@ -1,4 +1,4 @@
-//! The messages of streams: each has a log, whose readers have their own places in it. How much is kept of the streams
+//! The messages of streams: each has a log, whose readers have their own positions in it. How much is kept of the streams
 //! that have ended is bounded for all sessions together, and an owner has half of that.
 
 use std::{

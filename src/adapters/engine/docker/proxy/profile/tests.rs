@@ -140,15 +140,15 @@ fn vet_refuses_every_other_field_or_value() {
         ("/Image", json!(format!("sha256:{}", "z".repeat(64)))),
         ("/Labels/com.example", json!("x")),
     ];
-    for (place, value) in changes {
-        let (spec, (parent, name)) = (spec(), place.rsplit_once('/').expect("a place"));
+    for (path, value) in changes {
+        let (spec, (parent, name)) = (spec(), path.rsplit_once('/').expect("a member"));
         let mut body = ours(&spec);
         match body.pointer_mut(parent).expect("a parent") {
             Value::Object(members) => drop(members.insert(name.to_owned(), value)),
             Value::Array(items) => items.push(value),
             other => panic!("{other}"),
         }
-        assert!(vetted(&spec, &body.to_string()).is_err(), "{place}");
+        assert!(vetted(&spec, &body.to_string()).is_err(), "{path}");
     }
 }
 

@@ -1,13 +1,14 @@
-//! The places of a listener: how many requests are answered at once, and which connection is closed for another.
+//! The connection slots of a listener: how many requests are answered at once, and which connection is closed for
+//! another.
 //!
-//! A place is an open connection. A quarter of the places is never used for answers to requests without a token
+//! Each open connection has a slot. A quarter of the slots is never used for answers to requests without a token
 //! (guests), and some not even for those with one (holders), so that a new connection can always be read and a health
-//! probe or a holder answered. Health probes have half as many places as guests leave; beyond, they are guests. One
-//! address has a share of the guests' places. One token may use twice as many places as it leaves free, and the tokens
-//! of one owner together three times as many: two thirds and three quarters of the places that others do not use. So
-//! the last places go to tokens that use few. A request beyond its share waits.
+//! probe or a holder answered. Health probes have half as many slots as guests leave; beyond, they are guests. One
+//! address has a share of the guests' slots. One token may use twice as many slots as it leaves free, and the tokens
+//! of one owner together three times as many: two thirds and three quarters of the slots that others do not use. So
+//! the last slots go to tokens that use few. A request beyond its share waits.
 //!
-//! When every place is used, the connection that has waited longest for its client is closed, guests' first, then one
+//! When every slot is used, the connection that has waited longest for its client is closed, guests' first, then one
 //! whose request waits for its turn, again guests' first. A connection is spared for a short time in which its client
 //! is likely to send a request or an answer is likely to end. One connection is asked to close at a time.
 //!
@@ -66,7 +67,7 @@ struct Held {
 }
 
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ConnectionSlots {
     pub(super) settings: Server,
     free: Arc<Semaphore>,
     /// In the order in which they were opened.
@@ -83,13 +84,13 @@ pub(super) struct Places {
 /// While it lives, a request is answered.
 #[derive(Debug)]
 pub(super) struct AnswerPermit {
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
     senders: Vec<Sender>,
     /// The length of a long answer.
     bytes: usize,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(super) fn new(settings: Server) -> Arc<Self> {
         Arc::new(Self {
             free: Arc::new(Semaphore::new(settings.connections_max as usize)),
@@ -102,17 +103,17 @@ impl Places {
         })
     }
 
-    /// A place for a new connection. It waits while every connection is busy.
+    /// A slot for a new connection. It waits while every connection is busy.
     pub(super) async fn open(self: &Arc<Self>, address: IpAddr) -> Option<Arc<Connection>> {
-        let place = loop {
+        let slot = loop {
             tokio::select! {
                 biased;
-                place = Arc::clone(&self.free).acquire_owned() => break place.ok()?,
+                slot = Arc::clone(&self.free).acquire_owned() => break slot.ok()?,
                 () = self.make_room() => {}
             }
         };
-        let connection = self.add(address, place);
-        if self.are_short()
+        let connection = self.add(address, slot);
+        if self.are_scarce()
             && let Ok(idle) = self.next_to_go()
         {
             idle.make_room.notify_one();
@@ -120,8 +121,8 @@ impl Places {
         Some(connection)
     }
 
-    fn add(self: &Arc<Self>, address: IpAddr, place: OwnedSemaphorePermit) -> Arc<Connection> {
-        let connection = Arc::new(Connection::new(Arc::clone(self), address, place));
+    fn add(self: &Arc<Self>, address: IpAddr, slot: OwnedSemaphorePermit) -> Arc<Connection> {
+        let connection = Arc::new(Connection::new(Arc::clone(self), address, slot));
         let mut open = self.open.lock();
         open.retain(|other| other.strong_count() > 0);
         open.push(Arc::downgrade(&connection));
@@ -134,28 +135,28 @@ impl Places {
 
     /// Whose answers a request counts among beside so many others, and how many each may have with it.
     fn shares(&self, class: &Class, address: IpAddr, answers: usize) -> Vec<(Sender, usize)> {
-        let places = self.settings.connections_max as usize;
+        let slots = self.settings.connections_max as usize;
         match class {
             Class::Probe => vec![(Sender::Probe, (self.reserve() / 2).max(1))],
             Class::Holder { owner, token } => {
-                let left = (places - self.reserve().div_ceil(4)).saturating_sub(answers);
+                let left = (slots - self.reserve().div_ceil(4)).saturating_sub(answers);
                 vec![(Sender::Owner(owner.clone()), left * 3), (Sender::Token(*token), left * 2)]
             }
             Class::Guest => {
-                let share = (places * self.settings.address_percent as usize / 100).max(1);
-                vec![(Sender::Address(address), if answers < places - self.reserve() { share } else { 0 })]
+                let share = (slots * self.settings.address_percent as usize / 100).max(1);
+                vec![(Sender::Address(address), if answers < slots - self.reserve() { share } else { 0 })]
             }
         }
     }
 
     /// Whether only the reserve is left, or a guest's request waits for its turn. A holder's that waits while there is
     /// more waits for its own answers, which other connections do not hold up.
-    pub(super) fn are_short(&self) -> bool {
+    pub(super) fn are_scarce(&self) -> bool {
         self.free.available_permits() < self.reserve() || Arc::strong_count(&self.queued) > 1
     }
 
-    /// Whether no place is left.
-    pub(super) fn are_taken(&self) -> bool {
+    /// Whether no slot is left.
+    pub(super) fn are_used_up(&self) -> bool {
         self.free.available_permits() == 0
     }
 
@@ -173,7 +174,7 @@ impl Places {
         for sender in &senders {
             answers.senders.entry(sender.clone()).or_default().answers += 1;
         }
-        Some(AnswerPermit { places: Arc::clone(self), senders, bytes: 0 })
+        Some(AnswerPermit { slots: Arc::clone(self), senders, bytes: 0 })
     }
 
     /// Asks a connection to make room, if one can. Returns when the next try makes sense.
@@ -208,7 +209,7 @@ impl AnswerPermit {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(LONG_BYTES_MAX);
         let Some(owner) = owner.filter(|_| bytes > SHORT_BYTES_MAX) else { return true };
         let owner = Sender::Owner(owner.clone());
-        let mut answers = self.places.answers.lock();
+        let mut answers = self.slots.answers.lock();
         let left = LONG_BYTES_MAX - answers.all.bytes;
         let held = answers.senders.get(&owner).map_or(0, |held| held.bytes);
         // The only one of an owner may be longer than what it leaves free.
@@ -231,7 +232,7 @@ impl AnswerPermit {
 
 impl Drop for AnswerPermit {
     fn drop(&mut self) {
-        let mut answers = self.places.answers.lock();
+        let mut answers = self.slots.answers.lock();
         answers.all.answers -= 1;
         answers.all.bytes -= self.bytes;
         for sender in self.senders.drain(..) {
@@ -244,7 +245,7 @@ impl Drop for AnswerPermit {
             }
         }
         drop(answers);
-        self.places.ended.notify_waiters();
+        self.slots.ended.notify_waiters();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who is answered and who makes room when places are short, on a paused clock; and the memory of long answers.
+//! Who is answered and who makes room when slots are scarce, on a paused clock; and the memory of long answers.
 
 use std::{future::pending, net::Ipv4Addr, time::Duration};
 
@@ -13,16 +13,16 @@ fn holder(owner: &str) -> Class {
     Class::Holder { owner: owner.parse().expect("an owner"), token: TokenId::new() }
 }
 
-fn places(connections_max: u32) -> Arc<Places> {
-    Places::new(Server { connections_max, ..Server::default() })
+fn slots(connections_max: u32) -> Arc<ConnectionSlots> {
+    ConnectionSlots::new(Server { connections_max, ..Server::default() })
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_connection_that_waited_longest_makes_room_and_none_that_is_answered() {
-    let all = places(8);
+    let all = slots(8);
     let mut open = Vec::new();
     for _ in 0..3 {
-        open.push(all.open(HERE).await.expect("a place"));
+        open.push(all.open(HERE).await.expect("a slot"));
     }
     assert!(all.next_to_go().is_err(), "they are new");
     sleep(Duration::from_millis(600)).await;
@@ -46,8 +46,8 @@ async fn the_connection_that_waited_longest_makes_room_and_none_that_is_answered
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_stays_when_its_request_has_arrived_and_ends_when_none_has() {
-    let all = places(2);
-    let (asks, silent) = (all.open(HERE).await.expect("a place"), all.open(HERE).await.expect("a place"));
+    let all = slots(2);
+    let (asks, silent) = (all.open(HERE).await.expect("a slot"), all.open(HERE).await.expect("a slot"));
     // Its request is read only after it was asked to make room.
     let connection = async {
         sleep(Duration::from_millis(101)).await;
@@ -69,9 +69,9 @@ async fn a_connection_stays_when_its_request_has_arrived_and_ends_when_none_has(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgraded_connection_keeps_its_place_and_its_turn_until_its_end() {
-    let all = places(8);
-    let open = all.open(HERE).await.expect("a place");
+async fn an_upgraded_connection_keeps_its_slot_and_its_turn_until_its_end() {
+    let all = slots(8);
+    let open = all.open(HERE).await.expect("a slot");
     let mut busy = open.begin(&Class::Guest).await;
     busy.upgrade();
     drop(busy);
@@ -84,9 +84,9 @@ async fn an_upgraded_connection_keeps_its_place_and_its_turn_until_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_ends_when_the_socket_has_taken_all_of_it() {
-    let all = places(8);
+    let all = slots(8);
     let answers = || all.answers.lock().all.answers;
-    let open = all.open(HERE).await.expect("a place");
+    let open = all.open(HERE).await.expect("a slot");
     open.has_flushed();
     drop(open.begin(&Class::Guest).await);
     sleep(Duration::from_hours(1)).await;
@@ -107,15 +107,15 @@ async fn an_answer_ends_when_the_socket_has_taken_all_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guests_leave_places_to_holders_and_holders_to_probes() {
-    let all = places(16);
+async fn guests_leave_slots_to_holders_and_holders_to_probes() {
+    let all = slots(16);
     let turns = |address| std::iter::from_fn(|| all.turn(&Class::Guest, address)).collect::<Vec<_>>();
     let (here, there) = (turns(HERE), turns(THERE));
     assert_eq!((here.len(), there.len()), (8, 4), "half for one address, three quarters for all");
     let holders: Vec<_> = ["a", "b", "c", "d"].iter().filter_map(|owner| all.turn(&holder(owner), HERE)).collect();
     assert_eq!(holders.len(), 3);
     assert!(all.turn(&Class::Probe, HERE).is_some());
-    let waiting = all.open(HERE).await.expect("a place");
+    let waiting = all.open(HERE).await.expect("a slot");
     let guest = Class::Guest;
     let (refused, ()) = tokio::join!(waiting.begin(&guest), async {
         sleep(Duration::from_secs(1)).await;
@@ -124,14 +124,14 @@ async fn guests_leave_places_to_holders_and_holders_to_probes() {
     assert!(!refused.is_answered(), "its address has its share");
     drop((here, holders, refused));
     let served = waiting.begin(&guest).await;
-    assert!(served.is_answered() && !all.are_short());
+    assert!(served.is_answered() && !all.are_scarce());
     assert_eq!(all.answers.lock().all.answers, 1);
     assert_eq!(all.answers.lock().senders.len(), 1);
 }
 
 #[test]
-fn probes_have_half_as_many_places_as_guests_leave_and_are_guests_beyond() {
-    let all = places(16);
+fn probes_have_half_as_many_slots_as_guests_leave_and_are_guests_beyond() {
+    let all = slots(16);
     let turns = |address| std::iter::from_fn(|| all.turn(&Class::Probe, address)).collect::<Vec<_>>();
     let (here, there) = (turns(HERE), turns(THERE));
     assert_eq!((here.len(), there.len()), (10, 2), "2 of probes and 8 of an address, then what is left to guests");
@@ -143,8 +143,8 @@ fn probes_have_half_as_many_places_as_guests_leave_and_are_guests_beyond() {
 }
 
 #[test]
-fn tokens_and_owners_leave_places_to_others() {
-    let all = places(64);
+fn tokens_and_owners_leave_slots_to_others() {
+    let all = slots(64);
     let turns = |class: &Class| std::iter::from_fn(|| all.turn(class, HERE)).collect::<Vec<_>>();
     // 60 of them are for holders.
     let (one, same_owner) = (turns(&holder("ann")), turns(&holder("ann")));
@@ -158,37 +158,37 @@ fn tokens_and_owners_leave_places_to_others() {
 }
 
 #[test]
-fn streams_of_all_sessions_of_a_token_leave_it_places_for_calls() {
+fn streams_of_all_sessions_of_a_token_leave_it_slots_for_calls() {
     let (server, ann) = (Server::default(), holder("ann"));
-    let all = Places::new(server.clone());
+    let all = ConnectionSlots::new(server.clone());
     let streams: Vec<_> = (0..server.token_sessions_max).map(|_| all.turn(&ann, HERE)).collect();
     assert!(streams.iter().all(Option::is_some) && all.turn(&ann, HERE).is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_of_a_holder_beyond_its_share_makes_room_only_when_every_place_is_taken() {
-    let (all, ann, from) = (places(4), holder("ann"), Instant::now());
+async fn request_of_a_holder_beyond_its_share_makes_room_only_when_every_slot_is_taken() {
+    let (all, ann, from) = (slots(4), holder("ann"), Instant::now());
     let answers = [all.turn(&ann, HERE), all.turn(&ann, HERE)];
-    let waits = all.open(HERE).await.expect("a place");
+    let waits = all.open(HERE).await.expect("a slot");
     let newcomers = async {
         sleep(Duration::from_millis(200)).await;
-        assert!(!all.are_short(), "connections of others are kept");
+        assert!(!all.are_scarce(), "connections of others are kept");
         let others = [all.open(HERE).await, all.open(HERE).await];
-        assert!(all.next_to_go().is_err(), "a place is free");
+        assert!(all.next_to_go().is_err(), "a slot is free");
         (others, all.open(HERE).await)
     };
     let request = waits.drive(async { waits.begin(&ann).await.is_answered() });
     let ((others, last), refused) = tokio::join!(newcomers, request);
     assert!(answers.iter().all(Option::is_some) && others.iter().all(Option::is_some) && last.is_some());
     assert_eq!(refused, Ok(false));
-    assert!(from.elapsed() < Duration::from_secs(1), "it is refused as soon as the last place is taken");
+    assert!(from.elapsed() < Duration::from_secs(1), "it is refused as soon as the last slot is taken");
 }
 
 #[tokio::test(start_paused = true)]
 async fn request_of_a_guest_beyond_its_share_makes_room_sooner_than_a_new_connection() {
-    let (all, from, guest) = (places(2), Instant::now(), Class::Guest);
+    let (all, from, guest) = (slots(2), Instant::now(), Class::Guest);
     let answer = all.turn(&guest, HERE);
-    let (waits, new) = (all.open(HERE).await.expect("a place"), all.open(HERE).await.expect("a place"));
+    let (waits, new) = (all.open(HERE).await.expect("a slot"), all.open(HERE).await.expect("a slot"));
     let request = waits.drive(async { waits.begin(&guest).await.is_answered() });
     let newcomer = async {
         loop {
@@ -207,7 +207,7 @@ async fn request_of_a_guest_beyond_its_share_makes_room_sooner_than_a_new_connec
 
 #[test]
 fn long_answers_of_one_sender_leave_memory_to_others() {
-    let all = Places::new(Server::default());
+    let all = ConnectionSlots::new(Server::default());
     let answer_to = |class: &Class, owner: &str, bytes| {
         let owner: Principal = owner.parse().expect("an owner");
         let mut permit = all.turn(class, HERE).expect("a turn");
