@@ -174,7 +174,7 @@ pub async fn stored_tokens(config: &Config) -> Result<Tokens, StartError> {
 pub async fn backup_beside(config: &Config) -> Result<(Backup, Arc<dyn Storage>), StartError> {
     let database = parts::database(config)?;
     database.prepare().await?;
-    let store = parts::store(config, DiskStorage::beside)?;
+    let store = parts::store(config, DiskStorage::shared)?;
     Ok((Backup::new(Arc::clone(&store), Arc::new(database)), store))
 }
 
@@ -183,7 +183,7 @@ pub async fn backup_beside(config: &Config) -> Result<(Backup, Arc<dyn Storage>)
 /// # Errors
 /// When either cannot be used.
 pub fn backup_alone(config: &Config) -> Result<(Backup, Arc<dyn Storage>), StartError> {
-    let store = parts::store(config, DiskStorage::alone)?;
+    let store = parts::store(config, DiskStorage::exclusive)?;
     Ok((Backup::new(Arc::clone(&store), Arc::new(parts::database(config)?)), store))
 }
 

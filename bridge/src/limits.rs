@@ -46,7 +46,7 @@ pub fn fit(message: &mut Message, channel: Channel, kind: &str) -> Removed {
         message.buffers.clear();
     }
     if message.bytes(channel) > MESSAGE_MAX_BYTES {
-        shed(message, channel);
+        drop_largest(message, channel);
     }
     if message.bytes(channel) > MESSAGE_MAX_BYTES {
         message.buffers.clear();
@@ -118,7 +118,7 @@ fn cut(text: &str, limit: usize) -> usize {
 }
 
 /// Takes the largest members out of the content, those of `data` (the forms of a display) before others.
-fn shed(message: &mut Message, channel: Channel) {
+fn drop_largest(message: &mut Message, channel: Channel) {
     let Ok(mut content) = serde_json::from_slice::<Members>(&message.content) else {
         message.content = Bytes::from_static(b"{}");
         return;

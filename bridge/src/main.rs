@@ -31,7 +31,7 @@ use connection::Connection;
 use kernel::Kernel;
 use kernelspec::Kernelspec;
 use message::Signer;
-use relay::{Manner, Relay, Server};
+use relay::{KernelTraits, Relay, Server};
 use rustix::process::{Pid, Resource, Rlimit, setrlimit};
 use tokio::{
     net::unix::pipe::{Receiver, Sender},
@@ -105,7 +105,7 @@ async fn serve(order: &Order) -> std::io::Result<()> {
         output: Sender::from_owned_fd(own(rustix::stdio::stdout())?)?,
     };
     let done = match start(order) {
-        Ok((kernel, connection, manner)) => relay(server, kernel, &connection, manner).await,
+        Ok((kernel, connection, traits)) => relay(server, kernel, &connection, traits).await,
         Err(message) => {
             relay::refuse(&mut server.output, &message).await;
             Err(message)
@@ -119,24 +119,34 @@ fn own(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     fd.try_clone_to_owned()
 }
 
-fn start(order: &Order) -> Result<(Kernel, Connection, Manner), String> {
+fn start(order: &Order) -> Result<(Kernel, Connection, KernelTraits), String> {
     let failed = |error: std::io::Error| format!("the kernel cannot be started: {error}");
     match order {
         Order::Start(name) => {
             let spec = Kernelspec::find(name)?;
             let (connection, file) = Connection::make(name, spec.transport(), &std::env::temp_dir()).map_err(failed)?;
-            let manner = Manner { interrupt_mode: spec.interrupt_mode, idle_delay: spec.idle_delay(), adopted: false };
-            Ok((Kernel::start(&spec, &file).map_err(failed)?, connection, manner))
+            let traits =
+                KernelTraits { interrupt_mode: spec.interrupt_mode, idle_delay: spec.idle_delay(), adopted: false };
+            Ok((Kernel::start(&spec, &file).map_err(failed)?, connection, traits))
         }
         Order::Adopt(file, pid) => {
             let connection = Connection::read(file).map_err(failed)?;
-            Ok((Kernel::adopt(*pid).map_err(failed)?, connection, Manner { adopted: true, ..Manner::default() }))
+            Ok((
+                Kernel::adopt(*pid).map_err(failed)?,
+                connection,
+                KernelTraits { adopted: true, ..KernelTraits::default() },
+            ))
         }
         Order::Detach(_) => Err("a parent that is left has no session here".to_owned()),
     }
 }
 
-async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, manner: Manner) -> Result<(), String> {
+async fn relay(
+    mut server: Server,
+    mut kernel: Kernel,
+    connection: &Connection,
+    traits: KernelTraits,
+) -> Result<(), String> {
     // Not before the kernel is started, which would inherit it.
     let limit = Rlimit { current: Some(OWN_BYTES_MAX), maximum: Some(OWN_BYTES_MAX) };
     if let Err(error) = setrlimit(Resource::As, limit) {
@@ -160,7 +170,7 @@ async fn relay(mut server: Server, mut kernel: Kernel, connection: &Connection, 
         }
     };
     let signer = Signer::new(&connection.key);
-    let relay = Relay::new(server, sockets, kernel, signer, manner, until).map_err(|error| error.to_string())?;
+    let relay = Relay::new(server, sockets, kernel, signer, traits, until).map_err(|error| error.to_string())?;
     relay.run().await
 }
 

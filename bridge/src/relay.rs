@@ -43,7 +43,7 @@ const READ_BYTES: usize = 64 << 10;
 
 /// What a kernel needs to be treated in its own way.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct KernelTraits {
     pub interrupt_mode: InterruptMode,
     /// How long an idle status waits at most for output that belongs before it.
     pub idle_delay: Duration,
@@ -57,7 +57,7 @@ pub struct Relay {
     sockets: Sockets,
     kernel: Kernel,
     signer: Signer,
-    manner: Manner,
+    traits: KernelTraits,
     held: Option<Held>,
     usage: Usage,
     /// Of the messages that are this program's own. What the kernel sends because of them is not relayed.
@@ -129,7 +129,7 @@ impl Relay {
         sockets: Sockets,
         kernel: Kernel,
         signer: Signer,
-        manner: Manner,
+        traits: KernelTraits,
         until: Instant,
     ) -> std::io::Result<Self> {
         let again = Instant::now();
@@ -138,7 +138,7 @@ impl Relay {
             sockets,
             kernel,
             signer,
-            manner,
+            traits,
             held: None,
             usage: Usage::open(),
             session: random_word()?,
@@ -243,14 +243,14 @@ impl Relay {
         held.look = now + LOOK_EVERY;
     }
 
-    fn say(&mut self, word: &str, content: &Value) {
+    fn send_notice(&mut self, word: &str, content: &Value) {
         self.release();
         self.outbox.push(Channel::Bridge, &bridge_message(word, content), Weight::Own);
     }
 
     /// Gives the session up.
     fn fail(&mut self, why: String) {
-        self.say("failed", &json!({"message": why}));
+        self.send_notice("failed", &json!({"message": why}));
         self.failed = Some(why);
     }
 
@@ -286,9 +286,9 @@ impl Relay {
             };
             if weight == Weight::Status {
                 self.release();
-                if !self.manner.idle_delay.is_zero() && is_idle(&message) {
+                if !self.traits.idle_delay.is_zero() && is_idle(&message) {
                     let now = Instant::now();
-                    let (look, until) = (now + LOOK_EVERY, now + self.manner.idle_delay);
+                    let (look, until) = (now + LOOK_EVERY, now + self.traits.idle_delay);
                     self.held = Some(Held { idle: message, look, until, was_asleep: false });
                     return;
                 }
@@ -315,9 +315,9 @@ impl Relay {
             for name in ["cpuMs", "memoryBytes"] {
                 ready.insert(name.to_owned(), used[name].clone());
             }
-            ready.insert("adopted".to_owned(), json!(self.manner.adopted));
+            ready.insert("adopted".to_owned(), json!(self.traits.adopted));
             self.phase = Phase::Running;
-            self.say("ready", &Value::Object(ready));
+            self.send_notice("ready", &Value::Object(ready));
         }
     }
 
@@ -335,7 +335,7 @@ impl Relay {
         loop {
             match self.decoder.next() {
                 Ok(None) => return false,
-                Ok(Some((Channel::Bridge, message))) => self.obey(&header(&message.header).msg_type).await,
+                Ok(Some((Channel::Bridge, message))) => self.handle_order(&header(&message.header).msg_type).await,
                 Ok(Some((channel, message))) => self.send(channel, &message).await,
                 Err(error) => {
                     self.fail(error.to_string());
@@ -345,15 +345,15 @@ impl Relay {
         }
     }
 
-    async fn obey(&mut self, word: &str) {
+    async fn handle_order(&mut self, word: &str) {
         match word {
-            "interrupt" if self.manner.interrupt_mode == InterruptMode::Message => {
+            "interrupt" if self.traits.interrupt_mode == InterruptMode::Message => {
                 self.ask(Channel::Control, "interrupt_request", &json!({})).await;
             }
             "interrupt" => self.kernel.interrupt(),
             "figures" => {
                 let figures = self.usage.read();
-                self.say("figures", &figures);
+                self.send_notice("figures", &figures);
             }
             _ => {}
         }
@@ -377,7 +377,7 @@ impl Relay {
             Phase::Leaving { .. } => true,
             Phase::Gone { how, .. } => {
                 match how.take() {
-                    Some(how) => self.say("died", &how),
+                    Some(how) => self.send_notice("died", &how),
                     None => self.fail("the connection to the kernel broke".to_owned()),
                 }
                 true

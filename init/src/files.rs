@@ -121,11 +121,11 @@ impl Files {
         let done = match kind {
             ENTRY => self.entry(rest),
             BYTES => self.bytes(rest),
-            GONE => self.gone(rest),
+            GONE => self.remove(rest),
             END => self.close().and_then(|()| self.set_modes()),
             COLLECT => {
                 if rest == [1] {
-                    self.doubt_last_round();
+                    self.resend_last_round();
                 }
                 return Ok(Order::Collect);
             }
@@ -139,7 +139,7 @@ impl Files {
                 // A part of a file is not left there, or it would go back as a change. What cannot be removed was not
                 // written either.
                 if let Some(open) = self.open.take() {
-                    let _ = self.gone(&open.path);
+                    let _ = self.remove(&open.path);
                 }
                 self.failed += 1;
             }
@@ -156,13 +156,13 @@ impl Files {
         let (parent, name) = self.parent(path, true)?;
         match mode & S_IFMT {
             S_IFDIR => {
-                unless(Errno::EXIST, rustix::fs::mkdirat(&parent, name, Mode::RWXU))?;
+                ignore(Errno::EXIST, rustix::fs::mkdirat(&parent, name, Mode::RWXU))?;
                 self.opened(&parent, path)?;
                 self.modes.insert(path.to_vec(), (mode, true));
             }
             S_IFREG => {
                 // A new one: the old one may be open, or be a link.
-                unless(Errno::NOENT, rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
+                ignore(Errno::NOENT, rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
                 // Where there will be no new one, nothing goes back as removed.
                 self.forget(path);
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -184,12 +184,12 @@ impl Files {
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o1777))?;
         let then = Timespec { tv_sec: modified_s, tv_nsec: 0 };
         rustix::fs::futimens(&file, &Timestamps { last_access: then, last_modification: then })?;
-        self.know(path, &rustix::fs::fstat(&file)?);
+        self.mark_sent(path, &rustix::fs::fstat(&file)?);
         Ok(())
     }
 
     /// The server sent this.
-    fn know(&mut self, path: Vec<u8>, stat: &Stat) {
+    fn mark_sent(&mut self, path: Vec<u8>, stat: &Stat) {
         self.last_round.remove(&path);
         self.known.insert(path, Stamp::of(stat));
     }
@@ -199,7 +199,7 @@ impl Files {
         self.known.remove(path);
     }
 
-    fn gone(&mut self, path: &[u8]) -> io::Result<()> {
+    fn remove(&mut self, path: &[u8]) -> io::Result<()> {
         self.close()?;
         let path = checked(path)?;
         self.forget(path);
@@ -231,7 +231,7 @@ impl Files {
         let folder = beneath(&self.root, &path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode & 0o1777))?;
         if is_sent {
-            self.know(path, &rustix::fs::fstat(&folder)?);
+            self.mark_sent(path, &rustix::fs::fstat(&folder)?);
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ impl Files {
             let above = &path[..end];
             if makes {
                 let made = rustix::fs::mkdirat(&folder, split(above).1, Mode::from_raw_mode(0o755));
-                unless(Errno::EXIST, made)?;
+                ignore(Errno::EXIST, made)?;
             }
             folder = self.opened(&folder, above)?;
         }
@@ -264,21 +264,21 @@ impl Files {
     }
 
     /// The server did not store all of the last round: it is sent again, also entries that are gone since.
-    fn doubt_last_round(&mut self) {
+    fn resend_last_round(&mut self) {
         for (path, kind) in std::mem::take(&mut self.last_round) {
-            self.doubt(path, kind);
+            self.resend(path, kind);
         }
     }
 
     /// The next round tells of this entry, whether it is there then or not.
-    fn doubt(&mut self, path: Vec<u8>, kind: u32) {
+    fn resend(&mut self, path: Vec<u8>, kind: u32) {
         self.known.insert(path, Stamp { mode: kind, inode: u64::MAX, ..Stamp::default() });
     }
 
     /// Everything that was changed since the last round, as frames that are made one after the other. From here on, it
     /// counts as known to the server.
     pub fn collect(&mut self) -> io::Result<Collector> {
-        let Walk { found, left_out } = Walk::over(&self.root)?;
+        let Walk { found, left_out } = Walk::of(&self.root)?;
         let known = std::mem::replace(&mut self.known, found);
         let kind = |stamp: &Stamp| stamp.mode & S_IFMT;
         // From the deepest up, so that a folder is empty when its turn comes.
@@ -318,7 +318,7 @@ fn checked(path: &[u8]) -> io::Result<&[u8]> {
 }
 
 /// Takes one error for success.
-fn unless(harmless: Errno, done: Result<(), Errno>) -> Result<(), Errno> {
+fn ignore(harmless: Errno, done: Result<(), Errno>) -> Result<(), Errno> {
     done.or_else(|errno| if errno == harmless { Ok(()) } else { Err(errno) })
 }
 

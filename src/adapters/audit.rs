@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use tracing::{error, info};
 
 use self::file::LogFile;
-pub use self::file::{Broken, Verified, VerifyError, check, verify};
+pub use self::file::{ChainBreak, Verified, VerifyError, check, verify};
 use crate::{
     domain::{
         FileEntry, Principal,

@@ -91,7 +91,7 @@ impl Sandbox {
 
     /// Records a refusal.
     fn refused(&self, target: String, refusal: Refusal) -> Refusal {
-        self.gate.over(NetworkUse::of(target, Some(refusal.clone())));
+        self.gate.closed(NetworkUse::of(target, Some(refusal.clone())));
         refusal
     }
 }

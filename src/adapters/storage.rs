@@ -57,8 +57,8 @@ pub use self::{claim::RootError, root::DiskStorage, skills::DiskSkills};
 use crate::{
     domain::SafePath,
     ports::storage::{
-        ConversationFolder, DataFolder, Entry, FileFilter, FolderId, FsResult, IncomingFile, LeftOut, ListBounds,
-        Listing, Mark, OpenFile, StorageError, Usage, Visited,
+        ConversationFolder, DataFolder, Entry, FileFilter, FolderId, FsResult, IncomingFile, ListBounds, Listing, Mark,
+        OpenFile, SkippedCounts, StorageError, Usage, Visited,
     },
 };
 
@@ -141,7 +141,7 @@ impl ConversationFolder for Folder {
         })
     }
 
-    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<LeftOut> {
+    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts> {
         self.try_walk(visit)
     }
 
@@ -178,7 +178,7 @@ const GONE: [Errno; 3] = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
 const TAKEN: [Errno; 3] = [Errno::EXIST, Errno::NOTEMPTY, Errno::NOTDIR];
 
 /// `None` for an error that says that there is nothing to do; other errors are returned.
-fn unless<T>(errors: &[Errno], result: Result<T, Errno>) -> Result<Option<T>, Errno> {
+fn ignore<T>(errors: &[Errno], result: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match result {
         Err(errno) if errors.contains(&errno) => Ok(None),
         other => other.map(Some),
@@ -268,7 +268,7 @@ fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd
 }
 
 /// What has a name in a folder: a link is itself.
-fn look(folder: impl AsFd, name: impl Arg, what: StatxFlags) -> Result<Statx, Errno> {
+fn stat_of(folder: impl AsFd, name: impl Arg, what: StatxFlags) -> Result<Statx, Errno> {
     rustix::fs::statx(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, what)
 }
 

@@ -76,11 +76,11 @@ impl Upstreams for Connector {
                 }
                 Transport::Command { program, arguments, env } => {
                     let started = process::start(program, arguments, env, &self.path, &link, Arc::clone(&secrets));
-                    let (stdout, stdin) = started.map_err(|error| secrets.away(&error))?;
+                    let (stdout, stdin) = started.map_err(|error| secrets.unavailable(&error))?;
                     Connection::begin(linked(stdout, stdin, &link), changed, hidden, link).await?
                 }
                 Transport::Streams(open) => {
-                    let (reader, writer) = open.open().await.map_err(|error| secrets.away(&error))?;
+                    let (reader, writer) = open.open().await.map_err(|error| secrets.unavailable(&error))?;
                     Connection::begin(linked(reader, writer, &link), changed, hidden, link).await?
                 }
             };

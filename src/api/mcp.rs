@@ -57,7 +57,7 @@ use self::{
 };
 pub use self::{
     describe::ToolName,
-    picture::Smaller,
+    picture::Downscaler,
     sessions::shared_conversation,
     stdio::{BATCH_MESSAGES_MAX, ID_CHARS_MAX, StdioError, serve_stdio},
     view::{Client, Group, McpOptions, McpParts, View},

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api::{
         http::{ApiParts, auth::Proxies, body::Bodies, guard::Names, mcp::McpHttpOptions, peers::Relay},
-        mcp::{McpOptions, McpParts, Smaller, View},
+        mcp::{Downscaler, McpOptions, McpParts, View},
     },
     config::{BaseUrl, Config},
     domain::{AllowedVariables, address::networks},
@@ -152,7 +152,7 @@ pub(super) fn tools(config: &Config, api: ApiParts) -> McpParts {
         variables: variables(config),
         view: view(config),
     };
-    let pictures = Smaller::default();
+    let pictures = Downscaler::default();
     McpParts { runs, history, files, sessions, packages, skills, tools, checker, pictures, options }
 }
 

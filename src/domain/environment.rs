@@ -58,7 +58,7 @@ impl Environment {
 
     /// With the variables of another, except those that it sets itself.
     #[must_use]
-    pub fn over(self, mut other: Self) -> Self {
+    pub fn layered_over(self, mut other: Self) -> Self {
         other.0.extend(self.0);
         other
     }
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn variables_of_a_command_take_precedence_over_those_of_its_sandbox() {
         let sandbox = variables(&[("A", "1"), ("B", "1")]);
-        assert_eq!(variables(&[("B", "2"), ("C", "2")]).over(sandbox.clone()).0.len(), 3);
-        assert_eq!(variables(&[("B", "2")]).over(sandbox.clone()).0, variables(&[("A", "1"), ("B", "2")]).0);
-        assert_eq!(Environment::default().over(sandbox.clone()).0, sandbox.0);
+        assert_eq!(variables(&[("B", "2"), ("C", "2")]).layered_over(sandbox.clone()).0.len(), 3);
+        assert_eq!(variables(&[("B", "2")]).layered_over(sandbox.clone()).0, variables(&[("A", "1"), ("B", "2")]).0);
+        assert_eq!(Environment::default().layered_over(sandbox.clone()).0, sandbox.0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(crate) fn cases() -> usize {
 
 /// One change of a text. Positions are taken modulo its length.
 #[derive(Debug, Clone, Copy, TypeGenerator)]
-pub(crate) enum Alteration {
+pub(crate) enum Mutation {
     Replace(u16, u8),
     Insert(u16, u8),
     Remove(u16),
@@ -21,7 +21,7 @@ pub(crate) enum Alteration {
     Repeat(u16),
 }
 
-impl Alteration {
+impl Mutation {
     pub(crate) fn apply(self, text: &mut Vec<u8>) {
         let inside = |at: u16| usize::from(at).checked_rem(text.len());
         match self {
@@ -46,7 +46,7 @@ impl Alteration {
     }
 }
 
-pub(crate) fn altered(good: impl AsRef<[u8]>, alterations: &[Alteration]) -> Vec<u8> {
+pub(crate) fn mutated(good: impl AsRef<[u8]>, alterations: &[Mutation]) -> Vec<u8> {
     let mut text = good.as_ref().to_vec();
     for alteration in alterations {
         alteration.apply(&mut text);

@@ -37,18 +37,18 @@ pub enum IdError {
 ///
 /// Such a name is never `.` or `..`, never hidden and holds no separator, so it is one plain folder name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConversationId(String, Uncompared<bool>);
+pub struct ConversationId(String, IgnoredInComparison<bool>);
 
 impl ConversationId {
     /// A new, unused id.
     pub fn fresh() -> Self {
-        Self(format!("c-{}", Uuid::now_v7().simple()), Uncompared(true))
+        Self(format!("c-{}", Uuid::now_v7().simple()), IgnoredInComparison(true))
     }
 
     /// A new id that does not contain the time. It is the same each time for the run id that is stored for a request's
     /// key. `prefix` begins with a letter.
     pub fn of_run(prefix: &str, run: RunId) -> Self {
-        Self(format!("{prefix}{}", &sha256(run.to_string().as_bytes())[..32]), Uncompared(true))
+        Self(format!("{prefix}{}", &sha256(run.to_string().as_bytes())[..32]), IgnoredInComparison(true))
     }
 
     /// Whether it was made by this process and not named by a client: no other server knows it.
@@ -59,27 +59,27 @@ impl ConversationId {
 
 /// What makes no difference when two values are compared.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Uncompared<T>(pub T);
+pub(super) struct IgnoredInComparison<T>(pub T);
 
-impl<T> PartialEq for Uncompared<T> {
+impl<T> PartialEq for IgnoredInComparison<T> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl<T> Eq for Uncompared<T> {}
+impl<T> Eq for IgnoredInComparison<T> {}
 
-impl<T> Hash for Uncompared<T> {
+impl<T> Hash for IgnoredInComparison<T> {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-impl<T> PartialOrd for Uncompared<T> {
+impl<T> PartialOrd for IgnoredInComparison<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Uncompared<T> {
+impl<T> Ord for IgnoredInComparison<T> {
     fn cmp(&self, _: &Self) -> Ordering {
         Ordering::Equal
     }
@@ -111,7 +111,7 @@ impl FromStr for ConversationId {
 
     fn from_str(text: &str) -> Result<Self, IdError> {
         check_folder_name(text, CONVERSATION_ID_CHARS_MAX)?;
-        Ok(Self(text.to_owned(), Uncompared(false)))
+        Ok(Self(text.to_owned(), IgnoredInComparison(false)))
     }
 }
 

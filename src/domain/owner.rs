@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::HashMap, fmt, str::FromStr, sync::Arc};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    id::{ConversationId, IdError, TokenId, Uncompared, check_folder_name},
+    id::{ConversationId, IdError, IgnoredInComparison, TokenId, check_folder_name},
     text::hex,
 };
 
@@ -29,7 +29,7 @@ const NAMED_BY: usize = 20;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal {
     name: Arc<str>,
-    token: Uncompared<Option<TokenId>>,
+    token: IgnoredInComparison<Option<TokenId>>,
 }
 
 impl Default for Principal {
@@ -62,7 +62,7 @@ impl Principal {
     /// The same owner, by this token.
     #[must_use]
     pub fn by(&self, token: TokenId) -> Self {
-        Self { name: Arc::clone(&self.name), token: Uncompared(Some(token)) }
+        Self { name: Arc::clone(&self.name), token: IgnoredInComparison(Some(token)) }
     }
 
     /// By which token the request came, or what it began. `None` for the configured token and a user's own process.
@@ -82,7 +82,7 @@ impl Principal {
     }
 
     fn of(name: &str) -> Self {
-        Self { name: name.into(), token: Uncompared(None) }
+        Self { name: name.into(), token: IgnoredInComparison(None) }
     }
 }
 

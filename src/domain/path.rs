@@ -201,7 +201,7 @@ pub(crate) fn show(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if misleads(c) {
+            if is_misleading(c) {
                 text.extend(c.escape_unicode());
             } else {
                 text.push(c);
@@ -224,7 +224,7 @@ pub(crate) fn show(bytes: &[u8]) -> String {
 
 /// Whether a character makes the displayed name differ from the real one: controls, line ends, invisible characters,
 /// and those that change the direction of writing.
-pub fn misleads(c: char) -> bool {
+pub fn is_misleading(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -194,7 +194,7 @@ mod tests {
     use bolero::{check, produce};
 
     use super::*;
-    use crate::domain::fuzz_support::{altered, cases};
+    use crate::domain::fuzz_support::{cases, mutated};
 
     #[test]
     fn names_are_folders_and_never_options_or_paths() {
@@ -272,7 +272,7 @@ mod tests {
         let good = "---\nname: a-b\ndescription: >-\n  d\nmetadata: {k: 'v'}\nlist: &x [1, ~]\nagain: *x\n---\n# A\n";
         let alterations = produce::<Vec<_>>().with().len(0..6_usize);
         check!().with_iterations(cases()).with_generator(alterations).for_each(|alterations| {
-            let Ok(front) = FrontMatter::parse(&altered(good, alterations), None) else { return };
+            let Ok(front) = FrontMatter::parse(&mutated(good, alterations), None) else { return };
             assert_eq!(front.name.as_str().parse(), Ok(front.name.clone()));
             assert!((1..=DESCRIPTION_CHARS_MAX).contains(&front.description.chars().count()));
             assert_eq!(front.all["name"], front.name.as_str());

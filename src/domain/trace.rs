@@ -78,7 +78,7 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fuzz_support::{altered, cases};
+    use crate::domain::fuzz_support::{cases, mutated};
 
     const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -155,6 +155,6 @@ mod tests {
         bolero::check!()
             .with_iterations(cases())
             .with_generator(alterations)
-            .for_each(|alterations| parses_to_the_headers_ids(&altered(CALLER, alterations)));
+            .for_each(|alterations| parses_to_the_headers_ids(&mutated(CALLER, alterations)));
     }
 }

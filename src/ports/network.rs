@@ -74,7 +74,7 @@ pub trait Gate: Send + Sync + 'static {
     fn messages(&self, messages: BoxStream<'static, Bytes>) -> BoxStream<'static, Bytes>;
 
     /// A connection is over, or was refused by something else than [`Self::decide`].
-    fn over(&self, used: NetworkUse);
+    fn closed(&self, used: NetworkUse);
 }
 
 /// Carries the connections of sandboxes.

@@ -38,7 +38,7 @@ pub struct Redemption {
 
 /// The tokens that a client gets.
 #[derive(Debug, Clone, Copy)]
-pub struct Pair {
+pub struct TokenPair {
     pub access: TokenDigest,
     pub access_expires_unix_ms: i64,
     pub refresh: TokenDigest,
@@ -70,7 +70,7 @@ pub trait SignInStore: Send + Sync {
     async fn connect(&self, connection: &TokenRecord, code: &Code, stored_parent: Option<TokenId>) -> DbResult<bool>;
 
     /// Redeems a code once, by one conditional update, and stores the pair.
-    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> DbResult<Exchange>;
+    async fn redeem(&self, what: &Redemption, pair: &TokenPair, now: i64) -> DbResult<Exchange>;
 
     /// The connection of a refresh token of this client, and what it may do.
     async fn grant_of(&self, refresh: &TokenDigest, client: &str) -> DbResult<Option<(TokenId, Grant)>>;
@@ -82,7 +82,7 @@ pub trait SignInStore: Send + Sync {
         &self,
         refresh: &TokenDigest,
         client: &str,
-        pair: &Pair,
+        pair: &TokenPair,
         now: i64,
         grace_ms: i64,
     ) -> DbResult<Exchange>;

@@ -143,7 +143,7 @@ pub trait ConversationFolder: Any + fmt::Debug + Send + Sync {
 
     /// Visits every folder and plain file, a folder before what is in it, until `visit` fails. Links, pipes, sockets
     /// and devices are not opened; they are counted, as is what cannot be read. Takes as long as the tree is large.
-    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<LeftOut>;
+    fn walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts>;
 
     /// Sets the permissions of a folder, without set-user-id and set-group-id.
     fn set_folder_mode(&self, path: &SafePath, mode: u32) -> FsResult<()>;
@@ -189,7 +189,7 @@ pub struct Visited {
 }
 
 /// What a walk left out, by kind.
-pub type LeftOut = BTreeMap<SkipKind, u64>;
+pub type SkippedCounts = BTreeMap<SkipKind, u64>;
 
 /// A folder that belongs to no conversation yet. When it is dropped unassigned, it is removed in the background.
 pub trait UnassignedFolder: fmt::Debug + Send + Sync {

@@ -90,7 +90,7 @@ impl Carrier {
         if failed == Some(0) {
             return Ok(());
         }
-        self.carried.doubt();
+        self.carried.mark_unconfirmed();
         Err(failed.map_or_else(|| lost("did not take the conversation's files, so nothing was executed"), not_written))
     }
 

@@ -33,7 +33,7 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// Which interface it was made by; another one does not see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Maker {
+pub enum ContainerApi {
     E2b,
     OpenAi,
 }
@@ -42,7 +42,7 @@ pub enum Maker {
 #[derive(Debug, Clone)]
 pub struct Container {
     pub key: ConversationKey,
-    pub maker: Maker,
+    pub api: ContainerApi,
     pub name: String,
     pub labels: BTreeMap<String, String>,
     /// What its sessions begin with.
@@ -75,7 +75,7 @@ impl Containers {
     pub fn create(
         &self,
         key: &ConversationKey,
-        maker: Maker,
+        api: ContainerApi,
         life_s: i64,
         fill: impl FnOnce(&mut Container),
     ) -> Result<Container, Failure> {
@@ -89,7 +89,7 @@ impl Containers {
             self.runs.peers().check(key)?;
             let mut container = Container {
                 key: key.clone(),
-                maker,
+                api,
                 name: String::new(),
                 labels: BTreeMap::new(),
                 setup: Setup::default(),
@@ -116,12 +116,12 @@ impl Containers {
     pub fn change(
         &self,
         key: &ConversationKey,
-        maker: Maker,
+        api: ContainerApi,
         change: impl FnOnce(&mut Container),
     ) -> Result<Container, Failure> {
         let now = self.now_unix_s();
         self.with(|held| {
-            let container = held.get_mut(key).filter(|container| container.maker == maker).ok_or_else(|| {
+            let container = held.get_mut(key).filter(|container| container.api == api).ok_or_else(|| {
                 let why = format!("`{}` was not found: it expired, was removed or never was.", key.id);
                 Failure::new(Code::ConversationNotFound, why)
             })?;
@@ -134,18 +134,18 @@ impl Containers {
         })
     }
 
-    /// One of this maker, which counts as a use of it: OpenAI documents that retrieving a container keeps it.
+    /// One of this api, which counts as a use of it: OpenAI documents that retrieving a container keeps it.
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`].
-    pub fn get(&self, key: &ConversationKey, maker: Maker) -> Result<Container, Failure> {
-        self.change(key, maker, |_| ())
+    pub fn get(&self, key: &ConversationKey, api: ContainerApi) -> Result<Container, Failure> {
+        self.change(key, api, |_| ())
     }
 
     /// Those of an owner, newest first.
-    pub fn list(&self, who: &Principal, maker: Maker) -> Vec<Container> {
-        let mut all: Vec<_> = self
-            .with(|held| held.values().filter(|one| one.key.owner == *who && one.maker == maker).cloned().collect());
+    pub fn list(&self, who: &Principal, api: ContainerApi) -> Vec<Container> {
+        let mut all: Vec<_> =
+            self.with(|held| held.values().filter(|one| one.key.owner == *who && one.api == api).cloned().collect());
         all.sort_by(|a, b| (b.created_unix_s, &b.key.id).cmp(&(a.created_unix_s, &a.key.id)));
         all
     }
@@ -160,8 +160,8 @@ impl Containers {
     ///
     /// # Errors
     /// [`Code::ConversationNotFound`]; [`Code::HeldElsewhere`], with which nothing was ended or deleted.
-    pub async fn remove(&self, key: &ConversationKey, maker: Maker) -> Result<(), Failure> {
-        self.get(key, maker)?;
+    pub async fn remove(&self, key: &ConversationKey, api: ContainerApi) -> Result<(), Failure> {
+        self.get(key, api)?;
         self.runs.peers().check(key)?;
         self.with(|held| held.remove(key));
         self.uses().forget(key);
@@ -189,7 +189,7 @@ impl Containers {
     /// Whether a conversation is held, so that this server does not give it back.
     fn holds(&self, key: &ConversationKey) -> bool {
         let now = self.now_unix_s();
-        self.held.lock().get_mut(key).is_some_and(|container| self.lives(container, now))
+        self.held.lock().get_mut(key).is_some_and(|container| self.is_alive(container, now))
     }
 
     /// A step on those that have not expired.
@@ -197,7 +197,7 @@ impl Containers {
         let now = self.now_unix_s();
         let mut held = self.held.lock();
         held.retain(|key, container| {
-            let lives = self.lives(container, now);
+            let lives = self.is_alive(container, now);
             if !lives {
                 self.runs.sessions().close_all(key);
                 self.uses().forget(key);
@@ -208,7 +208,7 @@ impl Containers {
     }
 
     /// Whether one has not expired, after the uses that were not by this service.
-    fn lives(&self, container: &mut Container, now: i64) -> bool {
+    fn is_alive(&self, container: &mut Container, now: i64) -> bool {
         if let Some((idle_s, mut used)) = container.idle_s.zip(self.uses().last(&container.key)) {
             if used.max(container.active_unix_s).saturating_add(idle_s) <= now {
                 used = used.max(self.used_by_programs(&container.key, now));

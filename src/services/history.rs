@@ -240,13 +240,13 @@ fn without_begins(batch: &[HistoryLine]) -> Vec<HistoryLine> {
 impl Observer for History {
     fn run_begun(&self, run: &BeginFacts<'_>) {
         if !run.conversation.owner.is_self_test() {
-            self.put(line::begun(run, self.instance, self.options.source_bytes_max));
+            self.put(line::of_begin(run, self.instance, self.options.source_bytes_max));
         }
     }
 
     fn run_over(&self, run: &RunFacts<'_>) {
         if !run.conversation.owner.is_self_test() {
-            self.put(line::over(run, self.instance, self.options.source_bytes_max, self.clock.unix_ms()));
+            self.put(line::of_end(run, self.instance, self.options.source_bytes_max, self.clock.unix_ms()));
         }
     }
 }

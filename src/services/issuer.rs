@@ -14,7 +14,7 @@ use tracing::{debug, info};
 use self::keys::Keys;
 use super::tokens::{Tokens, digest};
 use crate::{
-    domain::{Principal, Scope, path::misleads, token::NAME_CHARS_MAX},
+    domain::{Principal, Scope, path::is_misleading, token::NAME_CHARS_MAX},
     ports::web::Web,
 };
 
@@ -163,7 +163,7 @@ fn header(jwt: &str) -> Option<(Algorithm, Option<String>)> {
 /// What is listed of a subject.
 fn listed(issuer: &str, claim: &str) -> String {
     let host = issuer.split('/').nth(2).unwrap_or_default();
-    format!("{claim} ({host})").chars().filter(|c| !misleads(*c)).take(NAME_CHARS_MAX).collect()
+    format!("{claim} ({host})").chars().filter(|c| !is_misleading(*c)).take(NAME_CHARS_MAX).collect()
 }
 
 #[cfg(test)]

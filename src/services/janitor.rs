@@ -193,7 +193,7 @@ impl Janitor {
     }
 
     /// Returns when a sandbox is neither leased nor waits to be destroyed.
-    pub async fn gone(&self, id: SandboxId) {
+    pub async fn destroyed(&self, id: SandboxId) {
         let mut changes = self.0.unwanted.subscribe();
         let is_held = || {
             let registry = self.0.registry.lock();

@@ -143,7 +143,7 @@ impl Peers {
     }
 
     /// Waits until a server counts no longer as alive.
-    pub async fn gone(&self, instance: InstanceId) {
+    pub async fn dead(&self, instance: InstanceId) {
         let Some(inner) = &self.0 else { return std::future::pending().await };
         let mut rounds = inner.ready.subscribe();
         let lives = || inner.others().iter().any(|peer| peer.instance == instance);

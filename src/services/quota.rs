@@ -25,7 +25,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, warn};
 
 pub(super) use self::writing::Writer;
-use self::{watch::Look, writing::Arrivals};
+use self::{watch::DiskState, writing::ArrivingBytes};
 use crate::{
     domain::{Code, ConversationKey, DiskLimit, Failure, Principal, outcome::mib},
     ports::storage::{FsResult, Storage, StorageError, Usage},
@@ -68,7 +68,7 @@ struct Known {
     /// The growth of all conversations together that the cache has shown so far, in bytes.
     growth_bytes: i64,
     /// Uploads in progress, which no usage includes.
-    arrivals: Arrivals,
+    arrivals: ArrivingBytes,
     /// Programs that are being watched, by number, and the conversation of each.
     watched: HashMap<u64, ConversationKey>,
     /// The number of the program that began last.
@@ -86,7 +86,7 @@ struct Conversation {
     found_bytes: u64,
     /// The disk and the conversation when its last program began, or at the last walk during it; until it is measured
     /// without a program.
-    begun: Option<Look>,
+    begun: Option<DiskState>,
     /// What it is assumed to take where the server may not measure it: what its programs took of the free space, and
     /// what clients wrote.
     closed_bytes: u64,
@@ -333,7 +333,7 @@ impl Quota {
         let Ok(free) = self.store.free() else { return };
         let mut known = self.known.lock();
         let Some(first) = known.entry(id).begun.take() else { return };
-        let now = Look { free, growth_bytes: known.growth_bytes, ..first };
+        let now = DiskState { free, growth_bytes: known.growth_bytes, ..first };
         let bytes = signed(first.usage.bytes).saturating_add(now.hidden_bytes(&first));
         let bytes = u64::try_from(bytes).unwrap_or_default();
         known.entry(id).closed_bytes = bytes;

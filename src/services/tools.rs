@@ -28,12 +28,12 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
-    approvals::{Approvals, Decider},
+    approvals::{Approvals, Approver},
     directory::Directory,
     modules::{ModuleLanguage, Source},
     sandboxed::SandboxedServers,
     search::{Found, SearchResult},
-    server::{Live, ServerState},
+    server::{ServerHandle, ServerState},
 };
 use self::{modules::Modules, server::Definitions, talk::Memory, work::Work};
 use super::{network::Limiters, shared_parts::SharedParts};
@@ -51,7 +51,7 @@ use crate::{
 };
 
 /// How often connections that are not used are looked for.
-const REST_EVERY: Duration = Duration::from_secs(2);
+const CLOSE_IDLE_EVERY: Duration = Duration::from_secs(2);
 /// How often what has expired is deleted.
 const FORGET_EVERY: Duration = Duration::from_hours(1);
 
@@ -89,12 +89,12 @@ impl Tools {
     /// Follows what other servers changed, until this one stops.
     pub async fn follow(self, stop: CancellationToken) {
         let ToolsParts { directory, approvals, .. } = &self.0.parts;
-        let (mut rests, mut forgets) = (every(REST_EVERY), every(FORGET_EVERY));
+        let (mut idle_ticks, mut forget_ticks) = (every(CLOSE_IDLE_EVERY), every(FORGET_EVERY));
         let upkeep = async {
             loop {
                 tokio::select! {
-                    _ = rests.tick() => directory.rest(),
-                    _ = forgets.tick() => approvals.forget().await,
+                    _ = idle_ticks.tick() => directory.close_idle(),
+                    _ = forget_ticks.tick() => approvals.forget().await,
                 }
             }
         };
@@ -158,7 +158,7 @@ impl Tools {
     /// [`Code::NotFound`], [`Code::ToolUnavailable`].
     pub async fn names(&self, who: &Principal, server: &str) -> Result<Vec<String>, Failure> {
         let live = self.0.server(who, server)?;
-        let definitions = live.definitions().await.map_err(|error| modules::away(&live, &error.to_string()))?;
+        let definitions = live.definitions().await.map_err(|error| modules::unavailable(&live, &error.to_string()))?;
         Ok(definitions.tools.iter().map(|defined| defined.tool.name.clone()).collect())
     }
 
@@ -179,7 +179,7 @@ impl Tools {
 
 impl Inner {
     /// The server of this name, for an owner.
-    fn server(&self, who: &Principal, name: &str) -> Result<Arc<Live>, Failure> {
+    fn server(&self, who: &Principal, name: &str) -> Result<Arc<ServerHandle>, Failure> {
         let found = self.parts.directory.find(who, name);
         found.ok_or_else(|| {
             let names: Vec<_> = self.parts.directory.of(who).iter().map(|live| live.name().to_string()).collect();

@@ -123,7 +123,7 @@ async fn label_deadline_ends_sandboxes_of_a_lost_server() {
     let janitor = Janitor::new(Arc::new(engine.clone()), ours, clock.clone());
     let plant = |instance, deadline_unix_s| {
         let id = SandboxId::new();
-        engine.plant(Listed { id, instance, deadline_unix_s, running: true });
+        engine.add_leftover(Listed { id, instance, deadline_unix_s, running: true });
         id
     };
     let abandoned = [now - 601, now - 365 * 24 * 3600].map(|deadline| plant(other, deadline));

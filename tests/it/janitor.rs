@@ -25,7 +25,7 @@ async fn janitor_destroys_a_sandbox_while_others_cannot_be_removed() {
     janitor.start();
     let release = || {
         let id = SandboxId::new();
-        engine.plant(Listed { id, instance, deadline_unix_s: 2000, running: true });
+        engine.add_leftover(Listed { id, instance, deadline_unix_s: 2000, running: true });
         drop(janitor.lease(id));
         id
     };
@@ -62,7 +62,7 @@ async fn drain_ends_while_a_sandbox_cannot_be_removed() {
     let janitor = Janitor::new(Arc::new(engine.clone()), instance, Arc::new(ManualClock::at(1000)));
     janitor.start();
     let id = SandboxId::new();
-    engine.plant(Listed { id, instance, deadline_unix_s: 2000, running: true });
+    engine.add_leftover(Listed { id, instance, deadline_unix_s: 2000, running: true });
     engine.faults().indestructible.insert(id);
     drop(janitor.lease(id));
     let begun = Instant::now();
@@ -78,7 +78,7 @@ async fn exited_sandboxes_of_another_server_are_destroyed_when_it_does_not() {
     let janitor = Janitor::new(Arc::new(engine.clone()), ours, Arc::new(ManualClock::at(now)));
     let plant = |running| {
         let (id, deadline_unix_s) = (SandboxId::new(), now + 1800);
-        engine.plant(Listed { id, instance: other, deadline_unix_s, running });
+        engine.add_leftover(Listed { id, instance: other, deadline_unix_s, running });
         id
     };
     // One has exited, or is being created; one runs.
@@ -109,7 +109,7 @@ async fn a_sandbox_is_destroyed_exactly_when_its_server_must_be_gone() {
         let (engine, instance) = (FakeEngine::default(), InstanceId::new());
         let clock = Arc::new(ManualClock::at(NOW));
         let janitor = Janitor::new(Arc::new(engine.clone()), instance, clock.clone());
-        engine.plant(Listed {
+        engine.add_leftover(Listed {
             id: SandboxId::new(),
             instance: if ours { instance } else { InstanceId::new() },
             deadline_unix_s: NOW + left_s,
@@ -139,7 +139,7 @@ async fn janitor_leaves_sandboxes_of_other_servers_alone_after_a_step_of_the_clo
     let janitor = Janitor::new(Arc::new(engine.clone()), InstanceId::new(), clock.clone());
     for _ in 0..AT_ONCE + 4 {
         let (id, instance) = (SandboxId::new(), InstanceId::new());
-        engine.plant(Listed { id, instance, deadline_unix_s: now + 60, running: true });
+        engine.add_leftover(Listed { id, instance, deadline_unix_s: now + 60, running: true });
     }
     let within = Janitor::new(Arc::new(engine.clone()), InstanceId::new(), Arc::new(SteppingClock::at(now)));
     assert_eq!(within.reconcile().await.expect("a list"), 0, "a step within the round");

@@ -2,7 +2,7 @@
 
 use mcp_sandbox_server::{
     domain::owner::{ConversationKey, Principal},
-    services::containers::{Container, Maker},
+    services::containers::{Container, ContainerApi},
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ async fn programs_and_calls_on_its_files_are_uses_of_a_container() {
     let id = made["id"].as_str().expect("an id");
     let key = ConversationKey::new(Principal::default(), id.parse().expect("an id"));
     let brief = |container: &mut Container| container.idle_s = Some(6);
-    server.containers.change(&key, Maker::OpenAi, brief).expect("a container");
+    server.containers.change(&key, ContainerApi::OpenAi, brief).expect("a container");
     let run = async |conversation: &str, code: &str| {
         let run = json!({"language": "python", "code": code, "conversationId": conversation});
         let (status, answer) = ask(&server, Method::POST, "/v1/runs", run).await;

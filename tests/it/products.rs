@@ -1,7 +1,7 @@
 //! What the interfaces of other products refuse, each in its own form.
 
 use futures_util::FutureExt as _;
-use mcp_sandbox_server::services::containers::Maker;
+use mcp_sandbox_server::services::containers::ContainerApi;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -159,12 +159,12 @@ async fn removed_container_leaves_no_files_of_a_program_that_ran_in_it() {
 async fn removed_container_leaves_no_files_where_its_caller_goes_away() {
     let server = FakeServer::start().await;
     let key = "box".parse().expect("a key");
-    server.containers.create(&key, Maker::E2b, 60, |_| ()).expect("a container");
+    server.containers.create(&key, ContainerApi::E2b, 60, |_| ()).expect("a container");
     let file = json!({"conversationId": "box", "language": "python", "code": "write f 1"});
     assert_eq!(ask(&server, Method::POST, "/v1/runs", file).await.0, 200);
     // As a program does that has not ended yet.
     let held = server.mcp.runs.lock_if_idle(&key).expect("no program runs");
-    let removal = server.containers.remove(&key, Maker::E2b);
+    let removal = server.containers.remove(&key, ContainerApi::E2b);
     assert!(removal.now_or_never().is_none(), "it waits");
     assert!(server.root.join("box").exists());
     drop(held);

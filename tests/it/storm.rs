@@ -72,7 +72,7 @@ async fn every_run_is_answered_truthfully_without_leaks() {
     let runs = how_many(500, 10_000);
     println!("seed {seed}, {runs} runs");
     let server = server().await;
-    server.engine.storm(seed);
+    server.engine.inject_faults(seed);
     let one = |n: usize| {
         let server = &server;
         async move {
@@ -94,7 +94,7 @@ async fn every_run_is_answered_truthfully_without_leaks() {
         }
     };
     let ends: Vec<_> = stream::iter((0..runs).map(one)).buffer_unordered(AT_ONCE).collect().await;
-    server.engine.calm();
+    server.engine.stop_faults();
     let mut words = BTreeMap::new();
     for (word, _) in &ends {
         *words.entry(*word).or_insert(0) += 1;

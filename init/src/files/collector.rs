@@ -54,7 +54,7 @@ impl Collector {
         if stamp.mode & S_IFMT == S_IFREG {
             let Some((file, opened)) = self.file(&path, stamp) else {
                 self.left_out += 1;
-                return files.doubt(path, S_IFREG);
+                return files.resend(path, S_IFREG);
             };
             self.open = Some(file);
             if let Some(known) = files.known.get_mut(&path).filter(|known| **known == stamp) {

@@ -21,7 +21,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn over(top: &OwnedFd) -> Result<Self, Errno> {
+    pub(super) fn of(top: &OwnedFd) -> Result<Self, Errno> {
         let mode = Mode::from_raw_mode(rustix::fs::fstat(top)?.st_mode & 0o7777);
         if !mode.contains(Mode::RWXU) {
             // Without these rights nothing below it is found. A folder of another user stays as it is.

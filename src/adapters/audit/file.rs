@@ -222,12 +222,12 @@ pub enum VerifyError {
     #[error("{file} cannot be read")]
     Read { file: PathBuf, source: io::Error },
     #[error("{file}, line {line}: {broken}")]
-    Broken { file: PathBuf, line: u64, broken: Broken },
+    Broken { file: PathBuf, line: u64, broken: ChainBreak },
 }
 
 /// How the chain is broken at a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum ChainBreak {
     #[error("the line with number {0} was changed: this line has another hash of it")]
     Changed(u64),
     #[error("the lines with numbers {from} to {to} are missing before it")]
@@ -262,9 +262,9 @@ pub fn verify(files: &[PathBuf]) -> Result<Verified, VerifyError> {
     verified.end_unknown = recorded.is_none();
     let last = head.unwrap_or_default();
     let broken = match recorded {
-        Some(head) if last.seq == 0 && head.seq > 0 => Broken::Absent(head.seq),
-        Some(head) if head.seq > last.seq => Broken::Truncated { last: last.seq, head: head.seq },
-        Some(head) if head.seq == last.seq && head.hash != last.hash => Broken::LastChanged,
+        Some(head) if last.seq == 0 && head.seq > 0 => ChainBreak::Absent(head.seq),
+        Some(head) if head.seq > last.seq => ChainBreak::Truncated { last: last.seq, head: head.seq },
+        Some(head) if head.seq == last.seq && head.hash != last.hash => ChainBreak::LastChanged,
         _ => return Ok(verified),
     };
     Err(VerifyError::Broken { file: file.clone(), line, broken })
@@ -289,22 +289,22 @@ fn read(file: &Path, verified: &mut Verified, head: &mut Option<Head>) -> Result
 }
 
 /// Checks one line.
-fn follow(text: &[u8], is_whole: bool, verified: &mut Verified, head: &mut Option<Head>) -> Result<(), Broken> {
+fn follow(text: &[u8], is_whole: bool, verified: &mut Verified, head: &mut Option<Head>) -> Result<(), ChainBreak> {
     let Some(Link { seq, prev }) = link(text).filter(|_| is_whole) else {
         let is_cut_off = !is_whole || serde_json::from_slice::<serde::de::IgnoredAny>(text).is_err();
         match &head {
             // The log's writer leaves no other text behind.
-            Some(head) if !is_cut_off || !head.can_precede(text) => return Err(Broken::Added),
+            Some(head) if !is_cut_off || !head.can_precede(text) => return Err(ChainBreak::Added),
             _ if is_cut_off => verified.cut_off += 1,
             _ => verified.unchained += 1,
         }
         return Ok(());
     };
     match &head {
-        None if seq == 1 && prev != Head::default().hash => return Err(Broken::Changed(0)),
-        Some(head) if seq > head.seq + 1 => return Err(Broken::Missing { from: head.seq + 1, to: seq - 1 }),
-        Some(head) if seq <= head.seq => return Err(Broken::Moved { found: seq, expected: head.seq + 1 }),
-        Some(head) if prev != head.hash => return Err(Broken::Changed(head.seq)),
+        None if seq == 1 && prev != Head::default().hash => return Err(ChainBreak::Changed(0)),
+        Some(head) if seq > head.seq + 1 => return Err(ChainBreak::Missing { from: head.seq + 1, to: seq - 1 }),
+        Some(head) if seq <= head.seq => return Err(ChainBreak::Moved { found: seq, expected: head.seq + 1 }),
+        Some(head) if prev != head.hash => return Err(ChainBreak::Changed(head.seq)),
         None => verified.first = seq,
         Some(_) => {}
     }

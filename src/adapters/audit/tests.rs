@@ -182,7 +182,7 @@ fn write(path: &Path, lines: usize) {
     assert_eq!(audit.counts().lost, 0);
 }
 
-fn broken(files: &[&Path]) -> (u64, Broken) {
+fn broken(files: &[&Path]) -> (u64, ChainBreak) {
     let files: Vec<_> = files.iter().map(|file| file.to_path_buf()).collect();
     match verify(&files) {
         Err(VerifyError::Broken { line, broken, .. }) => (line, broken),
@@ -200,7 +200,7 @@ fn chain_continues_across_restarts_rotation_and_processes() {
     fs::rename(&path, &old).expect("moved");
     // The server is started again before the next line.
     write(&path, 0);
-    assert_eq!(broken(&[&path]), (0, Broken::Absent(3)), "alone it may as well have been emptied");
+    assert_eq!(broken(&[&path]), (0, ChainBreak::Absent(3)), "alone it may as well have been emptied");
     assert_eq!(verify(&[old.clone(), path.clone()]).expect("unbroken").lines, 3);
     write(&path, 1);
     std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn chain_continues_across_restarts_rotation_and_processes() {
     let verified = verify(&[old.clone(), path.clone()]).expect("unbroken");
     assert_eq!(verified, Verified { lines: 104, first: 1, unchained: 1, ..Verified::default() });
     assert_eq!(verify(std::slice::from_ref(&path)).expect("unbroken").first, 4);
-    assert_eq!(broken(&[&path, &old]), (1, Broken::Added), "not oldest first");
+    assert_eq!(broken(&[&path, &old]), (1, ChainBreak::Added), "not oldest first");
 }
 
 #[test]
@@ -228,22 +228,22 @@ fn verify_finds_every_change() {
     assert_ne!(changed, lines[1]);
     let last = lines[4].replace("timed_out", "exited");
     for (what, found) in [
-        (after(&[lines[0], &changed, lines[2], lines[3], lines[4]]), (3, Broken::Changed(2))),
-        (after(&[lines[0], "junk", lines[2], lines[3], lines[4]]), (2, Broken::Added)),
-        (after(&[lines[0], lines[2], lines[3], lines[4]]), (2, Broken::Missing { from: 2, to: 2 })),
-        (after(&[lines[0], lines[1], lines[1], lines[2]]), (3, Broken::Moved { found: 2, expected: 3 })),
-        (after(&[lines[0], lines[2], lines[1], lines[3], lines[4]]), (2, Broken::Missing { from: 2, to: 2 })),
-        (after(&[lines[0], "{\"run\":\"x\"}", lines[1]]), (2, Broken::Added)),
-        (after(&[lines[0], lines[1], lines[2]]), (3, Broken::Truncated { last: 3, head: 5 })),
-        (after(&["{\"run\":\"x\"}"]), (1, Broken::Absent(5))),
-        (after(&[lines[0], lines[1], lines[2], lines[3], &last]), (5, Broken::LastChanged)),
+        (after(&[lines[0], &changed, lines[2], lines[3], lines[4]]), (3, ChainBreak::Changed(2))),
+        (after(&[lines[0], "junk", lines[2], lines[3], lines[4]]), (2, ChainBreak::Added)),
+        (after(&[lines[0], lines[2], lines[3], lines[4]]), (2, ChainBreak::Missing { from: 2, to: 2 })),
+        (after(&[lines[0], lines[1], lines[1], lines[2]]), (3, ChainBreak::Moved { found: 2, expected: 3 })),
+        (after(&[lines[0], lines[2], lines[1], lines[3], lines[4]]), (2, ChainBreak::Missing { from: 2, to: 2 })),
+        (after(&[lines[0], "{\"run\":\"x\"}", lines[1]]), (2, ChainBreak::Added)),
+        (after(&[lines[0], lines[1], lines[2]]), (3, ChainBreak::Truncated { last: 3, head: 5 })),
+        (after(&["{\"run\":\"x\"}"]), (1, ChainBreak::Absent(5))),
+        (after(&[lines[0], lines[1], lines[2], lines[3], &last]), (5, ChainBreak::LastChanged)),
     ] {
         assert_eq!(what, found);
     }
     // Lines that are written after lines were removed do not hide it.
     fs::write(&path, lines[..3].join("\n") + "\n").expect("written");
     write(&path, 1);
-    assert_eq!(broken(&[&path]), (4, Broken::Missing { from: 4, to: 5 }));
+    assert_eq!(broken(&[&path]), (4, ChainBreak::Missing { from: 4, to: 5 }));
     fs::write(&path, &sound).expect("written");
     fs::remove_file(head_path(&path)).expect("removed");
     assert!(verify(&[path]).expect("unbroken").end_unknown);
@@ -301,7 +301,7 @@ fn verify_finds_added_text_that_no_crash_leaves() {
         "x".repeat(usize::try_from(TAIL_BYTES).expect("a size") + 10),
     ] {
         let (found, shown) = (verify_with(&added), cut(&added, added.len().min(60)));
-        let is_found = matches!(found, Err(VerifyError::Broken { line: 3, broken: Broken::Added, .. }));
+        let is_found = matches!(found, Err(VerifyError::Broken { line: 3, broken: ChainBreak::Added, .. }));
         assert!(is_found, "{shown:?}: {found:?}");
     }
     // What a full disk or a crash leaves of the next line.

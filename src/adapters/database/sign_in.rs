@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::{Grant, TokenDigest, TokenId, TokenRecord, text::hex, token::CONNECTION_MARK},
-    ports::sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient, SignInStore},
+    ports::sign_in::{Code, Exchange, Redemption, RegisteredClient, SignInStore, TokenPair},
 };
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -74,7 +74,7 @@ impl SignInStore for Database {
         Ok(true)
     }
 
-    async fn redeem(&self, what: &Redemption, pair: &Pair, now: i64) -> DbResult<Exchange> {
+    async fn redeem(&self, what: &Redemption, pair: &TokenPair, now: i64) -> DbResult<Exchange> {
         let mut transaction = self.pool()?.begin().await?;
         let update = "UPDATE sign_in_codes SET used_ms = $1 WHERE digest = $2 AND client = $3 AND challenge = $4 \
             AND (redirect = $5 OR $6 = 1) AND used_ms IS NULL AND expires_ms > $1 RETURNING connection";
@@ -108,7 +108,7 @@ impl SignInStore for Database {
         &self,
         refresh: &TokenDigest,
         client: &str,
-        pair: &Pair,
+        pair: &TokenPair,
         now: i64,
         grace_ms: i64,
     ) -> DbResult<Exchange> {
@@ -179,7 +179,7 @@ async fn grant(
     mut transaction: Transaction<'_, Any>,
     connection: TokenId,
     client: &str,
-    pair: &Pair,
+    pair: &TokenPair,
     now: i64,
 ) -> DbResult<Exchange> {
     let confirm = "UPDATE sign_in_clients SET confirmed_ms = $1 WHERE id = $2";

@@ -36,7 +36,7 @@ pub use self::candidates::Offered;
 use self::{
     candidates::Candidates,
     life::{Answers, Life, Quirks},
-    storm::{Gust, STALL, Storm},
+    storm::{CallFault, FaultGenerator, STALL},
 };
 use crate::{
     domain::{Clock, Limits, RunnerUsers, SandboxId, clock::SystemClock},
@@ -117,7 +117,7 @@ pub struct Faults {
     pub indestructible: HashSet<SandboxId>,
     /// What the engine's runners differ in reaching, and must not reach.
     pub forbidden: Vec<SocketAddr>,
-    storm: Option<Storm>,
+    storm: Option<FaultGenerator>,
 }
 
 impl Faults {
@@ -151,19 +151,23 @@ impl FakeEngine {
 
     /// Whether the call is done: an engine that lies answers as if it were.
     async fn answers(&self, act: &'static str) -> Result<bool, EngineError> {
-        let gust = {
+        let fault = {
             let mut state = self.state();
             if state.faults.away {
                 return Err(unavailable(act));
             }
             let hangs = state.faults.hangs;
-            state.faults.storm.as_mut().map_or(if hangs { Gust::Stall } else { Gust::Calm }, Storm::gust)
+            state
+                .faults
+                .storm
+                .as_mut()
+                .map_or(if hangs { CallFault::Stall } else { CallFault::Healthy }, FaultGenerator::next_fault)
         };
-        match gust {
-            Gust::Calm => Ok(true),
-            Gust::Lie => Ok(false),
-            Gust::Reset => Err(unavailable(act)),
-            Gust::Stall => {
+        match fault {
+            CallFault::Healthy => Ok(true),
+            CallFault::Lie => Ok(false),
+            CallFault::Reset => Err(unavailable(act)),
+            CallFault::Stall => {
                 sleep(STALL).await;
                 Err(EngineError::Timeout { act, limit: STALL })
             }

@@ -56,7 +56,7 @@ impl Gate for Refuses {
         messages
     }
 
-    fn over(&self, _used: NetworkUse) {}
+    fn closed(&self, _used: NetworkUse) {}
 }
 
 /// Allows every host, at one address.
@@ -104,7 +104,7 @@ impl Gate for AllowingGate {
         messages
     }
 
-    fn over(&self, used: NetworkUse) {
+    fn closed(&self, used: NetworkUse) {
         self.used.lock().push(used);
     }
 }

@@ -81,7 +81,7 @@ impl Activity {
         let Some(mut used) = self.state.lock().used.take() else { return };
         used.refusal = refusal.or_else(|| self.is_over().then(|| Refusal::Idle(self.target.clone())));
         used.took = self.since.elapsed();
-        self.gate.over(used);
+        self.gate.closed(used);
     }
 
     fn over_at(&self) -> Instant {
@@ -140,7 +140,7 @@ impl Upstream {
         let addresses = gate.decide(target).await?;
         let Some(stream) = first(&addresses).await else {
             let refusal = Refusal::Unreachable(target.clone());
-            gate.over(NetworkUse {
+            gate.closed(NetworkUse {
                 took: since.elapsed(),
                 ..NetworkUse::of(target.to_string(), Some(refusal.clone()))
             });

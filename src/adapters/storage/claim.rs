@@ -62,7 +62,7 @@ pub(super) struct Claim {
 }
 
 /// A way to claim an identity in a root; given the root as it is named, and its absolute path.
-pub(super) type Claiming = fn(&Path, &Path) -> Result<Claim, RootError>;
+pub(super) type ClaimFn = fn(&Path, &Path) -> Result<Claim, RootError>;
 
 /// Claims the first identity from a number on that no running process holds. A dead process leaves its identity and the
 /// sandboxes labelled with it: the next process takes over both.

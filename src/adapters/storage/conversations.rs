@@ -6,11 +6,11 @@ use std::{collections::BTreeSet, sync::Arc};
 use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 
 use super::{
-    DiskStorage, Errno, GONE, failed, fresh_name, look,
+    DiskStorage, Errno, GONE, failed, fresh_name, ignore,
     own::{discard, discard_all, new_file, open_own, read_text, write_text},
     own_disk,
     root::{folder, owner_folder},
-    touch, unless,
+    stat_of, touch,
 };
 use crate::{
     domain::{ConversationId, ConversationKey, InstanceId, Language, Principal},
@@ -26,7 +26,7 @@ impl Storage for DiskStorage {
     }
 
     fn open(&self, key: &ConversationKey) -> FsResult<Option<Box<dyn ConversationFolder>>> {
-        let folder = unless(&[Errno::NOENT], self.enter(key)).map_err(failed("open"))?;
+        let folder = ignore(&[Errno::NOENT], self.enter(key)).map_err(failed("open"))?;
         Ok(folder.map(|folder| -> Box<dyn ConversationFolder> { Box::new(folder) }))
     }
 
@@ -39,7 +39,7 @@ impl Storage for DiskStorage {
             return Ok(false);
         }
         let discarded = discard(&self.root, &folder(key), &self.trash, &self.background);
-        Ok(unless(&[Errno::NOENT], discarded).map_err(failed("delete"))?.is_some())
+        Ok(ignore(&[Errno::NOENT], discarded).map_err(failed("delete"))?.is_some())
     }
 
     fn list(&self, owner: &Principal, after: Option<&ConversationId>, limit: usize) -> FsResult<Vec<LastUse>> {
@@ -150,7 +150,7 @@ impl DiskStorage {
     /// or remove anything. A file with a name like an id is the operator's: a backup, for example.
     pub(super) fn marked(&self, key: &ConversationKey) -> Option<i64> {
         let name = folder(key);
-        let stat = look(&self.root, name.as_str(), StatxFlags::TYPE | StatxFlags::MTIME).ok()?;
+        let stat = stat_of(&self.root, name.as_str(), StatxFlags::TYPE | StatxFlags::MTIME).ok()?;
         let is_folder = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
         is_folder.then(|| self.modified(&format!("{name}/.mark")).unwrap_or(stat.stx_mtime.tv_sec))
     }
@@ -171,7 +171,7 @@ impl DiskStorage {
         let entries = match owner_folder(owner) {
             None => Some(Dir::read_from(&self.root)?),
             // Gone meanwhile, or a file of the operator's.
-            Some(name) => unless(&GONE, open_own(&self.root, &name))?.map(Dir::new).transpose()?,
+            Some(name) => ignore(&GONE, open_own(&self.root, &name))?.map(Dir::new).transpose()?,
         };
         let entries = entries.into_iter().flatten();
         Ok(entries.filter_map(|entry| match entry {
@@ -187,7 +187,7 @@ impl DiskStorage {
     }
 
     fn modified(&self, name: &str) -> Option<i64> {
-        look(&self.root, name, StatxFlags::MTIME).map(|stat| stat.stx_mtime.tv_sec).ok()
+        stat_of(&self.root, name, StatxFlags::MTIME).map(|stat| stat.stx_mtime.tv_sec).ok()
     }
 
     fn try_create_unassigned(self: Arc<Self>) -> Result<Unassigned, Errno> {

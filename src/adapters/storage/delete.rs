@@ -18,7 +18,7 @@ use std::{
 use rustix::fs::{AtFlags, CWD, Dir, IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags};
 use tracing::warn;
 
-use super::{Background, Errno, Folder, GONE, TAKEN, fresh_name, next_entry, open_beneath, own_disk, unless};
+use super::{Background, Errno, Folder, GONE, TAKEN, fresh_name, ignore, next_entry, open_beneath, own_disk};
 use crate::domain::SafePath;
 
 /// Steps that a caller waits for: a fraction of a second.
@@ -87,7 +87,7 @@ impl Folder {
     pub(super) fn try_delete(&self, path: &SafePath) -> Result<(), Errno> {
         let (folder, name) = path.split_last();
         let parent = open_beneath(&self.files, folder, OFlags::PATH | OFlags::DIRECTORY)?;
-        if unless(&[Errno::ISDIR], rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?.is_some() {
+        if ignore(&[Errno::ISDIR], rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?.is_some() {
             return Ok(());
         }
         let trash_name = fresh_name();
@@ -135,7 +135,7 @@ fn interrupted(trash: &OwnedFd, name: &[u8], errno: Errno) -> Result<Deleted, Er
 }
 
 fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Result<(), Errno> {
-    if unless(&[Errno::ISDIR], rustix::fs::unlinkat(trash, name, AtFlags::empty()))?.is_some() {
+    if ignore(&[Errno::ISDIR], rustix::fs::unlinkat(trash, name, AtFlags::empty()))?.is_some() {
         return Ok(());
     }
     let folder = open_to_empty(trash, name)?;
@@ -147,7 +147,7 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Resul
         top.rewind();
         while let Some(entry) = next_entry(&mut top) {
             empty = false;
-            take_apart(top.fd()?, entry?.file_name(), &mut hoisted, effort)?;
+            remove_entry(top.fd()?, entry?.file_name(), &mut hoisted, effort)?;
         }
         if empty {
             match rustix::fs::unlinkat(trash, name, AtFlags::REMOVEDIR) {
@@ -159,13 +159,13 @@ fn try_purge(trash: &OwnedFd, name: &[u8], effort: &mut StepBudget<'_>) -> Resul
 }
 
 /// Removes one entry of the top folder. A full folder inside it is moved to the top folder.
-fn take_apart(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut StepBudget<'_>) -> Result<(), Errno> {
+fn remove_entry(top: BorrowedFd<'_>, name: &CStr, hoisted: &mut u64, effort: &mut StepBudget<'_>) -> Result<(), Errno> {
     effort.step()?;
     if remove(top, name)? {
         return Ok(());
     }
     // Where a program replaced it, the next round finds the new entry.
-    let Some(folder) = unless(&GONE, open_to_empty(top, name.to_bytes()))? else { return Ok(()) };
+    let Some(folder) = ignore(&GONE, open_to_empty(top, name.to_bytes()))? else { return Ok(()) };
     let mut folder = Dir::new(folder)?;
     while let Some(entry) = next_entry(&mut folder) {
         let entry = entry?;

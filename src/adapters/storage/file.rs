@@ -13,9 +13,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Errno, Folder, TAKEN, errno_of, failed, fresh_name, look, not_written, open_beneath,
+    Errno, Folder, TAKEN, errno_of, failed, fresh_name, ignore, not_written, open_beneath,
     own::{new_file, own_folder},
-    times, unless,
+    stat_of, times,
     walk::open_unreadable,
 };
 use crate::{
@@ -51,7 +51,7 @@ impl Folder {
         for _ in 0..TRIES {
             let source = open_beneath(&self.files, old_folder, OFlags::PATH | OFlags::DIRECTORY).map_err(absent)?;
             // Before a folder is made for it: what is not there needs none.
-            let about = look(&source, old, StatxFlags::BASIC_STATS).map_err(absent)?;
+            let about = stat_of(&source, old, StatxFlags::BASIC_STATS).map_err(absent)?;
             let target = self.folder(new_folder).map_err(blocked)?;
             let renamed = if replace {
                 rustix::fs::renameat(&source, old, &target, new)
@@ -64,9 +64,9 @@ impl Folder {
                     // Where both are names of one file, the call succeeds and leaves both. A file with one name that is
                     // still found has another case of letters, where the file system takes both for the same.
                     let has_both = |left: Statx| left.stx_ino == about.stx_ino && left.stx_nlink > 1;
-                    if is_file && from != to && look(&source, old, StatxFlags::BASIC_STATS).is_ok_and(has_both) {
+                    if is_file && from != to && stat_of(&source, old, StatxFlags::BASIC_STATS).is_ok_and(has_both) {
                         let removed = rustix::fs::unlinkat(&source, old, AtFlags::empty());
-                        unless(&[Errno::NOENT], removed).map_err(blocked)?;
+                        ignore(&[Errno::NOENT], removed).map_err(blocked)?;
                     }
                     let (size, modified_unix_s) = (about.stx_size, about.stx_mtime.tv_sec);
                     let entry = || Entry { path: to.clone(), size, modified_unix_s, change: Change::Unchanged };
@@ -96,7 +96,7 @@ impl Folder {
             let mut parent = handle(b"")?;
             for name in path.split(|&b| b == b'/') {
                 let there = open_beneath(&parent, name, OFlags::PATH | OFlags::DIRECTORY);
-                parent = match unless(&[Errno::NOENT], there)? {
+                parent = match ignore(&[Errno::NOENT], there)? {
                     Some(there) => there,
                     None => self.make_folder(&parent, name)?,
                 };
@@ -118,7 +118,7 @@ impl Folder {
             let _ = rustix::fs::unlinkat(&self.incoming, &new_name, AtFlags::REMOVEDIR);
         }
         // Where another caller or the program was faster, its folder is used.
-        unless(&TAKEN, placed)?;
+        ignore(&TAKEN, placed)?;
         open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY)
     }
 }

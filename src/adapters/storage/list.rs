@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, os::fd::OwnedFd};
 use rustix::fs::{Dir, FileType, OFlags, Statx, StatxFlags};
 
 use super::{
-    Errno, Folder, look, mark, next_if_there, open_beneath,
+    Errno, Folder, mark, next_if_there, open_beneath,
     packages::is_of_packages,
+    stat_of,
     usage::{Tally, clear_set_id},
 };
 use crate::{
@@ -31,7 +32,7 @@ impl Folder {
 }
 
 /// A folder to visit. Its path is built when it is visited.
-struct Unvisited {
+struct PendingFolder {
     parent: usize,
     name: Vec<u8>,
     level: usize,
@@ -46,7 +47,7 @@ pub(super) struct Walk {
     after: Option<SafePath>,
     visits: usize,
     /// The first is the folder where the walk begins, and its own parent.
-    folders: Vec<Unvisited>,
+    folders: Vec<PendingFolder>,
     /// The first files in the order of the answer: changed before unchanged.
     found: BTreeSet<(bool, Entry)>,
     found_bytes: usize,
@@ -67,7 +68,7 @@ pub(super) struct Walk {
 impl Walk {
     /// Begins at the top, and lists everything.
     pub(super) fn new(bounds: ListBounds) -> Self {
-        let folders = vec![Unvisited { parent: 0, name: Vec::new(), level: 1 }];
+        let folders = vec![PendingFolder { parent: 0, name: Vec::new(), level: 1 }];
         Self { bounds, folders, ..Self::default() }
     }
 
@@ -77,7 +78,7 @@ impl Walk {
         let mut walk = Self { prefix, after, hides_packages: true, ..Self::new(bounds) };
         if let Some(folder) = folder {
             let level = 1 + folder.components().count();
-            walk.folders[0] = Unvisited { parent: 0, name: folder.as_bytes().to_vec(), level };
+            walk.folders[0] = PendingFolder { parent: 0, name: folder.as_bytes().to_vec(), level };
         }
         walk
     }
@@ -128,7 +129,7 @@ impl Walk {
             if index == 0 && !name.to_bytes().starts_with(&self.prefix) {
                 continue;
             }
-            match look(names.fd()?, name, StatxFlags::BASIC_STATS | StatxFlags::BTIME) {
+            match stat_of(names.fd()?, name, StatxFlags::BASIC_STATS | StatxFlags::BTIME) {
                 Ok(stat) => {
                     self.tally.add(&stat);
                     self.entry(index, &path, name.to_bytes(), &stat);
@@ -202,7 +203,7 @@ impl Walk {
         let level = self.folders[parent].level + 1;
         let is_too_deep = level > self.bounds.depth_max || path.len() > PATH_BYTES_MAX;
         if !is_too_deep && self.folders.len() < FOLDERS_MAX {
-            return self.folders.push(Unvisited { parent, name: name.to_vec(), level });
+            return self.folders.push(PendingFolder { parent, name: name.to_vec(), level });
         }
         self.unseen = true;
         self.out_of_reach |= !self.is_hidden(path);
@@ -255,7 +256,7 @@ mod tests {
         std::fs::write(at("after"), "bb").expect("written");
         let mut walk = Walk::new(ListBounds { entries_max: 10, bytes_max: 1 << 20, depth_max: 2 });
         for seen in ["before", "after"] {
-            let stat = look(CWD, at(seen), StatxFlags::BASIC_STATS).expect("a file");
+            let stat = stat_of(CWD, at(seen), StatxFlags::BASIC_STATS).expect("a file");
             walk.entry(0, b"", b"x", &stat);
         }
         std::fs::create_dir(at("empty")).expect("a folder");
@@ -269,7 +270,7 @@ mod tests {
     fn a_file_whose_path_is_too_long_leaves_the_number_unknown_also_behind_the_page() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("file"), "a").expect("written");
-        let stat = look(CWD, folder.path().join("file"), StatxFlags::BASIC_STATS).expect("a file");
+        let stat = stat_of(CWD, folder.path().join("file"), StatxFlags::BASIC_STATS).expect("a file");
         std::fs::create_dir(folder.path().join("empty")).expect("a folder");
         let empty = OwnedFd::from(std::fs::File::open(folder.path().join("empty")).expect("opened"));
         let name = [b'z'; 200];

@@ -9,7 +9,7 @@ use rustix::{
 };
 use tracing::debug;
 
-use super::{Background, DiskStorage, TAKEN, delete::purge_or_post, fresh_name, next_entry, open_beneath, unless};
+use super::{Background, DiskStorage, TAKEN, delete::purge_or_post, fresh_name, ignore, next_entry, open_beneath};
 
 /// Opens a folder whose parent only we can change. It may be a mount of its own.
 pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errno> {
@@ -19,7 +19,7 @@ pub(super) fn open_own(parent: &OwnedFd, name: impl Arg) -> Result<OwnedFd, Errn
 
 /// Makes a folder for its owner alone, unless there is one.
 pub(super) fn make_folder(parent: &OwnedFd, name: impl Arg) -> Result<(), Errno> {
-    unless(&[Errno::EXIST], rustix::fs::mkdirat(parent, name, Mode::RWXU)).map(drop)
+    ignore(&[Errno::EXIST], rustix::fs::mkdirat(parent, name, Mode::RWXU)).map(drop)
 }
 
 /// Opens a folder of ours, made when it is missing.
@@ -74,7 +74,7 @@ pub(super) fn exchange(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Re
 
 fn exchange_in_steps(from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<bool, Errno> {
     let aside = fresh_name();
-    if unless(&[Errno::NOENT], rustix::fs::renameat(to, new, from, &aside))?.is_none() {
+    if ignore(&[Errno::NOENT], rustix::fs::renameat(to, new, from, &aside))?.is_none() {
         return rustix::fs::renameat(from, old, to, new).map(|()| false);
     }
     let Err(errno) = rustix::fs::renameat(from, old, to, new) else {
@@ -102,7 +102,7 @@ pub(super) fn assign_by_rename(from: &OwnedFd, old: &str, to: &OwnedFd, new: &st
 }
 
 fn was_free(renamed: Result<(), Errno>) -> Result<bool, Errno> {
-    Ok(unless(&TAKEN, renamed)?.is_some())
+    Ok(ignore(&TAKEN, renamed)?.is_some())
 }
 
 /// Removes a folder, with its content and its disk. Its name is free at once.

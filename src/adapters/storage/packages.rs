@@ -23,9 +23,9 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Statx, StatxFlags};
 use super::{
     DiskStorage, Errno, Folder, GONE, NOW, errno_of, failed, fresh_name,
     handover::HandoverMethod,
-    look, next_entry, open_beneath,
+    ignore, next_entry, open_beneath,
     own::{discard, exchange, names, new_file, open_own, own_folder, read_text, write_text},
-    unless,
+    stat_of,
     usage::{BLOCK_BYTES, Tally, usage_below},
 };
 use crate::{
@@ -64,13 +64,13 @@ impl PackageStore for DiskStorage {
     }
 
     fn find(&self, owner: &Principal, key: &str, since_unix_s: i64) -> FsResult<Option<Tree>> {
-        let found = unless(&[Errno::NOENT], self.try_find(owner, key, since_unix_s));
+        let found = ignore(&[Errno::NOENT], self.try_find(owner, key, since_unix_s));
         found.map(Option::flatten).map_err(failed("read"))
     }
 
     fn placed(&self, conversation: &ConversationKey, tool: Tool) -> FsResult<Tree> {
         // A program may have put anything else there.
-        let placed = unless(&GONE, self.try_placed(conversation, tool));
+        let placed = ignore(&GONE, self.try_placed(conversation, tool));
         placed.map(Option::unwrap_or_default).map_err(failed("read"))
     }
 
@@ -162,7 +162,7 @@ impl DiskStorage {
             exchange(&there.incoming, &name, &parent, tool.folder()).map(drop)
         });
         // What was there before, or what is not whole.
-        unless(&[Errno::NOENT], discard(&there.incoming, &name, &there.trash, &there.background))?;
+        ignore(&[Errno::NOENT], discard(&there.incoming, &name, &there.trash, &there.background))?;
         placed
     }
 
@@ -198,7 +198,7 @@ impl DiskStorage {
 /// The note in a tree, cut at its longest length.
 fn note(tree: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let file = open_beneath(tree, NOTE.as_bytes(), OFlags::RDONLY);
-    let Some(file) = unless(&[Errno::NOENT, Errno::LOOP, Errno::NXIO], file)? else { return Ok(Vec::new()) };
+    let Some(file) = ignore(&[Errno::NOENT, Errno::LOOP, Errno::NXIO], file)? else { return Ok(Vec::new()) };
     let is_file = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile;
     let mut note = Vec::new();
     if is_file {
@@ -234,7 +234,7 @@ impl Copying {
         while let Some(entry) = next_entry(&mut entries) {
             let entry = entry?;
             let name = entry.file_name();
-            let mut stat = look(from, name, StatxFlags::BASIC_STATS)?;
+            let mut stat = stat_of(from, name, StatxFlags::BASIC_STATS)?;
             // A copy has no holes, and each name is a file of its own.
             stat.stx_blocks = stat.stx_blocks.max(stat.stx_size.div_ceil(BLOCK_BYTES));
             stat.stx_nlink = 1;

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
 
 use super::{
     Background, Errno, Folder,
-    claim::{Claim, Claiming, RootError, claim, claim_alone},
+    claim::{Claim, ClaimFn, RootError, claim, claim_alone},
     fresh_name,
     handover::HandoverMethod,
     own::{assign, discard, discard_all, make_folder, names, open_own, own_folder},
@@ -65,7 +65,7 @@ impl DiskStorage {
     ///
     /// # Errors
     /// As [`Self::at`].
-    pub fn beside(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
+    pub fn shared(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
         Self::claiming(root, users, |root, path| claim(root, path, 2))
     }
 
@@ -73,11 +73,11 @@ impl DiskStorage {
     ///
     /// # Errors
     /// As [`Self::at`]; [`RootError::Served`].
-    pub fn alone(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
+    pub fn exclusive(root: &Path, users: RunnerUsers) -> Result<Self, RootError> {
         Self::claiming(root, users, claim_alone)
     }
 
-    fn claiming(root: &Path, users: RunnerUsers, claim: Claiming) -> Result<Self, RootError> {
+    fn claiming(root: &Path, users: RunnerUsers, claim: ClaimFn) -> Result<Self, RootError> {
         let unopened = |source: io::Error| RootError::Open { root: root.to_owned(), source };
         let unwritable = |errno: Errno| RootError::Unwritable { root: root.to_owned(), source: errno.into() };
         let handle = open_root(root, 0o700)?;

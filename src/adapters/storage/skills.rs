@@ -22,12 +22,11 @@ use rustix::fs::{Dir, FileType, Mode, OFlags};
 use tracing::warn;
 
 use super::{
-    Errno, RootError, errno_of, failed, fresh_name,
+    Errno, RootError, errno_of, failed, fresh_name, ignore,
     list::Walk,
     next_entry, open_beneath,
     own::{exchange, make_folder, new_file, open_own, own_folder},
     root::open_root,
-    unless,
 };
 use crate::{
     domain::{
@@ -90,7 +89,7 @@ impl DiskSkills {
 
     /// The opened folder of a source, made where it is missing.
     fn made_source(&self, source: &SkillSource) -> Result<OwnedFd, Errno> {
-        if let Some(folder) = unless(&[Errno::NOENT], self.open_source(source))? {
+        if let Some(folder) = ignore(&[Errno::NOENT], self.open_source(source))? {
             return Ok(folder);
         }
         make_open_folder(&self.root, source.folder())?;
@@ -98,7 +97,7 @@ impl DiskSkills {
     }
 
     fn try_names(&self, source: &SkillSource) -> Result<Vec<SkillName>, Errno> {
-        let Some(folder) = unless(&[Errno::NOENT], self.open_source(source))? else { return Ok(Vec::new()) };
+        let Some(folder) = ignore(&[Errno::NOENT], self.open_source(source))? else { return Ok(Vec::new()) };
         let (mut entries, mut names) = (Dir::read_from(&folder)?, Vec::new());
         for _ in 0..NAMES_SEEN_MAX {
             let Some(entry) = next_entry(&mut entries) else { break };
@@ -134,9 +133,9 @@ impl DiskSkills {
     }
 
     fn try_remove(&self, source: &SkillSource, name: &SkillName) -> Result<bool, Errno> {
-        let Some(folder) = unless(&[Errno::NOENT], self.open_source(source))? else { return Ok(false) };
+        let Some(folder) = ignore(&[Errno::NOENT], self.open_source(source))? else { return Ok(false) };
         let (incoming, trash) = (own_folder(&self.root, INCOMING)?, fresh_name());
-        let moved = unless(&[Errno::NOENT], rustix::fs::renameat(&folder, name.as_str(), &incoming, &trash))?;
+        let moved = ignore(&[Errno::NOENT], rustix::fs::renameat(&folder, name.as_str(), &incoming, &trash))?;
         if moved.is_some() {
             self.discard(&trash);
         }
@@ -199,7 +198,7 @@ impl SkillStore for DiskSkills {
 
 /// Makes a folder that every user can read, whatever the umask.
 fn make_open_folder(parent: &OwnedFd, name: &str) -> Result<(), Errno> {
-    if unless(&[Errno::EXIST], rustix::fs::mkdirat(parent, name, Mode::RWXU))?.is_none() {
+    if ignore(&[Errno::EXIST], rustix::fs::mkdirat(parent, name, Mode::RWXU))?.is_none() {
         // Another thread or process made it, and opens it to all.
         return Ok(());
     }

@@ -329,5 +329,9 @@ fn rerun_unprivileged_in(test: &str, prepare: impl FnOnce(&Path, u32)) {
     command.args(["--exact", &name, "--nocapture"]).env("TMPDIR", folder.path()).current_dir(folder.path());
     let output = command.uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().expect("it runs");
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && printed.contains("1 passed"), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

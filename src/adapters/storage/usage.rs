@@ -16,7 +16,7 @@ use tracing::debug;
 use super::{
     Errno, Folder,
     delete::{open_unlocked, set_mode, unlock},
-    look, next_if_there, open_beneath,
+    next_if_there, open_beneath, stat_of,
 };
 use crate::ports::storage::Usage;
 
@@ -98,13 +98,13 @@ impl Walk<'_> {
                 self.levels.pop();
                 continue;
             };
-            if level.handle.is_none() && gone(self.reopen())?.is_none() {
+            if level.handle.is_none() && ignore_missing(self.reopen())?.is_none() {
                 // It was moved away meanwhile, with its unvisited folders.
                 self.levels.pop();
                 continue;
             }
             let parent = self.levels.last().and_then(|level| level.handle.as_ref()).unwrap_or(self.top);
-            if let Some(folder) = gone(open_closed(parent, &name))? {
+            if let Some(folder) = ignore_missing(open_closed(parent, &name))? {
                 self.enter(name, folder, ceiling)?;
             }
         }
@@ -114,13 +114,13 @@ impl Walk<'_> {
     /// Counts the entries of a folder and enters it.
     fn enter(&mut self, name: Vec<u8>, folder: OwnedFd, ceiling: &Usage) -> Result<(), Errno> {
         let mut ahead = Vec::new();
-        let Some(mut names) = gone(unlocked(&folder, || Dir::read_from(&folder)))? else { return Ok(()) };
+        let Some(mut names) = ignore_missing(unlocked(&folder, || Dir::read_from(&folder)))? else { return Ok(()) };
         while let Some(entry) = next_if_there(&mut names) {
             let entry = entry?;
             let name = entry.file_name();
-            let stat = unlocked(&folder, || look(&folder, name, StatxFlags::BASIC_STATS));
+            let stat = unlocked(&folder, || stat_of(&folder, name, StatxFlags::BASIC_STATS));
             // An entry that is not there was removed.
-            let Some(stat) = gone(stat)? else { continue };
+            let Some(stat) = ignore_missing(stat)? else { continue };
             self.tally.add(&stat);
             clear_set_id(folder.as_fd(), name, &stat);
             if !self.tally.usage.fits(ceiling) {
@@ -177,7 +177,7 @@ pub(super) fn unlocked<T>(folder: &OwnedFd, step: impl Fn() -> Result<T, Errno>)
 }
 
 /// `None` for an entry that is no longer there or no longer a folder; other errors are returned.
-fn gone<T>(opened: Result<T, Errno>) -> Result<Option<T>, Errno> {
+fn ignore_missing<T>(opened: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match opened {
         Ok(opened) => Ok(Some(opened)),
         Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO | Errno::ACCESS | Errno::PERM)) => {

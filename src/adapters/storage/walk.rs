@@ -8,20 +8,20 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFla
 use super::{
     Errno, Folder,
     delete::set_mode,
-    look, next_if_there, open_beneath, unless,
+    ignore, next_if_there, open_beneath, stat_of,
     usage::{BLOCK_BYTES, open_closed, unlocked},
 };
 #[cfg(doc)]
 use crate::domain::path::COMPONENTS_MAX;
 use crate::{
     domain::SafePath,
-    ports::storage::{LeftOut, SkipKind, Visited},
+    ports::storage::{SkipKind, SkippedCounts, Visited},
 };
 
 impl Folder {
     /// A concurrent change may be seen or not.
-    pub(super) fn try_walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<LeftOut> {
-        let mut walk = Walk { visit, left_out: LeftOut::new() };
+    pub(super) fn try_walk(&self, visit: &mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<SkippedCounts> {
+        let mut walk = Walk { visit, left_out: SkippedCounts::new() };
         walk.folder(&open_closed(&self.files, b"")?, &mut Vec::new())?;
         Ok(walk.left_out)
     }
@@ -29,12 +29,12 @@ impl Folder {
 
 struct Walk<'a> {
     visit: &'a mut dyn FnMut(Visited) -> io::Result<()>,
-    left_out: LeftOut,
+    left_out: SkippedCounts,
 }
 
 impl Walk<'_> {
     fn folder(&mut self, folder: &OwnedFd, path: &mut Vec<Vec<u8>>) -> io::Result<()> {
-        let Some(mut names) = there(unlocked(folder, || Dir::read_from(folder)))? else { return Ok(()) };
+        let Some(mut names) = ignore_missing(unlocked(folder, || Dir::read_from(folder)))? else { return Ok(()) };
         while let Some(entry) = next_if_there(&mut names) {
             path.push(entry?.file_name().to_bytes().to_vec());
             self.entry(folder, path)?;
@@ -45,15 +45,15 @@ impl Walk<'_> {
 
     fn entry(&mut self, folder: &OwnedFd, path: &mut Vec<Vec<u8>>) -> io::Result<()> {
         let name = path.last().cloned().unwrap_or_default();
-        let stat = unlocked(folder, || look(folder, &*name, StatxFlags::BASIC_STATS));
-        let Some(stat) = there(stat)? else { return Ok(()) };
+        let stat = unlocked(folder, || stat_of(folder, &*name, StatxFlags::BASIC_STATS));
+        let Some(stat) = ignore_missing(stat)? else { return Ok(()) };
         let Ok(safe) = SafePath::from_components(&*path) else { return self.skip(SkipKind::TooDeep) };
         match FileType::from_raw_mode(stat.stx_mode.into()) {
             FileType::Directory => {
                 (self.visit)(visited(safe, &stat, None))?;
                 match open_closed(folder, &name) {
                     Err(Errno::ACCESS | Errno::PERM) => self.skip(SkipKind::Unreadable),
-                    opened => there(opened)?.map_or(Ok(()), |opened| self.folder(&opened, path)),
+                    opened => ignore_missing(opened)?.map_or(Ok(()), |opened| self.folder(&opened, path)),
                 }
             }
             FileType::RegularFile => self.file(folder, &name, safe),
@@ -68,7 +68,7 @@ impl Walk<'_> {
     fn file(&mut self, folder: &OwnedFd, name: &[u8], path: SafePath) -> io::Result<()> {
         let handle = match open_unreadable(folder, name) {
             Err(Errno::ACCESS | Errno::PERM | Errno::AGAIN) => return self.skip(SkipKind::Unreadable),
-            other => there(other)?,
+            other => ignore_missing(other)?,
         };
         let Some(handle) = handle else { return Ok(()) };
         let stat = rustix::fs::statx(&handle, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
@@ -131,9 +131,9 @@ fn data(file: &OwnedFd, stat: &Statx) -> Vec<Range<u64>> {
 }
 
 /// `None` for what a program removed or replaced meanwhile; other errors end the walk.
-fn there<T>(opened: Result<T, Errno>) -> io::Result<Option<T>> {
+fn ignore_missing<T>(opened: Result<T, Errno>) -> io::Result<Option<T>> {
     // `STALE`: removed on NFS.
     const REPLACED: [Errno; 7] =
         [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::NXIO, Errno::XDEV, Errno::ISDIR, Errno::STALE];
-    Ok(unless(&REPLACED, opened)?)
+    Ok(ignore(&REPLACED, opened)?)
 }

@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::{
-    domain::{path::misleads, text::chain, tools::secret_lines},
+    domain::{path::is_misleading, text::chain, tools::secret_lines},
     ports::tools::{Transport, UpstreamError},
 };
 
@@ -49,10 +49,10 @@ impl Secrets {
             text = text.replace(secret.expose_secret(), "…");
         }
         let shown = text.trim().chars().take(TEXT_CHARS_MAX);
-        shown.map(|c| if misleads(c) { ' ' } else { c }).collect()
+        shown.map(|c| if is_misleading(c) { ' ' } else { c }).collect()
     }
 
-    pub(super) fn away(&self, error: &io::Error) -> UpstreamError {
+    pub(super) fn unavailable(&self, error: &io::Error) -> UpstreamError {
         UpstreamError::Away(self.clean(&error.to_string()))
     }
 

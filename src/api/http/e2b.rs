@@ -30,7 +30,7 @@ use crate::{
     api::schema::parse::{Source, parse},
     domain::{Code, ConversationId, ConversationKey, Environment, Failure, Limits, RunId, SafePath, text::rfc3339},
     services::{
-        containers::{Container, Maker},
+        containers::{Container, ContainerApi},
         idempotency::Once,
         sessions::Setup,
     },
@@ -108,13 +108,13 @@ pub fn router(parts: ApiParts) -> Router {
 }
 
 /// The sandbox that a request names.
-struct InSandbox {
+struct NamedSandbox {
     call: ApiCall,
     key: ConversationKey,
     setup: Setup,
 }
 
-impl FromRequestParts<ApiParts> for InSandbox {
+impl FromRequestParts<ApiParts> for NamedSandbox {
     type Rejection = ApiError;
 
     async fn from_request_parts(head: &mut Parts, parts: &ApiParts) -> Result<Self, ApiError> {
@@ -124,12 +124,12 @@ impl FromRequestParts<ApiParts> for InSandbox {
         // By this status the SDK recognizes a sandbox that is gone. While another server may have it, it is not gone.
         let status = (!call.others_may_know).then_some(StatusCode::BAD_GATEWAY);
         let gone = |failure| ApiError { status, ..ApiError::from(failure) };
-        let Container { key, setup, .. } = parts.containers.get(&call.key(id), Maker::E2b).map_err(gone)?;
+        let Container { key, setup, .. } = parts.containers.get(&call.key(id), ContainerApi::E2b).map_err(gone)?;
         Ok(Self { call, key, setup })
     }
 }
 
-async fn health(_: InSandbox) -> StatusCode {
+async fn health(_: NamedSandbox) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
@@ -179,7 +179,7 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
     ])?;
     let sandbox = |run| call.key(ConversationId::of_run("i", run));
     let make = |run| {
-        let made = parts.containers.create(&sandbox(run), Maker::E2b, seconds(timeout), |container| {
+        let made = parts.containers.create(&sandbox(run), ContainerApi::E2b, seconds(timeout), |container| {
             container.name = template.unwrap_or_else(|| "code-interpreter-v1".to_owned());
             container.labels = labels;
             container.setup.env = env.unwrap_or_default();
@@ -193,7 +193,7 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
     };
     let container = match begun {
         Once::New(container) => container,
-        Once::Again(run) => parts.containers.get(&sandbox(run), Maker::E2b)?,
+        Once::Again(run) => parts.containers.get(&sandbox(run), ContainerApi::E2b)?,
     };
     Ok((StatusCode::CREATED, Json(opened(&container, headers))))
 }
@@ -202,14 +202,16 @@ async fn create(call: ApiCall, body: RequestBody) -> Reply<(StatusCode, Json<Val
 async fn connect(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Answer<Value> {
     let until = until(&call, body).await?;
     let extend = |container: &mut Container| container.ends_unix_s = container.ends_unix_s.max(until);
-    let container = call.parts.containers.change(&named(&call, &id)?, Maker::E2b, extend)?;
+    let container = call.parts.containers.change(&named(&call, &id)?, ContainerApi::E2b, extend)?;
     Ok(Json(opened(&container, &call.headers)))
 }
 
 /// Sets when a sandbox expires.
 async fn set_timeout(call: ApiCall, Path(id): Path<String>, body: RequestBody) -> Reply<StatusCode> {
     let until = until(&call, body).await?;
-    no_content(call.parts.containers.change(&named(&call, &id)?, Maker::E2b, |container| container.ends_unix_s = until))
+    no_content(
+        call.parts.containers.change(&named(&call, &id)?, ContainerApi::E2b, |container| container.ends_unix_s = until),
+    )
 }
 
 /// When a sandbox expires by the body, in seconds since 1970.
@@ -220,7 +222,7 @@ async fn until(call: &ApiCall, body: RequestBody) -> Result<i64, Failure> {
 
 /// A sandbox.
 async fn retrieve(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
-    let container = call.parts.containers.get(&named(&call, &id)?, Maker::E2b)?;
+    let container = call.parts.containers.get(&named(&call, &id)?, ContainerApi::E2b)?;
     Ok(Json(shown(&container, call.parts.runs.limits())))
 }
 
@@ -237,7 +239,7 @@ async fn list(ApiCall { parts, who, .. }: ApiCall, RawQuery(query): RawQuery) ->
         .collect();
     // None is ever paused.
     let runs = of("state").is_none_or(|(_, state)| state.contains("running"));
-    let mut all = parts.containers.list(&who, Maker::E2b);
+    let mut all = parts.containers.list(&who, ContainerApi::E2b);
     all.retain(|one| runs && wanted.iter().all(|(name, value)| one.labels.get(name) == Some(value)));
     let (limits, mut room) = (parts.runs.limits(), Room::default());
     let fitting: Vec<_> = all.iter().map(|one| shown(one, limits)).filter(|one| room.takes(one)).collect();
@@ -246,7 +248,7 @@ async fn list(ApiCall { parts, who, .. }: ApiCall, RawQuery(query): RawQuery) ->
 
 /// Ends what runs in a sandbox and deletes its files.
 async fn kill(call: ApiCall, Path(id): Path<String>) -> Reply<StatusCode> {
-    no_content(call.parts.containers.remove(&named(&call, &id)?, Maker::E2b).await)
+    no_content(call.parts.containers.remove(&named(&call, &id)?, ContainerApi::E2b).await)
 }
 
 fn named(call: &ApiCall, id: &str) -> Result<ConversationKey, Failure> {

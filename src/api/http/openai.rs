@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     domain::{Code, ConversationId, ConversationKey, Failure, FileEntry, RunId, SafePath, text::sha256},
-    services::containers::{Container, Maker},
+    services::containers::{Container, ContainerApi},
 };
 
 /// Where the surface is.
@@ -96,7 +96,7 @@ async fn create(call: ApiCall, body: RequestBody) -> Answer<Value> {
         ("skills", skills.is_some_and(|skills| !skills.is_empty()), "a container takes none"),
     ])?;
     let key = call.key(ConversationId::of_run("cntr_", RunId::new()));
-    let container = call.parts.containers.create(&key, Maker::OpenAi, minutes * 60, |container| {
+    let container = call.parts.containers.create(&key, ContainerApi::OpenAi, minutes * 60, |container| {
         container.name = name;
         container.idle_s = Some(minutes * 60);
     })?;
@@ -104,7 +104,7 @@ async fn create(call: ApiCall, body: RequestBody) -> Answer<Value> {
 }
 
 async fn list(call: ApiCall, Query(query): Query<PageQuery>) -> Answer<Value> {
-    Ok(Json(query.containers(call.parts.containers.list(&call.who, Maker::OpenAi).iter().map(shown).collect())?))
+    Ok(Json(query.containers(call.parts.containers.list(&call.who, ContainerApi::OpenAi).iter().map(shown).collect())?))
 }
 
 /// The page that an address asks for, of the containers of several servers.
@@ -118,14 +118,14 @@ async fn retrieve(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
 
 async fn remove(call: ApiCall, Path(id): Path<String>) -> Answer<Value> {
     let key = named(&call, &id)?.key;
-    call.parts.containers.remove(&key, Maker::OpenAi).await?;
+    call.parts.containers.remove(&key, ContainerApi::OpenAi).await?;
     Ok(Json(json!({"id": id, "object": "container.deleted", "deleted": true})))
 }
 
 fn named(call: &ApiCall, id: &str) -> Result<Container, Failure> {
     let missing = || Failure::new(Code::ConversationNotFound, "There is no such container, or it expired.");
     let id = id.parse().map_err(|_| missing())?;
-    call.parts.containers.get(&call.key(id), Maker::OpenAi).map_err(|_| missing())
+    call.parts.containers.get(&call.key(id), ContainerApi::OpenAi).map_err(|_| missing())
 }
 
 impl PageQuery {

@@ -220,7 +220,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
 }
 
 /// The key of a request, and the digest by which it is the same.
-type Keyed = Option<(String, Digest)>;
+type KeyedRequest = Option<(String, Digest)>;
 
 /// A request without its body, and the services.
 pub struct ApiCall {
@@ -263,7 +263,11 @@ impl ApiCall {
     /// The members of a request that begins something, and its key with the digest of what is sent, where it has a key.
     /// `route` is what the request means beside its body. Without capacity the body is not read; what exists already
     /// needs none.
-    pub async fn repeatable(&self, route: &str, body: RequestBody) -> Result<(Map<String, Value>, Keyed), Failure> {
+    pub async fn repeatable(
+        &self,
+        route: &str,
+        body: RequestBody,
+    ) -> Result<(Map<String, Value>, KeyedRequest), Failure> {
         let ApiParts { runs, keys, .. } = &self.parts;
         let key = idempotency_key(&self.headers)?;
         if key.as_ref().is_none_or(|key| !keys.knows(&self.who, key)) {

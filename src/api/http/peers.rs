@@ -127,7 +127,7 @@ impl Relay {
     ///
     /// # Errors
     /// [`Code::HeldElsewhere`] when another server has it.
-    pub async fn keeps(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<(), Failure> {
+    pub async fn check_is_here(&self, headers: &HeaderMap, conversation: &ConversationKey) -> Result<(), Failure> {
         if self.holder(headers, conversation).await?.is_none() {
             return Ok(());
         }
@@ -136,7 +136,7 @@ impl Relay {
     }
 
     /// Which of the others knows a run of the caller that sent these headers.
-    pub async fn finds(&self, headers: &HeaderMap, run: RunId) -> Option<Peer> {
+    pub async fn find_run(&self, headers: &HeaderMap, run: RunId) -> Option<Peer> {
         let others = if hops(headers) > 0 { Vec::new() } else { self.peers.others() };
         for peer in others {
             let mut head = Request::new(()).into_parts().0;
@@ -176,7 +176,7 @@ impl Relay {
                 if error.is_connect() { silent(peer) } else { unanswered() }
             }),
             // A server that froze keeps its connections.
-            () = self.peers.gone(peer.instance) => {
+            () = self.peers.dead(peer.instance) => {
                 warn!(peer = %peer.instance, "another server died before it answered");
                 Err(unanswered())
             }
@@ -187,7 +187,7 @@ impl Relay {
             && let Some((client, protocol)) = head.extensions.get::<OnUpgrade>().cloned().zip(upgrade)
         {
             let server = hyper::upgrade::on(&mut answer);
-            let gone = self.gone(peer);
+            let gone = self.dead(peer);
             tokio::spawn(async move {
                 tokio::select! {
                     () = carry(client, server) => {}
@@ -207,14 +207,14 @@ impl Relay {
     }
 
     /// Returns when a server counts as dead.
-    fn gone(&self, peer: &Peer) -> impl Future<Output = ()> + Send + use<> {
+    fn dead(&self, peer: &Peer) -> impl Future<Output = ()> + Send + use<> {
         let (peers, instance) = (self.peers.clone(), peer.instance);
-        async move { peers.gone(instance).await }
+        async move { peers.dead(instance).await }
     }
 
     /// The body of an answer. It breaks off when its server counts as dead: one that froze keeps its connections.
     fn rest(&self, peer: &Peer, body: Body) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + use<> {
-        let start = (body.into_data_stream(), Box::pin(self.gone(peer)));
+        let start = (body.into_data_stream(), Box::pin(self.dead(peer)));
         stream::try_unfold(start, |(mut body, mut gone)| async move {
             let piece = tokio::select! {
                 biased;
@@ -254,7 +254,7 @@ pub(super) async fn send_on(State(relay): State<Relay>, request: Request, next: 
         let _turn = relay.lists.of(&who).acquire_owned().await;
         let asked = list.asked(&head);
         let own = next.run(again(&asked)).await;
-        return Ok(list.united(&relay, (&head, &asked), &others, own).await);
+        return Ok(list.merged(&relay, (&head, &asked), &others, own).await);
     }
     let answer = next.clone().run(again(&head)).await;
     // It may name a conversation, which the client may then ask another server for.

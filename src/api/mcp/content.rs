@@ -238,7 +238,7 @@ pub(super) fn texts(texts: Vec<String>) -> CallToolResult {
 }
 
 /// A text, and the same for programs.
-pub(super) fn said(caller: &Caller, text: impl Into<String>, structured: &impl Serialize) -> CallToolResult {
+pub(super) fn text_result(caller: &Caller, text: impl Into<String>, structured: &impl Serialize) -> CallToolResult {
     answer(caller, vec![ContentBlock::text(text)], structured, false)
 }
 
@@ -258,7 +258,7 @@ pub(super) fn session_lines(list: &SessionList) -> String {
 /// What was done to sessions.
 pub(super) fn sessions_changed(caller: &Caller, sessions: usize, done: &str) -> CallToolResult {
     let text = if sessions == 0 { "No session is open there." } else { done };
-    said(caller, text, &SessionsChanged { sessions })
+    text_result(caller, text, &SessionsChanged { sessions })
 }
 
 fn printed(stdout: &str, stderr: &str) -> String {
@@ -288,7 +288,7 @@ pub(super) fn runners(caller: &Caller, list: &RunnerList) -> CallToolResult {
         text.push_str("No language is installed: the operator builds runner images with ./build.sh.");
     }
     let text = shorten(&text, OUTPUT_BYTES_MAX, left_out);
-    said(caller, text, list)
+    text_result(caller, text, list)
 }
 
 /// A page of the files that these arguments name, which are members of JSON.
@@ -307,7 +307,7 @@ pub(super) fn listing(caller: &Caller, arguments: &str, list: &FileListing) -> C
         let list = caller.tool(ToolName::ListFiles);
         section(&mut text, &format!("[More files follow: {list} {{{arguments}, \"cursor\": \"{cursor}\"}}]"));
     }
-    said(caller, text, list)
+    text_result(caller, text, list)
 }
 
 /// A file's content from an offset, once: in the text, as a picture or as bytes; for a client with `structuredContent`,
@@ -339,7 +339,7 @@ pub(super) fn file(
 /// A picture, for a client that takes none.
 pub(super) fn picture_link(caller: &Caller, file: FileResult, url: &str) -> CallToolResult {
     let text = format!("{} ({}, {}) is a picture: {url}", file.path, file.media_type, size(file.size));
-    said(caller, text, &file.without_content())
+    text_result(caller, text, &file.without_content())
 }
 
 /// A file that was written.

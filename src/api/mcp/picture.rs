@@ -8,8 +8,8 @@ use imagesize::{ImageSize, ImageType};
 use rmcp::model::ContentBlock;
 use tracing::debug;
 
+pub use self::smaller::Downscaler;
 use self::smaller::SOURCE_BYTES_MAX;
-pub use self::smaller::Smaller;
 use super::{McpOptions, McpParts, View};
 use crate::{
     domain::{ConversationKey, SafePath},
@@ -44,7 +44,7 @@ pub(super) async fn of_run(parts: &McpParts, view: View, report: &Report, mut by
         }
         let (conversation, path) = (&report.conversation, &file.path);
         let fits = fits(file.size, &parts.options, bytes_left);
-        let mut shown = if fits { whole(parts, conversation, path, file.size).await } else { Err(Unshown::Picture) };
+        let mut shown = if fits { whole(parts, conversation, path, file.size).await } else { Err(NotShown::Picture) };
         if let Err(why) = shown {
             let picture = smaller(parts, conversation, path, file.size, bytes_left).await;
             shown = picture.inspect(|_| pictures.smaller += 1).ok_or(why);
@@ -54,15 +54,15 @@ pub(super) async fn of_run(parts: &McpParts, view: View, report: &Report, mut by
                 bytes_left -= base64_len(bytes);
                 pictures.blocks.push(block);
             }
-            Err(Unshown::Picture) => pictures.left_out += 1,
-            Err(Unshown::Other) => {}
+            Err(NotShown::Picture) => pictures.left_out += 1,
+            Err(NotShown::Other) => {}
         }
     }
     pictures
 }
 
 /// Why a file with the name of a picture is not shown as it is.
-enum Unshown {
+enum NotShown {
     /// A picture that models do not take, or too large.
     Picture,
     /// No picture, gone, or grown since it was listed.
@@ -75,11 +75,11 @@ async fn whole(
     conversation: &ConversationKey,
     path: &SafePath,
     size: u64,
-) -> Result<(ContentBlock, usize), Unshown> {
+) -> Result<(ContentBlock, usize), NotShown> {
     let read = parts.files.read(conversation, path, 0, size).await;
     let content = read.inspect_err(|failure| debug!(code = %failure.code, "a picture is not shown"));
-    let bytes = content.ok().filter(|content| !content.truncated).ok_or(Unshown::Other)?.bytes;
-    let why = if has_bytes_of_one(&bytes) { Unshown::Picture } else { Unshown::Other };
+    let bytes = content.ok().filter(|content| !content.truncated).ok_or(NotShown::Other)?.bytes;
+    let why = if has_bytes_of_one(&bytes) { NotShown::Picture } else { NotShown::Other };
     Ok((block(&bytes).ok_or(why)?, bytes.len()))
 }
 

@@ -32,7 +32,7 @@ use crate::{
     },
     services::{
         runs::{Run, RunRequest},
-        tools::{Approvals, Decider, Tools},
+        tools::{Approvals, Approver, Tools},
     },
 };
 
@@ -83,7 +83,7 @@ pub(super) struct ClientAbilities {
     /// Lines of input: the program is a cell, and its caller gave none.
     pub(super) input: bool,
     /// Whether calls of tools may be made: the caller's token may say so.
-    approvals: Option<(Arc<Approvals>, Decider)>,
+    approvals: Option<(Arc<Approvals>, Approver)>,
     /// By an answer to the call, which is repeated.
     pub(super) by_repeating: bool,
 }
@@ -102,7 +102,7 @@ impl ClientAbilities {
         }
         let input = request.session.is_some() && request.stdin.is_empty() && !request.stdin_open;
         let may = tools.is_offered(&caller.principal) && caller.check_scope(Scope::Approve).is_ok();
-        let by = || Decider { who: caller.principal.clone(), is_operator: false, by: "client" };
+        let by = || Approver { who: caller.principal.clone(), is_operator: false, by: "client" };
         Self { input, approvals: may.then(|| (Arc::clone(tools.approvals()), by())), by_repeating }
     }
 

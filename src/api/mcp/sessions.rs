@@ -37,7 +37,7 @@ impl McpParts {
     pub(super) async fn interrupt(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> ToolResult {
         let sessions = self.open_sessions(caller, &id);
         for session in &sessions {
-            there(self.sessions.interrupt(&caller.principal, session.session).await)?;
+            ignore_missing(self.sessions.interrupt(&caller.principal, session.session).await)?;
         }
         Ok(content::sessions_changed(caller, sessions.len(), "Interrupted; variables are still there."))
     }
@@ -49,7 +49,7 @@ impl McpParts {
 
     pub(super) fn list_sessions(&self, caller: &Caller, OfSessions { conversation: id }: OfSessions) -> CallToolResult {
         let list = SessionList::from(&*self.open_sessions(caller, &id));
-        content::said(caller, content::session_lines(&list), &list)
+        content::text_result(caller, content::session_lines(&list), &list)
     }
 
     fn open_sessions(&self, caller: &Caller, conversation: &ConversationId) -> Vec<SessionView> {
@@ -60,7 +60,7 @@ impl McpParts {
     fn end_sessions(&self, caller: &Caller, conversation: &ConversationId) -> Result<usize, Failure> {
         let sessions = self.open_sessions(caller, conversation);
         for session in &sessions {
-            there(self.sessions.close(&caller.principal, session.session).map(drop))?;
+            ignore_missing(self.sessions.close(&caller.principal, session.session).map(drop))?;
         }
         Ok(sessions.len())
     }
@@ -97,7 +97,7 @@ impl McpParts {
 }
 
 /// A session that has ended meanwhile is no error.
-fn there(done: Result<(), Failure>) -> Result<(), Failure> {
+fn ignore_missing(done: Result<(), Failure>) -> Result<(), Failure> {
     done.or_else(|failure| if failure.code == Code::SessionEnded { Ok(()) } else { Err(failure) })
 }
 

@@ -152,20 +152,20 @@ impl McpParts {
         let url_expires_at = rfc3339(expires_unix_s);
         let size = size(bytes_max);
         let text = format!("Send the file with HTTP PUT, at most {size}, until {url_expires_at}: {url}");
-        Ok(content::said(caller, text, &Upload { url, url_expires_at, bytes_max }))
+        Ok(content::text_result(caller, text, &Upload { url, url_expires_at, bytes_max }))
     }
 
     async fn delete_file(&self, caller: &Caller, request: DeleteFile) -> ToolResult {
         let path = one_path(request.path.as_deref(), request.path_encoded.as_deref())?;
         self.files.delete(&caller.key(request.conversation_id), &path, None).await?;
-        Ok(content::said(caller, format!("Deleted /data/{}.", path.display()), &Deleted { deleted: true }))
+        Ok(content::text_result(caller, format!("Deleted /data/{}.", path.display()), &Deleted { deleted: true }))
     }
 
     async fn install_packages(&self, caller: &Caller, arguments: InstallPackages) -> ToolResult {
         let InstallPackages { conversation_id, language, packages } = arguments;
         let wanted = InstallRequest { conversation: caller.key(conversation_id), language, tool: None, packages };
         let installed = self.packages.install(wanted).await?;
-        Ok(content::said(caller, installed_sentence(&installed), &InstalledPackages::from(&installed)))
+        Ok(content::text_result(caller, installed_sentence(&installed), &InstalledPackages::from(&installed)))
     }
 
     async fn install_package(&self, caller: &Caller, arguments: InstallPackage) -> ToolResult {
@@ -197,7 +197,7 @@ impl McpParts {
             let why = "it is too long for one answer when it is formatted: send a part of it";
             return Err(Failure::argument("code", why));
         }
-        Ok(content::said(caller, checked_text(caller, &report, &code.0), &report))
+        Ok(content::text_result(caller, checked_text(caller, &report, &code.0), &report))
     }
 }
 

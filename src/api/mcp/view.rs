@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Smaller, describe::ToolName, shown::OUTPUT_BYTES_MAX};
+use super::{Downscaler, describe::ToolName, shown::OUTPUT_BYTES_MAX};
 use crate::{
     domain::{AllowedVariables, ConversationId, Limits, shared_folder::SharedFolder, words::words},
     services::{
@@ -145,7 +145,7 @@ pub struct McpParts {
     /// Formats programs.
     pub checker: Checker,
     /// Makes pictures smaller that are too large for an answer.
-    pub pictures: Smaller,
+    pub pictures: Downscaler,
     /// What is shown.
     pub options: McpOptions,
 }

@@ -46,7 +46,7 @@ pub enum Source {
 /// What is wrong with a member, or within it. Each surface has its own sentences about it.
 #[derive(Debug, thiserror::Error)]
 #[error("a member is wrong")]
-pub enum Wrong {
+pub enum Invalid {
     Unknown { name: String, known: &'static [&'static str] },
     Missing { name: &'static str },
     Type { found: &'static str, expected: &'static str, optional: bool },
@@ -59,10 +59,10 @@ pub enum Wrong {
 /// [`crate::domain::error::Code::InvalidArgument`], naming the argument.
 pub fn parse<T: DeserializeOwned + JsonSchema>(members: Map<String, Value>, source: Source) -> Result<T, Failure> {
     read(members, source).map_err(|(path, wrong)| match wrong {
-        Wrong::Unknown { name, known } => Failure::argument(&path, unknown(&name, known)),
-        Wrong::Missing { .. } => missing::<T>(&path),
-        Wrong::Type { found, expected, .. } => Failure::argument(&path, format!("it is {found}: give {expected}")),
-        Wrong::Rule { why } => Failure::argument(&path, why),
+        Invalid::Unknown { name, known } => Failure::argument(&path, unknown(&name, known)),
+        Invalid::Missing { .. } => missing::<T>(&path),
+        Invalid::Type { found, expected, .. } => Failure::argument(&path, format!("it is {found}: give {expected}")),
+        Invalid::Rule { why } => Failure::argument(&path, why),
     })
 }
 
@@ -70,16 +70,16 @@ pub fn parse<T: DeserializeOwned + JsonSchema>(members: Map<String, Value>, sour
 ///
 /// # Errors
 /// The path and what is wrong there.
-pub fn read<T: DeserializeOwned>(members: Map<String, Value>, source: Source) -> Result<T, (String, Wrong)> {
+pub fn read<T: DeserializeOwned>(members: Map<String, Value>, source: Source) -> Result<T, (String, Invalid)> {
     let members = Json { value: Value::Object(members), source, optional: false };
     serde_path_to_error::deserialize(members).map_err(|error| {
         let path = Some(error.path().to_string()).filter(|path| path != ".").unwrap_or_default();
         let path: String = path.escape_debug().take(PATH_CHARS_MAX).collect();
         let wrong = error.into_inner();
         let name = match &wrong {
-            Wrong::Unknown { name, .. } => name.escape_debug().take(NAME_CHARS_MAX).collect(),
-            Wrong::Missing { name } => (*name).to_owned(),
-            Wrong::Type { .. } | Wrong::Rule { .. } => return (path, wrong),
+            Invalid::Unknown { name, .. } => name.escape_debug().take(NAME_CHARS_MAX).collect(),
+            Invalid::Missing { name } => (*name).to_owned(),
+            Invalid::Type { .. } | Invalid::Rule { .. } => return (path, wrong),
         };
         (if path.is_empty() { name } else { format!("{path}.{name}") }, wrong)
     })
@@ -199,7 +199,7 @@ struct Json {
 }
 
 impl Json {
-    fn wrong(&self, expected: &'static str) -> Wrong {
+    fn wrong(&self, expected: &'static str) -> Invalid {
         let found = match &self.value {
             Value::Null => "null",
             Value::Bool(_) => "a boolean",
@@ -208,7 +208,7 @@ impl Json {
             Value::Array(_) => "an array",
             Value::Object(_) => "an object",
         };
-        Wrong::Type { found, expected, optional: self.optional }
+        Invalid::Type { found, expected, optional: self.optional }
     }
 
     /// A text of a query as the value that it stands for.
@@ -217,7 +217,7 @@ impl Json {
     }
 }
 
-impl IntoDeserializer<'_, Wrong> for Json {
+impl IntoDeserializer<'_, Invalid> for Json {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -226,15 +226,15 @@ impl IntoDeserializer<'_, Wrong> for Json {
 }
 
 impl<'de> Deserializer<'de> for Json {
-    type Error = Wrong;
+    type Error = Invalid;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         let source = self.source;
         let inside = move |value| Json { value, source, optional: false };
         match self.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(flag) => visitor.visit_bool(flag),
-            Value::Number(number) => number.deserialize_any(visitor).map_err(Wrong::custom),
+            Value::Number(number) => number.deserialize_any(visitor).map_err(Invalid::custom),
             Value::String(text) => visitor.visit_string(text),
             Value::Array(all) => visitor.visit_seq(SeqDeserializer::new(all.into_iter().map(inside))),
             Value::Object(members) => {
@@ -244,46 +244,46 @@ impl<'de> Deserializer<'de> for Json {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         match self.value {
             Value::Null => visitor.visit_none(),
             _ => visitor.visit_some(Self { optional: true, ..self }),
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         let flag = self.value.as_bool().or_else(|| self.parsed());
         visitor.visit_bool(flag.ok_or_else(|| self.wrong("true or false"))?)
     }
 
-    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         // `u64::from_str` takes a plus sign too.
         let digits = self.value.as_str().is_none_or(|text| text.bytes().all(|b| b.is_ascii_digit()));
         let number = self.value.as_u64().or_else(|| whole(&self.value)).or_else(|| self.parsed().filter(|_| digits));
         visitor.visit_u64(number.ok_or_else(|| self.wrong("a whole number from 0 up"))?)
     }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         let number = self.value.as_f64().or_else(|| self.parsed()).filter(|number| number.is_finite());
         visitor.visit_f64(number.ok_or_else(|| self.wrong("a number"))?)
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         self.deserialize_string(visitor)
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         match self.value {
             Value::String(text) => visitor.visit_string(text),
             _ => Err(self.wrong("a string")),
         }
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         if self.value.is_array() { self.deserialize_any(visitor) } else { Err(self.wrong("an array")) }
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Invalid> {
         if self.value.is_object() { self.deserialize_any(visitor) } else { Err(self.wrong("an object")) }
     }
 
@@ -292,11 +292,11 @@ impl<'de> Deserializer<'de> for Json {
         _: &'static str,
         known: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
+    ) -> Result<V::Value, Invalid> {
         let Value::Object(mut members) = self.value else { return Err(self.wrong("an object")) };
         let stranger = members.keys().find(|name| !known.contains(&name.as_str()));
         if let Some(name) = stranger.filter(|_| self.source != Source::Lenient) {
-            return Err(Wrong::Unknown { name: name.clone(), known });
+            return Err(Invalid::Unknown { name: name.clone(), known });
         }
         members.retain(|_, value| !value.is_null());
         Self { value: Value::Object(members), ..self }.deserialize_any(visitor)
@@ -307,7 +307,7 @@ impl<'de> Deserializer<'de> for Json {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
+    ) -> Result<V::Value, Invalid> {
         match self.value {
             Value::String(text) => visitor.visit_enum(text.into_deserializer()),
             _ => Err(self.wrong("a string")),
@@ -320,7 +320,7 @@ impl<'de> Deserializer<'de> for Json {
     }
 }
 
-impl Error for Wrong {
+impl Error for Invalid {
     fn custom<T: fmt::Display>(why: T) -> Self {
         Self::Rule { why: why.to_string() }
     }

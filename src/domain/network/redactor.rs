@@ -146,8 +146,8 @@ impl Redactor {
     }
 }
 
-/// Where what was found so far may end, and where with the next byte of the text: at more than one position only where the
-/// text itself has a `%`, `&` or backslash. A search has one: where each of its bytes may begin a text, two allocations
+/// Where what was found so far may end, and where with the next byte of the text: at more than one position only where
+/// the text itself has a `%`, `&` or backslash. A search has one: where each of its bytes may begin a text, two allocations
 /// for each text would be most of its work.
 type Ends = [Vec<usize>; 2];
 

@@ -101,7 +101,7 @@ mod tests {
     use percent_encoding::percent_decode_str;
 
     use super::*;
-    use crate::domain::fuzz_support::{Alteration, altered, cases};
+    use crate::domain::fuzz_support::{Mutation, cases, mutated};
 
     fn policy(methods: &[&str], paths: &[&str]) -> Result<Policy, PolicyError> {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -204,9 +204,9 @@ mod tests {
     /// Alterations of a path: what is let through is below the rule for a lenient server too.
     #[test]
     fn fuzz_paths() {
-        check!().with_iterations(cases()).with_type::<Vec<Alteration>>().for_each(|changes| {
+        check!().with_iterations(cases()).with_type::<Vec<Mutation>>().for_each(|changes| {
             for good in ["/v1/a/b", "/v1/%2e%2e/b;c/../%2f/\\..//x", "/x/../v1/", "/status"] {
-                let path = altered(good, changes);
+                let path = mutated(good, changes);
                 let path = String::from_utf8_lossy(&path);
                 if check_path(&path).is_ok() {
                     let read = lenient(&path);

@@ -46,7 +46,7 @@ fn assert_round_trip(path: &SafePath) {
     let encoded = path.to_encoded();
     assert!(encoded.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%/".contains(&byte)));
     assert_eq!(SafePath::from_encoded(&encoded).as_ref(), Ok(path));
-    assert!(!path.display().chars().any(misleads));
+    assert!(!path.display().chars().any(is_misleading));
     if !path.needs_encoding() {
         assert_eq!(SafePath::from_text(&path.display()).as_ref(), Ok(path));
     }

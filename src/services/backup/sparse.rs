@@ -1,7 +1,7 @@
 //! Files with holes as entries of GNU tar: the header has the positions of what is stored.
 //!
-//! A header has room for four positions, and the last one may be the file's end. A file with more parts is stored with its
-//! smallest holes filled.
+//! A header has room for four positions, and the last one may be the file's end. A file with more parts is stored with
+//! its smallest holes filled.
 
 use std::{cmp::Reverse, ops::Range};
 

@@ -73,7 +73,8 @@ impl Backup {
 }
 
 /// Walks a conversation's folder.
-type Walk<'a> = dyn FnMut(&mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<crate::ports::storage::LeftOut> + 'a;
+type Walk<'a> =
+    dyn FnMut(&mut dyn FnMut(Visited) -> io::Result<()>) -> io::Result<crate::ports::storage::SkippedCounts> + 'a;
 
 /// The same for all names of a file, and for no file that replaces it: device, number, time of creation.
 type FileId = (u64, u64, Option<SystemTime>);
@@ -293,7 +294,7 @@ mod tests {
     use std::io::{Seek as _, Write as _};
 
     use super::{super::check::check, *};
-    use crate::{domain::SafePath, ports::storage::LeftOut};
+    use crate::{domain::SafePath, ports::storage::SkippedCounts};
 
     #[test]
     fn a_path_that_is_listed_again_is_written_once() {
@@ -309,9 +310,9 @@ mod tests {
         };
         let listed =
             [("x", true), ("d", false), ("d/f", true), ("x", false), ("x/f", true), ("d", true), ("d/g", true)];
-        let mut walk = |visit: &mut dyn FnMut(Visited) -> io::Result<()>| -> io::Result<LeftOut> {
+        let mut walk = |visit: &mut dyn FnMut(Visited) -> io::Result<()>| -> io::Result<SkippedCounts> {
             listed.iter().try_for_each(|(path, is_file)| visit(visited(path, *is_file)))?;
-            Ok(LeftOut::new())
+            Ok(SkippedCounts::new())
         };
         let used = LastUse { unix_s: 0, key: "c".parse().expect("a key") };
         writer.conversation(&used, &mut walk).expect("a conversation");

@@ -58,7 +58,7 @@ impl Stamp {
 
 impl Carried {
     /// Has every entry sent again: in which state the sandbox has it is not known any more.
-    pub(in crate::services) fn doubt(&mut self) {
+    pub(in crate::services) fn mark_unconfirmed(&mut self) {
         self.0.values_mut().for_each(|stamp| stamp.mode = UNKNOWN_MODE);
     }
 }
@@ -87,7 +87,7 @@ impl Files {
         let (there, found) = self.step(conversation, step).await?;
         let before = mem::take(&mut carried.0);
         carried.0 = found.iter().chain(&before).map(|(path, stamp)| (path.clone(), *stamp)).collect();
-        carried.doubt();
+        carried.mark_unconfirmed();
         // No step: it takes as long as the sandbox takes.
         let sending = tokio::task::spawn_blocking(move || {
             let sent = send(there.as_deref(), &before, &found, &frames);
@@ -109,7 +109,7 @@ impl Files {
         carried: Carried,
     ) -> IncomingFiles {
         let writer = self.quota.writer(conversation).await;
-        let placing = Placing {
+        let writes = IncomingWrites {
             writer,
             conversation: conversation.clone(),
             returned: Returned { carried, limit: None, left_out: 0, replaced: BTreeSet::new() },
@@ -117,7 +117,7 @@ impl Files {
             modes: BTreeMap::new(),
             opened: BTreeMap::new(),
         };
-        IncomingFiles { files: Arc::clone(self), placing: Some(placing), held: Vec::new(), held_bytes: 0 }
+        IncomingFiles { files: Arc::clone(self), writes: Some(writes), held: Vec::new(), held_bytes: 0 }
     }
 }
 
@@ -125,7 +125,7 @@ impl Files {
 pub(in crate::services) struct IncomingFiles {
     files: Arc<Files>,
     /// `None` after a failure.
-    placing: Option<Placing>,
+    writes: Option<IncomingWrites>,
     held: Vec<FileMessage>,
     held_bytes: usize,
 }
@@ -166,31 +166,31 @@ impl IncomingFiles {
     /// When the disk fails.
     pub(in crate::services) async fn finish(mut self) -> Result<Returned, Failure> {
         self.write_held(true).await?;
-        Ok(self.placing.map(|placing| placing.returned).unwrap_or_default())
+        Ok(self.writes.map(|writes| writes.returned).unwrap_or_default())
     }
 
     async fn write_held(&mut self, is_last: bool) -> Result<(), Failure> {
-        let Some(mut placing) = self.placing.take() else { return Ok(()) };
+        let Some(mut writes) = self.writes.take() else { return Ok(()) };
         let held = mem::take(&mut self.held);
         self.held_bytes = 0;
-        let conversation = placing.conversation.clone();
+        let conversation = writes.conversation.clone();
         let step = move |store: &dyn Storage| {
             for message in held {
                 if !matches!(message, FileMessage::Bytes(_)) {
                     // Why that one was not stored says nothing about this one.
-                    let done = placing.close(store);
-                    placing.judge(done)?;
+                    let done = writes.close(store);
+                    writes.note_error(done)?;
                 }
-                let done = placing.message(store, message);
-                placing.judge(done)?;
+                let done = writes.message(store, message);
+                writes.note_error(done)?;
             }
             if is_last {
-                let done = placing.close(store).and_then(|()| placing.set_modes(store));
-                placing.judge(done)?;
+                let done = writes.close(store).and_then(|()| writes.set_modes(store));
+                writes.note_error(done)?;
             }
-            Ok(placing)
+            Ok(writes)
         };
-        self.placing = Some(self.files.step(&conversation, step).await?);
+        self.writes = Some(self.files.step(&conversation, step).await?);
         Ok(())
     }
 }
@@ -216,7 +216,7 @@ struct Open {
 }
 
 /// Writes what comes back. Clients that write wait meanwhile.
-struct Placing {
+struct IncomingWrites {
     writer: Writer,
     conversation: ConversationKey,
     returned: Returned,
@@ -227,9 +227,9 @@ struct Placing {
     opened: BTreeMap<SafePath, u32>,
 }
 
-impl Placing {
+impl IncomingWrites {
     /// Notes why something was not written; an error of the disk ends all.
-    fn judge(&mut self, done: Result<(), Failure>) -> Result<(), Failure> {
+    fn note_error(&mut self, done: Result<(), Failure>) -> Result<(), Failure> {
         let Err(failure) = done else { return Ok(()) };
         self.open = None;
         match failure.code {
@@ -268,7 +268,7 @@ impl Placing {
                 self.writer.check(&space(&open.path, Some(open.bytes)))?;
                 open.file.append(&piece)?;
             }
-            FileMessage::Gone(path) => self.gone(store, &safe(&path)?)?,
+            FileMessage::Gone(path) => self.remove(store, &safe(&path)?)?,
             FileMessage::End { left_out } => self.returned.left_out += left_out,
             FileMessage::Taken { .. } => {}
         }
@@ -294,7 +294,7 @@ impl Placing {
         Ok(())
     }
 
-    fn gone(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
+    fn remove(&mut self, store: &dyn Storage, path: &SafePath) -> Result<(), Failure> {
         self.open_parents(store, path)?;
         let was = self.returned.carried.0.remove(path);
         let was_folder = was.is_some_and(|stamp| stamp.file.is_none());

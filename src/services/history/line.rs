@@ -20,7 +20,7 @@ pub(super) const LOST: &str = "The server ended while the program waited or ran,
 pub(super) const UNRECORDED: &str = "The database did not take how the program ended, so that is not known; it was \
                                      not run again: look at the files, then run it again.";
 
-pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max: usize) -> HistoryLine {
+pub(super) fn of_begin(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max: usize) -> HistoryLine {
     HistoryLine {
         run: run.run,
         conversation: run.conversation.clone(),
@@ -35,7 +35,7 @@ pub(super) fn begun(run: &BeginFacts<'_>, instance: InstanceId, source_bytes_max
     }
 }
 
-pub(super) fn over(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: usize, unix_ms: i64) -> HistoryLine {
+pub(super) fn of_end(run: &RunFacts<'_>, instance: InstanceId, source_bytes_max: usize, unix_ms: i64) -> HistoryLine {
     let end = LineEnd { unix_ms, files: files(run), ..run.end.map_or_else(|failure| failed(failure, run), ended) };
     HistoryLine { end: Some(end), ..begun(&run.begin, instance, source_bytes_max) }
 }

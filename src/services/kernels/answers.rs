@@ -21,24 +21,24 @@ pub(super) struct KernelSender {
 
 impl KernelSender {
     /// Learns the id from what the kernel sends. It is in each message from here on, so a long one is none.
-    pub(super) fn hear(&mut self, header: &Header) {
+    pub(super) fn learn_session(&mut self, header: &Header) {
         if self.session != header.session && header.session.len() <= ID_BYTES_MAX {
             self.session.clone_from(&header.session);
         }
     }
 
-    fn say(&self, channel: Channel, kind: &str, parent: Bytes, content: &Value) -> KernelMessage {
+    fn message(&self, channel: Channel, kind: &str, parent: Bytes, content: &Value) -> KernelMessage {
         KernelMessage { parent_header: parent, ..own_message(&self.session, channel, kind, content).1 }
     }
 
     /// The state of the kernel, for all.
     pub(super) fn status(&self, state: &str) -> KernelMessage {
-        self.say(Channel::Iopub, "status", Bytes::from_static(b"{}"), &json!({"execution_state": state}))
+        self.message(Channel::Iopub, "status", Bytes::from_static(b"{}"), &json!({"execution_state": state}))
     }
 
     /// A line beside the output of a cell.
     pub(super) fn note(&self, parent: Bytes, text: &str) -> KernelMessage {
-        self.say(Channel::Iopub, "stream", parent, &json!({"name": "stderr", "text": text}))
+        self.message(Channel::Iopub, "stream", parent, &json!({"name": "stderr", "text": text}))
     }
 
     /// What a cell is answered that is not executed.
@@ -50,8 +50,8 @@ impl KernelSender {
         let state = |state: &str| KernelMessage { parent_header: parent.clone(), ..self.status(state) };
         [
             state("busy"),
-            self.say(Channel::Iopub, "error", parent.clone(), &error),
-            self.say(Channel::Shell, "execute_reply", parent.clone(), &reply),
+            self.message(Channel::Iopub, "error", parent.clone(), &error),
+            self.message(Channel::Shell, "execute_reply", parent.clone(), &reply),
             state("idle"),
         ]
     }
@@ -65,7 +65,7 @@ mod tests {
     fn messages_are_of_the_kernels_session_unless_its_id_is_long() {
         let mut sender = KernelSender::default();
         for session in ["kernel", "x".repeat(1 << 20).as_str()] {
-            sender.hear(&Header { session: session.to_owned(), ..Header::default() });
+            sender.learn_session(&Header { session: session.to_owned(), ..Header::default() });
             assert_eq!(sender.status("idle").read_header().session, "kernel");
         }
     }

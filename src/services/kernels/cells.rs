@@ -37,7 +37,7 @@ pub(super) struct Cell {
 impl Cell {
     /// How long it was executed, so far or until it was over.
     pub(super) fn took(&self) -> Duration {
-        let over = || self.progress.over().unwrap_or_else(Instant::now);
+        let over = || self.progress.ended_at().unwrap_or_else(Instant::now);
         self.begun.map_or(Duration::ZERO, |(_, begun)| over() - begun)
     }
 }
@@ -142,14 +142,14 @@ impl Cells {
 
     /// When the next one is over, has a probe, or is not measured any more, as far as that is known.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let measured = self.unmeasured.front().and_then(|cell| Some(cell.progress.over()? + FIGURES_MAX));
+        let measured = self.unmeasured.front().and_then(|cell| Some(cell.progress.ended_at()? + FIGURES_MAX));
         self.open.iter().filter_map(|cell| cell.progress.due()).chain(measured).min()
     }
 
     /// The next one whose figures did not come in time. When they come, they are no other cell's.
     pub(super) fn take_late(&mut self) -> Option<Cell> {
         let now = Instant::now();
-        let is_late = |cell: &mut Cell| cell.progress.over().is_none_or(|over| over + FIGURES_MAX <= now);
+        let is_late = |cell: &mut Cell| cell.progress.ended_at().is_none_or(|over| over + FIGURES_MAX <= now);
         let late = self.unmeasured.pop_front_if(is_late);
         self.unclaimed += usize::from(late.is_some());
         late
@@ -172,7 +172,7 @@ impl Cells {
     /// Ends those that are over; how many.
     pub(super) fn end(&mut self) -> usize {
         let now = Instant::now();
-        let is_over = |cell: &mut Cell| cell.progress.over().is_some_and(|over| over <= now);
+        let is_over = |cell: &mut Cell| cell.progress.ended_at().is_some_and(|over| over <= now);
         let over: Vec<_> = self.open.extract_if(.., is_over).collect();
         self.question = self.question.take().filter(|(id, _)| over.iter().all(|cell| cell.id != *id));
         let count = over.len();

@@ -297,7 +297,7 @@ impl HubTask {
             }
             return;
         }
-        self.sender.hear(&header);
+        self.sender.learn_session(&header);
         if message.channel == Channel::Iopub {
             if matches!(header.msg_type.as_str(), "stream" | "display_data" | "execute_result" | "error") {
                 self.cells.printed(&parent.msg_id, || printed_bytes(&header.msg_type, &message.read_content()));
@@ -316,7 +316,7 @@ impl HubTask {
         if header.msg_type == "execute_reply" {
             self.cells.replied(&parent.msg_id, || message.read_content());
         }
-        self.cells.open.iter_mut().for_each(|cell| cell.progress.hear(message));
+        self.cells.open.iter_mut().for_each(|cell| cell.progress.observe(message));
         if let Some(asker) = self.cells.asker(&parent.msg_id, message.channel != Channel::Stdin) {
             self.deliver(Some(&asker), message);
         }

@@ -83,7 +83,7 @@ impl TurnState {
 
     /// Ends when the files of a held one are measured; the limit that they exceed, if it was not reported before. The
     /// next cell of its token may begin meanwhile.
-    pub(super) fn over(mut self) -> impl Future<Output = Option<DiskLimit>> + Send {
+    pub(super) fn finish(mut self) -> impl Future<Output = Option<DiskLimit>> + Send {
         if let Self::Held { turn, .. } = &mut self {
             turn.end_code();
         }

@@ -6,7 +6,7 @@ use super::{
     Rejected::{Expired, Malformed, Signature, TooFarAhead},
     *,
 };
-use crate::domain::fuzz_support::{Alteration, altered, cases};
+use crate::domain::fuzz_support::{Mutation, cases, mutated};
 
 const EXPIRES: i64 = 1_800_000_000;
 const CONVERSATION: &str = "conversation";
@@ -79,7 +79,7 @@ fn fuzz_altered_links() {
         let url = by.mint(&conversation, &path, EXPIRES);
         [CONVERSATION, PATH, &EXPIRES.to_string(), url.split_once("&sig=").expect("a signature").1].map(str::to_owned)
     });
-    let alterations = produce::<Vec<(u8, Alteration)>>().with().len(0..4_usize);
+    let alterations = produce::<Vec<(u8, Mutation)>>().with().len(0..4_usize);
     let inputs = (produce::<bool>(), alterations, produce::<Used>());
     check!().with_iterations(cases()).with_generator(inputs).for_each(|(by_both, alterations, used)| {
         let good = &minted[usize::from(*by_both)];
@@ -87,7 +87,7 @@ fn fuzz_altered_links() {
         let sent = good.each_ref().map(|field| {
             let own: Vec<_> = alterations.iter().filter(|(at, _)| at % 4 == number).map(|(_, how)| *how).collect();
             number += 1;
-            altered(field, &own)
+            mutated(field, &own)
         });
         let now = match *used {
             Used::Before(seconds) => EXPIRES - seconds,

@@ -62,7 +62,7 @@ impl Channels {
 
     /// Gives a sandbox, with or without channels, what takes its bytes; what is to be written, and the rest, which
     /// reports nothing where there are none.
-    pub(in crate::services) fn apart(
+    pub(in crate::services) fn split(
         channels: Option<Self>,
         taker: &mut Option<Incoming>,
     ) -> (Option<mpsc::Receiver<Bytes>>, ChannelsLink) {

@@ -155,7 +155,7 @@ impl SandboxGate {
 impl Gate for SandboxGate {
     async fn decide(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
         let decided = self.addresses(target).await;
-        decided.inspect_err(|refusal| self.over(NetworkUse::of(target.to_string(), Some(refusal.clone()))))
+        decided.inspect_err(|refusal| self.closed(NetworkUse::of(target.to_string(), Some(refusal.clone()))))
     }
 
     fn opens(&self, target: &Target) -> bool {
@@ -171,7 +171,7 @@ impl Gate for SandboxGate {
         } else {
             self.admitted(target, request)
         };
-        admitted.inspect_err(|refusal| self.over(NetworkUse::of(target.to_string(), Some(refusal.clone()))))
+        admitted.inspect_err(|refusal| self.closed(NetworkUse::of(target.to_string(), Some(refusal.clone()))))
     }
 
     fn secrets(&self, target: &Target) -> Vec<SandboxSecret> {
@@ -200,7 +200,7 @@ impl Gate for SandboxGate {
         calls.map_or_else(|| futures_util::stream::empty().boxed(), |calls| calls.answer(program, messages))
     }
 
-    fn over(&self, used: NetworkUse) {
+    fn closed(&self, used: NetworkUse) {
         let (conversation, language) = (self.conversation.clone(), self.language.clone());
         let decision = Decision { at_unix_ms: self.network.parts.clock.unix_ms(), conversation, language, used };
         self.network.parts.observer.connected(&decision);

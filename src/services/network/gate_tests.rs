@@ -315,7 +315,7 @@ async fn refusals_are_told_once_and_in_bounded_number() {
     assert_eq!((kept.len(), kept[0].used.target.as_str()), (500, "h39.example.org:443"));
     let other: Principal = "ann".parse().expect("an owner");
     assert!(gate.network.decisions.newest(&other, 10).is_empty());
-    gate.over(NetworkUse::of("a.example.com:443".to_owned(), Some(Refusal::Idle(target("a.example.com")))));
+    gate.closed(NetworkUse::of("a.example.com:443".to_owned(), Some(Refusal::Idle(target("a.example.com")))));
     assert!(gate.reporter.end().is_empty(), "an idle connection is an event alone");
 }
 

@@ -56,9 +56,9 @@ impl Limiters {
         let key = (name.to_owned(), owner.clone());
         Arc::new(move |bytes: u32| {
             let (limiter, clock, left) = (Arc::clone(&limiter), clock.clone(), Arc::clone(&left));
-            let mut unpaid = Unpaid { bytes, rate, limiter, clock, key: key.clone(), left };
+            let mut uncharged = UnchargedBytes { bytes, rate, limiter, clock, key: key.clone(), left };
             async move {
-                while let Some(wait) = unpaid.pay() {
+                while let Some(wait) = uncharged.charge() {
                     sleep(wait).await;
                 }
             }
@@ -69,7 +69,7 @@ impl Limiters {
 
 /// Bytes of a connection that have passed. Those that it has not paid for when it ends are left to the next ones of its
 /// owner: otherwise many short connections would pass them without a limit.
-struct Unpaid {
+struct UnchargedBytes {
     bytes: u32,
     rate: NonZeroU32,
     limiter: Arc<Limiter<DefaultClock>>,
@@ -78,9 +78,9 @@ struct Unpaid {
     left: Arc<Mutex<Left>>,
 }
 
-impl Unpaid {
+impl UnchargedBytes {
     /// Pays for as many bytes as are allowed now, first for those that others left; how long to wait for the next ones.
-    fn pay(&mut self) -> Option<Duration> {
+    fn charge(&mut self) -> Option<Duration> {
         let charge = |owed: &mut u32| {
             // No limit is less than a piece.
             while let Some(piece) = NonZeroU32::new(BYTES_PER_MINUTE_MIN.min(*owed)) {
@@ -93,7 +93,7 @@ impl Unpaid {
         };
         let mut all = self.left.lock();
         if let Some(left) = all.get_mut(&self.key) {
-            *left = LeftBytes { bytes: left.owed(), rate: self.rate, at: Instant::now() };
+            *left = LeftBytes { bytes: left.debt(), rate: self.rate, at: Instant::now() };
             let wait = charge(&mut left.bytes);
             if wait.is_some() {
                 return wait;
@@ -105,12 +105,12 @@ impl Unpaid {
     }
 }
 
-impl Drop for Unpaid {
+impl Drop for UnchargedBytes {
     fn drop(&mut self) {
-        if self.bytes > 0 && self.pay().is_some() {
+        if self.bytes > 0 && self.charge().is_some() {
             let mut all = self.left.lock();
             // An owner may never connect again, and there may be any number of owners.
-            all.retain(|_, left| left.owed() > 0);
+            all.retain(|_, left| left.debt() > 0);
             let none = LeftBytes { bytes: 0, rate: self.rate, at: Instant::now() };
             let left = all.entry(self.key.clone()).or_insert(none);
             left.bytes = left.bytes.saturating_add(self.bytes);
@@ -120,7 +120,7 @@ impl Drop for Unpaid {
 
 impl LeftBytes {
     /// The rate has paid for some while nothing passed: for what it allowed beside the burst of a minute that there is.
-    fn owed(&self) -> u32 {
+    fn debt(&self) -> u32 {
         let paid = u64::from(self.rate.get()) * self.at.elapsed().saturating_sub(BURST).as_secs() / BURST.as_secs();
         self.bytes.saturating_sub(paid.try_into().unwrap_or(u32::MAX))
     }

@@ -69,7 +69,7 @@ impl Inner {
         let executed = execute_auxiliary(&self.parts.sandboxes, auxiliary, breach, tell).await;
         let (outcome, [stdout, stderr]) = executed?;
         let refused = |why: String| Failure::new(Code::PackagesRefused, why);
-        let words = || last_words(&format!("{stdout}\n{stderr}"));
+        let words = || tail(&format!("{stdout}\n{stderr}"));
         match outcome.ended {
             Ended::Exited { code: 0 } => {}
             Ended::Cancelled => return Err(Failure::stopping()),
@@ -102,7 +102,7 @@ fn too_large(ceiling: Usage) -> Failure {
 }
 
 /// The end of what the tool said, which has the reason.
-fn last_words(words: &str) -> String {
+fn tail(words: &str) -> String {
     let words = words.trim();
     let skipped = words.chars().count().saturating_sub(WORDS_CHARS_MAX);
     words.chars().skip(skipped).collect()

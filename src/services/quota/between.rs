@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     ENTRY_BYTES, Quota, signed,
-    watch::{Look, Pace, Schedule},
+    watch::{DiskState, Pace, Schedule},
 };
 use crate::{
     domain::{ConversationKey, DiskLimit},
@@ -37,7 +37,7 @@ pub(super) const ENTRIES_BEYOND_MAX: u64 = 10_000;
 pub(super) struct BetweenPrograms {
     quota: Arc<Quota>,
     id: ConversationKey,
-    last: Option<Look>,
+    last: Option<DiskState>,
     /// The growth since the first walk that found a limit exceeded, in bytes.
     grown: Option<i64>,
     schedule: Schedule,
@@ -54,7 +54,7 @@ impl Quota {
         let mut files = BetweenPrograms::begin(self, id);
         loop {
             sleep(TICK).await;
-            let limit = if is_over(&files) { None } else { files.look().await };
+            let limit = if is_over(&files) { None } else { files.measure_if_due().await };
             // A program that began meanwhile has a watch of its own.
             if is_over(&files) {
                 files = BetweenPrograms::begin(files.quota, files.id);
@@ -70,7 +70,7 @@ impl Quota {
     }
 
     /// Measures all files of a conversation, up to that many. Blocks.
-    pub(super) fn look_at(&self, id: &ConversationKey) -> FsResult<Look> {
+    pub(super) fn measure_all(&self, id: &ConversationKey) -> FsResult<DiskState> {
         let (free, before) = (self.store.free()?, self.cached(id));
         let usage = self.store.open(id)?.map_or(Ok(Usage::default()), |there| there.usage(&self.walked_max()))?;
         let mut known = self.known.lock();
@@ -78,7 +78,7 @@ impl Quota {
         if known.usage(id) == before && !known.is_watched(id) {
             known.set(id, usage);
         }
-        Ok(Look { usage, free, growth_bytes: known.growth_bytes })
+        Ok(DiskState { usage, free, growth_bytes: known.growth_bytes })
     }
 }
 
@@ -88,16 +88,16 @@ impl BetweenPrograms {
     }
 
     /// Walks the tree if that is due, and judges what was found.
-    async fn look(&mut self) -> Option<DiskLimit> {
+    async fn measure_if_due(&mut self) -> Option<DiskLimit> {
         if !self.schedule.is_due(self.quota.is_urgent(self.last)) {
             return None;
         }
         let (quota, id, begun) = (Arc::clone(&self.quota), self.id.clone(), Instant::now());
-        let walk = tokio::task::spawn_blocking(move || quota.look_at(&id)).await;
-        self.schedule.walked(begun, &walk).map_or_else(|limit| limit, |look| self.judge(look))
+        let walk = tokio::task::spawn_blocking(move || quota.measure_all(&id)).await;
+        self.schedule.walked(begun, &walk).map_or_else(|limit| limit, |state| self.check(state))
     }
 
-    pub(super) fn judge(&mut self, now: Look) -> Option<DiskLimit> {
+    pub(super) fn check(&mut self, now: DiskState) -> Option<DiskLimit> {
         let last = self.last.replace(now);
         let free = DiskLimit::Free { min: self.quota.options.free_bytes_min };
         let limit = self.quota.limit(&now.usage).or_else(|| self.quota.is_full(&now.free).then_some(free));

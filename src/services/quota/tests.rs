@@ -9,7 +9,7 @@ use rustix::{
 
 use super::{
     between::{BetweenPrograms, ENTRIES_BEYOND_MAX},
-    watch::{Look, TICK, Watch},
+    watch::{DiskState, TICK, Watch},
     *,
 };
 use crate::{
@@ -39,8 +39,8 @@ fn usage(bytes: u64, entries: u64) -> Usage {
     Usage { bytes, entries }
 }
 
-fn look(bytes: u64, entries: u64, free: u64) -> Look {
-    Look { usage: usage(bytes, entries), free: usage(free, FREE_ENTRIES_MIN), growth_bytes: 0 }
+fn disk_state(bytes: u64, entries: u64, free: u64) -> DiskState {
+    DiskState { usage: usage(bytes, entries), free: usage(free, FREE_ENTRIES_MIN), growth_bytes: 0 }
 }
 
 #[tokio::test]
@@ -88,9 +88,9 @@ async fn reserve_refuses_when_the_disk_is_nearly_full() {
 #[test]
 fn judge_stops_the_program_that_exceeds_a_limit() {
     let (_root, _, quota) = quota(QuotaOptions { free_bytes_min: 1000, ..ROOM });
-    let sample = look;
+    let sample = disk_state;
     let (small, full) = (sample(1, 1, 1000), sample(1, 1, 999));
-    let no_names = Look { free: usage(u64::MAX, FREE_ENTRIES_MIN - 1), ..small };
+    let no_names = DiskState { free: usage(u64::MAX, FREE_ENTRIES_MIN - 1), ..small };
     let rows = [
         (None, sample(1 << 20, 10, 1000), None),
         (None, sample((1 << 20) + 1, 10, 1000), Some(DiskLimit::Bytes { max: 1 << 20 })),
@@ -105,7 +105,7 @@ fn judge_stops_the_program_that_exceeds_a_limit() {
         (Some(no_names), no_names, Some(DiskLimit::Free { min: 1000 })),
     ];
     for (before, now, expected) in rows {
-        assert_eq!(quota.judge(before.as_ref(), &now), expected, "{before:?} {now:?}");
+        assert_eq!(quota.check(before.as_ref(), &now), expected, "{before:?} {now:?}");
     }
 }
 
@@ -125,14 +125,14 @@ async fn breach_returns_when_a_limit_is_exceeded() {
 #[test]
 fn lost_space_is_unexplained_beyond_growth_quota_and_reserve() {
     let (_root, _, quota) = quota(QuotaOptions { free_bytes_min: 3 * MIB, ..ROOM });
-    let first = look(MIB / 2, 1, 100 * MIB);
+    let first = disk_state(MIB / 2, 1, 100 * MIB);
     // Half of the quota and the reserve may be lost without an explanation.
     let rest = 100 * MIB - 3 * MIB - MIB / 2;
-    assert!(!quota.is_unexplained(&first, &look(MIB / 2, 1, rest)));
-    assert!(quota.is_unexplained(&first, &look(MIB / 2, 1, rest - 1)));
-    assert!(!quota.is_unexplained(&first, &look(MIB / 4, 1, rest - 1)), "more of the quota is left");
-    assert!(!quota.is_unexplained(&first, &Look { growth_bytes: 1, ..look(MIB / 2, 1, rest - 1) }));
-    assert!(!quota.is_unexplained(&first, &look(MIB / 2, 1, 200 * MIB)), "the disk won space");
+    assert!(!quota.is_unexplained(&first, &disk_state(MIB / 2, 1, rest)));
+    assert!(quota.is_unexplained(&first, &disk_state(MIB / 2, 1, rest - 1)));
+    assert!(!quota.is_unexplained(&first, &disk_state(MIB / 4, 1, rest - 1)), "more of the quota is left");
+    assert!(!quota.is_unexplained(&first, &DiskState { growth_bytes: 1, ..disk_state(MIB / 2, 1, rest - 1) }));
+    assert!(!quota.is_unexplained(&first, &disk_state(MIB / 2, 1, 200 * MIB)), "the disk won space");
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn growth_that_is_seen_beyond_a_limit_ends_a_session_and_nothing_else_does() {
     ];
     for (walks, expected) in rows {
         let mut files = BetweenPrograms::begin(Arc::clone(&quota), id());
-        let judged = walks.map(|(used, entries, free)| files.judge(look(used * MIB, entries, free * MIB)));
-        assert_eq!(judged, [None, None, expected], "{walks:?}");
+        let checked = walks.map(|(used, entries, free)| files.check(disk_state(used * MIB, entries, free * MIB)));
+        assert_eq!(checked, [None, None, expected], "{walks:?}");
     }
 }
 
@@ -172,11 +172,11 @@ fn a_walk_between_programs_ends_and_so_does_a_session_with_more_entries() {
     let most = ROOM.entries_max + ENTRIES_BEYOND_MAX;
     fill(0..most);
     let mut files = BetweenPrograms::begin(Arc::clone(&quota), id());
-    assert_eq!(files.judge(quota.look_at(&id()).expect("walked")), None, "it may be as a cell left it");
+    assert_eq!(files.check(quota.measure_all(&id()).expect("walked")), None, "it may be as a cell left it");
     fill(most..most + 100);
-    let look = quota.look_at(&id()).expect("walked");
-    assert_eq!(look.usage.entries, most + 1, "it went no further");
-    assert_eq!(files.judge(look), Some(DiskLimit::Entries { max: ROOM.entries_max }));
+    let state = quota.measure_all(&id()).expect("walked");
+    assert_eq!(state.usage.entries, most + 1, "it went no further");
+    assert_eq!(files.check(state), Some(DiskLimit::Entries { max: ROOM.entries_max }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,22 +316,22 @@ async fn loss_of_free_space_ends_the_pause_between_two_walks() {
     let (store, quota) = on(&disk, 8 * MIB);
     let data = store.create(&id()).expect("a conversation").data().path;
     let mut watch = Watch::begin(quota, id());
-    assert_eq!(watch.look().await, None);
+    assert_eq!(watch.measure_if_due().await, None);
     let hour = tokio::time::Instant::now() + Duration::from_hours(1);
     watch.schedule.due = hour;
     let file = File::create(data.join("f")).expect("a file");
     let grow = |mib: u64| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mib * MIB).expect("its space");
     grow(4);
     assert_eq!(
-        (watch.look().await, watch.schedule.due),
+        (watch.measure_if_due().await, watch.schedule.due),
         (None, hour),
         "a walk for half of the quota or less is not due"
     );
     grow(9);
     watch.schedule.soonest = hour;
-    assert_eq!(watch.look().await, None, "walks in haste have a pause too");
+    assert_eq!(watch.measure_if_due().await, None, "walks in haste have a pause too");
     watch.schedule.soonest = tokio::time::Instant::now();
-    assert_eq!(watch.look().await, Some(DiskLimit::Bytes { max: 8 * MIB }));
+    assert_eq!(watch.measure_if_due().await, Some(DiskLimit::Bytes { max: 8 * MIB }));
 }
 
 #[tokio::test]

@@ -33,14 +33,14 @@ const PACE: Pace = Pace { factor: 20, pause_min: TICK, pause_max: Duration::from
 
 /// The state of the disk and of one conversation on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct DiskState {
     pub usage: Usage,
     pub free: Usage,
     /// The growth of all conversations together that measurements and writes have shown, in bytes.
     pub growth_bytes: i64,
 }
 
-impl Look {
+impl DiskState {
     /// What the disk lost since `first` beyond the growth that was shown, in bytes.
     pub(super) fn hidden_bytes(&self, first: &Self) -> i64 {
         signed(first.free.bytes) - signed(self.free.bytes) - (self.growth_bytes - first.growth_bytes)
@@ -51,8 +51,8 @@ pub(super) struct Watch {
     quota: Arc<Quota>,
     id: ConversationKey,
     /// Before the program began; `None` when the disk could not be asked.
-    first: Option<Look>,
-    last: Option<Look>,
+    first: Option<DiskState>,
+    last: Option<DiskState>,
     /// Looks in a row, at the files or during a walk at the free space, that left too much unexplained.
     unexplained: u32,
     pub(super) number: u64,
@@ -96,16 +96,16 @@ impl Schedule {
     pub(super) fn walked(
         &mut self,
         begun: Instant,
-        end: &Result<FsResult<Look>, JoinError>,
-    ) -> Result<Look, Option<DiskLimit>> {
+        end: &Result<FsResult<DiskState>, JoinError>,
+    ) -> Result<DiskState, Option<DiskLimit>> {
         let (now, took) = (Instant::now(), begun.elapsed());
         let Pace { factor, pause_min, pause_max, hasty_factor } = *self.pace;
         self.due = now + (took * factor).clamp(pause_min, pause_max);
         self.soonest = now + (took * hasty_factor).min(HASTY_MAX);
         match end {
-            Ok(Ok(look)) => {
+            Ok(Ok(state)) => {
                 self.closed = 0;
-                Ok(*look)
+                Ok(*state)
             }
             // A program that is just closing a folder is not yet stopped for it.
             Ok(Err(StorageError::Denied { .. })) => {
@@ -125,7 +125,7 @@ impl Quota {
         async move {
             loop {
                 sleep(TICK).await;
-                if let Some(limit) = watch.look().await {
+                if let Some(limit) = watch.measure_if_due().await {
                     return limit;
                 }
             }
@@ -133,7 +133,7 @@ impl Quota {
     }
 
     /// The free space is read first, so that growth during the walk is explained and not suspected.
-    pub(super) fn sample(&self, id: &ConversationKey, number: u64) -> FsResult<Look> {
+    pub(super) fn sample(&self, id: &ConversationKey, number: u64) -> FsResult<DiskState> {
         let free = self.store.free()?;
         let usage = self.measure(id)?;
         let mut known = self.known.lock();
@@ -142,22 +142,23 @@ impl Quota {
         if is_current {
             known.set(id, usage);
         }
-        let look = Look { usage, free, growth_bytes: known.growth_bytes };
+        let state = DiskState { usage, free, growth_bytes: known.growth_bytes };
         if is_current {
-            known.entry(id).begun = Some(look);
+            known.entry(id).begun = Some(state);
         }
-        Ok(look)
+        Ok(state)
     }
 
     /// Whether a program must be stopped. When the disk is nearly full, a program whose files grew is stopped at once
-    /// and any other at the next look: deleted files that are still open are not measured and may be the cause.
-    pub(super) fn judge(&self, before: Option<&Look>, now: &Look) -> Option<DiskLimit> {
+    /// and any other at the next walk: deleted files that are still open are not measured and may be the cause.
+    pub(super) fn check(&self, before: Option<&DiskState>, now: &DiskState) -> Option<DiskLimit> {
         let limit = self.limit(&now.usage);
         if limit.is_some() {
             return limit;
         }
-        let full = |look: &Look| self.is_full(&look.free);
-        let grew = |before: &Look| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
+        let full = |state: &DiskState| self.is_full(&state.free);
+        let grew =
+            |before: &DiskState| now.usage.bytes > before.usage.bytes || now.usage.entries > before.usage.entries;
         let to_blame = before.is_some_and(|before| full(before) || grew(before));
         (full(now) && to_blame).then_some(DiskLimit::Free { min: self.options.free_bytes_min })
     }
@@ -168,7 +169,7 @@ impl Quota {
     }
 
     /// Whether the disk is nearly full, or lost half of what the conversation may still take since `before`.
-    pub(super) fn is_urgent(&self, before: Option<Look>) -> bool {
+    pub(super) fn is_urgent(&self, before: Option<DiskState>) -> bool {
         let (Some(before), Ok(free)) = (before, self.store.free()) else { return false };
         let room = self.options.bytes_max.saturating_sub(before.usage.bytes);
         before.free.bytes.saturating_sub(free.bytes) > room / 2 || self.is_full(&free)
@@ -176,7 +177,7 @@ impl Quota {
 
     /// Whether the disk lost more since `first` than the growth that was shown, the remaining quota of this
     /// conversation and the reserve, which is the operator's allowance for other users of the disk.
-    pub(super) fn is_unexplained(&self, first: &Look, now: &Look) -> bool {
+    pub(super) fn is_unexplained(&self, first: &DiskState, now: &DiskState) -> bool {
         let QuotaOptions { bytes_max, free_bytes_min, .. } = self.options;
         now.hidden_bytes(first) > signed(bytes_max.saturating_sub(now.usage.bytes).saturating_add(free_bytes_min))
     }
@@ -190,7 +191,7 @@ impl Watch {
         let (number, alone) = (known.newest, known.watched.is_empty());
         known.watched.insert(number, id.clone());
         let usage = known.usage(&id).unwrap_or_else(|| known.closed_usage(&id));
-        let first = free.ok().map(|free| Look { usage, free, growth_bytes: known.growth_bytes });
+        let first = free.ok().map(|free| DiskState { usage, free, growth_bytes: known.growth_bytes });
         if let Some(first) = first {
             known.entry(&id).begun = Some(first);
         }
@@ -200,7 +201,7 @@ impl Watch {
     }
 
     /// Walks the tree if that is due, and judges what was found.
-    pub(super) async fn look(&mut self) -> Option<DiskLimit> {
+    pub(super) async fn measure_if_due(&mut self) -> Option<DiskLimit> {
         let is_urgent = self.unexplained > 0 || self.quota.is_urgent(self.last.or(self.first));
         if !self.schedule.is_due(is_urgent) {
             return None;
@@ -210,23 +211,27 @@ impl Watch {
     }
 
     /// Judges by a walk; until it ends, and where it fails, by the free space.
-    pub(super) async fn follow(&mut self, begun: Instant, mut walk: JoinHandle<FsResult<Look>>) -> Option<DiskLimit> {
+    pub(super) async fn follow(
+        &mut self,
+        begun: Instant,
+        mut walk: JoinHandle<FsResult<DiskState>>,
+    ) -> Option<DiskLimit> {
         let mut last = self.last.or(self.first);
         let end = loop {
             if let Ok(end) = timeout(TICK, &mut walk).await {
                 break end;
             }
-            if let Some(limit) = self.judge_free(&mut last) {
+            if let Some(limit) = self.check_free(&mut last) {
                 return Some(limit);
             }
         };
         match self.schedule.walked(begun, &end) {
             Ok(now) => {
                 let before = self.last.replace(now);
-                self.judge(before, now)
+                self.check(before, now)
             }
             Err(limit) => {
-                let limit = limit.or_else(|| self.judge_free(&mut last));
+                let limit = limit.or_else(|| self.check_free(&mut last));
                 self.last = last;
                 limit
             }
@@ -234,15 +239,15 @@ impl Watch {
     }
 
     /// Judges by the free space, with the usage that the last walk found.
-    fn judge_free(&mut self, last: &mut Option<Look>) -> Option<DiskLimit> {
+    fn check_free(&mut self, last: &mut Option<DiskState>) -> Option<DiskLimit> {
         let (before, free) = ((*last)?, self.quota.store.free().ok()?);
-        let now = Look { free, growth_bytes: self.quota.known.lock().growth_bytes, ..before };
+        let now = DiskState { free, growth_bytes: self.quota.known.lock().growth_bytes, ..before };
         *last = Some(now);
-        self.judge(Some(before), now)
+        self.check(Some(before), now)
     }
 
-    fn judge(&mut self, before: Option<Look>, now: Look) -> Option<DiskLimit> {
-        let limit = self.quota.judge(before.as_ref(), &now);
+    fn check(&mut self, before: Option<DiskState>, now: DiskState) -> Option<DiskLimit> {
+        let limit = self.quota.check(before.as_ref(), &now);
         let alone = self.alone && self.quota.known.lock().newest == self.number;
         let suspect = alone && self.first.is_some_and(|first| self.quota.is_unexplained(&first, &now));
         self.unexplained = if suspect { self.unexplained + 1 } else { 0 };

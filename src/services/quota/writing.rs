@@ -23,9 +23,9 @@ pub(in crate::services) struct Writer {
 
 /// What has arrived for each conversation.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals(HashMap<ConversationKey, Usage>);
+pub(super) struct ArrivingBytes(HashMap<ConversationKey, Usage>);
 
-impl Arrivals {
+impl ArrivingBytes {
     pub(super) fn of(&self, id: &ConversationKey) -> Usage {
         self.0.get(id).copied().unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl Arrivals {
 
 /// The reservation of one upload. Dropping it releases what it holds.
 #[derive(Debug)]
-pub(in crate::services) struct Arrival {
+pub(in crate::services) struct UploadReservation {
     quota: Arc<Quota>,
     conversation: ConversationKey,
     held: Usage,
@@ -61,7 +61,7 @@ pub(in crate::services) struct Arrival {
     is_closed: bool,
 }
 
-impl Drop for Arrival {
+impl Drop for UploadReservation {
     fn drop(&mut self) {
         if self.held == Usage::default() {
             return;
@@ -92,9 +92,13 @@ impl Quota {
     }
 
     /// The reservation of an upload that begins; `is_counted` as in `IncomingFile`.
-    pub(in crate::services) fn arrival(self: &Arc<Self>, conversation: &ConversationKey, is_counted: bool) -> Arrival {
+    pub(in crate::services) fn arrival(
+        self: &Arc<Self>,
+        conversation: &ConversationKey,
+        is_counted: bool,
+    ) -> UploadReservation {
         let (quota, conversation) = (Arc::clone(self), conversation.clone());
-        Arrival { quota, conversation, held: Usage::default(), is_counted, is_closed: false }
+        UploadReservation { quota, conversation, held: Usage::default(), is_counted, is_closed: false }
     }
 
     /// Checks the owner's quota. Before a refusal, what may have shrunk is measured again. Blocks.
@@ -199,7 +203,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Self::reserve`].
-    pub(in crate::services) fn admit(&self, arrival: &mut Arrival, whole: &Usage) -> Result<(), Failure> {
+    pub(in crate::services) fn admit(&self, arrival: &mut UploadReservation, whole: &Usage) -> Result<(), Failure> {
         let Self { quota, conversation, .. } = self;
         let more = whole.less(&arrival.held);
         if arrival.is_counted {
@@ -226,7 +230,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Self::reserve`].
-    pub(in crate::services) fn settle(&self, arrival: &mut Arrival) -> Result<(), Failure> {
+    pub(in crate::services) fn settle(&self, arrival: &mut UploadReservation) -> Result<(), Failure> {
         let there = self.check_room(&Usage::default())?;
         if !arrival.is_counted {
             let (mut known, held) = (self.quota.known.lock(), mem::take(&mut arrival.held));

@@ -149,8 +149,8 @@ pub(super) fn token_ended(by: Option<&Started>) -> impl Future<Output = ()> + Se
     }
 }
 
-/// The admission of the isolation check, which takes no capacity, no slot and no part of a rate from clients: each of its
-/// sandboxes may take long to start.
+/// The admission of the isolation check, which takes no capacity, no slot and no part of a rate from clients: each of
+/// its sandboxes may take long to start.
 pub(super) fn admission_of_checks() -> Admission {
     Admission::new(AdmissionOptions {
         slots: CHECKS_AT_ONCE,

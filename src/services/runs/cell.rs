@@ -2,9 +2,9 @@
 //! none.
 //!
 //! A run that is a cell waits for its turn like every run; its program goes to the session's kernel, and its displays
-//! become files of the conversation. Code that is not a run has a turn: a run's admission, position in the queue and slot,
-//! its conversation's disk limit, and its line in the audit log. A turn is of one token: that of the client whose code
-//! it is for.
+//! become files of the conversation. Code that is not a run has a turn: a run's admission, position in the queue and
+//! slot, its conversation's disk limit, and its line in the audit log. A turn is of one token: that of the client whose
+//! code it is for.
 
 use std::sync::Arc;
 

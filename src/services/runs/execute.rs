@@ -118,7 +118,7 @@ pub(super) async fn execute(
         code.clone()
     };
     let (control, control_receiver) = mpsc::channel(1);
-    let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
+    let (outgoing, link) = Channels::split(channels, &mut sandbox.channels);
     let writing = stdin::write(stdin_stream, request, !framed, control_receiver, more_stdin, outgoing);
     let mut writing = Box::pin(writing);
     let mut execution = Execution {

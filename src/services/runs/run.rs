@@ -344,7 +344,7 @@ impl Run {
     /// [`Code::TooLarge`]: crate::domain::error::Code::TooLarge
     pub async fn send_input(&self, bytes: Bytes, last: bool) -> Result<(), Failure> {
         if self.result.get().is_some() {
-            return Err(stdin::over());
+            return Err(stdin::input_closed());
         }
         let complete = || stdin::closed("its input was complete; begin a run with `stdinOpen` to send it more");
         self.stdin.as_ref().ok_or_else(complete)?.send(bytes, last).await

@@ -80,13 +80,13 @@ impl StdinSender {
         let wanted = u32::try_from(taken).unwrap_or(u32::MAX);
         let room = match timeout(ROOM_WAIT, Arc::clone(&self.room).acquire_many_owned(wanted)).await {
             Ok(Ok(room)) => room,
-            Ok(Err(_)) => return Err(over()),
+            Ok(Err(_)) => return Err(input_closed()),
             Err(_) => return Err(full()),
         };
         let mut queue = self.queue.lock();
         let Queue { pieces, lines } = queue.as_mut().ok_or_else(|| closed("its end was already sent"))?;
         if pieces.is_closed() {
-            return Err(over());
+            return Err(input_closed());
         }
         if lines.as_mut().is_some_and(|lines| !lines.take(&bytes)) {
             let why = "The piece makes a line longer than a cell takes: send a shorter line, or write the data to a \
@@ -95,7 +95,7 @@ impl StdinSender {
         }
         // An empty piece is nothing to write; only the end may come with it.
         if !bytes.is_empty() {
-            pieces.send(Piece { bytes, _room: room }).map_err(|_| over())?;
+            pieces.send(Piece { bytes, _room: room }).map_err(|_| input_closed())?;
         }
         if last {
             *queue = None;
@@ -132,7 +132,7 @@ pub(super) fn closed(why: &str) -> Failure {
     Failure::new(Code::InputClosed, format!("The program takes no input: {why}."))
 }
 
-pub(super) fn over() -> Failure {
+pub(super) fn input_closed() -> Failure {
     closed("the run is over")
 }
 

@@ -115,7 +115,7 @@ impl RunTask {
         let service = Arc::clone(&self.service);
         self.service.tasks.spawn(async move {
             tokio::select! {
-                () = service.parts.sandboxes.janitor.gone(sandbox) => {}
+                () = service.parts.sandboxes.janitor.destroyed(sandbox) => {}
                 () = service.cancel_all.cancelled() => {}
             }
             drop(permit);

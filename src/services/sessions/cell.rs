@@ -149,7 +149,7 @@ impl Sessions {
 }
 
 /// Interrupts what a kernel executes in these steps. Ends when it should have reacted.
-pub(super) async fn urge(kernel: &Kernel) {
+pub(super) async fn interrupt_in_steps(kernel: &Kernel) {
     let begun = Instant::now();
     let steps = async {
         kernel.interrupt().await;
@@ -247,7 +247,7 @@ impl Execution<'_> {
     async fn interrupt(&mut self, inner: &Arc<Inner>) {
         let session = self.session;
         // First in the selection: a cell that prints without a pause does not hold it up.
-        let mut urging = pin!(urge(&session.kernel));
+        let mut urging = pin!(interrupt_in_steps(&session.kernel));
         while !self.progress.is_complete() {
             tokio::select! {
                 biased;
@@ -276,7 +276,7 @@ impl Execution<'_> {
     async fn kernel_gone(&mut self, inner: &Arc<Inner>) -> SessionEnd {
         let end = inner.ended(self.session).await;
         if !matches!(end, SessionEnd::Kernel(_) | SessionEnd::Lost) {
-            self.say_end(end);
+            self.report_end(end);
         }
         end
     }
@@ -284,11 +284,11 @@ impl Execution<'_> {
     /// Ends the session, so that the next caller does not find it, and says why: the verdict only tells of the cell.
     fn end_session(&mut self, inner: &Arc<Inner>, end: SessionEnd) {
         inner.end(self.session, end);
-        self.say_end(end);
+        self.report_end(end);
     }
 
     /// Says after the cell's output why its session ended.
-    fn say_end(&mut self, end: SessionEnd) {
+    fn report_end(&mut self, end: SessionEnd) {
         (self.sink)(EventKind::Output(StreamKind::Stderr, format!("[{}]\n", end.sentence()).into()));
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Inner, SessionEnd, Sessions,
-    cell::urge,
+    cell::interrupt_in_steps,
     kernel::{Kernel, own_message},
     message::{Channel, KernelMessage},
     queue::Following,
@@ -99,7 +99,7 @@ impl Sessions {
     pub(in crate::services) fn stop_cell(&self, link: &KernelLink) -> impl Future<Output = ()> + Send + use<> {
         let (inner, session) = (Arc::clone(&self.0), Arc::clone(&link.session));
         async move {
-            urge(&session.kernel).await;
+            interrupt_in_steps(&session.kernel).await;
             inner.end(&session, session.kernel.end_of_silence());
         }
     }

@@ -112,7 +112,7 @@ impl Kernel {
         };
         let request = frames::request(&[], &start, &[], true);
         let (stdin, mut sandbox) = attach(started);
-        let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
+        let (outgoing, link) = Channels::split(channels, &mut sandbox.channels);
         let reporter = Arc::clone(&link.reporter);
         let task = KernelTask {
             sandbox,

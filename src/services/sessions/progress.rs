@@ -70,7 +70,7 @@ impl Progress {
     }
 
     /// When it is over, as soon as that is known.
-    pub(in crate::services) fn over(&self) -> Option<Instant> {
+    pub(in crate::services) fn ended_at(&self) -> Option<Instant> {
         self.over
     }
 
@@ -99,7 +99,7 @@ impl Progress {
 
     /// Takes a message. Where the kernel answers the probe first, the cell gets no reply. An error is the bridge's
     /// answer, for a kernel that does not read: it executes the cell.
-    pub(in crate::services) fn hear(&mut self, message: &KernelMessage) {
+    pub(in crate::services) fn observe(&mut self, message: &KernelMessage) {
         let is_to_probe = |probe: &String| message.channel == Channel::Shell && message.read_parent().msg_id == *probe;
         if self.probe.as_ref().is_some_and(is_to_probe) && message.read_content()["status"] != "error" {
             self.reply(&Value::Null);
@@ -161,14 +161,14 @@ mod tests {
     async fn a_cell_is_over_at_its_reply_and_its_idle_status_in_any_order_or_a_second_after_its_reply() {
         let now = Instant::now();
         let mut progress = replied();
-        assert_eq!((progress.over(), progress.is_complete()), (Some(now + IDLE_GRACE), false));
+        assert_eq!((progress.ended_at(), progress.is_complete()), (Some(now + IDLE_GRACE), false));
         progress.idle();
-        assert_eq!((progress.over(), progress.is_complete()), (Some(now), true));
+        assert_eq!((progress.ended_at(), progress.is_complete()), (Some(now), true));
         let mut forged = Progress::default();
         forged.idle();
-        assert_eq!((forged.over(), forged.is_complete()), (None, false), "its code may run on");
+        assert_eq!((forged.ended_at(), forged.is_complete()), (None, false), "its code may run on");
         forged.reply(&json!({"status": "ok"}));
-        assert_eq!((forged.over(), forged.is_complete()), (Some(now), true));
+        assert_eq!((forged.ended_at(), forged.is_complete()), (Some(now), true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -184,17 +184,17 @@ mod tests {
             parent_header: parent.clone(),
             ..KernelMessage::new(channel, &json!({}), &json!({"status": status}))
         };
-        silent.hear(&answer(Channel::Shell, &Bytes::from_static(b"{}"), "ok"));
-        silent.hear(&answer(Channel::Iopub, &probe.header, "ok"));
-        silent.hear(&answer(Channel::Shell, &probe.header, "error"));
+        silent.observe(&answer(Channel::Shell, &Bytes::from_static(b"{}"), "ok"));
+        silent.observe(&answer(Channel::Iopub, &probe.header, "ok"));
+        silent.observe(&answer(Channel::Shell, &probe.header, "error"));
         assert!(!silent.has_replied());
-        silent.hear(&answer(Channel::Shell, &probe.header, "ok"));
+        silent.observe(&answer(Channel::Shell, &probe.header, "ok"));
         assert_eq!((silent.is_complete(), silent.ended(None)), (true, Ok(Ended::Exited { code: 1 })));
         let mut late = Progress::default();
         late.idle();
         let probe = late.next_probe().await.expect("a probe");
         late.reply(&json!({"status": "ok"}));
-        late.hear(&answer(Channel::Shell, &probe.header, "ok"));
+        late.observe(&answer(Channel::Shell, &probe.header, "ok"));
         assert_eq!((late.next_probe().await, late.ended(None)), (None, Ok(OK)), "its code ran on");
     }
 

@@ -19,7 +19,7 @@ use tokio::{
 use super::{
     SessionEnd, SessionState, SessionView, Setup,
     kernel::Kernel,
-    share::{self, Holding, Limits, NoCapacity},
+    share::{self, Limits, MemoryUse, NoCapacity},
 };
 use crate::{
     domain::{
@@ -376,14 +376,14 @@ impl State {
     }
 
     /// What the sessions that are open, or being opened, may use.
-    fn held(&self) -> Vec<Holding> {
-        let open = self.open.values().map(|session| Holding {
+    fn held(&self) -> Vec<MemoryUse> {
+        let open = self.open.values().map(|session| MemoryUse {
             owner: Some(session.conversation.owner.clone()),
             bytes: session.memory_bytes_max,
             idle: (!session.is_busy()).then(|| (session.id, session.used())),
         });
         let reserved = self.reserved.iter().map(|(owner, bytes)| (owner.clone(), *bytes));
-        open.chain(reserved.map(|(owner, bytes)| Holding { owner, bytes, idle: None })).collect()
+        open.chain(reserved.map(|(owner, bytes)| MemoryUse { owner, bytes, idle: None })).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::domain::{Principal, SessionId};
 
 /// Memory that is in use, in bytes.
 #[derive(Debug, Clone)]
-pub(super) struct Holding {
+pub(super) struct MemoryUse {
     /// `None` for a kernel that is started ahead.
     pub owner: Option<Principal>,
     pub bytes: u64,
@@ -49,7 +49,7 @@ pub(super) enum NoCapacity {
 /// would hold then, or as much where this owner has none; where there is none, the least recently used one of this
 /// owner.
 pub(super) fn ends(
-    mut held: Vec<Holding>,
+    mut held: Vec<MemoryUse>,
     who: &Principal,
     bytes: u64,
     limits: Limits,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     struct Model {
-        held: Vec<Holding>,
+        held: Vec<MemoryUse>,
         begun: Instant,
     }
 
@@ -110,7 +110,7 @@ mod tests {
         /// Sessions by owner, bytes and, for an idle one, when it was used last.
         fn of(sessions: &[(&str, u64, Option<u64>)]) -> Self {
             let begun = Instant::now();
-            let held = sessions.iter().map(|&(owner, bytes, used)| Holding {
+            let held = sessions.iter().map(|&(owner, bytes, used)| MemoryUse {
                 owner: Some(owner.parse().expect("an owner")),
                 bytes,
                 idle: used.map(|used| (SessionId::new(), begun + Duration::from_secs(used))),
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn memory_of_no_owner_is_in_use() {
         let mut model = Model::of(&[("ann", 2, Some(1))]);
-        model.held.push(Holding { owner: None, bytes: 2, idle: None });
+        model.held.push(MemoryUse { owner: None, bytes: 2, idle: None });
         assert_eq!(model.ends("ann", 1, Limits { all: 4, owner: 4 }), Ok(vec![1]));
     }
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{Refusal, SignIn, documents::is_document};
 use crate::{
-    domain::path::misleads,
+    domain::path::is_misleading,
     ports::{database::in_time, sign_in::RegisteredClient},
     services::tokens::{digest, fresh},
 };
@@ -141,7 +141,7 @@ fn plain(redirect: &str, scheme: &str) -> Option<Uri> {
 
 pub(super) fn shown_name(name: &str) -> String {
     // Joiners are part of file names, and here they could make one name look like another.
-    let is_shown = |c: &char| !misleads(*c) && !matches!(c, '\u{200c}' | '\u{200d}');
+    let is_shown = |c: &char| !is_misleading(*c) && !matches!(c, '\u{200c}' | '\u{200d}');
     let name: String = name.trim().chars().filter(is_shown).take(NAME_CHARS_MAX).collect();
     if name.is_empty() { "A client without a name".to_owned() } else { name }
 }

@@ -17,7 +17,7 @@ use crate::{
     },
     ports::{
         database::in_time,
-        sign_in::{Code, Exchange, Pair, Redemption, RegisteredClient},
+        sign_in::{Code, Exchange, Redemption, RegisteredClient, TokenPair},
     },
     services::tokens::{NewToken, digest, fresh},
 };
@@ -175,7 +175,7 @@ impl SignIn {
         self.check_resources(&request.resources)?;
         let (access, refresh) = (fresh(CONNECTION_MARK), fresh(REFRESH_MARK));
         let now = self.now();
-        let pair = Pair {
+        let pair = TokenPair {
             access: digest(access.expose_secret().as_bytes()),
             access_expires_unix_ms: now + millis(self.options.access),
             refresh: digest(refresh.expose_secret().as_bytes()),

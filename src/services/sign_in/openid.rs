@@ -56,7 +56,7 @@ impl AdditionalClaims for OtherClaims {}
 impl OpenIdOptions {
     /// Whether a claim is missing that decides. Providers may give claims at the endpoint `UserInfo` only (OpenID
     /// Connect Core, 5.4).
-    fn lacks(&self, claims: &Map<String, Value>) -> bool {
+    fn is_missing_claims(&self, claims: &Map<String, Value>) -> bool {
         let asks_for_email = self.allowed.iter().any(|entry| subject(entry).is_none());
         let has_email = claims.contains_key("email") && claims.contains_key("email_verified");
         self.named(claims).is_none() || (asks_for_email && !has_email && !self.is_allowed(claims))
@@ -132,7 +132,7 @@ impl SignIn {
             Refusal::NotAllowed
         })?;
         let mut claims = payload(&token.to_string()).ok_or(Refusal::NotAllowed)?;
-        if openid.lacks(&claims) {
+        if openid.is_missing_claims(&claims) {
             // Without the endpoint what the token says is all there is.
             if let Ok(request) = client.user_info(answer.access_token().clone(), Some(vouched.subject().clone())) {
                 add(&mut claims, self.user_info(request).await?);

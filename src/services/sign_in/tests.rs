@@ -10,7 +10,7 @@ use crate::{
     domain::{Grant, TokenDigest, TokenRecord, clock::PacedClock},
     ports::{
         observer::Observers,
-        sign_in::{Code, Exchange, Pair, Redemption},
+        sign_in::{Code, Exchange, Redemption, TokenPair},
         web::{NamedBy, WebError},
     },
 };
@@ -36,7 +36,7 @@ impl SignInStore for Hanging {
         unreachable!()
     }
 
-    async fn redeem(&self, _: &Redemption, _: &Pair, _: i64) -> DbResult<Exchange> {
+    async fn redeem(&self, _: &Redemption, _: &TokenPair, _: i64) -> DbResult<Exchange> {
         unreachable!()
     }
 
@@ -44,7 +44,7 @@ impl SignInStore for Hanging {
         unreachable!()
     }
 
-    async fn rotate(&self, _: &TokenDigest, _: &str, _: &Pair, _: i64, _: i64) -> DbResult<Exchange> {
+    async fn rotate(&self, _: &TokenDigest, _: &str, _: &TokenPair, _: i64, _: i64) -> DbResult<Exchange> {
         unreachable!()
     }
 

@@ -100,7 +100,7 @@ impl Tokens {
         }
         let record = of.record.clone();
         let grant = Grant { scopes, ..record.grant.clone() };
-        let acts_as = Some(Arc::new(of.lent(TokenRecord { owner, grant, ..record })));
+        let acts_as = Some(Arc::new(of.with_record(TokenRecord { owner, grant, ..record })));
         known.access.insert(token, Access { connection: subject, expires_unix_ms, acts_as });
     }
 }

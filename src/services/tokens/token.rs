@@ -80,7 +80,7 @@ impl Token {
     }
 
     /// The same token with another record, for so long as a token of its issuer is valid.
-    pub(super) fn lent(&self, record: TokenRecord) -> Self {
+    pub(super) fn with_record(&self, record: TokenRecord) -> Self {
         Self { expired: self.ended.child_token(), ..self.replaced(record) }
     }
 

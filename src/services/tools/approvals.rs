@@ -60,7 +60,7 @@ pub struct Approvals {
 
 /// Who answers a question, and by what.
 #[derive(Debug, Clone)]
-pub struct Decider {
+pub struct Approver {
     pub who: Principal,
     /// May answer questions of every owner.
     pub is_operator: bool,
@@ -68,7 +68,7 @@ pub struct Decider {
     pub by: &'static str,
 }
 
-impl Decider {
+impl Approver {
     /// The only owner whose questions this is about; `None` for those of all.
     fn owner(&self) -> Option<&str> {
         (!self.is_operator).then(|| self.who.name())
@@ -175,7 +175,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`Code::DatabaseUnavailable`].
-    pub async fn list(&self, by: &Decider, open: bool) -> Result<Vec<Approval>, Failure> {
+    pub async fn list(&self, by: &Approver, open: bool) -> Result<Vec<Approval>, Failure> {
         let now = self.clock.unix_ms();
         Ok(in_time(self.store.approvals(by.owner(), open, now, LISTED_MAX)).await?)
     }
@@ -184,7 +184,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
-    pub async fn get(&self, by: &Decider, id: ApprovalId) -> Result<Approval, Failure> {
+    pub async fn get(&self, by: &Approver, id: ApprovalId) -> Result<Approval, Failure> {
         let found = in_time(self.store.approval(id, by.owner())).await?;
         found.ok_or_else(|| Failure::new(Code::NotFound, "There is no such question: it is over, or never was."))
     }
@@ -193,7 +193,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`Code::NotFound`] also where it was answered or is over, [`Code::DatabaseUnavailable`].
-    pub async fn answer(&self, by: &Decider, id: ApprovalId, answer: Answered) -> Result<Approval, Failure> {
+    pub async fn answer(&self, by: &Approver, id: ApprovalId, answer: Answered) -> Result<Approval, Failure> {
         let owner = self.get(by, id).await?.call.conversation.owner;
         let now = self.clock.unix_ms();
         let expires = match answer {
@@ -216,7 +216,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`Code::NotFound`], [`Code::DatabaseUnavailable`].
-    pub async fn revoke(&self, by: &Decider, id: ApprovalId) -> Result<(), Failure> {
+    pub async fn revoke(&self, by: &Approver, id: ApprovalId) -> Result<(), Failure> {
         let owner = self.get(by, id).await?.call.conversation.owner;
         if !in_time(self.store.revoke(id, self.clock.unix_ms())).await? {
             return Err(Failure::new(Code::NotFound, "Nothing of it stands any more."));
@@ -230,7 +230,7 @@ impl Approvals {
         self.waiting.of(&id, Notify::new).notify_waiters();
     }
 
-    fn observe(&self, by: &Decider, action: AdminAction, owner: &Principal, subject: &str) {
+    fn observe(&self, by: &Approver, action: AdminAction, owner: &Principal, subject: &str) {
         let facts = AdminFacts { at_unix_s: self.clock.unix_s(), action, by: &by.who, owner: Some(owner), subject };
         self.observer.administered(&facts);
     }

@@ -18,7 +18,7 @@ use tracing::debug;
 use super::{
     Inner,
     approvals::Reply,
-    server::{Defined, Live},
+    server::{Defined, ServerHandle},
 };
 use crate::{
     domain::{
@@ -107,7 +107,7 @@ impl From<Failure> for CallFailure {
 }
 
 /// A call that is decided on.
-struct Wish<'a> {
+struct PendingCall<'a> {
     program: &'a Program,
     server: &'a str,
     tool: &'a str,
@@ -166,8 +166,8 @@ impl Inner {
             begun: Instant::now(),
         };
         let called = async {
-            let wish = Wish { program, server: &server, tool: &tool, arguments: &arguments, text: &text };
-            let (live, defined) = self.permitted(&wish).await?;
+            let pending = PendingCall { program, server: &server, tool: &tool, arguments: &arguments, text: &text };
+            let (live, defined) = self.permitted(&pending).await?;
             let Value::Object(arguments) = Arc::unwrap_or_clone(arguments) else {
                 unreachable!("it was made of an object")
             };
@@ -185,15 +185,15 @@ impl Inner {
 
     /// The tool, where the call may be made now. After each question everything is looked up again: the server may be
     /// gone, the rules and the tool may be others.
-    async fn permitted(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>), CallFailure> {
-        let &Wish { program, server, text, .. } = wish;
+    async fn permitted(&self, pending: &PendingCall<'_>) -> Result<(Arc<ServerHandle>, Arc<Defined>), CallFailure> {
+        let &PendingCall { program, server, text, .. } = pending;
         if !program.reporter.count(ALL, self.calls_per_run_max) {
             let why = format!("More than {} calls of tools in one run or cell.", self.calls_per_run_max);
             return Err(CallFailure::refused("tool_limit", why));
         }
         let mut is_counted = false;
         loop {
-            let (live, defined, rule) = self.find_tool(wish).await?;
+            let (live, defined, rule) = self.find_tool(pending).await?;
             let rule = rule.map(|at| (at, &live.server.rules[at]));
             let action = rule.map_or_else(|| without_rule(&defined.tool), |(_, rule)| rule.text.action);
             let name = &defined.tool.name;
@@ -202,7 +202,7 @@ impl Inner {
                 return Err(CallFailure::denied(format!("A rule of {server} denies this call of {shown}.")));
             }
             if let (Some((at, rule)), false) = (rule, is_counted) {
-                count(&self.rates, wish, at, &rule.text)?;
+                count(&self.rates, pending, at, &rule.text)?;
                 is_counted = true;
             }
             if action == Action::Allow {
@@ -227,8 +227,11 @@ impl Inner {
     }
 
     /// The tool, for which the arguments are valid, and the number of the rule for the call.
-    async fn find_tool(&self, wish: &Wish<'_>) -> Result<(Arc<Live>, Arc<Defined>, Option<usize>), CallFailure> {
-        let &Wish { program, server, tool, arguments, text } = wish;
+    async fn find_tool(
+        &self,
+        pending: &PendingCall<'_>,
+    ) -> Result<(Arc<ServerHandle>, Arc<Defined>, Option<usize>), CallFailure> {
+        let &PendingCall { program, server, tool, arguments, text } = pending;
         let owner = &program.conversation.owner;
         let live = self.server(owner, server)?;
         let definitions = live.definitions().await?;
@@ -294,8 +297,8 @@ impl Inner {
 }
 
 /// Counts a call for the rule of this number, which lets it pass. One that is refused counts for neither limit.
-fn count(rates: &Limiters, wish: &Wish<'_>, number: usize, rule: &RuleText) -> Result<(), CallFailure> {
-    let &Wish { program, server, .. } = wish;
+fn count(rates: &Limiters, pending: &PendingCall<'_>, number: usize, rule: &RuleText) -> Result<(), CallFailure> {
+    let &PendingCall { program, server, .. } = pending;
     let name = format!("{server} {number}");
     if let Some(max) = rule.per_run
         && !program.reporter.count(&name, max)
@@ -354,8 +357,8 @@ mod tests {
 
     /// Why a call of this run does not pass under a rule of the server `up`.
     fn refused(rates: &Limiters, program: &Program, rule: &RuleText) -> Option<String> {
-        let wish = Wish { program, server: "up", tool: "echo", arguments: &Arc::default(), text: "{}" };
-        count(rates, &wish, 0, rule).err().map(|refusal| refusal.why)
+        let pending = PendingCall { program, server: "up", tool: "echo", arguments: &Arc::default(), text: "{}" };
+        count(rates, &pending, 0, rule).err().map(|refusal| refusal.why)
     }
 
     #[test]

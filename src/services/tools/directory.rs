@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     sandboxed::SandboxedServers,
-    server::{Live, ServerConnectors},
+    server::{ServerConnectors, ServerHandle},
 };
 use crate::{
     domain::{
@@ -24,9 +24,9 @@ use crate::{
 const SECRET_BYTES_MAX: usize = 8 << 10;
 
 /// The tool servers that hold now.
-pub type Directory = Registry<Live>;
+pub type Directory = Registry<ServerHandle>;
 
-impl Definition for Live {
+impl Definition for ServerHandle {
     const KIND: DefinitionKind = DefinitionKind::ToolServer;
     const NOUN: &'static str = "tool server";
     const MADE_MAX: usize = 100;
@@ -65,13 +65,13 @@ impl Directory {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let connectors = ServerConnectors { upstreams, sandboxed };
-        let live = |(server, secret)| Live::new(server, secret, connectors.clone(), CancellationToken::new());
+        let live = |(server, secret)| ServerHandle::new(server, secret, connectors.clone(), CancellationToken::new());
         let configured: Vec<_> = configured.into_iter().map(live).collect();
         Self::with(configured, store, clock, connectors)
     }
 
     /// Those that an owner's programs may call.
-    pub(super) fn of(&self, who: &Principal) -> Vec<Arc<Live>> {
+    pub(super) fn of(&self, who: &Principal) -> Vec<Arc<ServerHandle>> {
         self.all().into_iter().filter(|live| live.server.is_for(who.name())).collect()
     }
 
@@ -80,13 +80,13 @@ impl Directory {
         !who.is_self_test() && self.all().iter().any(|live| live.server.is_for(who.name()))
     }
 
-    pub(super) fn find(&self, who: &Principal, name: &str) -> Option<Arc<Live>> {
+    pub(super) fn find(&self, who: &Principal, name: &str) -> Option<Arc<ServerHandle>> {
         self.by_name(name).filter(|live| live.server.is_for(who.name()))
     }
 
     /// Ends connections that are not used, where they hold a sandbox.
-    pub(super) fn rest(&self) {
-        self.all().iter().for_each(|live| live.rest());
+    pub(super) fn close_idle(&self) {
+        self.all().iter().for_each(|live| live.close_idle());
     }
 
     /// Ends every connection that holds a sandbox.
@@ -117,9 +117,9 @@ impl Directory {
             return Err(Failure::argument("secret", why));
         }
         // A secret does not follow a server to another address.
-        let kept = |known: Option<&Live>| {
+        let kept = |known: Option<&ServerHandle>| {
             let same = known.filter(|live| live.server.identity() == server.identity());
-            secret.or(same.map(Live::secret)).unwrap_or_default().to_owned()
+            secret.or(same.map(ServerHandle::secret)).unwrap_or_default().to_owned()
         };
         self.store(server.name.as_str(), text, kept).await?;
         Ok(server.name.to_string())

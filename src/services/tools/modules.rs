@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::{
     Inner,
-    server::{Defined, Definitions, Live},
+    server::{Defined, Definitions, ServerHandle},
 };
 use crate::{
     domain::{
@@ -157,7 +157,7 @@ impl Inner {
         language: ModuleLanguage,
     ) -> Result<Source, Failure> {
         let live = self.server(who, server)?;
-        let definitions = live.definitions().await.map_err(|error| away(&live, &error.to_string()))?;
+        let definitions = live.definitions().await.map_err(|error| unavailable(&live, &error.to_string()))?;
         let module = match tool {
             None => String::new(),
             Some(tool) => find(&definitions, tool).ok_or_else(|| no_tool(server, tool))?.module.clone(),
@@ -251,7 +251,7 @@ fn no_tool(server: &str, tool: &str) -> Failure {
     Failure::new(Code::NotFound, why)
 }
 
-pub(super) fn away(live: &Live, why: &str) -> Failure {
+pub(super) fn unavailable(live: &ServerHandle, why: &str) -> Failure {
     let why: String = why.chars().filter(|c| !c.is_control()).take(400).collect();
     Failure::new(Code::ToolUnavailable, format!("The tools of `{}` are not known: {why}.", live.name()))
 }

@@ -163,7 +163,7 @@ impl Opener {
         let channels = access.map(|access| parts.network.open(access, &conversation, &runner.language));
         let request = self.request(&runner.language, channels.as_ref());
         let (stdin, mut sandbox) = attach(started);
-        let (outgoing, link) = Channels::apart(channels, &mut sandbox.channels);
+        let (outgoing, link) = Channels::split(channels, &mut sandbox.channels);
         let (ours, theirs) = duplex(PIPE_BYTES);
         let opener = self.clone();
         tasks.spawn(async move {

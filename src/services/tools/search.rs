@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{
     Tools,
     modules::ModuleLanguage,
-    server::{Defined, Definitions, Live, ServerState},
+    server::{Defined, Definitions, ServerHandle, ServerState},
 };
 use crate::domain::{
     Failure, Principal,
@@ -61,7 +61,7 @@ pub struct Found {
 }
 
 /// A tool that matches, with its server.
-type Match = (Arc<Live>, Arc<Definitions>, Arc<Defined>);
+type Match = (Arc<ServerHandle>, Arc<Definitions>, Arc<Defined>);
 
 impl Tools {
     /// Tools for some words, of the servers that answer in time.
@@ -106,7 +106,7 @@ impl Tools {
 }
 
 /// The tools with the highest scores. Blocks for up to a second, where there are many long descriptions.
-fn best(words: &[String], answered: Vec<(Arc<Live>, Arc<Definitions>)>, limit: usize) -> Vec<Match> {
+fn best(words: &[String], answered: Vec<(Arc<ServerHandle>, Arc<Definitions>)>, limit: usize) -> Vec<Match> {
     let mut found = Vec::new();
     for (live, definitions) in answered {
         found.extend(definitions.tools.iter().filter_map(|defined| {

@@ -56,7 +56,7 @@ pub struct ServerConnectors {
 }
 
 /// A tool server, and its connection where there is one.
-pub struct Live {
+pub struct ServerHandle {
     pub server: Arc<ToolServer>,
     secret: SecretString,
     connectors: ServerConnectors,
@@ -64,7 +64,7 @@ pub struct Live {
     used: Lock<Instant>,
     /// Why it could not be reached, and when.
     away: Lock<Option<(Instant, UpstreamError)>>,
-    definitions: Known<Definitions>,
+    definitions: Cached<Definitions>,
     /// The right to read them without a caller who waits.
     reading: Arc<Semaphore>,
     at_once: Semaphore,
@@ -154,19 +154,19 @@ impl Definitions {
 type Read<T> = (Instant, Result<Arc<T>, UpstreamError>);
 
 /// A server's description of itself. Callers that arrive during a read wait for it.
-struct Known<T> {
+struct Cached<T> {
     last: Mutex<Option<Read<T>>>,
     /// The server says that it is another now.
     is_stale: Arc<AtomicBool>,
 }
 
-impl<T> Default for Known<T> {
+impl<T> Default for Cached<T> {
     fn default() -> Self {
         Self { last: Mutex::new(None), is_stale: Arc::default() }
     }
 }
 
-impl<T> Known<T> {
+impl<T> Cached<T> {
     /// Says that what is known does not count any more.
     fn forgetter(&self) -> Arc<dyn Fn() + Send + Sync> {
         let is_stale = Arc::clone(&self.is_stale);
@@ -208,7 +208,7 @@ pub struct ServerState {
     pub error: Option<String>,
 }
 
-impl Live {
+impl ServerHandle {
     pub(super) fn new(
         server: ToolServer,
         secret: SecretString,
@@ -222,7 +222,7 @@ impl Live {
             connection: Mutex::new(None),
             used: Lock::new(Instant::now()),
             away: Lock::new(None),
-            definitions: Known::default(),
+            definitions: Cached::default(),
             reading: Arc::new(Semaphore::new(1)),
             at_once: Semaphore::new(AT_ONCE_MAX),
             shares: Shares::new(OWNER_AT_ONCE_MAX),
@@ -317,7 +317,7 @@ impl Live {
     }
 
     /// Ends the connection to one in a sandbox that is not used.
-    pub(super) fn rest(&self) {
+    pub(super) fn close_idle(&self) {
         let is_sandboxed = matches!(self.server.endpoint, Endpoint::Sandbox(_));
         let is_unused = self.used.lock().elapsed() > IDLE_MAX;
         if is_sandboxed

@@ -5,8 +5,8 @@
 //! sandbox is known. So a refusal is remembered from two sources that come before that:
 //!
 //! * inotify reports a change of the counter. From Linux 6.10 on it does not for version 1 of control groups.
-//! * [`Watched::look`] reads the counter of version 1. It is called when output arrives (a refused program usually
-//!   prints an error, and a framed runner reports its end) and before a sandbox is killed.
+//! * [`Watched::read_counter`] reads the counter of version 1. It is called when output arrives (a refused program
+//!   usually prints an error, and a framed runner reports its end) and before a sandbox is killed.
 //!
 //! Without access to the control groups the answer is "no". Spawns nothing; the descriptors are closed with the engine.
 
@@ -63,7 +63,7 @@ impl Forks {
     /// To be called before a sandbox is killed, since its control group is gone afterwards.
     pub(super) fn killing(&self, id: SandboxId) {
         if let Some(watched) = self.watched.lock().get_mut(&id) {
-            watched.look();
+            watched.read_counter();
             watched.killed = true;
         }
     }
@@ -103,7 +103,7 @@ fn folder(parent: &str) -> PathBuf {
 
 impl Watched {
     /// Reads the counter of version 1.
-    fn look(&mut self) {
+    fn read_counter(&mut self) {
         if self.refused {
             return;
         }
@@ -130,9 +130,9 @@ impl Refusals {
     }
 
     /// Reads the counter on each call, for a stream of output.
-    pub(super) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
+    pub(super) fn counter_reader(&self) -> impl Fn() + Send + Sync + use<> {
         let (forks, id) = (Arc::clone(&self.forks), self.id);
-        move || forks.watched.lock().get_mut(&id).into_iter().for_each(Watched::look)
+        move || forks.watched.lock().get_mut(&id).into_iter().for_each(Watched::read_counter)
     }
 
     /// Whether the sandbox was refused a process until now.
@@ -140,7 +140,7 @@ impl Refusals {
         let mut all = self.forks.watched.lock();
         self.forks.drain_inotify(&mut all);
         all.get_mut(&self.id).is_some_and(|watched| {
-            watched.look();
+            watched.read_counter();
             watched.refused
         })
     }
@@ -226,7 +226,7 @@ mod tests {
         refusals.follow_group("bomb");
         // No event is reported, as on Linux 6.10 and later.
         forks.watched.lock().get_mut(&id).expect("it is watched").watch = None;
-        refusals.looker()();
+        refusals.counter_reader()();
         assert!(!refusals.seen());
         fs::write(group.join("pids.events"), "max 3\n").expect("a change");
         assert!(!refusals.killed());

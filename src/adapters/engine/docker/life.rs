@@ -46,8 +46,8 @@ pub(super) async fn start(engine: &DockerEngine, spec: &SandboxSpec) -> Result<S
     let refusals = engine.forks.watch(spec.id);
     call::within("start", time.start, docker.start_container(&name, None)).await?;
     refusals.follow_group(&container);
-    let look = refusals.looker();
-    let output = output.inspect(move |_| look());
+    let read_counter = refusals.counter_reader();
+    let output = output.inspect(move |_| read_counter());
     let streams_over = CancellationToken::new();
     let watch =
         ExitWatch { docker: docker.clone(), id: spec.id, time: *time, refusals, streams_over: streams_over.clone() };
@@ -129,7 +129,7 @@ struct ExitWatch {
 
 /// The state of the container.
 #[derive(Debug, PartialEq, Eq)]
-enum Look {
+enum ContainerStatus {
     Running,
     Ended {
         status: i32,
@@ -137,7 +137,7 @@ enum Look {
     },
     Gone,
     /// Nothing answers at the engine's address.
-    Away,
+    Unavailable,
     /// The engine does not answer in time, or not sensibly.
     Unknown,
 }
@@ -153,26 +153,31 @@ impl ExitWatch {
                 waited = self.wait() => waited,
             };
             broke_off |= waited.is_none();
-            let look = match (self.look().await, waited) {
-                (Look::Away | Look::Unknown, None) => {
-                    self.look_while(self.time.lost, |look| matches!(look, Look::Away | Look::Unknown)).await
+            let state = match (self.inspect().await, waited) {
+                (ContainerStatus::Unavailable | ContainerStatus::Unknown, None) => {
+                    self.inspect_while(self.time.lost, |state| {
+                        matches!(state, ContainerStatus::Unavailable | ContainerStatus::Unknown)
+                    })
+                    .await
                 }
-                (look, _) => look,
+                (state, _) => state,
             };
             // An engine that shuts down refuses calls and ends its containers, so the exit may be its doing.
-            broke_off |= look == Look::Away;
-            let (status, oom_killed) = match (look, waited) {
-                (Look::Ended { oom_killed, status }, waited) => {
+            broke_off |= state == ContainerStatus::Unavailable;
+            let (status, oom_killed) = match (state, waited) {
+                (ContainerStatus::Ended { oom_killed, status }, waited) => {
                     let status = waited.unwrap_or(status);
                     (status, oom_killed || (status == KILLED && self.reports_oom().await))
                 }
                 // Removed, or the engine became unavailable, after it had reported the status.
                 (_, Some(status)) => (status, false),
-                (Look::Running, None) => {
+                (ContainerStatus::Running, None) => {
                     sleep(PAUSE_FIRST).await;
                     continue;
                 }
-                (Look::Gone | Look::Away | Look::Unknown, None) => return Err(EngineError::Lost { id: self.id }),
+                (ContainerStatus::Gone | ContainerStatus::Unavailable | ContainerStatus::Unknown, None) => {
+                    return Err(EngineError::Lost { id: self.id });
+                }
             };
             return Ok(Exit { status, oom_killed, process_limit_hit: self.refusals.seen(), broke_off });
         }
@@ -192,30 +197,35 @@ impl ExitWatch {
         }
     }
 
-    async fn look(&self) -> Look {
+    async fn inspect(&self) -> ContainerStatus {
         let name = self.id.to_string();
         match call::within("inspect", self.time.answer, self.docker.inspect_container(&name, None)).await {
-            Ok(container) => container.state.map_or(Look::Unknown, |state| read(&state)),
-            Err(error) if call::status(&error) == Some(404) => Look::Gone,
-            Err(EngineError::Unavailable { .. }) => Look::Away,
-            Err(_) => Look::Unknown,
+            Ok(container) => container.state.map_or(ContainerStatus::Unknown, |state| read(&state)),
+            Err(error) if call::status(&error) == Some(404) => ContainerStatus::Gone,
+            Err(EngineError::Unavailable { .. }) => ContainerStatus::Unavailable,
+            Err(_) => ContainerStatus::Unknown,
         }
     }
 
     /// Whether the engine reports, a little later, that a sandbox was killed for memory that we did not kill.
     async fn reports_oom(&self) -> bool {
-        let is_open = |look: &Look| !self.refusals.killed() && matches!(look, Look::Ended { oom_killed: false, .. });
+        let is_open = |state: &ContainerStatus| {
+            !self.refusals.killed() && matches!(state, ContainerStatus::Ended { oom_killed: false, .. })
+        };
         !self.refusals.killed()
-            && matches!(self.look_while(OOM_REPORT_MAX, is_open).await, Look::Ended { oom_killed: true, .. })
+            && matches!(
+                self.inspect_while(OOM_REPORT_MAX, is_open).await,
+                ContainerStatus::Ended { oom_killed: true, .. }
+            )
     }
 
     /// Inspects with growing pauses while the state is as described and until the time is up.
-    async fn look_while(&self, limit: Duration, goes_on: impl Fn(&Look) -> bool) -> Look {
+    async fn inspect_while(&self, limit: Duration, goes_on: impl Fn(&ContainerStatus) -> bool) -> ContainerStatus {
         let until = Instant::now() + limit;
         let mut pause = PAUSE_FIRST;
         loop {
             sleep(pause).await;
-            let seen = self.look().await;
+            let seen = self.inspect().await;
             if !goes_on(&seen) || Instant::now() >= until {
                 return seen;
             }
@@ -224,11 +234,11 @@ impl ExitWatch {
     }
 }
 
-fn read(state: &ContainerState) -> Look {
+fn read(state: &ContainerState) -> ContainerStatus {
     match (state.running, state.exit_code.and_then(status)) {
-        (Some(true), _) => Look::Running,
-        (Some(false), Some(status)) => Look::Ended { status, oom_killed: state.oom_killed == Some(true) },
-        _ => Look::Unknown,
+        (Some(true), _) => ContainerStatus::Running,
+        (Some(false), Some(status)) => ContainerStatus::Ended { status, oom_killed: state.oom_killed == Some(true) },
+        _ => ContainerStatus::Unknown,
     }
 }
 
@@ -326,9 +336,9 @@ mod tests {
             oom_killed: Some(oom_killed),
             ..ContainerState::default()
         };
-        assert_eq!(read(&state(true, 0, false)), Look::Running);
-        assert_eq!(read(&state(false, 137, true)), Look::Ended { status: 137, oom_killed: true });
-        assert_eq!(read(&state(false, -1, false)), Look::Unknown);
-        assert_eq!(read(&ContainerState::default()), Look::Unknown);
+        assert_eq!(read(&state(true, 0, false)), ContainerStatus::Running);
+        assert_eq!(read(&state(false, 137, true)), ContainerStatus::Ended { status: 137, oom_killed: true });
+        assert_eq!(read(&state(false, -1, false)), ContainerStatus::Unknown);
+        assert_eq!(read(&ContainerState::default()), ContainerStatus::Unknown);
     }
 }

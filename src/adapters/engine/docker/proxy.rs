@@ -268,7 +268,7 @@ impl Inner {
 
     /// The containers that this server may see. One that does not read them must not keep others from theirs.
     async fn list(&self, allowed: &Allowed, unread: CancellationToken) -> Result<Response<Body>, Denied> {
-        let permit = Arc::clone(&self.lists).acquire_owned().await.map_err(Denied::away)?;
+        let permit = Arc::clone(&self.lists).acquire_owned().await.map_err(Denied::unavailable)?;
         let answer = forward::send(&self.socket, allowed, forward::body(Vec::new())).await?;
         if answer.status() != StatusCode::OK {
             return Ok(answer);

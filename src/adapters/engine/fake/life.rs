@@ -95,7 +95,7 @@ impl Life {
         let framed = spec.own_init;
         let exit = exit_of(spec.id, exit, &quirks);
         let actor = Actor { data, output: Some(output), quirks, framed, cpu_millis, answers };
-        tokio::spawn(play(input, actor, kill, ended));
+        tokio::spawn(run_program(input, actor, kill, ended));
         let sandbox =
             Sandbox { id: spec.id, stdin: Box::pin(stdin), output: ReceiverStream::new(pieces).boxed(), exit };
         (Arc::new(life), sandbox)
@@ -154,7 +154,12 @@ pub(super) struct Actor {
     answers: Answers,
 }
 
-async fn play(mut input: DuplexStream, mut actor: Actor, kill: CancellationToken, ended: watch::Sender<Option<Exit>>) {
+async fn run_program(
+    mut input: DuplexStream,
+    mut actor: Actor,
+    kill: CancellationToken,
+    ended: watch::Sender<Option<Exit>>,
+) {
     let mut exit = Exit { status: 0, oom_killed: false, process_limit_hit: false, broke_off: false };
     let program = async {
         if actor.framed {

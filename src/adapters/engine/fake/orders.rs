@@ -68,7 +68,7 @@ impl FakeEngine {
     }
 
     /// Lists a sandbox that this engine never started: what an earlier life of a server, or another server, left.
-    pub fn plant(&self, listed: Listed) {
+    pub fn add_leftover(&self, listed: Listed) {
         self.state().sandboxes.insert(listed.id, Record { listed, life: None });
     }
 

@@ -1,7 +1,7 @@
 //! Random faults of an engine from a seed. The same seed and the same calls give the same faults.
 //!
-//! Decides only; the engine acts on it between `storm` and `calm`. The faults are those of real engines: no answer, a
-//! late answer, success without an effect, a lost exit, lost output.
+//! Decides only; the engine acts on it between `inject_faults` and `stop_faults`. The faults are those of real engines:
+//! no answer, a late answer, success without an effect, a lost exit, lost output.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ pub(super) const STALL: Duration = Duration::from_secs(5);
 
 /// What happens to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gust {
+pub(super) enum CallFault {
     /// Nothing.
-    Calm,
+    Healthy,
     /// The connection is reset.
     Reset,
     /// It is not answered in time.
@@ -23,31 +23,31 @@ pub(super) enum Gust {
     Lie,
 }
 
-/// A storm on its way (`SplitMix64`, for it needs no state but a number).
+/// Chooses faults (`SplitMix64`, whose only state is a number).
 #[derive(Debug)]
-pub(super) struct Storm(u64);
+pub(super) struct FaultGenerator(u64);
 
 impl FakeEngine {
     /// From now on calls are reset, stall and lie by chance, and sandboxes lose their output and their ends: the same
     /// for the same seed, as long as calls come in the same order.
-    pub fn storm(&self, seed: u64) {
-        self.faults().storm = Some(Storm(seed));
+    pub fn inject_faults(&self, seed: u64) {
+        self.faults().storm = Some(FaultGenerator(seed));
     }
 
-    /// The storm is over. What it has done stays done.
-    pub fn calm(&self) {
+    /// From now on calls are answered again. What was done stays done.
+    pub fn stop_faults(&self) {
         self.faults().storm = None;
     }
 }
 
-impl Storm {
+impl FaultGenerator {
     /// What happens to the next call.
-    pub(super) fn gust(&mut self) -> Gust {
+    pub(super) fn next_fault(&mut self) -> CallFault {
         match self.below(20) {
-            0 | 1 => Gust::Reset,
-            2 => Gust::Stall,
-            3 => Gust::Lie,
-            _ => Gust::Calm,
+            0 | 1 => CallFault::Reset,
+            2 => CallFault::Stall,
+            3 => CallFault::Lie,
+            _ => CallFault::Healthy,
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) async fn start(engine: &KubernetesEngine, spec: &SandboxSpec) -> Resu
     let connection = attach_to(engine, spec).await?;
     let (mut stdin, output) = attach::streams(connection, spec.id, life.clone(), engine.options.time.lost).await;
     if spec.own_init {
-        greet(&mut stdin, engine.options.time.answer).await?;
+        send_attached(&mut stdin, engine.options.time.answer).await?;
     }
     Ok(Sandbox { id: spec.id, stdin, output, exit: until_ended(spec.id, watch, life).boxed() })
 }
@@ -155,7 +155,7 @@ async fn attach_to(engine: &KubernetesEngine, spec: &SandboxSpec) -> Result<kube
 }
 
 /// Tells process 1 that the server is attached.
-pub(super) async fn greet(stdin: &mut Stdin, limit: Duration) -> Result<(), EngineError> {
+pub(super) async fn send_attached(stdin: &mut Stdin, limit: Duration) -> Result<(), EngineError> {
     let greeted = async {
         stdin.write_all(&ATTACHED[..]).await?;
         stdin.flush().await

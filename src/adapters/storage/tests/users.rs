@@ -145,7 +145,7 @@ fn what_root_makes_in_a_root_belongs_to_its_owner() {
     // Of a server that runs as a third user.
     fs::create_dir(root.path().join(".trash")).expect("a folder");
     chown(root.path().join(".trash"), Some(77), Some(77)).expect("given");
-    let storage = DiskStorage::beside(root.path(), users()).expect("a root");
+    let storage = DiskStorage::shared(root.path(), users()).expect("a root");
     let unassigned = format!(".nameless/{}", storage.instance());
     for name in [".instance-2", ".incoming", &incoming(&storage), ".nameless", &unassigned, ".checks"] {
         assert_eq!(uid(root.path().join(name)), 4242, "{name}");

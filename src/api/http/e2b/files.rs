@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{InSandbox, a_file, below_data};
+use super::{NamedSandbox, a_file, below_data};
 use crate::{
     api::http::{Answer, ApiError, Form, Query, Reply, RequestBody, Room, files as downloads, listed, multipart},
     domain::{Code, Failure, FileEntry, SafePath, text::rfc3339},
@@ -31,7 +31,7 @@ struct Named {
 }
 
 /// The bytes of a file.
-pub(super) async fn read(sandbox: InSandbox, Query(AtPath { path }): Query<AtPath>) -> Reply {
+pub(super) async fn read(sandbox: NamedSandbox, Query(AtPath { path }): Query<AtPath>) -> Reply {
     let path = a_file("path", &path.unwrap_or_default())?;
     let download = sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent)?;
     Ok(downloads::present_to(&sandbox.call.method, &sandbox.call.headers, &download))
@@ -40,7 +40,7 @@ pub(super) async fn read(sandbox: InSandbox, Query(AtPath { path }): Query<AtPat
 /// Writes the body, or each file of a form. As there, a form names each path once: the first file that has it is
 /// written, and a second one is refused.
 pub(super) async fn write(
-    sandbox: InSandbox,
+    sandbox: NamedSandbox,
     Query(AtPath { path }): Query<AtPath>,
     body: RequestBody,
 ) -> Answer<Vec<Value>> {
@@ -89,7 +89,7 @@ async fn named(body: RequestBody) -> Result<Option<SafePath>, Failure> {
 }
 
 /// What is in a folder, to a depth.
-pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Reply {
+pub(super) async fn list(sandbox: NamedSandbox, body: RequestBody) -> Reply {
     let Named { path, depth, .. } = body.lenient().await?;
     let folder = below_data("path", &path.unwrap_or_default())?;
     let depth = usize::try_from(depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
@@ -105,7 +105,7 @@ pub(super) async fn list(sandbox: InSandbox, body: RequestBody) -> Reply {
 }
 
 /// A file or a folder.
-pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn stat(sandbox: NamedSandbox, body: RequestBody) -> Answer<Value> {
     let Some(path) = named(body).await? else { return Ok(Json(json!({"entry": entry(None, None)}))) };
     let entry = match sandbox.call.parts.files.open(&sandbox.key, &path).await.map_err(absent) {
         Ok(file) => entry(Some(&path), Some((file.size, file.modified_unix_s))),
@@ -123,14 +123,14 @@ pub(super) async fn stat(sandbox: InSandbox, body: RequestBody) -> Answer<Value>
 }
 
 /// Deletes a file, or a folder with all it holds.
-pub(super) async fn remove(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn remove(sandbox: NamedSandbox, body: RequestBody) -> Answer<Value> {
     let path = a_file("path", &body.lenient::<Named>().await?.path.unwrap_or_default())?;
     sandbox.call.parts.files.delete(&sandbox.key, &path, None).await.map_err(absent)?;
     Ok(Json(json!({})))
 }
 
 /// Makes a folder. One that is there is 409, which the SDK expects.
-pub(super) async fn make_dir(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn make_dir(sandbox: NamedSandbox, body: RequestBody) -> Answer<Value> {
     let there = || ApiError {
         status: Some(StatusCode::CONFLICT),
         ..ApiError::new(Code::NotAFile, "The folder is there already.")
@@ -149,7 +149,7 @@ fn unusable(failure: Failure) -> Failure {
 }
 
 /// Renames a file or a folder. A file that has the path is replaced, as there.
-pub(super) async fn rename(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn rename(sandbox: NamedSandbox, body: RequestBody) -> Answer<Value> {
     let Named { source, destination, .. } = body.lenient().await?;
     let from = a_file("source", &source.unwrap_or_default())?;
     let to = a_file("destination", &destination.unwrap_or_default())?;

@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{InSandbox, below_data};
+use super::{NamedSandbox, below_data};
 use crate::{
     api::{
         http::{Answer, Path, Reply, RequestBody, json, no_content},
@@ -73,7 +73,7 @@ struct Open {
 }
 
 /// Runs a cell. A client that goes away interrupts it.
-pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Reply {
+pub(super) async fn execute(sandbox: NamedSandbox, body: RequestBody) -> Reply {
     // Without capacity the body is not read.
     sandbox.call.parts.runs.check_capacity(&sandbox.key.owner)?;
     let Execute { code, context_id, language, env_vars } = body.lenient().await?;
@@ -85,7 +85,7 @@ pub(super) async fn execute(sandbox: InSandbox, body: RequestBody) -> Reply {
         Some(id) => sandbox.context(&id)?,
         None => sandbox.session(language).await?,
     };
-    let (InSandbox { call, key, .. }, SessionView { session, language, .. }) = (sandbox, view);
+    let (NamedSandbox { call, key, .. }, SessionView { session, language, .. }) = (sandbox, view);
     let run = call.begin(RunRequest {
         session: Some(CellSession::Open(session)),
         ..RunRequest::new(key.clone(), language, code.into())
@@ -182,7 +182,7 @@ fn result(display: &Display) -> Value {
 }
 
 /// Opens the session of a language.
-pub(super) async fn open(sandbox: InSandbox, body: RequestBody) -> Answer<Value> {
+pub(super) async fn open(sandbox: NamedSandbox, body: RequestBody) -> Answer<Value> {
     sandbox.call.parts.runs.check_capacity(&sandbox.key.owner)?;
     let Open { language, cwd } = body.lenient().await?;
     if cwd.as_deref().map(|cwd| below_data("cwd", cwd)).transpose()?.flatten().is_some() {
@@ -192,22 +192,22 @@ pub(super) async fn open(sandbox: InSandbox, body: RequestBody) -> Answer<Value>
 }
 
 /// The sessions of a sandbox.
-pub(super) async fn list(sandbox: InSandbox) -> Json<Vec<Value>> {
+pub(super) async fn list(sandbox: NamedSandbox) -> Json<Vec<Value>> {
     let all = sandbox.call.parts.sessions.list(&sandbox.key.owner, Some(&sandbox.key.id));
     Json(all.iter().map(shown).collect())
 }
 
 /// Ends a session.
-pub(super) async fn close(sandbox: InSandbox, Path(id): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn close(sandbox: NamedSandbox, Path(id): Path<String>) -> Reply<StatusCode> {
     no_content(sandbox.call.parts.sessions.close(&sandbox.key.owner, sandbox.context(&id)?.session))
 }
 
 /// A new interpreter without variables, under the same id.
-pub(super) async fn restart(sandbox: InSandbox, Path(id): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn restart(sandbox: NamedSandbox, Path(id): Path<String>) -> Reply<StatusCode> {
     no_content(sandbox.call.parts.sessions.restart(&sandbox.key.owner, sandbox.context(&id)?.session).await)
 }
 
-impl InSandbox {
+impl NamedSandbox {
     /// A session of this sandbox.
     fn context(&self, id: &str) -> Result<SessionView, Failure> {
         let missing = || Failure::new(Code::SessionNotFound, "There is no such context.");
@@ -241,7 +241,7 @@ struct Process {
 }
 
 /// Runs a command. A client that goes away stops it.
-pub(super) async fn start(sandbox: InSandbox, body: RequestBody) -> Reply {
+pub(super) async fn start(sandbox: NamedSandbox, body: RequestBody) -> Reply {
     sandbox.call.parts.runs.check_capacity(&sandbox.key.owner)?;
     let bytes = body.read().await?;
     let broken = || Failure::new(Code::InvalidRequest, "The body is not one message of Connect in JSON.");
@@ -253,7 +253,7 @@ pub(super) async fn start(sandbox: InSandbox, body: RequestBody) -> Reply {
     let limits = timeout_ms(&sandbox.call.headers).map(|wall_ms| Limits { wall_ms, ..Limits::UNBOUNDED });
     let language: Language = "bash".parse().map_err(|_| broken())?;
     let run = sandbox.call.begin(RunRequest {
-        env: process.envs.take().unwrap_or_default().over(sandbox.setup.env),
+        env: process.envs.take().unwrap_or_default().layered_over(sandbox.setup.env),
         network: sandbox.setup.network,
         limits,
         ..RunRequest::new(sandbox.key, language, process.program()?.into())

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     domain::{
         SafePath,
-        fuzz_support::{altered, cases},
+        fuzz_support::{cases, mutated},
     },
     services::links::UrlSigner,
 };
@@ -22,7 +22,7 @@ fn fuzz_link_texts() {
     let minted = link(&good.parse().expect("an address"));
     let alterations = produce::<Vec<_>>().with().len(0..4_usize);
     check!().with_iterations(cases()).with_generator(alterations).for_each(|alterations| {
-        let text = altered(&good, alterations);
+        let text = mutated(&good, alterations);
         let link = Uri::try_from(text.as_slice()).ok().and_then(|uri| link(&uri));
         let opens = link.as_ref().is_some_and(|link| signer.verify(link, EXPIRES - 60).is_ok());
         // A link has several spellings: `%c3` is `%C3`.

@@ -6,7 +6,7 @@
 use percent_encoding::utf8_percent_encode;
 
 use crate::{
-    domain::path::{RESERVED, misleads},
+    domain::path::{RESERVED, is_misleading},
     services::files::OCTET_STREAM,
 };
 
@@ -70,7 +70,7 @@ pub(super) fn present(media_type: &str, name: &[u8]) -> (&'static str, String) {
 /// A name that shows what it is and that no system takes for a path.
 fn harmless(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
-    let replace = |c: char| misleads(c) || c == char::REPLACEMENT_CHARACTER || "\\/:*?\"<>|".contains(c);
+    let replace = |c: char| is_misleading(c) || c == char::REPLACEMENT_CHARACTER || "\\/:*?\"<>|".contains(c);
     let name: String = name.chars().map(|c| if replace(c) { '_' } else { c }).collect();
     if name.chars().all(|c| matches!(c, '.' | ' ')) { "download".to_owned() } else { name }
 }
@@ -183,7 +183,7 @@ mod tests {
             prop_assert!(parameters[0].1.chars().all(is_simple));
             let encoded = parameters[1].1.strip_prefix("UTF-8''").expect("a charset");
             let decoded = percent_decode_str(encoded).decode_utf8().expect("UTF-8").into_owned();
-            prop_assert!(!decoded.is_empty() && !decoded.chars().any(|c| misleads(c) || "\\/\"".contains(c)));
+            prop_assert!(!decoded.is_empty() && !decoded.chars().any(|c| is_misleading(c) || "\\/\"".contains(c)));
             prop_assert_eq!(decoded.chars().count(), parameters[0].1.chars().count());
         }
     }

@@ -303,7 +303,7 @@ async fn hostile_file_names_are_listed_linked_served_and_deleted() {
     let list = server.files.list(&id("c")).await.expect("a list");
     assert_eq!(list.files.len(), names.len() + 1);
     for entry in list.files.iter().filter(|entry| entry.path.as_bytes() != b"a.txt") {
-        assert!(!entry.path.display().chars().any(crate::domain::path::misleads), "{}", entry.path);
+        assert!(!entry.path.display().chars().any(crate::domain::path::is_misleading), "{}", entry.path);
         let path = match &entry.path_encoded() {
             Some(encoded) => SafePath::from_encoded(encoded),
             None => SafePath::from_text(&entry.path.display()),

@@ -147,7 +147,7 @@ async fn relay(socket: &mut WebSocket, connection: &mut Connection, wire: Wire, 
         let frame = tokio::select! {
             message = connection.next() => match message {
                 Some(message) => wire.write(&message),
-                None => return Some(over(connection.end())),
+                None => return Some(close_of(connection.end())),
             },
             Some(sent) = unsent.sent() => {
                 if let Err(why) = sent {
@@ -190,7 +190,7 @@ fn read(wire: Wire, frame: Message) -> Result<Option<KernelMessage>, Close> {
 
 fn refused(connection: &Connection, why: MessageRefused) -> Close {
     match why {
-        MessageRefused::Over => over(connection.end()),
+        MessageRefused::Over => close_of(connection.end()),
         MessageRefused::TooLong => too_long(),
         why => Close(close_code::POLICY, why.to_string()),
     }
@@ -201,7 +201,7 @@ fn too_long() -> Close {
     Close(close_code::SIZE, format!("a message has at most {max} MiB: send less at once"))
 }
 
-fn over(end: ConnectionEnd) -> Close {
+fn close_of(end: ConnectionEnd) -> Close {
     match end {
         ConnectionEnd::Replaced => Close(close_code::NORMAL, "the client has connected again".to_owned()),
         ConnectionEnd::NotRead => Close(close_code::AGAIN, "the client did not read".to_owned()),

@@ -62,7 +62,7 @@ impl Mount {
         match (about, session) {
             (About::Shared, Some(session)) => {
                 let conversation = ConversationKey::new(who.clone(), session.conversation.clone());
-                self.relay.keeps(&head.headers, &conversation).await.err().map(Err)
+                self.relay.check_is_here(&head.headers, &conversation).await.err().map(Err)
             }
             (about, _) => self.other(head, who, about).await.transpose(),
         }
@@ -83,7 +83,7 @@ impl Mount {
     async fn other(&self, head: &Parts, who: &Principal, about: About) -> Result<Option<Peer>, Failure> {
         let conversation = match about {
             About::Run(run) if self.runs.get(who, run).is_ok() => return Ok(None),
-            About::Run(run) => return Ok(self.relay.finds(&head.headers, run).await),
+            About::Run(run) => return Ok(self.relay.find_run(&head.headers, run).await),
             About::Conversation(id) => id.parse(),
             About::Shared => shared_conversation(who),
         };

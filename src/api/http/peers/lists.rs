@@ -67,7 +67,7 @@ impl List {
     }
 
     /// This server's list with those of the others; `asked` is what `own` answers.
-    pub(super) async fn united(
+    pub(super) async fn merged(
         self,
         relay: &Relay,
         (head, asked): (&Parts, &Parts),

@@ -48,14 +48,14 @@ async fn the_conversation_of_a_session_is_not_used_beside_another_server() {
     let (_listener, other) = listen().await;
     let (relay, stop, store) = beside_in(Arc::default(), &[&other]).await;
     let made = ConversationKey::new(Principal::default(), ConversationId::fresh());
-    assert_eq!(relay.keeps(&HeaderMap::new(), &made).await, Ok(()));
+    assert_eq!(relay.check_is_here(&HeaderMap::new(), &made).await, Ok(()));
     assert_eq!(relay.peers.check(&made), Ok(()));
     // Given back, then taken by the other.
     tokio::time::sleep(Duration::from_mins(2)).await;
     store.announce(&other, 2).await.expect("announced");
     store.take(&made, other.instance, 1, &[]).await.expect("a holder");
     tokio::time::sleep(ROUND).await;
-    let refused = relay.keeps(&HeaderMap::new(), &made).await.expect_err("it is elsewhere");
+    let refused = relay.check_is_here(&HeaderMap::new(), &made).await.expect_err("it is elsewhere");
     assert_eq!((refused.code, refused.retry_after_s), (Code::HeldElsewhere, Some(RETRY_AFTER_S)));
     stop.cancel();
 }
@@ -143,7 +143,7 @@ async fn an_answer_of_a_server_that_froze_breaks_off_when_it_counts_as_dead() {
 async fn a_run_is_not_looked_for_at_a_server_that_froze_for_long() {
     let (_listener, frozen) = listen().await;
     let (relay, stop) = beside(&[&frozen]).await;
-    let found = timeout(FIND_MAX + ROUND, relay.finds(&HeaderMap::new(), RunId::new())).await;
+    let found = timeout(FIND_MAX + ROUND, relay.find_run(&HeaderMap::new(), RunId::new())).await;
     assert!(found.expect("an end").is_none());
     stop.cancel();
 }

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::{
     api::schema::{
         create_run::MEMORY_BYTES_MIN,
-        parse::{self, Source, Wrong},
+        parse::{self, Invalid, Source},
     },
     domain::{Code, Failure, Language, Limits, SafePath, environment::ARGS_MAX, text::unhex},
     ports::runner::Runner,
@@ -98,12 +98,14 @@ impl Execute {
     pub(super) fn parse(members: Map<String, Value>) -> Result<Self, Failure> {
         let execute: Self = parse::read(members, Source::Lenient).map_err(|(path, wrong)| {
             let message = match wrong {
-                Wrong::Type { expected, optional: true, .. } => format!("If specified, {path} must be {expected}"),
-                Wrong::Type { expected, .. } => format!("{path} is required as {expected}"),
-                Wrong::Missing { name: "files" } => format!("{path} is required as an array"),
-                Wrong::Missing { .. } => format!("{path} is required as a string"),
-                Wrong::Rule { why } => format!("{path}: {why}"),
-                Wrong::Unknown { .. } => format!("{path} is unknown"),
+                Invalid::Type { expected, optional: true, .. } => {
+                    format!("If specified, {path} must be {expected}")
+                }
+                Invalid::Type { expected, .. } => format!("{path} is required as {expected}"),
+                Invalid::Missing { name: "files" } => format!("{path} is required as an array"),
+                Invalid::Missing { .. } => format!("{path} is required as a string"),
+                Invalid::Rule { why } => format!("{path}: {why}"),
+                Invalid::Unknown { .. } => format!("{path} is unknown"),
             };
             refuse(path.split(['[', '.']).next().unwrap_or_default(), message)
         })?;

@@ -77,7 +77,7 @@ pub(super) async fn decide(State(parts): State<ServerParts>, request: Request) -
         },
         Err(refusal) => Err(*refusal),
     };
-    asked.back(&sign_in, &answer)
+    asked.redirect(&sign_in, &answer)
 }
 
 /// An error here is shown to the person: where it could be sent is not known to be the client's.
@@ -119,7 +119,7 @@ fn page(sign_in: &SignIn, asked: &Consent, query: &str, headers: &HeaderMap, ref
 
 impl AuthorizeRequest {
     /// Sends the browser to the client. 303, so that no browser repeats the form.
-    fn back(&self, sign_in: &SignIn, answer: &Result<SecretString, Refusal>) -> Result<Response, Refusal> {
+    fn redirect(&self, sign_in: &SignIn, answer: &Result<SecretString, Refusal>) -> Result<Response, Refusal> {
         let wrong = "the redirect address is not one that the client registered";
         see_other(self.location(sign_in, answer), wrong)
     }
@@ -169,10 +169,10 @@ pub(super) async fn back_from_provider(
     let Some(query) = opened(&sign_in, &state, &browser) else { return Ok(consent::foreign()) };
     let asked = read(&sign_in, &query, from).await?;
     let (Ok(consent), Some(code)) = (&asked.consent, form.get("code")) else {
-        return asked.back(&sign_in, &Err(Refusal::AccessDenied));
+        return asked.redirect(&sign_in, &Err(Refusal::AccessDenied));
     };
     let owner = sign_in.from_provider(code, form.get("iss"), (&state, &browser), from).await?;
-    asked.back(&sign_in, &Ok(sign_in.consent_as(consent, owner).await?))
+    asked.redirect(&sign_in, &Ok(sign_in.consent_as(consent, owner).await?))
 }
 
 /// The request in a state, if it was given to this browser, lately.

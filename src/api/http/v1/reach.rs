@@ -22,7 +22,7 @@ use crate::{
     services::{
         admin::Admin,
         network::Network,
-        tools::{Decider, ModuleLanguage, SearchResult, Tools},
+        tools::{Approver, ModuleLanguage, SearchResult, Tools},
     },
 };
 
@@ -111,9 +111,9 @@ pub(super) struct WhichApprovals {
 }
 
 /// The caller, who may be an operator.
-fn decider<Q>(call: &Call<Q>) -> Decider {
+fn approver<Q>(call: &Call<Q>) -> Approver {
     let is_operator = call.token.as_ref().is_some_and(|token| token.check_scope(Scope::Admin).is_ok());
-    Decider { who: call.who.clone(), is_operator, by: "api" }
+    Approver { who: call.who.clone(), is_operator, by: "api" }
 }
 
 fn question(call: &Call) -> Result<ApprovalId, Failure> {
@@ -167,7 +167,7 @@ pub(super) async fn source(State(tools): State<Tools>, call: Call<ModuleLanguage
     responses((status = 200, description = "The newest questions, and older answers that stand.", body = ApprovalList)),
 )]
 pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprovals>) -> Answer<ApprovalList> {
-    let approvals = tools.approvals().list(&decider(&call), call.query.open.unwrap_or(false)).await?;
+    let approvals = tools.approvals().list(&approver(&call), call.query.open.unwrap_or(false)).await?;
     Ok(Json(ApprovalList::from(&*approvals)))
 }
 
@@ -179,7 +179,7 @@ pub(super) async fn approvals(State(tools): State<Tools>, call: Call<WhichApprov
     responses((status = 200, description = "The question.", body = ApprovalResult)),
 )]
 pub(super) async fn approval(State(tools): State<Tools>, call: Call) -> Answer<ApprovalResult> {
-    Ok(Json(ApprovalResult::from(&tools.approvals().get(&decider(&call), question(&call)?).await?)))
+    Ok(Json(ApprovalResult::from(&tools.approvals().get(&approver(&call), question(&call)?).await?)))
 }
 
 /// Answer a question about a call.
@@ -193,7 +193,7 @@ pub(super) async fn approval(State(tools): State<Tools>, call: Call) -> Answer<A
 pub(super) async fn answer(State(tools): State<Tools>, call: Call, body: RequestBody) -> Answer<ApprovalResult> {
     let id = question(&call)?;
     let AnswerBody { answer } = body.json().await?;
-    Ok(Json(ApprovalResult::from(&tools.approvals().answer(&decider(&call), id, answer).await?)))
+    Ok(Json(ApprovalResult::from(&tools.approvals().answer(&approver(&call), id, answer).await?)))
 }
 
 /// Withdraw an answer or a question.
@@ -204,7 +204,7 @@ pub(super) async fn answer(State(tools): State<Tools>, call: Call, body: Request
     responses((status = 204, description = "It was withdrawn.")),
 )]
 pub(super) async fn withdraw(State(tools): State<Tools>, call: Call) -> Reply<StatusCode> {
-    no_content(tools.approvals().revoke(&decider(&call), question(&call)?).await)
+    no_content(tools.approvals().revoke(&approver(&call), question(&call)?).await)
 }
 
 /// List the tool servers of all owners.

@@ -22,15 +22,15 @@ const JPEG_QUALITY: u8 = 85;
 
 /// Makes pictures smaller, one at a time. A clone is the same.
 #[derive(Clone)]
-pub struct Smaller(Arc<Semaphore>);
+pub struct Downscaler(Arc<Semaphore>);
 
-impl Default for Smaller {
+impl Default for Downscaler {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(1)))
     }
 }
 
-impl Smaller {
+impl Downscaler {
     /// The picture that `read` gives, as a JPEG of at most so many bytes; nothing when that fails or takes too long.
     pub(super) async fn jpeg(&self, read: impl Future<Output = Option<Bytes>>, bytes_max: usize) -> Option<Vec<u8>> {
         let turn = Arc::clone(&self.0);

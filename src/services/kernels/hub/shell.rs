@@ -80,7 +80,7 @@ impl HubTask {
     pub(super) fn advance(&mut self) {
         self.end_cells();
         self.outbox.extend(self.cells.open.iter_mut().filter_map(|cell| cell.progress.probe()));
-        self.reacted();
+        self.settle_interrupted();
         self.pass_on_next();
         self.begin_running();
     }
@@ -132,7 +132,7 @@ impl HubTask {
         }
         if self.cells.has_begun || !self.next_code().is_some_and(|order| self.turn.is_of(&order.who)) {
             self.cells.has_begun = false;
-            let (over, tell) = (mem::take(&mut self.turn).over(), (self.reported.clone(), self.notes.0.clone()));
+            let (over, tell) = (mem::take(&mut self.turn).finish(), (self.reported.clone(), self.notes.0.clone()));
             let session = &self.link.session;
             self.runs.sessions().carry_out_until(&session.conversation.owner, session.id, over, tell);
         }
@@ -237,7 +237,7 @@ impl HubTask {
     }
 
     /// Once the cell that was stopped has replied, it has obeyed, and those that were sent behind it are watched.
-    fn reacted(&mut self) {
+    fn settle_interrupted(&mut self) {
         let TurnState::Held { turn, watch, .. } = &mut self.turn else { return };
         let running = self.cells.running().map(|cell| &cell.code.request);
         let is_current = match &*watch {

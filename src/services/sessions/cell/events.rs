@@ -49,7 +49,7 @@ impl Execution<'_> {
             }
             return;
         }
-        self.progress.hear(message);
+        self.progress.observe(message);
         if message.read_parent().msg_id != self.request {
             return;
         }

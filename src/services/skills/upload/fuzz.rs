@@ -6,7 +6,7 @@ use bolero::{check, produce};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
 use super::*;
-use crate::domain::fuzz_support::{altered, cases};
+use crate::domain::fuzz_support::{cases, mutated};
 
 #[test]
 fn fuzz_skill_archives() {
@@ -20,7 +20,7 @@ fn fuzz_skill_archives() {
     assert!(super::check(&good, &name).is_ok());
     let alterations = produce::<Vec<_>>().with().len(0..6_usize);
     check!().with_iterations(cases()).with_generator(alterations).for_each(|alterations| {
-        let Ok((files, front)) = super::check(&altered(&good, alterations), &name) else { return };
+        let Ok((files, front)) = super::check(&mutated(&good, alterations), &name) else { return };
         assert_eq!(front.name, name);
         assert!(files.len() <= SKILL_ENTRIES_MAX);
         assert!(files.iter().map(|file| file.bytes.len() as u64).sum::<u64>() <= SKILL_BYTES_MAX);

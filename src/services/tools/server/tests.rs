@@ -66,7 +66,7 @@ fn imports_lead_to_the_tool_of_the_module() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_stale_stays_stale_until_it_was_read() {
-    let known = Known::default();
+    let known = Cached::default();
     assert_eq!(known.get(ready(Ok(1))).await.as_deref(), Ok(&1));
     assert_eq!(known.get(ready(Ok(2))).await.as_deref(), Ok(&1));
     known.forgetter()();
@@ -79,7 +79,7 @@ async fn what_is_stale_stays_stale_until_it_was_read() {
 
 #[tokio::test(start_paused = true)]
 async fn callers_that_waited_fail_together() {
-    let (known, late) = (Known::<i32>::default(), UpstreamError::Late(Duration::from_secs(30)));
+    let (known, late) = (Cached::<i32>::default(), UpstreamError::Late(Duration::from_secs(30)));
     let begun = Instant::now();
     let read = async || {
         sleep(Duration::from_secs(30)).await;

@@ -90,7 +90,7 @@ impl Inner {
 
     /// The folders and the body of a container, built from the requested one when the two are equal.
     pub(super) async fn vetted(&self, id: SandboxId, body: &[u8]) -> Result<(Folders, Vec<u8>), Denied> {
-        let form = self.form.get_or_try_init(|| self.look()).await?;
+        let form = self.form.get_or_try_init(|| self.inspect_engine()).await?;
         let (image, folders, made) = profile::vet(form, id, &self.options.users, body)?;
         self.check_folders(&folders)?;
         self.check_image(&image).await?;
@@ -113,7 +113,7 @@ impl Inner {
         profile::vet_update(found.host_config.and_then(|host| host.nano_cpus), &body)
     }
 
-    async fn look(&self) -> Result<Form, EngineError> {
+    async fn inspect_engine(&self) -> Result<Form, EngineError> {
         let info = call::within("ping", LOOK_MAX, self.docker.info()).await?;
         let ProxyOptions { runtime, cgroup_parent, folders, skills, .. } = &self.options;
         Ok(Form {

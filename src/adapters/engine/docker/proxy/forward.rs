@@ -90,16 +90,16 @@ fn write_head(request: &mut Request<Body>, allowed: &Allowed) -> Result<(), Deni
 }
 
 async fn exchange(socket: &Path, request: Request<Body>) -> Result<Response<Body>, Denied> {
-    let stream = UnixStream::connect(socket).await.map_err(Denied::away)?;
+    let stream = UnixStream::connect(socket).await.map_err(Denied::unavailable)?;
     // The usual buffer holds 400 KiB of an answer for each client that does not read.
     let mut http = http1::Builder::new();
     let handshake = http.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.map_err(Denied::away)?;
+    let (mut sender, connection) = handshake.await.map_err(Denied::unavailable)?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             debug!(%error, "a connection to the engine ended badly");
         }
     });
-    let answer = sender.send_request(request).await.map_err(Denied::away)?;
+    let answer = sender.send_request(request).await.map_err(Denied::unavailable)?;
     Ok(answer.map(|answer| answer.map_err(Into::into).boxed_unsync()))
 }

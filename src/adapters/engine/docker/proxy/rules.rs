@@ -69,7 +69,7 @@ impl Denied {
     }
 
     /// The adapter reports it as unavailable.
-    pub(super) fn away(error: impl Display) -> Self {
+    pub(super) fn unavailable(error: impl Display) -> Self {
         Self { status: StatusCode::BAD_GATEWAY, why: format!("the engine does not answer: {error}") }
     }
 }
@@ -80,7 +80,7 @@ impl From<EngineError> for Denied {
         if call::status(&error) == Some(404) {
             return Self { status: StatusCode::NOT_FOUND, why: "the engine has no such image or container".to_owned() };
         }
-        Self::away(error)
+        Self::unavailable(error)
     }
 }
 

@@ -134,6 +134,6 @@ async fn a_greeting_that_is_not_taken_is_a_late_attachment() {
     // The other end takes nothing.
     let (near, _far) = tokio::io::duplex(1);
     let (mut stdin, limit): (Stdin, _) = (Box::pin(near), TimeLimits::default().answer);
-    let late = life::greet(&mut stdin, limit).await.expect_err("late");
+    let late = life::send_attached(&mut stdin, limit).await.expect_err("late");
     assert!(matches!(late, EngineError::Timeout { act: "attach", limit: of } if of == limit), "{late:?}");
 }

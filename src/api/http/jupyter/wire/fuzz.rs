@@ -3,7 +3,7 @@
 use bolero::{check, produce};
 
 use super::*;
-use crate::domain::fuzz_support::{altered, cases};
+use crate::domain::fuzz_support::{cases, mutated};
 
 fn reads_back(wire: Wire, message: &KernelMessage) {
     // The parts are JSON where the default form was read; the other form does not look at them.
@@ -28,7 +28,7 @@ fn fuzz_frames_of_a_socket() {
     let alterations = produce::<Vec<_>>().with().len(0..4_usize);
     check!().with_iterations(cases()).with_generator((alterations, produce::<Vec<u8>>())).for_each(|(changes, any)| {
         for (wire, good) in &good {
-            let changed = altered(good, changes);
+            let changed = mutated(good, changes);
             for bytes in [changed, any.clone()] {
                 let bytes = Bytes::from(bytes);
                 for read in [wire.read_binary(&bytes), wire.read_text(&bytes)] {

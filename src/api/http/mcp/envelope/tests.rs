@@ -4,7 +4,7 @@ use bolero::{check, produce};
 use serde_json::json;
 
 use super::*;
-use crate::domain::fuzz_support::{altered, cases};
+use crate::domain::fuzz_support::{cases, mutated};
 
 fn refused(body: &str) -> i64 {
     Envelope::read(body.as_bytes()).expect_err(body).rpc.expect("JSON-RPC").code
@@ -137,5 +137,5 @@ fn fuzz_altered_messages() {
     check!()
         .with_iterations(cases())
         .with_generator(alterations)
-        .for_each(|alterations| is_read_or_refused(&altered(GOOD, alterations)));
+        .for_each(|alterations| is_read_or_refused(&mutated(GOOD, alterations)));
 }

@@ -1,5 +1,5 @@
-//! The messages of streams: each has a log, whose readers have their own positions in it. How much is kept of the streams
-//! that have ended is bounded for all sessions together, and an owner has half of that.
+//! The messages of streams: each has a log, whose readers have their own positions in it. How much is kept of the
+//! streams that have ended is bounded for all sessions together, and an owner has half of that.
 
 use std::{
     collections::{HashMap, VecDeque},
