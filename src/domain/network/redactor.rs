@@ -147,8 +147,8 @@ impl Redactor {
 }
 
 /// Where what was found so far may end, and where with the next byte of the text: at more than one position only where
-/// the text itself has a `%`, `&` or backslash. A search has one: where each of its bytes may begin a text, two allocations
-/// for each text would be most of its work.
+/// the text itself has a `%`, `&` or backslash. A search has one: where each of its bytes may begin a text, two
+/// allocations for each text would be most of its work.
 type Ends = [Vec<usize>; 2];
 
 /// Each byte of the text may stand for itself, as `%2F`, as `\u002f`, as `&#x2F;`, or after a backslash.

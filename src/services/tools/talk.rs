@@ -220,8 +220,8 @@ impl Inner {
         drop(to.send((answer, room)).await);
     }
 
-    /// A source, and the permit that is held until it is written. It is made before it takes one: where that takes long,
-    /// it holds up no other server's.
+    /// A source, and the permit that is held until it is written. It is made before it takes one: where that takes
+    /// long, it holds up no other server's.
     async fn placed_source(
         self: &Arc<Self>,
         owner: &Principal,
